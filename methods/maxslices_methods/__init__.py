@@ -1,0 +1,1 @@
+"""Tomography methods for maxslices, on NumPy and CuPy from one source."""

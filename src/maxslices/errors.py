@@ -1,0 +1,86 @@
+"""Every error that maxslices raises on purpose.
+
+One tree, so that a program can catch `MaxslicesError` and a command line can turn
+any of them into one line and an exit code.
+"""
+
+from __future__ import annotations
+
+
+class MaxslicesError(Exception):
+    """Base of all errors of this package; its text is meant to be read by a user."""
+
+    exit_code = 1
+    """Exit status of the command line when this error ends it."""
+
+
+class UsageError(MaxslicesError):
+    """An argument cannot be understood: a byte count, a shape, a device name."""
+
+    exit_code = 2
+
+
+class RegistrationError(MaxslicesError):
+    """A method cannot be registered as it was declared."""
+
+
+class UnknownMethodError(MaxslicesError):
+    """No registered method has the name asked for, or more than one has."""
+
+
+class EstimatorError(MaxslicesError):
+    """A memory estimator raised, or returned what is not a number of slices."""
+
+
+class PipelineError(MaxslicesError):
+    """A pipeline is not well formed.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong and what would be right.
+    where : str, optional
+        File and line, for example ``"pipeline.yaml:12"``; put before the message.
+    """
+
+    def __init__(self, message: str, where: str | None = None) -> None:
+        super().__init__(f"{where}: {message}" if where else message)
+        self.where = where
+
+
+class ParameterError(PipelineError):
+    """A method is given an unknown, missing or mistyped parameter."""
+
+
+class SourceError(MaxslicesError):
+    """A scan cannot be read: the file, its layout or what it holds."""
+
+
+class StoreError(MaxslicesError):
+    """A result cannot be written: the place is taken, full or out of reach."""
+
+
+class DoesNotFitError(MaxslicesError):
+    """The work needs more memory than the budget, even in the smallest block."""
+
+    exit_code = 3
+
+
+class DeviceError(MaxslicesError):
+    """The device asked for is not there, or its library is not installed."""
+
+
+class MethodError(MaxslicesError):
+    """A method raised while it processed a block."""
+
+
+class OutOfMemoryError(MethodError):
+    """The device ran out of memory inside a method, though the plan said it fits."""
+
+    exit_code = 3
+
+
+class RunInterrupted(MaxslicesError):
+    """The user stopped a run; nothing that looks whole was left behind."""
+
+    exit_code = 130
