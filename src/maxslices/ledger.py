@@ -146,7 +146,6 @@ class LedgerEstimator:
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
-        self.__wrapped__ = function
         names = list(inspect.signature(function).parameters.values())
         self.accepts_all = any(p.kind is p.VAR_KEYWORD for p in names)
         self.keywords = frozenset(

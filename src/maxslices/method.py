@@ -210,7 +210,9 @@ class MethodMeta:
     def _call(
         self, what: str, callback: Callable[..., Any], arguments: tuple[Any, ...], kwargs: Any
     ) -> Any:
+        taken = list(inspect.signature(callback).parameters)[: len(arguments)]
         given = accepted_keywords(callback, self.merged(**kwargs))
+        given = {name: value for name, value in given.items() if name not in taken}
         try:
             return callback(*arguments, **given)
         except Exception as error:
