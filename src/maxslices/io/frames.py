@@ -1,0 +1,347 @@
+"""A scan as stacks of frames: which frames are projections, flats and darks, and what of them.
+
+Every kind of file needs to be able to do one thing, to read a box of consecutive frames
+(`Frames`); what a scan is beyond that is the same for all of them and is done here once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import ArraySpec
+from ..errors import SourceError, UsageError
+from .options import Preview
+from .source import SideName
+
+Span = tuple[int, int]
+"""First index, and the one after the last."""
+
+
+class Frames(Protocol):
+    """A stack of frames that is read in boxes."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape (frames, rows, columns) and native dtype."""
+        ...
+
+    def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
+        """Read a box into `out`, C-contiguous, of the box's shape and the native dtype.
+
+        Raises
+        ------
+        SourceError
+            If it cannot be read.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        ...
+
+
+def runs_of(indices: Iterable[int]) -> tuple[Span, ...]:
+    """Return increasing indices as spans of consecutive ones.
+
+    Examples
+    --------
+    >>> runs_of([0, 1, 2, 5, 7, 8])
+    ((0, 3), (5, 6), (7, 9))
+    """
+    runs: list[Span] = []
+    for index in indices:
+        if runs and runs[-1][1] == index:
+            runs[-1] = (runs[-1][0], index + 1)
+        else:
+            runs.append((index, index + 1))
+    return tuple(runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Some frames of a stack, and a window of each."""
+
+    frames: Frames
+    """The stack."""
+    runs: tuple[Span, ...]
+    """Which of its frames, at least one, as spans of consecutive ones in order."""
+    rows: Span
+    """Which of their rows."""
+    columns: Span
+    """Which of their columns."""
+
+    @classmethod
+    def of(cls, frames: Frames, indices: Iterable[int] | None = None) -> Selection:
+        """Return the frames with `indices` (None: all), whole."""
+        n_frames, n_rows, n_columns = frames.spec.shape
+        runs = ((0, n_frames),) if indices is None else runs_of(int(i) for i in indices)
+        return cls(frames, runs, (0, n_rows), (0, n_columns))
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape and dtype of what is selected."""
+        n_frames = sum(stop - start for start, stop in self.runs)
+        shape = (n_frames, self.rows[1] - self.rows[0], self.columns[1] - self.columns[0])
+        return ArraySpec(shape, self.frames.spec.dtype)
+
+    def part(self, frames: Span) -> Selection:
+        """Return the selected frames from the one to before the other of `frames`."""
+        runs, offset = [], 0
+        for start, stop in self.runs:
+            first = start + max(frames[0] - offset, 0)
+            last = min(stop, start + frames[1] - offset)
+            if first < last:
+                runs.append((first, last))
+            offset += stop - start
+        return Selection(self.frames, tuple(runs), self.rows, self.columns)
+
+    def window(self, rows: Span, columns: Span) -> Selection:
+        """Return a window of each frame, counted within the window that there is."""
+        (top, _), (left, _) = self.rows, self.columns
+        return Selection(
+            self.frames,
+            self.runs,
+            (top + rows[0], top + rows[1]),
+            (left + columns[0], left + columns[1]),
+        )
+
+    def read(self, frames: Span, rows: Span, out: NDArray[Any]) -> None:
+        """Read selected frames, and of them some rows, into `out` of that shape."""
+        starts = [0]
+        for start, stop in self.runs:
+            starts.append(starts[-1] + stop - start)
+        box_rows = (self.rows[0] + rows[0], self.rows[0] + rows[1])
+        position = frames[0]
+        while position < frames[1]:
+            run = bisect_right(starts, position) - 1
+            last = min(frames[1], starts[run + 1])
+            first_frame = self.runs[run][0] + position - starts[run]
+            self.frames.read_box(
+                (first_frame, first_frame + last - position),
+                box_rows,
+                self.columns,
+                out[position - frames[0] : last - frames[0]],
+            )
+            position = last
+
+
+class FrameSource:
+    """A `Source` made of stacks of frames.
+
+    Parameters
+    ----------
+    name : str
+        What messages call the scan.
+    data : Selection
+        The projections.
+    flats, darks : Selection, optional
+        Frames of the projections' rows and columns.
+    angles : ndarray, optional
+        Angle of each projection in radians.
+    preview : Preview, optional
+        Part of the scan to show.
+
+    Raises
+    ------
+    SourceError
+        If these do not go together.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        data: Selection,
+        *,
+        flats: Selection | None = None,
+        darks: Selection | None = None,
+        angles: NDArray[Any] | None = None,
+        preview: Preview | None = None,
+    ) -> None:
+        preview = preview or Preview()
+        self._name = name
+        self._sides: dict[SideName, Selection | None] = {"flats": flats, "darks": darks}
+        n_angles, n_rows, n_columns = data.spec.shape
+        for side, selection in self._sides.items():
+            if selection is not None and selection.spec.shape[1:] != (n_rows, n_columns):
+                found = "x".join(map(str, selection.spec.shape[1:]))
+                raise SourceError(
+                    f"{selection.frames.name}: {side} of {found} pixels do not fit the "
+                    f"projections of {name}, {n_rows}x{n_columns}: give {side} taken with the "
+                    "same detector window"
+                )
+        if angles is not None and angles.shape != (n_angles,):
+            raise SourceError(
+                f"{name}: {angles.size} rotation angles for {n_angles} projections: give one angle "
+                "a projection (rotation_angles)"
+            )
+        kept = preview.window(0, n_angles, name)
+        rows = preview.window(1, n_rows, name)
+        columns = preview.window(2, n_columns, name)
+        self._data = data.part(kept).window(rows, columns)
+        for side, selection in self._sides.items():
+            if selection is not None:
+                self._sides[side] = selection.window(rows, columns)
+        self._spec = self._data.spec
+        self._angles = None
+        if angles is not None:
+            self._angles = np.asarray(angles[slice(*kept)], dtype=np.float32)
+            self._angles.flags.writeable = False
+
+    @property
+    def name(self) -> str:
+        """What messages call the scan."""
+        return self._name
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape and native dtype of the projections."""
+        return self._spec
+
+    @property
+    def flats(self) -> ArraySpec | None:
+        """Shape and dtype of the flats; None without any."""
+        flats = self._sides["flats"]
+        return None if flats is None else flats.spec
+
+    @property
+    def darks(self) -> ArraySpec | None:
+        """Shape and dtype of the darks; None without any."""
+        darks = self._sides["darks"]
+        return None if darks is None else darks.spec
+
+    @property
+    def angles(self) -> NDArray[np.float32] | None:
+        """Angle of each projection in radians (read-only), or None."""
+        return self._angles
+
+    def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Read a block into `out`; see `Source.read`."""
+        check_block(self._spec, slice_dim, start, stop, out)
+        n_angles, n_rows, _ = self._spec.shape
+        spans = ((start, stop), (0, n_rows)) if slice_dim == 0 else ((0, n_angles), (start, stop))
+        self._data.read(*spans, out)
+
+    def read_side(self, name: SideName, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
+        """Return flats or darks for a block; see `Source.read_side`."""
+        side = self._sides[name]
+        if side is None:
+            raise SourceError(
+                f"{self._name}: there are no {name} in this scan: give them to the loader "
+                f"({name}: file and data_path)"
+            )
+        n_frames, n_rows, n_columns = side.spec.shape
+        rows = (0, n_rows) if slice_dim == 0 else (start, stop)
+        out = np.empty((n_frames, rows[1] - rows[0], n_columns), side.spec.dtype)
+        side.read((0, n_frames), rows, out)
+        return out
+
+    def close(self) -> None:
+        """Close the files; a second call does nothing."""
+        for selection in (self._data, *self._sides.values()):
+            if selection is not None:
+                selection.frames.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def check_block(
+    spec: ArraySpec, slice_dim: int, start: int, stop: int, block: NDArray[Any]
+) -> None:
+    """Hold a block that is read into, or written, against the whole.
+
+    Raises
+    ------
+    UsageError
+        If it is not the slices `start` to `stop` of `spec`, of its dtype.
+    """
+    if slice_dim not in (0, 1):
+        raise UsageError(f"slice_dim is 0 (projections) or 1 (sinograms), not {slice_dim}")
+    if not 0 <= start < stop <= spec.shape[slice_dim]:
+        raise UsageError(
+            f"slices {start}:{stop} are not within the {spec.shape[slice_dim]} slices along "
+            f"dim {slice_dim} of {spec}"
+        )
+    expected = spec.with_slices(slice_dim, stop - start)
+    if block.shape != expected.shape or block.dtype != expected.dtype:
+        raise UsageError(
+            f"slices {start}:{stop} along dim {slice_dim} of {spec} are {expected}, the block "
+            f"given is {'x'.join(map(str, block.shape))} {block.dtype}"
+        )
+
+
+def check_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the native dtype of frames stored as `dtype`.
+
+    Raises
+    ------
+    SourceError
+        If it is not real numbers of at most 8 bytes.
+    """
+    if dtype.kind not in "uif" or dtype.itemsize > 8:
+        raise SourceError(
+            f"{name}: holds {dtype}, which is not grey values: they must be real numbers "
+            "(uint8, int16, uint16, int32, float32, float64)"
+        )
+    return dtype.newbyteorder("=")
+
+
+def radians_of(name: str, degrees: NDArray[Any] | Sequence[float]) -> NDArray[np.float32]:
+    """Return angles in degrees as float32 radians, converted in float64.
+
+    Raises
+    ------
+    SourceError
+        If they are not a list of finite numbers.
+    """
+    return check_angles(name, np.deg2rad(_real(name, degrees)))
+
+
+def check_angles(name: str, radians: NDArray[Any] | Sequence[float]) -> NDArray[np.float32]:
+    """Return angles in radians as float32.
+
+    Raises
+    ------
+    SourceError
+        If they are not a list of finite numbers.
+    """
+    values = _real(name, radians)
+    if values.ndim != 1:
+        raise SourceError(f"{name}: rotation angles must be a list, not {values.ndim}-dimensional")
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        raise SourceError(
+            f"{name}: {bad.size} of {values.size} rotation angles are not numbers (the first is "
+            f"number {bad[0]}): give the angles with rotation_angles"
+        )
+    return values.astype(np.float32)
+
+
+def _real(name: str, values: NDArray[Any] | Sequence[float]) -> NDArray[np.float64]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "uif":
+        raise SourceError(
+            f"{name}: rotation angles are {array.dtype}, not numbers: give them with "
+            "rotation_angles"
+        )
+    return array.astype(np.float64)

@@ -1,0 +1,55 @@
+"""Paths of scans: whether something is there, and what was perhaps meant."""
+
+from __future__ import annotations
+
+import stat
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from ..errors import SourceError
+
+HDF5_SUFFIXES = (".h5", ".hdf5", ".nxs", ".hdf", ".nx", ".he5")
+TIFF_SUFFIXES = (".tif", ".tiff")
+
+
+def look_at(path: Path) -> Literal["file", "folder"]:
+    """Tell what is at `path`, having seen that it can be read.
+
+    Raises
+    ------
+    SourceError
+        If nothing is there (with the nearest names that are), or it cannot be read.
+    """
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            next(path.iterdir(), None)
+            return "folder"
+        if stat.S_ISREG(mode):
+            with path.open("rb"):
+                return "file"
+    except (FileNotFoundError, NotADirectoryError):
+        raise SourceError(f"{path}: there is no such file or folder{_near(path)}") from None
+    except OSError as error:
+        raise SourceError(
+            f"{path}: cannot be read ({error.strerror}): check its permissions, or copy it to "
+            "where you may read"
+        ) from None
+    raise SourceError(f"{path}: is neither a file nor a folder, so there is no scan in it")
+
+
+def _near(path: Path) -> str:
+    """Return what lies beside a missing path under a similar name, as the end of a message."""
+    for parent in path.parents:
+        if parent.is_dir():
+            break
+    else:
+        return ""
+    if parent != path.parent:
+        return f"; {path.parent} is missing too, {parent} is there"
+    names = {entry.name.lower(): entry.name for entry in parent.iterdir()}
+    close = get_close_matches(path.name.lower(), list(names), n=3, cutoff=0.6)
+    if not close:
+        return f"; nothing in {parent} has a similar name"
+    return f"; did you mean {' or '.join(str(parent / names[c]) for c in close)}?"

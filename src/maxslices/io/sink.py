@@ -1,0 +1,100 @@
+"""Where a result goes, and how a path becomes a place for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self, get_args
+
+from numpy.typing import NDArray
+
+from ..arrays import ArraySpec
+from ..errors import StoreError
+
+SinkFormat = Literal["hdf5", "tiff"]
+
+
+class Sink(Protocol):
+    """A result that is written block by block and gets its name when it is whole.
+
+    Until `finish` everything is under a name ending in ``.part``. Leaving the ``with``
+    statement without having finished abandons it, whatever the reason.
+    """
+
+    @property
+    def path(self) -> Path:
+        """Where the finished result will be."""
+        ...
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape and dtype of the whole result."""
+        ...
+
+    def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
+        """Write a block of the sink's dtype whose first slice along `slice_dim` is `start`.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be written: the disk is full or out of reach.
+        """
+        ...
+
+    def finish(self) -> Path:
+        """Give the result its name and return that."""
+        ...
+
+    def abandon(self) -> None:
+        """Remove what was written; after `finish`, and a second time, do nothing."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+def create_sink(
+    path: str | os.PathLike[str],
+    spec: ArraySpec,
+    slice_dim: int,
+    format: SinkFormat = "hdf5",
+) -> Sink:
+    """Make a place for a result.
+
+    Parameters
+    ----------
+    path : path
+        Without a suffix: ``.h5`` is added for HDF5 (unless it is there), and for TIFF it
+        is the name of a folder. Folders above it are made.
+    spec : ArraySpec
+        The whole result.
+    slice_dim : int
+        Axis along which the result will be looked at: an HDF5 chunk and a TIFF are one
+        slice along it.
+    format : {"hdf5", "tiff"}
+        HDF5 in NeXus style with the data at ``/entry/data/data``, or one TIFF a slice.
+
+    Raises
+    ------
+    StoreError
+        If there is something at `path` already, it cannot be made, or the disk has less
+        room than the result needs.
+    """
+    if format == "hdf5":
+        from .hdf5_sink import Hdf5Sink
+
+        return Hdf5Sink(Path(path), spec, slice_dim)
+    if format == "tiff":
+        from .tiff_sink import TiffSink
+
+        return TiffSink(Path(path), spec, slice_dim)
+    raise StoreError(
+        f"{format!r} is not a format of results: choose from {', '.join(get_args(SinkFormat))}"
+    )
