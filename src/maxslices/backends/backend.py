@@ -1,0 +1,39 @@
+"""What the runner asks of a device."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..ledger import Device
+
+
+class Backend(Protocol):
+    """A device with its array library."""
+
+    name: str
+    """"cpu" or "cuda:N"."""
+    kind: Device
+    """Which allocator it has."""
+    reserved_bytes: int
+    """Device memory that the framework itself takes, not counted in free bytes."""
+
+    def free_bytes(self) -> int:
+        """Return the bytes that a run may use if the user says nothing."""
+
+    def limited(self, budget_bytes: int) -> AbstractContextManager[None]:
+        """Make this the current device, whose allocator hands out no more than a budget."""
+
+    def to_device(self, block: np.ndarray) -> Any:
+        """Return the block as an array of the device."""
+
+    def to_host(self, block: Any) -> np.ndarray:
+        """Return the block as a NumPy array, finished and C-contiguous."""
+
+    def release(self) -> None:
+        """Give back what caches and pools hold but do not use."""
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Tell whether an exception means that the device's memory did not suffice."""

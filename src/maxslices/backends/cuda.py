@@ -1,0 +1,108 @@
+"""A GPU: CuPy arrays in its default memory pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..errors import DeviceError
+from ..ledger import Device
+
+RESERVED_BYTES = 800 * 2**20
+"""CUDA context, kernels and library handles (cuFFT, cuBLAS) outside the pool; on an H200
+with CUDA 13 they were about 600 MiB."""
+FREE_SHARE = 0.95
+"""Part of the free device memory that is used unasked."""
+
+
+class CudaBackend:
+    """CuPy on one GPU; see `Backend`.
+
+    Parameters
+    ----------
+    number : int
+        CUDA device number.
+
+    Raises
+    ------
+    DeviceError
+        If CuPy is not installed, or there is no such device.
+    """
+
+    kind: Device = "cuda"
+    reserved_bytes = RESERVED_BYTES
+
+    def __init__(self, number: int = 0) -> None:
+        try:
+            import cupy
+        except ImportError:
+            raise DeviceError(
+                "a GPU needs CuPy, which is not installed: pip install 'maxslices[gpu]', "
+                "or use --device cpu"
+            ) from None
+        n_devices = count_devices()
+        if number >= n_devices:
+            there = f"there are {n_devices}" if n_devices else "CuPy finds no GPU here"
+            raise DeviceError(f"no device cuda:{number}: {there}; use --device cpu")
+        self._cupy = cupy
+        self._device = cupy.cuda.Device(number)
+        self.name = f"cuda:{number}"
+
+    def free_bytes(self) -> int:
+        """Return most of the device's free memory, with what the pool could give back."""
+        with self._device:
+            free, _ = self._cupy.cuda.runtime.memGetInfo()
+            pool = self._cupy.get_default_memory_pool()
+            return int((free + pool.free_bytes()) * FREE_SHARE) + self.reserved_bytes
+
+    @contextmanager
+    def limited(self, budget_bytes: int) -> Iterator[None]:
+        """Make the device current and limit the pool to what it holds in use plus a budget."""
+        with self._device:
+            pool = self._cupy.get_default_memory_pool()
+            before = pool.get_limit()
+            pool.free_all_blocks()
+            pool.set_limit(size=pool.total_bytes() + budget_bytes)
+            try:
+                yield
+            finally:
+                self.release()
+                pool.set_limit(size=before)
+
+    def to_device(self, block: np.ndarray) -> Any:
+        """Copy a block to the device."""
+        return self._cupy.asarray(block)
+
+    def to_host(self, block: Any) -> np.ndarray:
+        """Copy a block to the host; returns when it is there."""
+        return np.asarray(self._cupy.asnumpy(self._cupy.ascontiguousarray(block)))
+
+    def release(self) -> None:
+        """Drop cached FFT plans and the pool's unused blocks."""
+        self._cupy.fft.config.get_plan_cache().clear()
+        self._cupy.get_default_memory_pool().free_all_blocks()
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Tell whether CuPy or one of CUDA's libraries says that memory did not suffice."""
+        if isinstance(error, self._cupy.cuda.memory.OutOfMemoryError | MemoryError):
+            return True
+        text = str(error)
+        return type(error).__module__.startswith("cupy") and any(
+            word in text
+            for word in ("cudaErrorMemoryAllocation", "CUFFT_ALLOC_FAILED", "out of memory")
+        )
+
+
+def count_devices() -> int:
+    """Return the number of GPUs that CuPy can use; 0 where it is missing or finds none."""
+    try:
+        import cupy
+    except ImportError:
+        return 0
+    try:
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError:
+        return 0

@@ -1,0 +1,16 @@
+"""From a pipeline and the shape of a scan to a plan; nothing here runs a method."""
+
+from .pipeline import Pipeline, Reference, Step
+from .plan import Plan, SectionPlan, StepPlan
+from .planning import Limits, make_plan
+
+__all__ = [
+    "Limits",
+    "Pipeline",
+    "Plan",
+    "Reference",
+    "SectionPlan",
+    "Step",
+    "StepPlan",
+    "make_plan",
+]

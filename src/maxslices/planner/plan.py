@@ -1,0 +1,132 @@
+"""A plan: what will run where, in which blocks, and what it will take. Pure data."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ..arrays import ArraySpec
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One method within a section."""
+
+    method: str
+    """Full name, ``module.name``."""
+    parameters: dict[str, Any]
+    """The user's parameters; references as they are written in a pipeline file."""
+    input: ArraySpec
+    """The whole array before it."""
+    output: ArraySpec
+    """The whole array after it."""
+    estimated_bytes: int
+    """Its peak for one block of the plan, halo included."""
+    estimator: str
+    """Where the estimate is from: "declared"."""
+
+    @property
+    def name(self) -> str:
+        """Return the plain name."""
+        return self.method.rsplit(".", 1)[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class SectionPlan:
+    """Methods that run together, and the block that they run on."""
+
+    steps: tuple[StepPlan, ...]
+    """The methods, in order."""
+    slice_dim: int
+    """Axis of the slices: 0 projections, 1 sinograms."""
+    n_slices: int
+    """Slices in all."""
+    halo: tuple[int, int]
+    """Slices (before, after) that a block is widened by."""
+    block: int
+    """Slices in a block, halo not counted."""
+    max_block: int
+    """Slices of the largest block that the budget allows."""
+    why: str
+    """What decided the block."""
+    limited_by: str
+    """The method with the highest peak."""
+    side_bytes: int
+    """Flats and darks that are resident during a block."""
+    estimated_bytes: int
+    """Peak of a block on the device: methods, halo and side data."""
+    available_bytes: int
+    """Bytes on the device that a block may take."""
+    host_bytes: int
+    """Bytes of host memory that the runner holds during the section, stores included."""
+    destination: str
+    """Where its result goes: "result", "memory" or "scratch file"."""
+
+    @property
+    def n_blocks(self) -> int:
+        """Return the number of blocks."""
+        return -(-self.n_slices // self.block)
+
+    @property
+    def input(self) -> ArraySpec:
+        """Return the array that it reads."""
+        return self.steps[0].input
+
+    @property
+    def output(self) -> ArraySpec:
+        """Return the array that it makes."""
+        return self.steps[-1].output
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a pipeline will run on a scan within its budgets."""
+
+    scan: str
+    """What is read, for people."""
+    device: str
+    """"cpu" or "cuda", with a number where a real one was asked."""
+    budget_bytes: int
+    """Bytes that may be used on the device."""
+    reserved_bytes: int
+    """Of these, what the framework itself holds: the CUDA context and its libraries."""
+    host_budget_bytes: int
+    """Bytes of host memory that may be used."""
+    sections: tuple[SectionPlan, ...]
+    """The sections, in order."""
+    scratch_bytes: int
+    """Most disk space that scratch files take at one time."""
+    result_bytes: int
+    """Disk space of the results."""
+    notes: tuple[str, ...] = ()
+    """Assumptions made, where the scan itself was not at hand."""
+
+    @property
+    def estimated_bytes(self) -> int:
+        """Return the highest peak on the device over all sections."""
+        return max(section.estimated_bytes for section in self.sections)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain types, ready for JSON."""
+        plain: dict[str, Any] = dataclasses.asdict(self, dict_factory=_plain)
+        for entry, section in zip(plain["sections"], self.sections, strict=True):
+            entry["n_blocks"] = section.n_blocks
+        return plain
+
+    def to_json(self) -> str:
+        """Return the plan as JSON text."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def __str__(self) -> str:
+        from .table import plan_table
+
+        return plan_table(self)
+
+
+def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {
+        key: str(value) if key == "dtype" else list(value) if isinstance(value, tuple) else value
+        for key, value in items
+    }

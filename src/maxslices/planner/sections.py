@@ -1,0 +1,59 @@
+"""Where a pipeline is cut: methods that can share a block form a section."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .pipeline import Pipeline, Step
+
+
+@dataclass(slots=True)
+class Section:
+    """Consecutive methods that run on a block without leaving the device."""
+
+    slice_dims: tuple[int, ...]
+    """Axes along which all of its methods can be cut."""
+    steps: list[Step] = field(default_factory=list)
+    """The methods, in order."""
+
+    @property
+    def slice_dim(self) -> int:
+        """Return the axis along which its blocks are cut: the first that is possible."""
+        return self.slice_dims[0]
+
+    @property
+    def halo(self) -> tuple[int, int]:
+        """Return the slices (before, after) that the block is widened by."""
+        halos = [step.meta.halo_slices(**step.known_parameters()) for step in self.steps]
+        return max(halo[0] for halo in halos), max(halo[1] for halo in halos)
+
+
+def cut_into_sections(pipeline: Pipeline) -> list[Section]:
+    """Cut a pipeline as httomo does, with one exception.
+
+    A new section starts where the pattern changes; at a second method with a halo (one
+    halo around a block serves one method); and at a reference to a side result that
+    depends on all data of the section. A side result that depends on a few slices is
+    found beforehand, from those slices alone, so a reference to it cuts nothing.
+    """
+    sections: list[Section] = []
+    pending: set[str] = set()
+    has_halo = False
+    for step in pipeline.steps:
+        own_halo = step.meta.halo_slices(**step.known_parameters()) != (0, 0)
+        shared: tuple[int, ...] = ()
+        if sections:
+            shared = tuple(
+                dim for dim in sections[-1].slice_dims if dim in step.meta.slice_dims()
+            )
+        needs_all = any(reference.step_id in pending for reference in step.references)
+        if not shared or needs_all or (own_halo and has_halo):
+            sections.append(Section(step.meta.slice_dims()))
+            pending, has_halo = set(), False
+        else:
+            sections[-1].slice_dims = shared
+        sections[-1].steps.append(step)
+        has_halo = has_halo or own_halo
+        if step.id is not None and step.meta.side_results and step.meta.looks_at is None:
+            pending.add(step.id)
+    return sections

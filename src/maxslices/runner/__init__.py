@@ -1,0 +1,7 @@
+"""Runs a plan, and measures while it does."""
+
+from .execute import execute
+from .folder import RunFolder
+from .report import Report, SectionReport
+
+__all__ = ["Report", "RunFolder", "SectionReport", "execute"]
