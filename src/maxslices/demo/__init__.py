@@ -1,0 +1,1 @@
+"""The demo: a phantom scan, planned and reconstructed within a budget, and shown."""

@@ -1,0 +1,167 @@
+"""One picture of a run: what was found beside what is true, and the memory it took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+INK, FAINT, ESTIMATED, MEASURED, LIMIT = "#22262b", "#8a9199", "#a9c4de", "#1f5f99", "#c8452e"
+STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.titlecolor": INK,
+    "axes.linewidth": 0.8,
+    "text.color": INK,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Memory of one section of a run."""
+
+    label: str
+    """Its methods, as they are shown."""
+    estimated_bytes: int
+    """Peak that the plan foresaw."""
+    measured_bytes: int | None
+    """Peak that was measured; None if nobody measured it."""
+
+
+def draw(
+    path: Path,
+    *,
+    truth: NDArray[Any],
+    result: NDArray[Any],
+    stages: list[Stage],
+    budget_bytes: int,
+    scan_bytes: int,
+    caption: str,
+) -> None:
+    """Write the picture as a PNG.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        File to write.
+    truth, result : numpy.ndarray
+        (columns, columns) slices of the phantom and of the reconstruction, 1/mm.
+    stages : list of Stage
+        The run's sections in order.
+    budget_bytes, scan_bytes : int
+        What the run was allowed, and the bytes of its projections.
+    caption : str
+        Figures of the run, under the title.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(11.6, 7.7), dpi=100)
+        FigureCanvasAgg(figure)
+        figure.text(0.03, 0.955, "A scan reconstructed within a budget", size=17, weight="bold")
+        figure.text(0.03, 0.917, caption, size=10, color=FAINT)
+        line = round(0.4167 * truth.shape[0])
+        _slices(figure, truth, result, line)
+        _profile(figure.add_axes((0.07, 0.085, 0.43, 0.235)), truth[line], result[line])
+        _memory(figure.add_axes((0.685, 0.085, 0.275, 0.235)), stages, budget_bytes, scan_bytes)
+        figure.savefig(path, facecolor="white")
+    _fewer_colours(path)
+
+
+def _slices(figure: Any, truth: NDArray[Any], result: NDArray[Any], line: int) -> None:
+    from matplotlib import colormaps
+
+    # few levels, because every level of the noise costs bytes in the file
+    gray, red_blue = colormaps["gray"].resampled(64), colormaps["RdBu_r"].resampled(47)
+    top = float(np.percentile(truth, 99.3))
+    panels = [
+        (truth, "Phantom", {"cmap": gray, "vmin": -0.1 * top, "vmax": top}),
+        (result, "Reconstruction", {"cmap": gray, "vmin": -0.1 * top, "vmax": top}),
+        (result - truth, "Difference", {"cmap": red_blue, "vmin": -top, "vmax": top}),
+    ]
+    for k, (image, title, colours) in enumerate(panels):
+        axes = figure.add_axes(((0.03, 0.345, 0.685)[k], 0.415, 0.275, 0.4143))
+        shown = axes.imshow(image, interpolation="none", **colours)
+        axes.set_title(title, pad=6)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.spines[:].set_visible(False)
+        if k == 1:
+            axes.annotate(
+                "", (-0.004, 1 - (line + 0.5) / len(truth)), (-0.05, 1 - (line + 0.5) / len(truth)),
+                xycoords="axes fraction", arrowprops={"arrowstyle": "-|>", "color": MEASURED},
+            )  # fmt: skip
+        if k != 0:
+            scale = axes.inset_axes((1.015, 0, 0.022, 1))
+            bar = figure.colorbar(shown, cax=scale)
+            bar.outline.set_visible(False)
+            bar.ax.tick_params(size=0, labelsize=8)
+            bar.ax.set_title("1/mm", size=8, loc="left", pad=4)
+
+
+def _profile(axes: Any, truth: NDArray[Any], result: NDArray[Any]) -> None:
+    axes.plot(truth, color=INK, lw=0.9, label="phantom", drawstyle="steps-mid")
+    axes.plot(result, color=MEASURED, lw=0.9, alpha=0.85, label="reconstruction")
+    axes.set_title("Along the line at the arrow")
+    axes.set_xlim(0, len(truth) - 1)
+    axes.set_xlabel("column")
+    axes.set_ylabel("attenuation, 1/mm")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9, ncols=2, loc="lower right", bbox_to_anchor=(1.01, 0.98))
+
+
+def _memory(axes: Any, stages: list[Stage], budget_bytes: int, scan_bytes: int) -> None:
+    mega = 1e6
+    for k, stage in enumerate(stages):
+        bars = [
+            (stage.estimated_bytes, ESTIMATED, INK, k - 0.19),
+            (stage.measured_bytes, MEASURED, "white", k + 0.19),
+        ]
+        for n_bytes, colour, ink, y in bars:
+            if n_bytes is not None:
+                axes.barh(y, n_bytes / mega, height=0.36, color=colour)
+                axes.text(
+                    n_bytes / mega, y, f"{n_bytes / mega:.2f} ", va="center", ha="right", size=8,
+                    color=ink,
+                )  # fmt: skip
+    axes.axvline(budget_bytes / mega, color=LIMIT, lw=1.4)
+    axes.text(
+        budget_bytes / mega, 1.02, f"budget {budget_bytes / mega:.3g} MB", color=LIMIT, size=9,
+        ha="right", transform=axes.get_xaxis_transform(),
+    )  # fmt: skip
+    axes.set_title("Peak memory of each section", pad=20)
+    axes.set_yticks(range(len(stages)), [stage.label for stage in stages], size=8.5)
+    axes.set_ylim(len(stages) - 0.4, -0.6)
+    axes.set_xlim(0, budget_bytes / mega * 1.06)
+    axes.set_xlabel(f"MB; the projections alone are {scan_bytes / mega:.3g} MB")
+    axes.tick_params(axis="y", size=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.bar(0, 0, color=ESTIMATED, label="estimated")
+    axes.bar(0, 0, color=MEASURED, label="measured")
+    axes.legend(
+        frameon=False, fontsize=9, ncols=2, loc="lower left", bbox_to_anchor=(-0.03, 0.98),
+        handlelength=0.9, handleheight=0.9, borderpad=0, columnspacing=1.2,
+    )  # fmt: skip
+
+
+def _fewer_colours(path: Path) -> None:
+    """Write the PNG with a palette: noise in full colour would take several times the bytes."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)

@@ -1,0 +1,124 @@
+"""The phantom as a detector sees it, written as a scan file.
+
+What a real scan brings is there: photon noise after Beer and Lambert's law, an uneven
+beam, an offset and read noise, pixels whose response drifts between flats and projections
+(they become rings), an axis that is off centre by a fraction of a pixel, 16 bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from .phantom import Phantom
+
+N_FLATS = N_DARKS = 20
+PHOTONS = 40_000
+"""Photons on a pixel in the middle of the open beam, in one frame; one count each."""
+OFFSET_COUNTS = 180.0
+READ_NOISE_COUNTS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A scan file, and the truth behind it."""
+
+    path: Path
+    """The NXtomo file."""
+    phantom: Phantom
+    """What was scanned."""
+    axis: float
+    """Detector column of the rotation axis."""
+    shape: tuple[int, int, int]
+    """Projections: (angles, detector_y, detector_x), uint16."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the projections."""
+        return int(np.prod(self.shape)) * 2
+
+
+def make_scan(path: Path, phantom: Phantom, n_angles: int = 361, shift: float = 5.3) -> Scan:
+    """Scan a phantom over half a turn, ends included, and write the file.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        File to write; one that exists is replaced.
+    phantom : Phantom
+        What is scanned.
+    n_angles : int
+        Projections.
+    shift : float
+        Columns from the detector's middle to the rotation axis.
+    """
+    rng = np.random.default_rng(2160)
+    shape = (n_angles, phantom.rows, phantom.columns)
+    degrees = np.linspace(0, 180, n_angles)
+    axis = (phantom.columns - 1) / 2 + shift
+
+    beam = PHOTONS * _beam(phantom.rows, phantom.columns) * rng.normal(1, 0.02, shape[1:])
+    offset = OFFSET_COUNTS + rng.normal(0, 4, shape[1:])
+    drift = rng.normal(1, 0.002, shape[1:])
+    drift[rng.random(shape[1:]) < 0.02] += 0.05 * rng.choice([-1, 1])
+    drift[rng.random(shape[1:]) < 0.01] -= 0.08
+
+    path.unlink(missing_ok=True)
+    with h5py.File(path, "w") as file:
+        frames = _layout(file, shape, degrees)
+
+        def expose(first: int, expected: NDArray[Any]) -> None:
+            counts = rng.poisson(expected).astype(np.float32)
+            counts += offset
+            counts += READ_NOISE_COUNTS * rng.standard_normal(counts.shape, np.float32)
+            np.clip(np.rint(counts, out=counts), 0, 65535, out=counts)
+            frames[first : first + len(counts)] = counts.astype(np.uint16)
+
+        expose(0, np.zeros((N_DARKS, *shape[1:])))
+        expose(N_DARKS, np.broadcast_to(beam, (N_FLATS, *shape[1:])))
+        transmitted = np.exp(-phantom.line_integrals(np.deg2rad(degrees), axis))
+        transmitted *= beam * drift
+        for start in range(0, n_angles, 32):
+            expose(N_DARKS + N_FLATS + start, transmitted[start : start + 32])
+    return Scan(path, phantom, axis, shape)
+
+
+def _beam(rows: int, columns: int) -> NDArray[np.float64]:
+    """Return the beam's profile: bright in the middle, striped as by a multilayer mirror."""
+    y, x = np.linspace(-1, 1, rows)[:, None], np.linspace(-1, 1, columns)
+    stripes = 1 + 0.06 * np.sin(23 * y + 2) + 0.04 * np.sin(61 * y + 0.5 * x)
+    return np.asarray(np.exp(-0.35 * y**2 - 0.25 * (x - 0.15) ** 2) * stripes)
+
+
+def _layout(file: Any, shape: tuple[int, int, int], degrees: NDArray[np.float64]) -> Any:
+    """Create the groups of an NXtomo file as Diamond Light Source writes them."""
+    n_frames = N_DARKS + N_FLATS + shape[0]
+    groups = {
+        "entry1": "NXentry",
+        "entry1/tomo_entry": "NXsubentry",
+        "entry1/tomo_entry/instrument": "NXinstrument",
+        "entry1/tomo_entry/instrument/detector": "NXdetector",
+        "entry1/tomo_entry/sample": "NXsample",
+        "entry1/tomo_entry/data": "NXdata",
+    }
+    for name, nexus_class in groups.items():
+        file.create_group(name).attrs["NX_class"] = nexus_class
+    entry = file["entry1/tomo_entry"]
+    entry["definition"] = "NXtomo"
+    detector, sample, data = entry["instrument/detector"], entry["sample"], entry["data"]
+    frames = detector.create_dataset(
+        "data", (n_frames, *shape[1:]), np.uint16, chunks=(1, *shape[1:])
+    )
+    detector["image_key"] = np.repeat([2, 1, 0], [N_DARKS, N_FLATS, shape[0]]).astype(np.int32)
+    sample["rotation_angle"] = np.concatenate([np.zeros(N_DARKS + N_FLATS), degrees])
+    sample["rotation_angle"].attrs["units"] = "deg"
+    data["data"] = frames
+    data["rotation_angle"] = sample["rotation_angle"]
+    data["image_key"] = detector["image_key"]
+    data.attrs["signal"] = "data"
+    return frames

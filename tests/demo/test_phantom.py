@@ -1,0 +1,53 @@
+"""The phantom's slices and projections, against each other and against scikit-image."""
+
+import numpy as np
+import pytest
+from skimage.transform import radon
+
+from maxslices.demo.phantom import flower_head
+
+
+@pytest.fixture(scope="module")
+def phantom():
+    return flower_head(rows=5, columns=151)
+
+
+def test_projections_at_right_angles_are_the_sums_of_the_slice(phantom):
+    middle = (phantom.columns - 1) / 2
+    integrals = phantom.line_integrals(np.array([0, np.pi / 2]), middle)
+    for row in range(phantom.rows):
+        image = phantom.slice(row, oversampling=24) * phantom.pixel_mm
+        np.testing.assert_allclose(integrals[0, row], image.sum(axis=0), atol=1e-3)
+        np.testing.assert_allclose(integrals[1, row], image[::-1].sum(axis=1), atol=1e-3)
+
+
+def test_projections_are_those_of_scikit_image(phantom):
+    degrees = np.linspace(0, 180, 19)
+    middle = (phantom.columns - 1) / 2
+    integrals = phantom.line_integrals(np.deg2rad(degrees), middle)[:, 2]
+    # a pixel of scikit-image's axis is at columns // 2, which is the middle of an odd number
+    expected = radon(phantom.slice(2), theta=degrees, circle=True).T * phantom.pixel_mm
+    assert np.sqrt(np.mean((integrals - expected) ** 2)) < 0.01 * expected.max()
+
+
+def test_every_projection_holds_the_same_mass(phantom):
+    integrals = phantom.line_integrals(np.linspace(0, np.pi, 12), phantom.columns / 2)
+    mass = integrals.sum(axis=2, dtype=np.float64)
+    np.testing.assert_allclose(mass, np.broadcast_to(mass[0], mass.shape), rtol=1e-5)
+
+
+def test_the_last_projection_of_half_a_turn_mirrors_the_first(phantom):
+    axis = (phantom.columns - 1) / 2 + 1.5
+    first, last = phantom.line_integrals(np.array([0, np.pi]), axis)
+    # column k of one is column 2 * axis - k of the other
+    np.testing.assert_allclose(last[:, 3:], first[:, 3:][:, ::-1], atol=1e-6)
+
+
+def test_slices_differ_from_row_to_row(phantom):
+    assert not np.array_equal(phantom.slice(0), phantom.slice(1))
+    assert phantom.slice(0).dtype == np.float32
+
+
+def test_a_shadow_beside_the_detector_is_refused(phantom):
+    with pytest.raises(ValueError, match="leaves the detector"):
+        phantom.line_integrals(np.array([0.0]), axis=10.0)

@@ -1,0 +1,63 @@
+"""The scan file of the demo: what is in it, and that it obeys its physics."""
+
+import h5py
+import numpy as np
+import pytest
+
+from maxslices.demo.phantom import flower_head
+from maxslices.demo.scan import N_DARKS, N_FLATS, OFFSET_COUNTS, make_scan
+
+
+@pytest.fixture(scope="module")
+def scan(tmp_path_factory):
+    path = tmp_path_factory.mktemp("scan") / "scan.nxs"
+    return make_scan(path, flower_head(rows=8, columns=120), n_angles=61, shift=0.7)
+
+
+@pytest.fixture(scope="module")
+def frames(scan):
+    with h5py.File(scan.path) as file:
+        entry = file["entry1/tomo_entry"]
+        key = entry["instrument/detector/image_key"][()]
+        data = entry["data/data"][()]
+        degrees = entry["data/rotation_angle"][()]
+    return {"key": key, "data": data, "degrees": degrees}
+
+
+def test_the_file_is_an_nxtomo_scan(scan, frames):
+    assert frames["data"].dtype == np.uint16
+    assert frames["data"].shape == (N_DARKS + N_FLATS + 61, 8, 120)
+    assert [np.sum(frames["key"] == k) for k in (0, 1, 2)] == [61, N_FLATS, N_DARKS]
+    np.testing.assert_allclose(frames["degrees"][frames["key"] == 0], np.linspace(0, 180, 61))
+    assert scan.shape == (61, 8, 120)
+    assert scan.n_bytes == 61 * 8 * 120 * 2
+
+
+def test_corrected_projections_are_the_line_integrals_up_to_noise_and_rings(scan, frames):
+    key, data = frames["key"], frames["data"].astype(np.float64)
+    dark, flat = data[key == 2].mean(0), data[key == 1].mean(0)
+    measured = -np.log((data[key == 0] - dark) / (flat - dark))
+    truth = scan.phantom.line_integrals(np.linspace(0, np.pi, 61), scan.axis)
+    assert abs(np.median(measured - truth)) < 2e-3
+    assert np.median(np.abs(measured - truth)) < 0.015
+
+
+def test_open_beam_has_photon_noise(frames):
+    flats = frames["data"][frames["key"] == 1].astype(np.float64)
+    variance, mean = flats.var(axis=0, ddof=1), flats.mean(axis=0) - OFFSET_COUNTS
+    assert np.median(variance / mean) == pytest.approx(1, abs=0.1)
+
+
+def test_some_pixels_answer_differently_in_every_projection(scan, frames):
+    key, data = frames["key"], frames["data"].astype(np.float64)
+    dark, flat = data[key == 2].mean(0), data[key == 1].mean(0)
+    measured = -np.log((data[key == 0] - dark) / (flat - dark))
+    truth = scan.phantom.line_integrals(np.linspace(0, np.pi, 61), scan.axis)
+    stripes = np.abs((measured - truth).mean(axis=0))
+    assert 0.01 < np.mean(stripes > 0.03) < 0.06
+
+
+def test_the_scan_is_the_same_each_time(scan, frames, tmp_path):
+    again = make_scan(tmp_path / "again.nxs", scan.phantom, n_angles=61, shift=0.7)
+    with h5py.File(again.path) as file:
+        np.testing.assert_array_equal(file["entry1/tomo_entry/data/data"][()], frames["data"])
