@@ -1,0 +1,43 @@
+# Two commands for a fresh clone: `make demo` and `make test`. Each sets up what it needs in
+# .venv; a second call finds that done. Another interpreter: make PYTHON=python3.12 demo
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+INPUTS := pyproject.toml methods/pyproject.toml constraints.txt
+
+.PHONY: demo test lint docs clean
+
+demo: .venv/demo.stamp
+	$(BIN)/maxslices demo demo-output
+
+test: lint .venv/test.stamp
+	$(BIN)/python -m pytest
+	$(MAKE) docs
+
+lint: .venv/test.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+docs: .venv/test.stamp
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+clean:
+	rm -rf .venv docs/_build demo-output
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found;" \
+		"name one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/demo.stamp: .venv/bin/python $(INPUTS)
+	@echo "installing maxslices with what the demo needs into .venv (once)"
+	$(PIP) --editable '.[demo]' --editable ./methods
+	@touch $@
+
+.venv/test.stamp: .venv/bin/python $(INPUTS)
+	@echo "installing maxslices with what its tests need into .venv (once)"
+	$(PIP) --editable '.[dev]' --editable ./methods
+	@touch $@
