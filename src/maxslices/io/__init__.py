@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from .options import AngleRange, LoaderOptions, Preview, SideData
-from .sink import Sink, create_sink
+from .sink import Sink, SinkFormat, create_sink
 from .source import Source, open_source
+from .store import MemoryStore, ScratchStore, Store
 
 __all__ = [
     "AngleRange",
     "LoaderOptions",
+    "MemoryStore",
     "Preview",
+    "ScratchStore",
     "SideData",
     "Sink",
+    "SinkFormat",
     "Source",
+    "Store",
     "create_sink",
     "open_source",
 ]

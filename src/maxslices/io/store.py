@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +14,7 @@ from numpy.typing import NDArray
 from ..arrays import ArraySpec
 from ..errors import StoreError
 from .frames import check_block
+from .room import bytes_of, check_room, pread_all, pwrite_all, store_errors
 
 
 class Store(Protocol):
@@ -68,6 +73,90 @@ class MemoryStore:
     def close(self) -> None:
         """Free the memory."""
         self._array = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class ScratchStore:
+    """A store in a file without a name, which is gone when it is closed or the process ends.
+
+    Parameters
+    ----------
+    spec : ArraySpec
+        Shape and dtype of the whole.
+    folder : Path
+        Where the file is; made if it is not there.
+
+    Raises
+    ------
+    StoreError
+        If the folder cannot be written to, or its disk has less room than the whole needs.
+    """
+
+    def __init__(self, spec: ArraySpec, folder: Path) -> None:
+        self._spec = spec
+        self._folder = folder
+        self._row_bytes = spec.shape[2] * spec.dtype.itemsize
+        check_room(folder, spec.nbytes)
+        with store_errors(folder, spec.nbytes):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file: BinaryIO | None = TemporaryFile(  # noqa: SIM115  (closed by close)
+                buffering=0, dir=folder
+            )
+            os.truncate(self._file.fileno(), spec.nbytes)
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape and dtype of the whole."""
+        return self._spec
+
+    def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
+        """Write a block whose first slice along `slice_dim` is `start`.
+
+        Raises
+        ------
+        StoreError
+            If the disk is full.
+        """
+        check_block(self._spec, slice_dim, start, start + block.shape[slice_dim], block)
+        fd = self._descriptor()
+        with store_errors(self._folder, self._spec.nbytes):
+            for piece, offset in self._pieces(slice_dim, start, np.ascontiguousarray(block)):
+                pwrite_all(fd, piece, offset)
+
+    def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Read slices `start` to `stop` along `slice_dim` into `out`."""
+        check_block(self._spec, slice_dim, start, stop, out)
+        fd = self._descriptor()
+        with store_errors(self._folder, self._spec.nbytes):
+            for piece, offset in self._pieces(slice_dim, start, out):
+                pread_all(fd, piece, offset)
+
+    def _pieces(
+        self, slice_dim: int, start: int, block: NDArray[Any]
+    ) -> Iterator[tuple[memoryview, int]]:
+        """Yield the pieces of a contiguous block that are contiguous in the file as well."""
+        frame_bytes = self._spec.shape[1] * self._row_bytes
+        if slice_dim == 0:
+            yield bytes_of(block), start * frame_bytes
+            return
+        for i, rows in enumerate(block):
+            yield bytes_of(rows), i * frame_bytes + start * self._row_bytes
+
+    def _descriptor(self) -> int:
+        if self._file is None:
+            raise StoreError("this store is closed")
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """Give the disk space back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,115 @@
+"""Places on a disk: whether there is room, and what is said when there is not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import StoreError
+from ..units import format_bytes
+
+_CALL_BYTES = 2**30
+"""Bytes that one system call is given; Linux takes a little under 2 GiB."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def check_room(path: Path, n_bytes: int) -> None:
+    """See that the disk under `path`, which need not exist yet, has `n_bytes` free.
+
+    Raises
+    ------
+    StoreError
+        If it has less.
+    """
+    free_bytes = shutil.disk_usage(_existing(path)).free
+    if free_bytes < n_bytes:
+        raise StoreError(
+            f"{path}: needs {format_bytes(n_bytes)}, but the disk has "
+            f"{format_bytes(free_bytes)} free: make room, or write to another disk"
+        )
+
+
+def check_vacant(path: Path) -> None:
+    """See that there is nothing at `path`.
+
+    Raises
+    ------
+    StoreError
+        If there is: nothing is ever overwritten.
+    """
+    if os.path.lexists(path):
+        raise StoreError(f"{path}: is there already: move it away, or choose another name")
+
+
+def part_of(path: Path) -> Path:
+    """Return the hidden name under which what will be `path` is written."""
+    return path.with_name(f".{path.name}.part")
+
+
+@contextmanager
+def store_errors(path: Path, n_bytes: int) -> Iterator[None]:
+    """Turn what the system says about writing `path` into a `StoreError`.
+
+    Parameters
+    ----------
+    path : Path
+        What is written.
+    n_bytes : int
+        Bytes of the whole of it.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            reason = error.strerror or str(error)
+            raise StoreError(
+                f"{path}: cannot be written ({reason}): check the folder and its permissions, or "
+                "choose another"
+            ) from None
+        free_bytes = shutil.disk_usage(_existing(path)).free
+        quota = " within its quota" if error.errno == errno.EDQUOT else ""
+        raise StoreError(
+            f"{path}: the disk is full{quota}: the whole needs {format_bytes(n_bytes)}, "
+            f"{format_bytes(free_bytes)} are free now: make room, or write to another disk"
+        ) from None
+
+
+def bytes_of(array: NDArray[Any]) -> memoryview:
+    """Return the memory of a C-contiguous array, as bytes."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def pwrite_all(fd: int, data: memoryview, offset: int) -> None:
+    """Write all of `data`, bytes without gaps, at `offset` of a file."""
+    while data:
+        n_bytes = os.pwrite(fd, data[:_CALL_BYTES], offset)
+        data, offset = data[n_bytes:], offset + n_bytes
+
+
+def pread_all(fd: int, out: memoryview, offset: int) -> None:
+    """Fill `out`, bytes without gaps, from `offset` of a file.
+
+    Raises
+    ------
+    EOFError
+        If the file ends before.
+    """
+    while out:
+        n_bytes = os.preadv(fd, [out[:_CALL_BYTES]], offset)
+        if n_bytes == 0:
+            raise EOFError(f"the file ends at byte {offset}, {len(out)} bytes too early")
+        out, offset = out[n_bytes:], offset + n_bytes
+
+
+def _existing(path: Path) -> Path:
+    """Return `path`, or the nearest folder above it that is there."""
+    path = path.absolute()
+    return next((p for p in (path, *path.parents) if p.exists()), Path("/"))

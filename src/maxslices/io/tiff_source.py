@@ -1,0 +1,216 @@
+"""Scans in TIFFs: a folder with one a projection, or one file of many pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+
+from ..arrays import ArraySpec
+from ..errors import SourceError
+from .frames import FrameSource, Selection, Span, check_dtype
+from .options import LoaderOptions
+from .paths import TIFF_SUFFIXES, look_at
+from .side import plain_source
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """One frame in a file."""
+
+    path: Path
+    """The file."""
+    page: int
+    """Number of its page in the file."""
+    shape: tuple[int, ...]
+    """Rows and columns, if it is grey."""
+    dtype: np.dtype[Any]
+    """As stored, byte order included."""
+    offset: int | None
+    """Where its pixels start, if they lie there uncompressed and in order."""
+
+
+class TiffFrames:
+    """Frames in TIFFs.
+
+    Parameters
+    ----------
+    name : str
+        What messages call them.
+    images : list of _Image
+        One a frame.
+    """
+
+    def __init__(self, name: str, images: list[_Image]) -> None:
+        first = images[0]
+        if len(first.shape) != 2:
+            raise SourceError(
+                f"{first.path}: has shape {first.shape}: a frame has rows and columns of grey "
+                "values; convert it to grey"
+            )
+        for image in images:
+            if image.shape != first.shape or image.dtype != first.dtype:
+                raise SourceError(
+                    f"{image.path}: is {_size(image)}, other than {first.path.name}, "
+                    f"{_size(first)}: the frames of a scan are of one size and type; move what "
+                    "does not belong to it elsewhere"
+                )
+        self._name = name
+        self._images = images
+        dtype = check_dtype(str(first.path), first.dtype)
+        self._spec = ArraySpec((len(images), *first.shape), dtype)
+
+    @property
+    def name(self) -> str:
+        """What messages call them."""
+        return self._name
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape and native dtype."""
+        return self._spec
+
+    def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
+        """Read a box into `out`, holding no more than a frame beside it."""
+        for i in range(*frames):
+            image = self._images[i]
+            if image.offset is None:
+                part = _decoded(image)[slice(*rows)]
+            else:
+                part = _rows(image, rows)
+            out[i - frames[0]] = part[:, slice(*columns)]
+
+    def close(self) -> None:
+        """Do nothing: files are open only while they are read."""
+
+
+def tiff_source(path: Path, options: LoaderOptions) -> FrameSource:
+    """Open a folder of TIFFs, or one TIFF of many pages, as a scan.
+
+    Raises
+    ------
+    SourceError
+        If there are no TIFFs, or they are not the frames of a scan.
+    """
+    frames = tiff_frames(path)
+    if frames.spec.shape[0] == 1 and path.is_file():
+        raise SourceError(
+            f"{path}: has one page, which is not a scan: give the folder of its TIFFs, "
+            f"{path.parent}"
+        )
+    return plain_source(str(path), Selection.of(frames), options)
+
+
+def tiff_frames(path: Path) -> TiffFrames:
+    """Open a folder of TIFFs, sorted as people count, or one TIFF.
+
+    Raises
+    ------
+    SourceError
+        If there are none, or they differ.
+    """
+    if look_at(path) == "file":
+        return TiffFrames(str(path), list(_pages(path)))
+    files = sorted(
+        (
+            p
+            for p in path.iterdir()
+            if p.suffix.lower() in TIFF_SUFFIXES and not p.name.startswith(".")
+        ),
+        key=lambda p: _natural(p.name),
+    )
+    if not files:
+        count = sum(1 for _ in path.iterdir())
+        raise SourceError(
+            f"{path}: is a folder without TIFFs ({count} other entries): give a folder of "
+            f"{' or '.join(TIFF_SUFFIXES)} files, or a file"
+        )
+    images: list[_Image] = []
+    for file in files:
+        pages = list(_pages(file))
+        if len(pages) != 1:
+            raise SourceError(
+                f"{file}: has {len(pages)} pages: a folder has one TIFF a frame; give a file of "
+                "many pages by itself"
+            )
+        images.append(pages[0])
+    return TiffFrames(str(path), images)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts ``p2.tif`` before ``p10.tif``."""
+    return [(int(t), "") if t.isdigit() else (-1, t) for t in re.split(r"([0-9]+)", name)]
+
+
+def _pages(path: Path) -> Iterator[_Image]:
+    """Yield the frames of a file."""
+    look_at(path)
+    size_bytes = path.stat().st_size
+    try:
+        with tifffile.TiffFile(path) as file:
+            images = list(_images(path, file))
+    except (tifffile.TiffFileError, ValueError, OSError, IndexError) as error:
+        raise SourceError(f"{path}: cannot be read as TIFF ({error})") from None
+    for image in images:
+        n_bytes = int(np.prod(image.shape)) * image.dtype.itemsize
+        if image.offset is not None and image.offset + n_bytes > size_bytes:
+            raise SourceError(f"{path}: is cut off within its page {image.page}: copy it again")
+        yield image
+
+
+def _images(path: Path, file: tifffile.TiffFile) -> Iterator[_Image]:
+    byteorder = file.byteorder
+    if len(file.pages) == 1 and file.is_imagej:
+        # ImageJ writes stacks of more than 4 GiB as one page with the frames behind it
+        stack = file.series[0]
+        if stack.ndim == 3 and stack.dataoffset is not None:
+            dtype = stack.dtype.newbyteorder(byteorder)
+            frame_bytes = int(np.prod(stack.shape[1:])) * dtype.itemsize
+            for i in range(stack.shape[0]):
+                offset = stack.dataoffset + i * frame_bytes
+                yield _Image(path, i, tuple(stack.shape[1:]), dtype, offset)
+            return
+    for i, page in enumerate(file.pages):
+        whole = page.aspage()
+        if whole.dtype is None:
+            raise ValueError(f"page {i} has no pixels of a known type")
+        start = whole.dataoffsets[0] if whole.is_final and whole.dataoffsets else None
+        yield _Image(path, i, tuple(whole.shape), whole.dtype.newbyteorder(byteorder), start)
+
+
+def _rows(image: _Image, rows: Span) -> NDArray[Any]:
+    """Return rows of an uncompressed frame, without reading the others."""
+    columns = image.shape[1]
+    assert image.offset is not None
+    try:
+        pixels = np.fromfile(
+            image.path,
+            image.dtype,
+            count=(rows[1] - rows[0]) * columns,
+            offset=image.offset + rows[0] * columns * image.dtype.itemsize,
+        )
+        return pixels.reshape(-1, columns)[: rows[1] - rows[0], :]
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{image.path}: cannot be read any more ({error})") from None
+
+
+def _decoded(image: _Image) -> NDArray[Any]:
+    """Return a frame that must be decoded as a whole."""
+    try:
+        frame: NDArray[Any] = tifffile.imread(image.path, key=image.page)
+    except (tifffile.TiffFileError, ValueError, OSError, RuntimeError) as error:
+        hint = ": install imagecodecs" if "imagecodecs" in str(error) else ""
+        raise SourceError(
+            f"{image.path}: page {image.page} cannot be decoded ({error}){hint}"
+        ) from None
+    return frame
+
+
+def _size(image: _Image) -> str:
+    return f"{'x'.join(map(str, image.shape))} {image.dtype}"
