@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .options import AngleRange, LoaderOptions, Preview, SideData
-from .sink import Sink, SinkFormat, create_sink
+from .sink import Sink, SinkFormat, create_sink, remove_result
 from .source import Source, open_source
 from .store import MemoryStore, ScratchStore, Store
 
@@ -20,4 +20,5 @@ __all__ = [
     "Store",
     "create_sink",
     "open_source",
+    "remove_result",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, get_args
@@ -98,3 +99,37 @@ def create_sink(
     raise StoreError(
         f"{format!r} is not a format of results: choose from {', '.join(get_args(SinkFormat))}"
     )
+
+
+def remove_result(path: Path) -> None:
+    """Remove a finished result; do nothing if there is none.
+
+    Parameters
+    ----------
+    path : Path
+        A file, or a folder of TIFFs as `create_sink` makes it.
+
+    Raises
+    ------
+    StoreError
+        If it is a folder with something else in it, which is left as it is, or cannot be
+        removed.
+    """
+    try:
+        if not path.is_dir() or path.is_symlink():
+            path.unlink(missing_ok=True)
+            return
+        foreign = next((p for p in path.iterdir() if not _is_tiff_of(path, p)), None)
+        if foreign is not None:
+            raise StoreError(
+                f"{path}: holds {foreign.name} beside its TIFFs, so it is not removed: move that "
+                "away, or choose another name"
+            )
+        shutil.rmtree(path)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be removed ({error.strerror})") from None
+
+
+def _is_tiff_of(folder: Path, path: Path) -> bool:
+    stem, _, number = path.stem.rpartition("_")
+    return stem == folder.name and number.isdigit() and path.suffix == ".tif"
