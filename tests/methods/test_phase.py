@@ -1,0 +1,130 @@
+"""Phase retrieval against the formula, written out in double precision."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from maxslices_methods.phase import _padding, paganin_filter
+
+PLANCK_KEV_S, LIGHT_UM_S = 4.135667696e-18, 2.99792458e14
+
+
+def reference(frame, margins, pixel_size=1.28, distance=1.0, energy=53.0, ratio_delta_beta=250):
+    """Paganin 2002, equation 12, by complex transforms of one frame padded with `margins`."""
+    padded = np.pad(frame.astype(float), margins, mode="edge")
+    wavelength = PLANCK_KEV_S * LIGHT_UM_S / energy
+    wave_number = 2 * math.pi / wavelength
+    beta = 1e-10
+    mu = 2 * wave_number * beta
+    kx, ky = (2 * math.pi * np.fft.fftfreq(n, pixel_size) for n in padded.shape)
+    k2 = kx[:, None] ** 2 + ky[None, :] ** 2
+    ratio = 1 + distance * 1e6 * ratio_delta_beta * beta / mu * k2
+    filtered = np.fft.ifft2(np.fft.fft2(padded) / ratio).real
+    (top, bottom), (left, right) = margins
+    filtered = filtered[top : padded.shape[0] - bottom, left : padded.shape[1] - right]
+    return -np.log(filtered)
+
+
+def frames(shape, dtype="float32"):
+    rng = np.random.default_rng(5)
+    values = rng.random(shape) * 0.8 + 0.1
+    return (values * 50000).astype(dtype) if dtype == "uint16" else values.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint16"])
+@pytest.mark.parametrize("shape", [(20, 60, 72), (19, 61, 73), (3, 37, 130), (2, 1, 9)])
+def test_power_of_two_padding_gives_the_formula(shape, dtype):
+    data = frames(shape, dtype)
+    got = paganin_filter(data)
+    assert got.dtype == np.float32
+    margins = []
+    for size in shape[1:]:
+        extra = 2 ** math.ceil(math.log2(size + 1)) - size
+        margins.append((extra // 2, extra - extra // 2))
+    for frame, result in zip(data, got, strict=True):
+        np.testing.assert_allclose(result, reference(frame, margins), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [("pixel_size", 3.1), ("distance", 0.2), ("energy", 20.0), ("ratio_delta_beta", 20.0)],
+)
+def test_each_physical_parameter_enters_the_formula(name, changed):
+    data = frames((1, 64, 48))
+    got = paganin_filter(
+        data,
+        calculate_padding_value_method="use_pad_x_y",
+        pad_x_y=[8, 5],
+        **{name: changed},
+    )
+    expected = reference(data[0], [(5, 5), (8, 8)], **{name: changed})
+    np.testing.assert_allclose(got[0], expected, rtol=0, atol=2e-5)
+    assert np.abs(expected - reference(data[0], [(5, 5), (8, 8)])).max() > 0.01
+
+
+def test_an_odd_width_gains_one_column_on_the_right():
+    data = frames((2, 31, 33))
+    got = paganin_filter(data, calculate_padding_value_method="use_pad_x_y", pad_x_y=[4, 3])
+    np.testing.assert_allclose(got[1], reference(data[1], [(3, 3), (4, 5)]), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 53, 1801, 2160, 2557, 2560])
+def test_fast_lengths_are_the_next_even_ones_without_large_primes(size):
+    (top, left), (height, width) = _padding((1, size, size), "next_fast_length", None)
+    smooth = [n for n in range(size, 2 * size + 3) if n % 2 == 0 and largest_prime(n) <= 5]
+    assert height == width == smooth[0]
+    assert top == left == (smooth[0] - size) // 2
+
+
+def largest_prime(number):
+    return max(p for p in range(2, number + 1) if number % p == 0 and is_prime(p))
+
+
+def is_prime(number):
+    return all(number % d for d in range(2, math.isqrt(number) + 1))
+
+
+def test_a_constant_keeps_its_thickness():
+    np.testing.assert_allclose(
+        paganin_filter(np.full((3, 20, 30), math.exp(-2), np.float32)), 2.0, rtol=1e-6
+    )
+
+
+def test_blackness_has_a_finite_thickness():
+    got = paganin_filter(np.zeros((2, 16, 16), np.float32))
+    np.testing.assert_allclose(got, -math.log(1e-6), rtol=1e-6)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 16, 17])
+def test_the_result_does_not_depend_on_the_block(cut):
+    data = frames((35, 29, 41))
+    parts = [paganin_filter(data[i : i + cut]) for i in range(0, 35, cut)]
+    np.testing.assert_array_equal(np.concatenate(parts), paganin_filter(data))
+
+
+def test_a_block_that_is_a_view_is_filtered_as_its_copy():
+    data = frames((6, 30, 40))
+    view = data[::2, 3:, 1:-2]
+    np.testing.assert_array_equal(paganin_filter(view), paganin_filter(view.copy()))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"pixel_size": 0.0}, "pixel_size must be positive, not 0.0"),
+        ({"energy": -3}, "energy must be positive, not -3"),
+        ({"pad_x_y": [3, 4]}, r"pad_x_y=\[3, 4\] is used with .*'use_pad_x_y'"),
+        ({"calculate_padding_value_method": "use_pad_x_y"}, "must be two numbers of pixels"),
+        (
+            {"calculate_padding_value_method": "use_pad_x_y", "pad_x_y": [3, -4]},
+            r"at least 0.*it is \[3, -4\]",
+        ),
+        ({"calculate_padding_value_method": "none"}, "'next_fast_length' or 'use_pad_x_y'"),
+    ],
+)
+def test_wrong_values_are_refused(parameters, words):
+    with pytest.raises(ValueError, match=words):
+        paganin_filter(frames((1, 8, 8)), **parameters)
