@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from .api import check, plan, run
 from .arrays import ArraySpec
 from .errors import MaxslicesError
 from .ledger import Ledger, from_ledger
 from .memory import MemoryModel
 from .method import method
+from .planner import Pipeline, Plan
 from .registry import Registry, registry
+from .runner import Report
 
 __version__ = "0.1.0"
 __all__ = [
@@ -15,8 +18,14 @@ __all__ = [
     "Ledger",
     "MaxslicesError",
     "MemoryModel",
+    "Pipeline",
+    "Plan",
     "Registry",
+    "Report",
+    "check",
     "from_ledger",
     "method",
+    "plan",
     "registry",
+    "run",
 ]

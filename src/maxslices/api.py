@@ -156,9 +156,7 @@ def run(
         with progress_bar(progress) as bar:
             if folder is None:
                 scratch = Path(tempfile.gettempdir())
-                sections, side, result = execute(
-                    made, checked, source, backend, None, bar, scratch
-                )
+                sections, side, result = execute(made, checked, source, backend, None, bar, scratch)
                 return Report(
                     made,
                     backend.name,
@@ -183,6 +181,36 @@ def run(
                 )
                 folder.write_report(report.to_json())
                 return report
+
+
+def check(pipeline: PipelineLike, scan: Scan | None = None) -> str:
+    """Say whether a pipeline can run, and on a scan if one is given.
+
+    Returns
+    -------
+    str
+        What was checked, for people.
+
+    Raises
+    ------
+    MaxslicesError
+        With every fault found.
+    """
+    checked = as_pipeline(pipeline)
+    found = f"{checked.name}: {len(checked.steps)} methods, well formed: {checked}"
+    if scan is None:
+        return found
+    with open_source(scan, _loader_options(checked)) as source:
+        check_supplied(checked, source)
+        has = ", ".join(
+            f"{len_} {name}"
+            for name, len_ in (
+                ("flats", source.flats.shape[0] if source.flats else 0),
+                ("darks", source.darks.shape[0] if source.darks else 0),
+                ("angles", 0 if source.angles is None else len(source.angles)),
+            )
+        )
+        return f"{found}\n{source.name}: projections {source.spec}, {has}"
 
 
 def as_pipeline(pipeline: PipelineLike) -> Pipeline:

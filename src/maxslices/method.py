@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .errors import EstimatorError, RegistrationError
+from .errors import EstimatorError, ParameterError, RegistrationError
 from .ledger import LedgerEstimator
 from .parameters import SUPPLIED, accepted_keywords, keyword_parameters
 
@@ -138,6 +138,27 @@ class MethodMeta:
                 f"{self.full_name}: halo must be a number of slices or (before, after), not {halo!r}"
             )
         return int(pair[0]), int(pair[1])
+
+    def looked_at(self, n_slices: int, **kwargs: Any) -> range:
+        """Return the slices that the side results depend on, as one range.
+
+        Empty where the method runs on every block.
+
+        Raises
+        ------
+        ParameterError
+            If it names slices that there are not.
+        """
+        if self.looks_at is None:
+            return range(0)
+        named = self._call("looks_at", self.looks_at, (n_slices,), kwargs)
+        indices = sorted(int(index) for index in named)
+        if not indices or indices[0] < 0 or indices[-1] >= n_slices:
+            shown = f"slices {indices[0]} to {indices[-1]}" if indices else "no slices"
+            raise ParameterError(
+                f"{self.name} looks at {shown}, but there are {n_slices} (0 to {n_slices - 1})"
+            )
+        return range(indices[0], indices[-1] + 1)
 
     def output_other_dims(
         self, slice_dim: int, other_dims: tuple[int, int], **kwargs: Any

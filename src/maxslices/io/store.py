@@ -54,6 +54,13 @@ class MemoryStore:
         """Shape and dtype of the whole."""
         return self._spec
 
+    @property
+    def array(self) -> NDArray[Any]:
+        """The whole, not a copy; it outlives the store."""
+        if self._array is None:
+            raise StoreError("this store is closed")
+        return self._array
+
     def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block whose first slice along `slice_dim` is `start`."""
         stop = start + block.shape[slice_dim]
@@ -66,9 +73,7 @@ class MemoryStore:
         np.copyto(out, self._slices(slice_dim, start, stop))
 
     def _slices(self, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
-        if self._array is None:
-            raise StoreError("this store is closed")
-        return self._array[start:stop] if slice_dim == 0 else self._array[:, start:stop]
+        return self.array[start:stop] if slice_dim == 0 else self.array[:, start:stop]
 
     def close(self) -> None:
         """Free the memory."""

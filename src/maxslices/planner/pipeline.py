@@ -83,9 +83,7 @@ class Pipeline:
     """For messages: the file's name."""
 
     @classmethod
-    def from_file(
-        cls, path: str | os.PathLike[str], methods: Registry = registry
-    ) -> Pipeline:
+    def from_file(cls, path: str | os.PathLike[str], methods: Registry = registry) -> Pipeline:
         """Read a YAML pipeline file in httomo's form.
 
         Raises

@@ -75,7 +75,7 @@ def _read_mapping(
     content: dict[str, Any] = {}
     places = {"": _place(file, node)}
     for key_node, value_node in node.value:
-        key = loader.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+        key = loader.construct_object(key_node, deep=True)
         place = _place(file, key_node)
         if not isinstance(key, str):
             raise PipelineError(f"the key {key!r} must be a name", place)
@@ -83,7 +83,7 @@ def _read_mapping(
             first = places[key].rsplit(":", 1)[-1]
             raise PipelineError(f"the key {key!r} stands twice; first in line {first}", place)
         _refuse_duplicates(loader, value_node, file)
-        content[key] = loader.construct_object(value_node, deep=True)  # type: ignore[no-untyped-call]
+        content[key] = loader.construct_object(value_node, deep=True)
         places[key] = place
     return content, places
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..arrays import ArraySpec
-from ..errors import DoesNotFitError, PipelineError, UsageError
+from ..errors import DoesNotFitError, UsageError
 from ..estimators import choose_model
 from ..ledger import Device
 from ..memory import MemoryModel
@@ -23,6 +23,8 @@ AUTO_SLICES = 32
 """Slices from which a block's fixed costs (calls, launches, seeks) hardly count."""
 AUTO_BLOCKS = 16
 """Blocks from which a larger block gains nothing but a coarser progress bar."""
+RUNNER_BYTES = 2**17
+"""What the runner's own Python objects take on the CPU, file handles included."""
 _UNITS = {0: "projection", 1: "sinogram"}
 
 
@@ -57,32 +59,8 @@ class _StepCost:
 
     def looked_at(self, slice_dim: int) -> int:
         """Return how many slices a side result depends on; 0 where it runs on every block."""
-        if self.step.meta.looks_at is None:
-            return 0
-        return len(looked_at_slices(self.step, self.input.shape[slice_dim]))
-
-
-def looked_at_slices(step: Step, n_slices: int) -> range:
-    """Return the slices that the side results of `step` depend on, as one range.
-
-    Raises
-    ------
-    PipelineError
-        If the method names slices that there are not.
-    """
-    meta = step.meta
-    indices = sorted(
-        int(i)
-        for i in meta._call(
-            "looks_at", meta.looks_at, (n_slices,), step.known_parameters()
-        )
-    )
-    if not indices or indices[0] < 0 or indices[-1] >= n_slices:
-        shown = f"{indices[0]} to {indices[-1]}" if indices else "none"
-        raise PipelineError(
-            f"{meta.name} looks at slices {shown}, but there are {n_slices} (0 to {n_slices - 1})"
-        )
-    return range(indices[0], indices[-1] + 1)
+        n_slices = self.input.shape[slice_dim]
+        return len(self.step.meta.looked_at(n_slices, **self.step.known_parameters()))
 
 
 def make_plan(
@@ -212,13 +190,13 @@ def _plan_section(
     side_model, side_all = _side_model(section, side, slice_dim, total)
     models = [cost.model.widened(extra, total) for cost in costs]
     on_blocks = [
-        model
-        for cost, model in zip(costs, models, strict=True)
-        if not cost.looked_at(slice_dim)
+        model for cost, model in zip(costs, models, strict=True) if not cost.looked_at(slice_dim)
     ]
     if extra:
         on_blocks.append(_cropped_copy(costs[-1].output, slice_dim, extra, total))
     model = MemoryModel.maximum(on_blocks) + side_model.widened(extra, total)
+    if not on_gpu:
+        model = model.plus(RUNNER_BYTES)
     peek_bytes = _peek_bytes(costs, models, slice_dim) + side_model.bytes(total if side_all else 1)
     available = limits.budget_bytes - limits.reserved_bytes - (0 if on_gpu else stores_bytes)
     if model.bytes(1) > available or peek_bytes > available:
@@ -291,9 +269,7 @@ def _side_model(
     return MemoryModel.linear(0, n_bytes // total), False
 
 
-def _cropped_copy(
-    output: ArraySpec, slice_dim: int, extra: int, total: int
-) -> MemoryModel:
+def _cropped_copy(output: ArraySpec, slice_dim: int, extra: int, total: int) -> MemoryModel:
     """Return the model of writing a block without its halo: the block and a compact copy."""
     n_bytes = output.with_slices(slice_dim, 1).nbytes
     return MemoryModel(lambda n: (n + min(n + extra, max(n, total))) * n_bytes)
@@ -338,9 +314,7 @@ def _even(block: int, total: int) -> int:
     return -(-total // n_blocks)
 
 
-def _worst(
-    costs: list[_StepCost], models: list[MemoryModel], n: int, slice_dim: int
-) -> str:
+def _worst(costs: list[_StepCost], models: list[MemoryModel], n: int, slice_dim: int) -> str:
     def peak(index: int) -> int:
         looked = costs[index].looked_at(slice_dim)
         return costs[index].model.bytes(looked) if looked else models[index].bytes(n)

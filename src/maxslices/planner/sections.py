@@ -43,9 +43,7 @@ def cut_into_sections(pipeline: Pipeline) -> list[Section]:
         own_halo = step.meta.halo_slices(**step.known_parameters()) != (0, 0)
         shared: tuple[int, ...] = ()
         if sections:
-            shared = tuple(
-                dim for dim in sections[-1].slice_dims if dim in step.meta.slice_dims()
-            )
+            shared = tuple(dim for dim in sections[-1].slice_dims if dim in step.meta.slice_dims())
         needs_all = any(reference.step_id in pending for reference in step.references)
         if not shared or needs_all or (own_halo and has_halo):
             sections.append(Section(step.meta.slice_dims()))

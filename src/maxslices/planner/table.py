@@ -41,8 +41,9 @@ def _section_lines(number: int, section: SectionPlan) -> list[str]:
         f"-> {section.destination}",
         f"  {'method':<34}{'output':<28}{'peak/block':>12}  estimate",
     ]
+    highest = max(section.steps, key=lambda step: step.estimated_bytes)
     for step in section.steps:
-        mark = "*" if step.name == section.limited_by else " "
+        mark = "*" if step is highest else " "
         lines.append(
             f" {mark}{step.name[:33]:<34}{str(step.output)[:27]:<28}"
             f"{format_bytes(step.estimated_bytes):>12}  {step.estimator}"

@@ -18,11 +18,12 @@ from ..errors import MaxslicesError, MethodError, OutOfMemoryError, SourceError
 from ..io import MemoryStore, ScratchStore, Sink, Source, Store
 from ..meters import measure_peak
 from ..planner import Pipeline, Plan, Reference, SectionPlan, Step
-from ..planner.planning import looked_at_slices
 from .folder import RunFolder
 from .progress import Progress
 from .report import SectionReport
 
+SAMPLE_INTERVAL_S = 0.02
+"""Time between samples of a GPU's memory: seldom enough to cost nothing over a run."""
 _UNITS = {0: "projections", 1: "sinograms"}
 
 
@@ -136,6 +137,7 @@ def execute(
     side_results = SideResults()
     reports: list[SectionReport] = []
     reader: _Readable = source
+    previous: Store | None = None
     position = 0
     result: np.ndarray | None = None
     with contextlib.ExitStack() as held, backend.limited(plan.budget_bytes - plan.reserved_bytes):
@@ -152,12 +154,12 @@ def execute(
             work = _SectionWork(section, steps, reader, source, backend, side_results, sinks, store)
             progress.start(f"section {number}/{len(plan.sections)}", section.n_slices)
             reports.append(work.run(progress.advance))
-            if number > 1:
-                reader.close()  # type: ignore[attr-defined]
+            if previous is not None:
+                previous.close()
             if store is not None:
+                reader = previous = store
                 if number == len(plan.sections) and isinstance(store, MemoryStore):
                     result = store.array
-                reader = store
             position += len(steps)
             backend.release()
     return tuple(reports), side_results, result
@@ -203,7 +205,7 @@ class _SectionWork:
     def run(self, advance: Callable[[int], None]) -> SectionReport:
         began = time.perf_counter()
         plan = self.plan
-        with measure_peak(self.backend.name) as peak:
+        with measure_peak(self.backend.kind, interval_s=SAMPLE_INTERVAL_S) as peak:
             if plan.slice_dim == 0:
                 self.frames = self._side_data(0, plan.n_slices)
             self._look_ahead()
@@ -224,12 +226,12 @@ class _SectionWork:
             n_splits=self.n_splits,
             duration_s=time.perf_counter() - began,
             estimated_bytes=plan.estimated_bytes,
-            measured_bytes=peak.n_bytes,
-            meter=peak.meter,
+            measured_bytes=peak.counted_bytes,
+            unseen=tuple(peak.unseen),
         )
 
     def _process(self, start: int, stop: int) -> None:
-        """Run one block; where memory does not suffice, once more from a clean pool, then halved."""
+        """Run one block; where memory runs out, again from a clean pool, then in halves."""
         for attempt in (1, 2):
             try:
                 self._run_block(start, stop)
@@ -293,7 +295,7 @@ class _SectionWork:
         for position, step in enumerate(self.steps):
             if step.meta.looks_at is None:
                 continue
-            wanted = looked_at_slices(step, plan.n_slices)
+            wanted = step.meta.looked_at(plan.n_slices, **step.known_parameters())
             first = max(0, wanted.start - plan.halo[0])
             last = min(plan.n_slices, wanted.stop + plan.halo[1])
             data = self._load(first, last)
@@ -308,9 +310,7 @@ class _SectionWork:
 
     def _load(self, first: int, last: int) -> Any:
         spec = self.reader.spec
-        shape = block_shape(
-            self.plan.slice_dim, last - first, spec.other_dims(self.plan.slice_dim)
-        )
+        shape = block_shape(self.plan.slice_dim, last - first, spec.other_dims(self.plan.slice_dim))
         host = np.empty(shape, spec.dtype)
         self.reader.read(self.plan.slice_dim, first, last, host)
         return self.backend.to_device(host)
@@ -326,9 +326,7 @@ class _SectionWork:
             if spec is not None and name in wanted
         }
 
-    def _call(
-        self, step: Step, data: Any, frames: dict[str, Any], first: int, last: int
-    ) -> Any:
+    def _call(self, step: Step, data: Any, frames: dict[str, Any], first: int, last: int) -> Any:
         meta = step.meta
         parameters = {k: self.side_results.resolve(v) for k, v in step.parameters.items()}
         supplied = {**frames, "slice_dim": self.plan.slice_dim}
@@ -372,4 +370,3 @@ class _SectionWork:
 
     def _on_host(self, data: Any, core: slice, n_given: int) -> NDArray[Any]:
         return self.backend.to_host(self._cropped(data, core, n_given))
-

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ..arrays import ArraySpec
 from ..errors import StoreError
-from ..io import Sink, SinkFormat, create_sink, remove_result
+from ..io import Sink, SinkFormat, create_sink
 
 REPORT_NAME = "report.json"
 
@@ -84,9 +85,7 @@ class RunFolder:
         try:
             (self.path / REPORT_NAME).write_text(text, encoding="utf-8")
         except OSError as error:
-            raise StoreError(
-                f"cannot write {self.path / REPORT_NAME}: {error.strerror}"
-            ) from None
+            raise StoreError(f"cannot write {self.path / REPORT_NAME}: {error.strerror}") from None
 
 
 def _remove_earlier(report: Path) -> None:
@@ -94,7 +93,11 @@ def _remove_earlier(report: Path) -> None:
     try:
         named = json.loads(report.read_text(encoding="utf-8"))["files"]
         for entry in named:
-            remove_result(report.parent / Path(entry).name)
+            result = report.parent / Path(entry).name
+            if result.is_dir():
+                shutil.rmtree(result)
+            else:
+                result.unlink(missing_ok=True)
         report.unlink()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(

@@ -34,8 +34,8 @@ class SectionReport:
     """Planned peak of a block on the device."""
     measured_bytes: int | None
     """Measured peak on the device; None where nothing could measure it."""
-    meter: str
-    """What measured it."""
+    unseen: tuple[str, ...] = ()
+    """What the meters could not see; empty if they saw everything."""
 
     @property
     def slices_per_s(self) -> float:

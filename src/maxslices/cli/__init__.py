@@ -1,0 +1,1 @@
+"""The command line: each subcommand parses, calls and prints."""

@@ -1,0 +1,23 @@
+"""``maxslices check PIPELINE [SCAN]``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand."""
+    parser = subparsers.add_parser(
+        "check", help="say whether a pipeline file can run", allow_abbrev=False
+    )
+    parser.add_argument("pipeline", metavar="PIPELINE", help="pipeline file (YAML)")
+    parser.add_argument("scan", metavar="SCAN", nargs="?", help="a scan to check it against")
+    parser.set_defaults(handle=handle)
+
+
+def handle(parsed: argparse.Namespace) -> None:
+    """Check, and print what was found; errors are raised."""
+    from ..api import check
+
+    print(check(parsed.pipeline, parsed.scan))

@@ -1,0 +1,24 @@
+"""``maxslices demo [OUT]``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand."""
+    parser = subparsers.add_parser(
+        "demo", help="make a scan, plan it, reconstruct it, and leave a picture"
+    )
+    parser.add_argument(
+        "out", metavar="OUT", nargs="?", default="demo-output", help="folder (default: demo-output)"
+    )
+    parser.set_defaults(handle=handle)
+
+
+def handle(parsed: argparse.Namespace) -> None:
+    """Run the demo and print what it found."""
+    from ..demo import run_demo
+
+    run_demo(parsed.out)

@@ -1,0 +1,50 @@
+"""Options that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Literal
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add --device, --memory, --host-memory and --block."""
+    parser.add_argument(
+        "--device",
+        default="auto",
+        metavar="auto|cpu|cuda:N",
+        help="where to run (default: a GPU if there is one)",
+    )
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="memory to use on the device, such as 16GB or 512MiB"
+    )
+    parser.add_argument(
+        "--host-memory", metavar="SIZE", help="host memory to use when running on a GPU"
+    )
+    parser.add_argument(
+        "--block",
+        default="auto",
+        type=block,
+        metavar="N|auto|max",
+        help="slices in a block (default: auto)",
+    )
+
+
+def block(text: str) -> int | Literal["auto", "max"]:
+    """Read a block size."""
+    if text == "auto":
+        return "auto"
+    if text == "max":
+        return "max"
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is neither a positive number, auto nor max")
+
+
+def limits(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return the shared options as keywords of `maxslices.plan` and `maxslices.run`."""
+    return {
+        "device": parsed.device,
+        "memory": parsed.memory,
+        "host_memory": parsed.host_memory,
+        "block": parsed.block,
+    }

@@ -1,0 +1,51 @@
+"""``maxslices plan SCAN PIPELINE``, or with --shape and --dtype in place of SCAN."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .options import add_limits, limits
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand."""
+    parser = subparsers.add_parser(
+        "plan",
+        help="say what a pipeline would take, without running it",
+        usage="maxslices plan SCAN PIPELINE [options]\n"
+        "       maxslices plan --shape 1801x2160x2560 --dtype uint16 PIPELINE [options]",
+        allow_abbrev=False,
+    )
+    parser.add_argument("paths", metavar="[SCAN] PIPELINE", nargs="+", help="as for run")
+    parser.add_argument(
+        "--shape", metavar="AxYxX", help="angles x rows x columns of a scan that is not here"
+    )
+    parser.add_argument("--dtype", help="its dtype (default: uint16)")
+    add_limits(parser)
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.set_defaults(handle=handle)
+
+
+def handle(parsed: argparse.Namespace) -> None:
+    """Make the plan and print it."""
+    from ..api import plan
+    from ..arrays import ArraySpec, parse_shape
+    from ..errors import UsageError
+
+    wanted = 2 if parsed.shape is None else 1
+    if len(parsed.paths) != wanted:
+        raise UsageError(
+            "plan takes SCAN and PIPELINE, or --shape and PIPELINE; "
+            f"given were: {' '.join(parsed.paths)}"
+            + (f" and --shape {parsed.shape}" if parsed.shape else "")
+        )
+    if parsed.shape is None and parsed.dtype is not None:
+        raise UsageError("--dtype goes with --shape; a scan has its own dtype")
+    scan = (
+        parsed.paths[0]
+        if parsed.shape is None
+        else ArraySpec(parse_shape(parsed.shape), parsed.dtype or "uint16")
+    )
+    made = plan(scan, parsed.paths[-1], **limits(parsed))
+    print(made.to_json() if parsed.json else made)
