@@ -1,0 +1,195 @@
+"""Filtered back-projection on a CPU: a sum of waves, by a non-uniform FFT.
+
+By the Fourier slice theorem the filtered spectra of the rows are the slice's spectrum on a
+polar grid, and back-projection is the sum of their waves at the pixels: a type-1 non-uniform
+FFT (FINUFFT; Barnett, Magland and af Klinteberg, SIAM J. Sci. Comput. 41, C479, 2019). It costs
+some N^2 log N in place of N^3, and interpolates between detector pixels by a sinc, not linearly.
+The data are real, so half of the plane is enough.
+
+Slices are shared out to threads, each with a plan of its own that runs on one thread: the same
+operations in the same order for a slice, whichever block and thread it comes to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import scipy.fft
+from maxslices.ledger import Ledger
+from numpy.typing import NDArray
+
+from ._fbp_geometry import Lengths, angle_weights, row_filter
+
+EPS = 1e-4
+"""Relative error asked of the FFT; a tenth of that of the window's choice in practice."""
+UPSAMPLING = 1.25
+"""FINUFFT's finer grid, per side; at this accuracy four times as fast as its usual 2."""
+MAX_WORKERS = 8
+"""Threads, at most: each has a grid and a spectrum of its own."""
+ROWS = 32
+"""Rows that a thread filters at one time: they stay in its cache."""
+GARBAGE_BYTES = 2**16
+"""What FINUFFT's Python side leaves to the garbage collector, at most, until it comes by."""
+TRACE_DOMAIN = 0x66_62_70
+"""Where `tracemalloc` keeps FINUFFT's memory, apart from Python's (0) and NumPy's."""
+
+
+def reconstruct(
+    data: NDArray[Any], angles: NDArray[np.float64], center: float, filter_type: str, size: Lengths
+) -> NDArray[np.float32]:
+    """Return the slices, (size, slices, size) float32, of a NumPy array; see `recon.fbp`."""
+    n_slices, side = data.shape[1], size.size
+    period = _period(size)
+    slices = np.empty((side, n_slices, side), dtype=np.float32)
+    factors, rows_at, columns_at = _waves(angles, center, filter_type, size)
+    outside = _outside(size)
+    edge = size.pad + size.detector
+    n_workers = _n_workers(n_slices)
+    workspaces = [
+        (
+            np.zeros((min(ROWS, size.n_angles), period), dtype=np.float32),
+            np.empty(factors.shape, dtype=np.complex64),
+            np.empty((side, side), dtype=np.complex64),
+        )
+        for _ in range(n_workers)
+    ]
+
+    def work(worker: int) -> None:
+        padded, spectrum, image = workspaces[worker]
+        with _plan(side, rows_at, columns_at) as plan:
+            for index in range(worker, n_slices, n_workers):
+                for first in range(0, size.n_angles, ROWS):
+                    part = data[first : first + ROWS, index]
+                    target = padded[: len(part)]
+                    target[:, size.pad : edge] = part
+                    if size.pad:
+                        target[:, : size.pad] = part[:, :1]
+                        target[:, edge : edge + size.pad] = part[:, -1:]
+                    last = first + len(part)
+                    np.multiply(
+                        scipy.fft.rfft(target), factors[first:last], out=spectrum[first:last]
+                    )
+                plan.execute(spectrum.ravel(), out=image)
+                np.copyto(slices[:, index], image.real)
+                if outside is not None:
+                    np.copyto(slices[:, index], np.float32(0), where=outside)
+
+    if n_workers == 1:
+        work(0)
+    else:
+        with ThreadPoolExecutor(n_workers) as pool:
+            list(pool.map(work, range(n_workers)))
+    return slices
+
+
+def account(m: Ledger, size: Lengths, n_slices: int) -> None:
+    """Enter what `reconstruct` allocates after its result.
+
+    FINUFFT's own memory is in it; `_plan` shows it to `tracemalloc`, which does not see what
+    a C++ library allocates.
+    """
+    period, side = _period(size), size.size
+    waves = (size.n_angles, period // 2 + 1)
+    m.alloc(waves, np.complex64)  # factors
+    m.alloc((2, *waves), np.float32)  # where the waves are
+    if np.isfinite(size.radius):
+        m.alloc((side, side), np.bool_)  # outside
+    rows = min(ROWS, size.n_angles)
+    m.alloc_bytes(GARBAGE_BYTES)
+    for _ in range(_n_workers(n_slices)):
+        m.alloc((rows, period), np.float32)  # padded
+        m.alloc(waves, np.complex64)  # spectrum
+        m.alloc((side, side), np.complex64)  # image
+        m.alloc_bytes(_plan_bytes(side, waves[0] * waves[1]))
+        m.alloc((rows, waves[1]), np.complex64)  # some rows' spectra
+
+
+def _waves(
+    angles: NDArray[np.float64], center: float, filter_type: str, size: Lengths
+) -> tuple[NDArray[np.complex64], NDArray[np.float32], NDArray[np.float32]]:
+    """Return for each (angle, frequency) the factor of its wave, and its place in the plane.
+
+    The factor holds filter, weight of the angle, and the phase that moves the axis from
+    `center` to the middle of the slice: FINUFFT counts pixels from the one at ``side // 2``.
+    """
+    period, side = _period(size), size.size
+    response = row_filter(period, filter_type) / period
+    response[1:] *= 2  # for the negative half
+    if period % 2 == 0:
+        response[-1] /= 2
+    omega = np.arange(period // 2 + 1) * (2 * np.pi / period)
+    offset = side // 2 - (side - 1) / 2
+    shape = (size.n_angles, period // 2 + 1)
+    factors = np.empty(shape, dtype=np.complex64)
+    rows_at, columns_at = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.float32)
+    weights = angle_weights(angles)
+    for a, angle in enumerate(angles):
+        cos, sin = np.cos(angle), np.sin(angle)
+        phase = center + size.pad + offset * (cos - sin)
+        factors[a] = (weights[a] * response) * np.exp(1j * phase * omega)
+        rows_at[a] = -sin * omega
+        columns_at[a] = cos * omega
+    return factors, rows_at, columns_at
+
+
+def _outside(size: Lengths) -> NDArray[np.bool_] | None:
+    """Return where a slice is masked, or None where nothing is."""
+    if not np.isfinite(size.radius):
+        return None
+    squares = ((np.arange(size.size) - (size.size - 1) / 2) ** 2).astype(np.float32)
+    outside = np.empty((size.size, size.size), dtype=np.bool_)
+    for i, square in enumerate(squares):
+        np.greater(squares + square, np.float32(size.radius**2), out=outside[i])
+    return outside
+
+
+def _period(size: Lengths) -> int:
+    return int(scipy.fft.next_fast_len(size.row_min, real=True))
+
+
+def _n_workers(n_slices: int) -> int:
+    """Return the number of threads: one for each processor that this process may use."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(usable or 1, MAX_WORKERS, n_slices))
+
+
+@contextmanager
+def _plan(
+    side: int, rows_at: NDArray[np.float32], columns_at: NDArray[np.float32]
+) -> Iterator[Any]:
+    """Make a plan of FINUFFT, and show its memory to `tracemalloc` while it lives."""
+    import finufft
+
+    plan = finufft.Plan(
+        1, (side, side), eps=EPS, isign=1, dtype="complex64", nthreads=1, upsampfac=UPSAMPLING
+    )
+    plan.setpts(rows_at.ravel(), columns_at.ravel())
+    key = ctypes.c_size_t(id(plan))
+    domain = ctypes.c_uint(TRACE_DOMAIN)
+    n_bytes = _plan_bytes(side, rows_at.size)
+    ctypes.pythonapi.PyTraceMalloc_Track(domain, key, ctypes.c_size_t(n_bytes))
+    try:
+        yield plan
+    finally:
+        ctypes.pythonapi.PyTraceMalloc_Untrack(domain, key)
+
+
+def _plan_bytes(side: int, n_waves: int) -> int:
+    """Return what FINUFFT allocates: the finer grid, and an index that sorts the waves."""
+    grid = _fine_side(side)
+    return grid * grid * 8 + n_waves * 8
+
+
+def _fine_side(side: int) -> int:
+    """Return the side of FINUFFT's grid: even, without primes over 5, room for its kernel."""
+    length = max(int(np.ceil(UPSAMPLING * side)), 16)
+    length += length % 2
+    while scipy.fft.next_fast_len(length, real=True) != length:
+        length += 2
+    return length

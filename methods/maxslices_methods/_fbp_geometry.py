@@ -1,0 +1,150 @@
+"""What filtered back-projection is made of on any device: lengths, filter, weights.
+
+Conventions
+-----------
+Detector pixel ``j`` lies at ``j``; the axis projects onto ``center``. Pixel (row i, column
+j) of a slice of N x N lies at ``x = j - (N - 1) / 2``, ``y = (N - 1) / 2 - i`` (y upwards),
+and at angle t is seen at ``center + x cos t + y sin t``, as in `skimage.transform.iradon`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import scipy.fft
+from numpy.typing import NDArray
+
+from .namespaces import on_gpu
+
+Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]
+
+WEDGE_GAPS = 3.0
+"""An angular gap of more than this many mean gaps is a missing wedge, not a coarse scan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Sizes that follow from shape and parameters, never from the axis or the block."""
+
+    n_angles: int
+    detector: int
+    """Detector pixels."""
+    pad: int
+    """Pixels by which each row is continued with its edge value, on either side."""
+    size: int
+    """Pixels along a side of a reconstructed slice."""
+    radius: float
+    """Distance in pixels from the axis beyond which a slice is zero; inf without a mask."""
+    reach: int
+    """Largest distance in pixels between the axis and a pixel that is reconstructed."""
+
+    @property
+    def row_min(self) -> int:
+        """Length at which the filter, periodic in it, does not reach around.
+
+        Rows are as if zero beyond the detector; the filtered row is needed over the detector
+        and over all that slices reach, because the tails of a filtered row are not zero.
+        """
+        padded = self.detector + 2 * self.pad
+        return padded + max(padded, 2 * self.reach)
+
+
+def lengths(
+    shape: tuple[int, ...],
+    detector_pad: bool | int,
+    recon_size: int | None,
+    recon_mask_radius: float | None,
+) -> Lengths:
+    """Check the parameters that fix sizes.
+
+    Raises
+    ------
+    ValueError
+        If one of them is out of range.
+    """
+    n_angles, _, detector = shape
+    size = detector if recon_size is None else int(recon_size)
+    if size < 1:
+        raise ValueError(f"recon_size must be at least 1 pixel, not {size}")
+    pad = detector // 2 if detector_pad is True else int(detector_pad)
+    if pad < 0:
+        raise ValueError(f"detector_pad must be True, False or at least 0 pixels, not {pad}")
+    if recon_mask_radius is not None and not recon_mask_radius > 0:
+        raise ValueError(
+            f"recon_mask_radius must be over 0 (a fraction of half the slice's side), or None for "
+            f"no mask; it is {recon_mask_radius}"
+        )
+    corner = (size - 1) / math.sqrt(2)
+    radius = math.inf if recon_mask_radius is None else recon_mask_radius * size / 2
+    return Lengths(n_angles, detector, pad, size, radius, math.ceil(min(corner, radius)))
+
+
+def host_angles(angles: Any, n_angles: int) -> NDArray[np.float64]:
+    """Return the angles in radians on the host.
+
+    Raises
+    ------
+    ValueError
+        If there is not one finite angle for each projection.
+    """
+    host = np.asarray(angles.get() if on_gpu(angles) else angles, dtype=np.float64)
+    if host.shape != (n_angles,):
+        raise ValueError(
+            f"fbp needs one angle for each of the {n_angles} projections; angles has shape "
+            f"{host.shape}"
+        )
+    if not np.isfinite(host).all():
+        raise ValueError("fbp: some angles are not finite")
+    return host
+
+
+def angle_weights(angles: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the angle that each projection stands for, in radians; they sum to about pi.
+
+    Directions t and t + pi are the same, so all are taken modulo pi; each projection gets
+    half of the gap to its two neighbours there. Thus evenly spaced angles over 180 or 360
+    degrees get the same weight each, in any order, and the two ends of a scan from 0 to 180
+    degrees inclusive share one. A gap over `WEDGE_GAPS` times the mean is a missing wedge: it
+    counts as a mean gap.
+    """
+    n = len(angles)
+    if n == 1:
+        return np.array([np.pi])
+    folded = np.mod(angles, np.pi)
+    order = np.argsort(folded, kind="stable")
+    gaps = np.diff(folded[order], append=folded[order[0]] + np.pi)
+    mean = np.pi / n
+    gaps[gaps > WEDGE_GAPS * mean] = mean
+    weights = np.empty(n)
+    weights[order] = (gaps + np.roll(gaps, 1)) / 2
+    return weights
+
+
+def row_filter(length: int, filter_type: str) -> NDArray[np.float64]:
+    """Return the filter's response at the frequencies of a real FFT of `length` points.
+
+    The ramp is the transform of the band-limited kernel sampled in space (Kak and Slaney,
+    chapter 3.3.3), so that the mean of a slice is right; windows as in scikit-image.
+    """
+    distance = np.arange(length)
+    distance = np.minimum(distance, length - distance)
+    kernel = np.zeros(length)
+    kernel[0] = 0.25
+    odd = distance % 2 == 1
+    kernel[odd] = -1 / (np.pi * distance[odd]) ** 2
+    response = scipy.fft.rfft(kernel).real
+    frequency = np.arange(length // 2 + 1) / length
+    windows = {
+        "ram-lak": lambda f: 1.0,
+        "shepp-logan": np.sinc,
+        "cosine": lambda f: np.cos(np.pi * f),
+        "hamming": lambda f: 0.54 + 0.46 * np.cos(2 * np.pi * f),
+        "hann": lambda f: 0.5 + 0.5 * np.cos(2 * np.pi * f),
+    }
+    if filter_type not in windows:
+        raise ValueError(f"filter_type must be one of {', '.join(windows)}, not {filter_type!r}")
+    windowed: NDArray[np.float64] = response * windows[filter_type](frequency)
+    return windowed

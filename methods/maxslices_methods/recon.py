@@ -1,0 +1,98 @@
+"""Reconstruction of slices from sinograms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from maxslices import method
+from maxslices.ledger import Ledger, from_ledger
+
+from . import _fbp_cpu, _fbp_cuda
+from ._fbp_geometry import Filter, host_angles, lengths
+from .namespaces import on_gpu
+
+
+@from_ledger
+def _fbp_bytes(
+    m: Ledger,
+    shape: tuple[int, int, int],
+    dtype: np.dtype[Any],
+    detector_pad: bool | int,
+    recon_size: int | None,
+    recon_mask_radius: float | None,
+) -> None:
+    size = lengths(shape, detector_pad, recon_size, recon_mask_radius)
+    m.alloc(shape, dtype)
+    m.alloc((size.size, shape[1], size.size), np.float32)
+    if m.device == "cuda":
+        _fbp_cuda.account(m, size)
+    else:
+        _fbp_cpu.account(m, size, shape[1])
+
+
+def _fbp_dims(other_dims: tuple[int, int], recon_size: int | None) -> tuple[int, int]:
+    side = other_dims[1] if recon_size is None else recon_size
+    return side, side
+
+
+@method("sinogram", calc_max_slices=_fbp_bytes, output_dims=_fbp_dims, output_dtype=np.float32)
+def fbp(
+    data: Any,
+    angles: Any,
+    center: float | None = None,
+    detector_pad: bool | int = False,
+    filter_type: Filter = "shepp-logan",
+    recon_size: int | None = None,
+    recon_mask_radius: float | None = 0.95,
+) -> Any:
+    """Reconstruct slices by filtered back-projection (parallel beam).
+
+    Parameters
+    ----------
+    data : array
+        Line integrals (angles, slices, detector_x), of any real dtype: minus the logarithm of
+        the transmission.
+    angles : array
+        Angles in radians, (angles,), in any order, over 180 or 360 degrees. Each projection is
+        weighted by half of the gap between its neighbours modulo 180 degrees; see
+        `_fbp_geometry.angle_weights`.
+    center : float, optional
+        Where the axis projects, in detector pixels counted from the centre of the first:
+        ``(detector_x - 1) / 2``, the middle, if None. `find_center_vo` gives it.
+    detector_pad : bool or int
+        Pixels by which rows are continued with their edge values, on either side, for an
+        object larger than the field of view; True: half of the detector. Without it the rows
+        are as if zero beyond the detector.
+    filter_type : {"ram-lak", "shepp-logan", "cosine", "hamming", "hann"}
+        Window of the ramp filter, as scikit-image defines them.
+    recon_size : int, optional
+        Pixels along a side of a slice; as many as the detector has, if None.
+    recon_mask_radius : float, optional
+        Pixels further from the axis than this fraction of half the side are set to 0; None: no
+        mask.
+
+    Returns
+    -------
+    array
+        Attenuation per pixel, (side, slices, side) float32. Rows go downwards, and the angle
+        turns as in `skimage.transform.iradon`.
+
+    Raises
+    ------
+    ValueError
+        If sizes are out of range, or there is not one angle for each projection.
+
+    Notes
+    -----
+    On a CPU slices are summed from their spectra by a non-uniform FFT (`_fbp_cpu`), on CUDA
+    by a kernel (`_fbp_cuda`) that interpolates linearly on the detector: the two differ as
+    their interpolations do. Figures are in ``docs/fbp.md``.
+    """
+    size = lengths(data.shape, detector_pad, recon_size, recon_mask_radius)
+    middle = (size.detector - 1) / 2 if center is None else float(center)
+    if not np.isfinite(middle):
+        raise ValueError(f"fbp: center must be a number of pixels, not {center}")
+    radians = host_angles(angles, size.n_angles)
+    back = _fbp_cuda if on_gpu(data) else _fbp_cpu
+    return back.reconstruct(data, radians, middle, filter_type, size)
