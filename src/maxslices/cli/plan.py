@@ -42,10 +42,9 @@ def handle(parsed: argparse.Namespace) -> None:
         )
     if parsed.shape is None and parsed.dtype is not None:
         raise UsageError("--dtype goes with --shape; a scan has its own dtype")
-    scan = (
-        parsed.paths[0]
-        if parsed.shape is None
-        else ArraySpec(parse_shape(parsed.shape), parsed.dtype or "uint16")
-    )
+    scan: str | ArraySpec = parsed.paths[0]
+    if parsed.shape is not None:
+        dtype: Any = parsed.dtype or "uint16"
+        scan = ArraySpec(parse_shape(parsed.shape), dtype)
     made = plan(scan, parsed.paths[-1], **limits(parsed))
     print(made.to_json() if parsed.json else made)
