@@ -1,0 +1,286 @@
+"""What CuPy's memory pool hands out and holds, by memory hooks.
+
+CuPy keeps its hooks per thread, so a hook set in one thread does not see what another
+allocates. While anything is measured, the allocator is therefore wrapped: in a thread that
+allocates for the first time, the wrapper sets the hook there. The pool's own count of bytes
+in use, which knows no threads, is held against the hooks' account at every event; what it
+has beyond that account was allocated unseen, and is reported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Callable
+from threading import RLock
+from typing import Any
+
+from .places import current_place, describe_array, is_library
+from .record import Alive, Place, Step
+
+_HOOK = "maxslices meter"
+
+
+class _Event:
+    """One allocation or one return to the pool, while places are recorded."""
+
+    __slots__ = ("change_bytes", "pointer", "time_s", "what", "where")
+
+    def __init__(self, pointer: int, change_bytes: int, where: Place, what: str) -> None:
+        self.time_s = time.perf_counter()
+        self.pointer, self.change_bytes, self.where, self.what = pointer, change_bytes, where, what
+
+
+class CupyMeter:
+    """Bytes that CuPy's pool hands out and holds, on the current device, in all threads."""
+
+    def __init__(self, trace: bool = False) -> None:
+        self.trace = trace
+        self.in_use_bytes: int | None = None
+        self.held_bytes: int | None = None
+        self.unseen: list[str] = []
+        self.events: list[_Event] = []
+        self.peak_event = 0
+        self.began = 0.0
+
+    def start(self) -> None:
+        """Begin to count."""
+        _tracker.add(self)
+
+    def stop(self) -> None:
+        """End; the figures and `unseen` are filled in."""
+        _tracker.remove(self)
+
+    # What follows is called by the tracker, under its lock.
+
+    def begin(self, pool: Any, device: Any) -> None:
+        """Note what is alive before."""
+        self.pool, self.device, self.device_id = pool, device, int(device.id)
+        self.began = time.perf_counter()
+        self.used_before = int(pool.used_bytes())
+        self.own: dict[int, int] = {}
+        self.own_bytes = self.highest = self.unaccounted = self.freed_before_bytes = 0
+        self.live: dict[int, _Event] = {}
+        self.held_before = self.highest_held = int(pool.total_bytes())
+
+    def allocated(self, pointer: int, n_bytes: int) -> None:
+        """Count an allocation of this device's pool."""
+        self.own_bytes += n_bytes - self.own.pop(pointer, 0)
+        self.own[pointer] = n_bytes
+        if self.trace:
+            frame = sys._getframe(1)
+            self._name_arrays(frame)
+            self.live[pointer] = _Event(pointer, n_bytes, current_place(frame), "")
+            self.events.append(self.live[pointer])
+        self.compare()
+
+    def freed(self, pointer: int, n_bytes: int) -> None:
+        """Count what goes back to the pool; a pointer from before is not this block's."""
+        own = self.own.pop(pointer, None)
+        if own is None:
+            self.freed_before_bytes += n_bytes
+            return
+        self.own_bytes -= own
+        if self.trace:
+            frame = sys._getframe(1)
+            self._name_arrays(frame)
+            self.live.pop(pointer, None)
+            self.events.append(_Event(pointer, -own, current_place(frame), ""))
+
+    def compare(self) -> None:
+        """Hold the pool's count against the hooks', and remember the larger.
+
+        Both agree unless a thread escapes the hooks. One that frees unseen leaves the
+        account too high, one that allocates unseen leaves it too low; the larger of the
+        two is never below the truth at this moment.
+        """
+        self.highest_held = max(self.highest_held, int(self.pool.total_bytes()))
+        in_use = int(self.pool.used_bytes()) - self.used_before + self.freed_before_bytes
+        if not _tracker.in_flight_bytes:
+            self.unaccounted = max(self.unaccounted, in_use - self.own_bytes)
+            most = max(in_use, self.own_bytes)
+        else:
+            most = self.own_bytes
+        if most > self.highest:
+            self.highest, self.peak_event = most, len(self.events)
+
+    def sample(self) -> None:
+        """Read the pool from the sampling thread: sees threads that never call a hook."""
+        with _tracker.lock:
+            if self in _tracker.meters:
+                with self.device:
+                    self.compare()
+
+    def end(self, complaint: str | None) -> None:
+        """Fill in the figures."""
+        self.compare()
+        self.in_use_bytes = self.highest
+        self.held_bytes = max(self.highest, self.highest_held - self.used_before)
+        if complaint:
+            self.unseen.append(complaint)
+        if self.unaccounted > 0:
+            self.unseen.append(
+                f"{self.unaccounted:,} bytes of CuPy's pool were allocated where the memory hooks "
+                "do not reach, such as a thread with an allocator of its own"
+            )
+
+    def _name_arrays(self, frame: Any) -> None:
+        """Find the local variables that hold what was allocated before."""
+        while frame is not None:
+            if not is_library(frame.f_code.co_filename):
+                for name, value in list(frame.f_locals.items()):
+                    memory = getattr(getattr(value, "data", None), "mem", None)
+                    event = self.live.get(getattr(memory, "ptr", None) or -1)
+                    if event is not None and not event.what and value.base is None:
+                        event.what = f"{name} {describe_array(value)}"
+            frame = frame.f_back
+
+    def alive_at_peak(self) -> tuple[Alive, ...]:
+        """Return what was alive at the peak, largest first."""
+        alive: dict[int, _Event] = {}
+        for event in self.events[: self.peak_event]:
+            if event.change_bytes > 0:
+                alive[event.pointer] = event
+            else:
+                alive.pop(event.pointer, None)
+        rows = [Alive(e.change_bytes, e.where, e.what) for e in alive.values()]
+        return tuple(sorted(rows, key=lambda row: -row.n_bytes))
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return the memory in use after each event."""
+        in_use, found = 0, []
+        for event in self.events:
+            in_use += event.change_bytes
+            found.append(Step(event.time_s - self.began, in_use, event.where))
+        return tuple(found)
+
+    @property
+    def where(self) -> Place | None:
+        """Place of the allocation that reached the peak."""
+        return self.events[self.peak_event - 1].where if self.peak_event else None
+
+
+class _Tracker:
+    """The one hook and the one wrapped allocator that all measurements share.
+
+    Its methods are CuPy's hook protocol. The lock is re-entrant, because garbage
+    collection may free an array, and so call the hook, while an event is being counted.
+    """
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.meters: list[CupyMeter] = []
+        self.in_flight_bytes = 0
+        self._original: Callable[[int], Any] | None = None
+        self._installed: Callable[[int], Any] | None = None
+        self._hooks_of_thread: Callable[[], dict[str, Any]] = dict
+
+    def add(self, meter: CupyMeter) -> None:
+        """Count for `meter` from now on."""
+        cupy = _cupy()
+        with self.lock:
+            current = cupy.cuda.get_allocator()
+            if self._installed is not None and current is self._installed:
+                current = self._original
+            pool = getattr(current, "__self__", None)
+            if not isinstance(pool, cupy.cuda.MemoryPool):
+                meter.unseen.append(
+                    "CuPy's allocator is not a MemoryPool, so that its memory hooks see nothing"
+                )
+                return
+            if not self.meters:
+                self._install(cupy, current)
+            meter.begin(pool, cupy.cuda.Device())
+            self.meters.append(meter)
+            self._hooks_of_thread().setdefault(_HOOK, self)
+
+    def remove(self, meter: CupyMeter) -> None:
+        """Stop counting for `meter`."""
+        with self.lock:
+            if meter not in self.meters:
+                return
+            cupy = _cupy()
+            complaint = None
+            if self._installed is not None and cupy.cuda.get_allocator() is not self._installed:
+                complaint = "the code changed CuPy's allocator, which may have hidden memory"
+            meter.end(complaint)
+            self.meters.remove(meter)
+            if not self.meters:
+                self._uninstall(cupy)
+
+    def _install(self, cupy: Any, current: Any) -> None:
+        memory_hook = importlib.import_module(f"{cupy.__name__}.cuda.memory_hook")
+        self._hooks_of_thread = memory_hook.get_memory_hooks
+        self.in_flight_bytes = 0
+
+        def allocate(n_bytes: int) -> Any:
+            hooks = self._hooks_of_thread()
+            if _HOOK not in hooks:
+                hooks[_HOOK] = self
+            return current(n_bytes)
+
+        self._original = current
+        try:
+            cupy.cuda.set_allocator(allocate)
+        except ValueError:  # inside `using_allocator`: CuPy refuses; this thread alone is seen
+            self._installed = None
+        else:
+            self._installed = allocate
+
+    def _uninstall(self, cupy: Any) -> None:
+        """Put the allocator back.
+
+        Hooks that were set in other threads stay there, idle: no thread can reach
+        another's.
+        """
+        if self._installed is not None and cupy.cuda.get_allocator() is self._installed:
+            cupy.cuda.set_allocator(self._original)
+        self._installed = self._original = None
+        self._hooks_of_thread().pop(_HOOK, None)
+
+    def malloc_preprocess(self, device_id: int, size: int, mem_size: int) -> None:
+        """Called before the pool is asked."""
+        with self.lock:
+            self.in_flight_bytes += mem_size
+
+    def malloc_postprocess(
+        self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int
+    ) -> None:
+        """Called after, with a null pointer if there was no memory."""
+        with self.lock:
+            self.in_flight_bytes -= mem_size
+            if mem_ptr and mem_size:
+                for meter in self.meters:
+                    if meter.device_id == device_id:
+                        meter.allocated(mem_ptr, mem_size)
+
+    def free_preprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
+        """Called before memory goes back to the pool."""
+        with self.lock:
+            self.in_flight_bytes += mem_size
+            for meter in self.meters:
+                if meter.device_id == device_id:
+                    meter.freed(mem_ptr, mem_size)
+
+    def free_postprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
+        """Called after."""
+        with self.lock:
+            self.in_flight_bytes -= mem_size
+
+    def alloc_preprocess(self, device_id: int, mem_size: int) -> None:
+        """Called before the pool takes memory from the device."""
+
+    def alloc_postprocess(self, device_id: int, mem_size: int, mem_ptr: int) -> None:
+        """Called after."""
+        with self.lock:
+            for meter in self.meters:
+                if meter.device_id == device_id:
+                    meter.highest_held = max(meter.highest_held, int(meter.pool.total_bytes()))
+
+
+def _cupy() -> Any:
+    return importlib.import_module("cupy")
+
+
+_tracker = _Tracker()

@@ -1,0 +1,83 @@
+"""Memory in use on the GPU as a whole, sampled in a thread.
+
+It sees what no allocator's hook does: C libraries, `cudaMalloc`, cuSOLVER, the modules that
+the driver loads; and every other program on that GPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import DeviceError
+
+
+class DeviceMeter:
+    """Bytes in use on the current CUDA device, at the start and at most."""
+
+    def __init__(self, interval_s: float, also: tuple[Callable[[], None], ...] = ()) -> None:
+        self.interval_s = interval_s
+        self.before_bytes: int | None = None
+        self.highest_bytes: int | None = None
+        self._also = also
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._read: Callable[[], int] | None = None
+
+    def start(self) -> None:
+        """Take the first sample and start the thread; without a CUDA library, do nothing."""
+        self._read = _reader()
+        if self._read is None:
+            return
+        self.before_bytes = self.highest_bytes = self._read()
+        self._thread = threading.Thread(target=self._run, name="memory meter", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take the last sample and end the thread."""
+        if self._thread is not None:
+            self._done.set()
+            self._thread.join()
+            self.sample()
+
+    def sample(self) -> None:
+        """Read once."""
+        if self._read is not None and self.highest_bytes is not None:
+            self.highest_bytes = max(self.highest_bytes, self._read())
+
+    def _run(self) -> None:
+        while not self._done.wait(self.interval_s):
+            self.sample()
+            for read in self._also:
+                read()
+
+
+def _reader() -> Callable[[], int] | None:
+    """Return a function that reads the bytes in use of the device that is current here."""
+    torch: Any = sys.modules.get("torch")
+    if "cupy" not in sys.modules and torch is not None and torch.cuda.is_initialized():
+        index = torch.cuda.current_device()
+
+        def read_torch() -> int:
+            free, total = torch.cuda.mem_get_info(index)
+            return int(total - free)
+
+        return read_torch
+    try:
+        cupy: Any = importlib.import_module("cupy")
+    except ImportError:
+        return None
+    try:
+        device = cupy.cuda.Device()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(f"there is no CUDA device to measure: {error}") from None
+
+    def read_cupy() -> int:
+        with device:
+            free, total = cupy.cuda.runtime.memGetInfo()
+        return int(total - free)
+
+    return read_cupy
