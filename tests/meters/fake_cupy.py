@@ -1,0 +1,117 @@
+"""A stand-in for CuPy: a pool, per-thread hooks and an allocator, as CuPy 14 has them."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from types import ModuleType
+
+GRANULE_BYTES = 512
+
+
+class Pool:
+    """Counts as `cupy.cuda.MemoryPool` does; freed blocks stay with it."""
+
+    def __init__(self, module):
+        self._module = module
+        self._used = self._total = 0
+        self._pointers = itertools.count(1000)
+        self._lock = threading.Lock()
+
+    def used_bytes(self):
+        return self._used
+
+    def total_bytes(self):
+        return self._total
+
+    def free_all_blocks(self):
+        self._module.device_used_bytes -= self._total - self._used
+        self._total = self._used
+
+    def malloc(self, size):
+        rounded = -(-size // GRANULE_BYTES) * GRANULE_BYTES
+        hooks = list(self._module.get_memory_hooks().values())
+        for hook in hooks:
+            hook.malloc_preprocess(device_id=0, size=size, mem_size=rounded)
+        with self._lock:
+            self._used += rounded
+            pointer = next(self._pointers)
+        if self._used > self._total:
+            for hook in hooks:
+                hook.alloc_preprocess(device_id=0, mem_size=self._used - self._total)
+            self._module.device_used_bytes += self._used - self._total
+            self._total = self._used
+            for hook in hooks:
+                hook.alloc_postprocess(device_id=0, mem_size=rounded, mem_ptr=pointer)
+        block = Block(self, pointer, rounded)
+        for hook in hooks:
+            hook.malloc_postprocess(
+                device_id=0, size=size, mem_size=rounded, mem_ptr=pointer, pmem_id=id(block)
+            )
+        return block
+
+
+class Block:
+    """Pooled memory; goes back to its pool in whatever thread calls `free`."""
+
+    def __init__(self, pool, pointer, size):
+        self.pool, self.ptr, self.size = pool, pointer, size
+
+    def free(self):
+        hooks = list(self.pool._module.get_memory_hooks().values())
+        given = dict(device_id=0, mem_size=self.size, mem_ptr=self.ptr, pmem_id=id(self))
+        for hook in hooks:
+            hook.free_preprocess(**given)
+        with self.pool._lock:
+            self.pool._used -= self.size
+        for hook in hooks:
+            hook.free_postprocess(**given)
+
+
+class Device:
+    id = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        return None
+
+
+def install(monkeypatch):
+    """Put a fresh fake in `sys.modules` and return it."""
+    cupy = ModuleType("cupy")
+    cupy.cuda = ModuleType("cupy.cuda")
+    hook_module = ModuleType("cupy.cuda.memory_hook")
+    local = threading.local()
+    cupy.device_used_bytes = 10**9
+
+    def get_memory_hooks():
+        if not hasattr(local, "hooks"):
+            local.hooks = {}
+        return local.hooks
+
+    hook_module.get_memory_hooks = cupy.get_memory_hooks = get_memory_hooks
+    cupy.cuda.memory_hook = hook_module
+    cupy.cuda.MemoryPool = Pool
+    cupy.cuda.Device = Device
+    cupy.pool = Pool(cupy)
+    cupy.allocator = cupy.pool.malloc
+
+    def set_allocator(allocator):
+        cupy.allocator = allocator
+
+    cupy.cuda.set_allocator = set_allocator
+    cupy.cuda.get_allocator = lambda: cupy.allocator
+    cupy.cuda.runtime = ModuleType("cupy.cuda.runtime")
+    cupy.cuda.runtime.CUDARuntimeError = RuntimeError
+    cupy.cuda.runtime.memGetInfo = lambda: (10**11 - cupy.device_used_bytes, 10**11)
+    cupy.alloc = lambda size: cupy.allocator(size)
+    for name, module in {
+        "cupy": cupy,
+        "cupy.cuda": cupy.cuda,
+        "cupy.cuda.memory_hook": hook_module,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return cupy
