@@ -16,8 +16,12 @@ from .options import LoaderOptions
 from .side import plain_source
 
 
+_MAPPED_BYTES = 2**26
+"""Bytes of an ``.npy`` file that are mapped at one time, or a frame if that is larger."""
+
+
 class ArrayFrames:
-    """Frames in an array, in memory or memory-mapped."""
+    """Frames in an array."""
 
     def __init__(self, name: str, array: NDArray[Any]) -> None:
         if array.ndim != 3 or 0 in array.shape:
@@ -105,21 +109,57 @@ def npy_source(path: Path, options: LoaderOptions) -> FrameSource:
     return plain_source(str(path), Selection.of(npy_frames(path)), options)
 
 
-def npy_frames(path: Path) -> ArrayFrames:
-    """Open an ``.npy`` file, memory-mapped.
+def npy_frames(path: Path) -> NpyFrames:
+    """Open an ``.npy`` file; see `NpyFrames`."""
+    return NpyFrames(path)
+
+
+class NpyFrames:
+    """Frames in an ``.npy`` file, mapped into memory for each read and no longer.
+
+    A map that stays would leave every page that was ever read with the process, so that its
+    resident memory grows to the size of the file.
 
     Raises
     ------
     SourceError
-        If it is not one, is cut off or holds Python objects.
+        If it is no such file, is cut off or holds Python objects.
     """
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise SourceError(
-            f"{path}: cannot be read as .npy ({error}): it is no such file, is cut off, or holds "
-            "Python objects; write it again with numpy.save"
-        ) from None
-    if not isinstance(array, np.ndarray):
-        raise SourceError(f"{path}: is an .npz archive; save one array with numpy.save")
-    return ArrayFrames(str(path), array)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._spec = self._mapped().spec
+
+    @property
+    def name(self) -> str:
+        """The file."""
+        return str(self._path)
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape and native dtype."""
+        return self._spec
+
+    def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
+        """Copy a box into `out`, some frames at a time."""
+        step = max(1, _MAPPED_BYTES // max(1, out[0].nbytes))
+        for first in range(frames[0], frames[1], step):
+            last = min(first + step, frames[1])
+            part = out[first - frames[0] : last - frames[0]]
+            self._mapped().read_box((first, last), rows, columns, part)
+
+    def close(self) -> None:
+        """Do nothing: the file is open only while it is read."""
+
+    def _mapped(self) -> ArrayFrames:
+        try:
+            array = np.load(self._path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise SourceError(
+                f"{self._path}: cannot be read as .npy ({error}): it is no such file, is cut off, "
+                "or holds Python objects; write it again with numpy.save"
+            ) from None
+        if not isinstance(array, np.ndarray):
+            array.close()
+            raise SourceError(f"{self._path}: is an .npz archive: save one array with numpy.save")
+        return ArrayFrames(str(self._path), array)
