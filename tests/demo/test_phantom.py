@@ -40,7 +40,7 @@ def test_the_last_projection_of_half_a_turn_mirrors_the_first(phantom):
     axis = (phantom.columns - 1) / 2 + 1.5
     first, last = phantom.line_integrals(np.array([0, np.pi]), axis)
     # column k of one is column 2 * axis - k of the other
-    np.testing.assert_allclose(last[:, 3:], first[:, 3:][:, ::-1], atol=1e-6)
+    np.testing.assert_allclose(last[:, 3:], first[:, 3:][:, ::-1], atol=3e-5)  # float32
 
 
 def test_slices_differ_from_row_to_row(phantom):

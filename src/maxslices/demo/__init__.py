@@ -1,1 +1,7 @@
 """The demo: a phantom scan, planned and reconstructed within a budget, and shown."""
+
+from __future__ import annotations
+
+from .main import DemoResult, run_demo
+
+__all__ = ["DemoResult", "run_demo"]

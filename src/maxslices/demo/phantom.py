@@ -127,12 +127,12 @@ class Phantom:
             list(pool.map(project, range(self.rows)))
         return result
 
-    def _sinogram(self, angles: Float, axis: float, row: int) -> Float:
+    def _sinogram(self, angles: Float, axis: float, row: int) -> NDArray[np.float32]:
         """Return the (angles, columns) line integrals of one row."""
         half = self.columns / 2  # everything is in pixels from here on
         cos, sin = np.cos(angles), np.sin(angles)
         starts = np.arange(len(angles)) * self.columns
-        sinogram = np.zeros(len(angles) * self.columns)
+        sinogram = np.zeros(len(angles) * self.columns, np.float32)
         for (x0, y0), (a, b), turn, density in zip(*self.bodies.at(self.height(row)), strict=True):
             reach = half * np.hypot(a * np.cos(angles - turn), b * np.sin(angles - turn))
             middle = axis + half * (x0 * cos + y0 * sin)
@@ -140,11 +140,16 @@ class Phantom:
             width = int(np.ceil(2 * reach.max())) + 2
             if first.min() < 0 or first.max() + width > self.columns:
                 raise ValueError("the phantom's shadow leaves the detector: move the axis inwards")
-            edges = (first - 0.5 - middle)[:, None] + np.arange(width + 1)
-            u = np.clip(edges / reach[:, None], -1, 1)
+            # u: the pixels' edges across the shadow, from -1 to 1
+            u = np.arange(width + 1, dtype=np.float32) / reach[:, None].astype(np.float32)
+            u += ((first - 0.5 - middle) / reach).astype(np.float32)[:, None]
+            np.clip(u, -1, 1, out=u)
             # the antiderivative of 2 * sqrt(1 - u^2), the chord of the unit disc
-            values = np.diff(u * np.sqrt(1 - u * u) + np.arcsin(u), axis=1)
-            values *= density * self.pixel_mm * half * half * a * b
+            area = np.sqrt(1 - u * u)
+            area *= u
+            area += np.arcsin(u, out=u)
+            values = np.subtract(area[:, 1:], area[:, :-1])
+            values *= np.float32(density * self.pixel_mm * half * half * a * b)
             sinogram[(starts + first)[:, None] + np.arange(width)] += values
         return sinogram.reshape(len(angles), self.columns)
 

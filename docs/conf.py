@@ -1,0 +1,21 @@
+from importlib.metadata import version as installed_version
+
+project = "maxslices"
+author = "the maxslices developers"
+copyright = "2026, the maxslices developers"
+release = version = installed_version("maxslices")
+
+extensions = ["myst_parser", "numpydoc", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+numpydoc_show_class_members = False
+default_role = "code"
+
+html_theme = "furo"
+html_title = f"maxslices {release}"
+html_static_path = ["_static"]
+html_theme_options = {"navigation_with_keys": True}
