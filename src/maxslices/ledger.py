@@ -12,12 +12,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import index
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .arrays import block_shape
+from .arrays import as_dtype, block_shape
+from .cufft import Kind, work_bytes
+from .errors import UsageError
 from .memory import MemoryModel
 
 CUDA_GRANULE_BYTES = 512
@@ -64,13 +67,14 @@ class Ledger:
     680000
     """
 
-    __slots__ = ("_granule", "device", "in_use_bytes", "kept_bytes", "peak_bytes")
+    __slots__ = ("_granule", "_plans", "device", "in_use_bytes", "kept_bytes", "peak_bytes")
 
     def __init__(self, device: Device = "cuda") -> None:
         if device not in ("cuda", "cpu"):
-            raise ValueError(f"device must be 'cuda' or 'cpu', not {device!r}")
+            raise UsageError(f"the device of a ledger is 'cuda' or 'cpu', not {device!r}")
         self.device = device
         self._granule = CUDA_GRANULE_BYTES if device == "cuda" else 1
+        self._plans: set[object] = set()
         self.in_use_bytes = self.peak_bytes = self.kept_bytes = 0
 
     def __enter__(self) -> Ledger:
@@ -81,21 +85,28 @@ class Ledger:
 
     def alloc(self, shape: Sequence[int] | int, dtype: DTypeLike) -> Allocation:
         """Count an array of `shape` and `dtype`; the handle is for `free`."""
-        n_items = math.prod(shape) if isinstance(shape, Sequence) else shape
-        return self.alloc_bytes(n_items * _itemsize(dtype))
+        n_items = shape if isinstance(shape, int | np.integer) else math.prod(shape)
+        return self.alloc_bytes(n_items * _itemsize(dtype))  # type: ignore[arg-type]
 
     def alloc_bytes(self, n_bytes: int) -> Allocation:
         """Count an allocation that is not an array."""
+        try:
+            n_bytes = index(n_bytes)
+        except TypeError:
+            raise TypeError(f"an allocation is a whole number of bytes, not {n_bytes!r}") from None
+        if n_bytes < 0:
+            raise ValueError(f"an allocation cannot have {n_bytes} bytes")
         n_bytes = -(-n_bytes // self._granule) * self._granule
         self.in_use_bytes += n_bytes
-        self.peak_bytes = max(self.peak_bytes, self.in_use_bytes)
+        if self.in_use_bytes > self.peak_bytes:
+            self.peak_bytes = self.in_use_bytes
         return Allocation(n_bytes)
 
     def free(self, *allocations: Allocation) -> None:
         """Count allocations as given back; each once."""
         for allocation in allocations:
             if allocation.freed:
-                raise ValueError("this allocation was freed before")
+                raise ValueError(f"this allocation of {allocation.n_bytes} bytes was freed before")
             allocation.freed = True
             self.in_use_bytes -= allocation.n_bytes
 
@@ -104,30 +115,38 @@ class Ledger:
         shape: Sequence[int],
         dtype: DTypeLike,
         axes: Sequence[int],
-        kind: Literal["c2c", "r2c", "c2r"] = "c2c",
+        kind: Kind = "c2c",
     ) -> None:
         """Count the work area of one FFT, not its input and output.
 
         On CUDA the area belongs to the plan, and the plan stays in a cache: it is alive
-        from here on, and counted in `kept_bytes`. Call it once for each distinct plan.
+        from here on, and counted in `kept_bytes`. The same plan is counted once.
 
         Parameters
         ----------
         shape : sequence of int
             The array: for "r2c" and "c2r" that on the real side.
         dtype : dtype-like
-            Its dtype, real or complex: what counts is the precision.
+            Its dtype, real or complex: what counts is the precision. As in CuPy, that is
+            single for float16, float32 and complex64, and double for everything else.
         axes : sequence of int
-            The axes transformed; the last is the one that real transforms halve.
+            The axes transformed together; the last is the one that real transforms halve.
         kind : {"c2c", "r2c", "c2r"}
             Complex, real to complex or complex to real.
         """
+        if kind not in ("c2c", "r2c", "c2r"):
+            raise ValueError(f"the kind of an FFT is 'c2c', 'r2c' or 'c2r', not {kind!r}")
+        if not axes:
+            raise ValueError("an FFT needs at least one axis")
         if self.device != "cuda":
             return
-        scalar = np.dtype(dtype)
-        single = scalar.itemsize <= (8 if scalar.kind == "c" else 4)
-        area = self.alloc_bytes(_cufft_work_bytes(tuple(shape), tuple(axes), kind, single))
-        self.kept_bytes += area.n_bytes
+        dims = tuple(index(shape[axis]) for axis in axes)
+        length = math.prod(dims)
+        batch = math.prod(int(n) for n in shape) // length if length else 0
+        plan = (batch, dims, kind, _is_single(dtype))  # type: ignore[arg-type]
+        if plan not in self._plans:
+            self._plans.add(plan)
+            self.kept_bytes += self.alloc_bytes(work_bytes(*plan)).n_bytes
 
 
 LedgerFunction = Callable[..., Any]
@@ -144,39 +163,45 @@ class LedgerEstimator:
     def __init__(self, function: LedgerFunction) -> None:
         self.function = function
         self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__qualname__ = getattr(function, "__qualname__", self.__name__)
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
-        names = list(inspect.signature(function).parameters.values())
-        self.accepts_all = any(p.kind is p.VAR_KEYWORD for p in names)
+        parameters = list(inspect.signature(function).parameters.values())
+        self.accepts_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self.keywords = frozenset(
-            p.name for p in names[3:] if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+            p.name for p in parameters[3:] if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
         )
+        self._taken = frozenset(p.name for p in parameters[:3] if p.kind is p.POSITIONAL_OR_KEYWORD)
 
     def __repr__(self) -> str:
-        return f"<ledger estimator {self.__module__}.{self.__name__}>"
+        return f"<ledger estimator {self.__module__}.{self.__qualname__}>"
 
     def model(
         self,
         slice_dim: int,
         other_dims: tuple[int, int],
-        dtype: np.dtype[Any],
+        dtype: DTypeLike,
         device: Device = "cuda",
         **kwargs: Any,
     ) -> MemoryModel:
-        """Return the memory model for the slices described; exact for every n."""
-        if not self.accepts_all:
-            kwargs = {k: v for k, v in kwargs.items() if k in self.keywords}
-        if "slice_dim" in self.keywords:
-            kwargs["slice_dim"] = slice_dim
+        """Return the memory model for the slices described; exact for every n.
 
-        def account(n: int) -> Ledger:
+        Of `kwargs`, the function is given what it names, or all if it has ``**kwargs``.
+        """
+        names = kwargs.keys() - self._taken if self.accepts_all else self.keywords & kwargs.keys()
+        given = {name: kwargs[name] for name in names}
+        if "slice_dim" in self.keywords or "slice_dim" in given:
+            given["slice_dim"] = slice_dim
+        function, element = self.function, as_dtype(dtype)
+        dims = int(other_dims[0]), int(other_dims[1])
+
+        @lru_cache(maxsize=64)
+        def account(n: int) -> tuple[int, int]:
             ledger = Ledger(device)
-            self.function(ledger, block_shape(slice_dim, n, other_dims), dtype, **kwargs)
-            return ledger
+            function(ledger, block_shape(slice_dim, n, dims), element, **given)
+            return ledger.peak_bytes, ledger.kept_bytes
 
-        return MemoryModel(
-            lambda n: account(n).peak_bytes, lambda n: account(n).kept_bytes
-        )
+        return MemoryModel(lambda n: account(n)[0], lambda n: account(n)[1])
 
     def __call__(
         self,
@@ -188,7 +213,7 @@ class LedgerEstimator:
         **kwargs: Any,
     ) -> tuple[int, None]:
         """Return how many slices fit, and None: the method itself declares its dtype."""
-        model = self.model(slice_dim, other_dims, np.dtype(dtype), device, **kwargs)
+        model = self.model(slice_dim, other_dims, dtype, device, **kwargs)
         return model.max_slices(available_memory), None
 
 
@@ -216,60 +241,10 @@ def from_ledger(function: LedgerFunction) -> LedgerEstimator:
 
 
 @lru_cache(maxsize=256)
-def _dtype_itemsize(dtype: Any) -> int:
-    return np.dtype(dtype).itemsize
-
-
-def _itemsize(dtype: DTypeLike) -> int:
-    return dtype.itemsize if isinstance(dtype, np.dtype) else _dtype_itemsize(dtype)
-
-
-def _cufft_work_bytes(
-    shape: tuple[int, ...], axes: tuple[int, ...], kind: str, single: bool
-) -> int:
-    """Return cuFFT's work area in bytes, as read off its plans (cuFFT 12, CUDA 13).
-
-    Complex transforms of lengths up to about 20,000 whose primes have kernels of their
-    own need none. Real ones of an even length that is not a power of two work in a
-    complex array of half the length; those of an odd length in one of full length, two
-    rows at a time. Lengths over 4096 with a large prime go through Bluestein's algorithm.
-    """
-    complex_bytes = 8 if single else 16
-    length = shape[axes[-1]]
-    rows = math.prod(shape) // length if length else 0
-    if kind == "c2c":
-        return max(
-            (rows * length * _c2c_factor(shape[axis], complex_bytes) for axis in axes), default=0
-        )
-    if length <= 128 or (length <= 1024 and _largest_prime(length) <= 7):
-        return 0
-    if length & (length - 1) == 0 and length <= 16384:
-        return 0
-    if length % 2 == 0:
-        return rows * length * complex_bytes // 2
-    if _largest_prime(length) <= 7 and length <= 4096:
-        return 0
-    pairs = -(-rows // 2)
-    return pairs * (
-        2 * length * complex_bytes + length * _c2c_factor(length, complex_bytes)
-    )
+def _itemsize(dtype: Any) -> int:
+    return as_dtype(dtype).itemsize
 
 
 @lru_cache(maxsize=256)
-def _c2c_factor(length: int, complex_bytes: int) -> int:
-    """Return work bytes per element of a complex transform of `length`."""
-    if length > 4096 and _largest_prime(length) > 127:
-        return 17 * complex_bytes // 4
-    if length > 20480 or (length > 128 and _largest_prime(length) == 127):
-        return complex_bytes
-    return 0
-
-
-@lru_cache(maxsize=256)
-def _largest_prime(number: int) -> int:
-    largest, divisor = 1, 2
-    while divisor * divisor <= number:
-        while number % divisor == 0:
-            largest, number = divisor, number // divisor
-        divisor += 1
-    return max(largest, number)
+def _is_single(dtype: Any) -> bool:
+    return as_dtype(dtype).str[1:] in ("f2", "f4", "c8")

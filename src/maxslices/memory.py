@@ -6,11 +6,17 @@ the function came from. It is plain integer arithmetic: no device, no input, no 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from operator import index
 
 MAX_SLICES = 2**40
 """Number of slices that stands for "as many as you like"."""
+MAX_BYTES = 2**60
+"""The most memory that an estimator is asked about."""
+UNREACHABLE_BYTES = 2**62
+"""Bytes of slices that do not fit in `MAX_BYTES`."""
 
 
 class MemoryModel:
@@ -45,7 +51,10 @@ class MemoryModel:
     @classmethod
     def linear(cls, fixed_bytes: int, bytes_per_slice: int) -> MemoryModel:
         """Return the model ``fixed_bytes + n * bytes_per_slice``."""
-        return cls(lambda n: fixed_bytes + n * bytes_per_slice)
+        fixed, slope = index(fixed_bytes), index(bytes_per_slice)
+        if fixed < 0 or slope < 0:
+            raise ValueError(f"bytes cannot be negative: {fixed_bytes} + n * {bytes_per_slice}")
+        return cls(lambda n: fixed + n * slope)
 
     @classmethod
     def piecewise(cls, points: Sequence[tuple[int, int]]) -> MemoryModel:
@@ -59,25 +68,26 @@ class MemoryModel:
             bytes per slice if there is a single point. Lines are rounded up, and a point
             lower than one before it is lifted, so that the model never decreases.
         """
-        if not points:
+        highest: dict[int, int] = {}
+        lifted = 0
+        for n, size in sorted((index(n), index(size)) for n, size in points):
+            if n < 1 or size < 0:
+                raise ValueError(f"a point needs at least 1 slice and 0 bytes, not {(n, size)}")
+            lifted = highest[n] = max(lifted, size)
+        if not highest:
             raise ValueError("a piecewise model needs at least one point")
-        knots: list[tuple[int, int]] = []
-        for n, size in sorted(points):
-            lifted = max(size, knots[-1][1]) if knots else size
-            if knots and knots[-1][0] == n:
-                knots[-1] = (n, lifted)
-            else:
-                knots.append((n, lifted))
-        if len(knots) == 1:
-            n, size = knots[0]
+        xs, ys = list(highest), list(highest.values())
+        if len(xs) == 1:
+            n, size = xs[0], ys[0]
             return cls(lambda k: size if k <= n else -(-size * k // n))
 
         def bytes_at(k: int) -> int:
-            if k <= knots[0][0]:
-                return knots[0][1]
-            right = next((i for i, (n, _) in enumerate(knots) if n >= k), len(knots) - 1)
-            (n0, b0), (n1, b1) = knots[right - 1], knots[right]
-            return b0 + -(-(b1 - b0) * (k - n0) // (n1 - n0))
+            if k <= xs[0]:
+                return ys[0]
+            right = min(bisect_left(xs, k), len(xs) - 1)
+            x, y = xs[right - 1], ys[right - 1]
+            rise = (ys[right] - y) * (k - x)
+            return y - (-rise // (xs[right] - x))
 
         return cls(bytes_at)
 
@@ -88,28 +98,33 @@ class MemoryModel:
         Parameters
         ----------
         max_slices : callable
-            Slices that fit in a number of bytes, never decreasing: a hand-written
-            estimator with everything but ``available_memory`` given.
+            Slices that fit in a number of bytes (of at least 1), never decreasing: a
+            hand-written estimator with everything but ``available_memory`` given.
+            Slices that it does not reach with `MAX_BYTES` cost `UNREACHABLE_BYTES`.
         """
 
-        @lru_cache(maxsize=64)
+        @lru_cache(maxsize=256)
         def bytes_at(n: int) -> int:
-            high = 2**20
-            while high < MAX_SLICES * 2**20 and max_slices(high) < n:
-                high *= 16
-            return _first_reaching(max_slices, n, 0, high)
+            # From little to much, so that an estimator that counts up to its answer is
+            # never asked about much more memory than it takes.
+            low, at_low, high = 0, 0, 2**20
+            while (at_high := max_slices(high)) < n:
+                if high >= MAX_BYTES:
+                    return UNREACHABLE_BYTES
+                low, at_low, high = high, at_high, high * 16
+            return _first_reaching(max_slices, n, (low, at_low), (high, at_high))
 
         return cls(bytes_at)
 
     def bytes(self, n_slices: int) -> int:
         """Return the peak bytes for `n_slices` slices."""
-        return self._bytes_at(n_slices) if n_slices > 0 else 0
+        n = index(n_slices)
+        return self._bytes_at(n) if n > 0 else 0
 
     def kept_bytes(self, n_slices: int) -> int:
         """Return the bytes that stay allocated after a call with `n_slices` slices."""
-        if self._kept_at is None or n_slices <= 0:
-            return 0
-        return self._kept_at(n_slices)
+        n = index(n_slices)
+        return 0 if self._kept_at is None or n <= 0 else self._kept_at(n)
 
     def max_slices(self, available_bytes: int, limit: int = MAX_SLICES) -> int:
         """Return the largest n <= `limit` with ``bytes(n) <= available_bytes``.
@@ -119,11 +134,16 @@ class MemoryModel:
         int
             0 if not even one slice fits.
         """
-        if limit < 1 or self.bytes(1) > available_bytes:
+        available, limit = index(available_bytes), index(limit)
+        if limit < 1:
             return 0
-        if self.bytes(limit) <= available_bytes:
+        at_one = self._bytes_at(1)
+        if at_one > available:
+            return 0
+        at_limit = self._bytes_at(limit)
+        if at_limit <= available:
             return limit
-        return _first_reaching(self._bytes_at, available_bytes + 1, 1, limit) - 1
+        return _first_reaching(self._bytes_at, available + 1, (1, at_one), (limit, at_limit)) - 1
 
     def plus(self, n_bytes: int) -> MemoryModel:
         """Return this model with a constant added, such as side data that stays resident."""
@@ -178,31 +198,35 @@ class MemoryModel:
         return MemoryModel(bytes_at, lambda n: sum(model.kept_bytes(n) for model in members))
 
 
-def _first_reaching(function: Callable[[int], int], target: int, low: int, high: int) -> int:
-    """Return the smallest x in (low, high] with ``function(x) >= target``.
+def _first_reaching(
+    function: Callable[[int], int], target: int, below: tuple[int, int], above: tuple[int, int]
+) -> int:
+    """Return the smallest x with ``function(x) >= target``, for a function that never decreases.
 
-    `function` never decreases, and is below `target` at `low`. Costs are nearly straight
-    lines, so a secant lands next to the answer; every other step halves the bracket,
-    which bounds the number of calls for any other shape.
+    `below` and `above` are pairs (x, function(x)) on either side of the answer. Costs are
+    nearly straight lines, so a secant lands next to it; whenever a secant does not halve
+    the bracket the next step does, which bounds the number of calls for any other shape
+    by three for each halving.
     """
-    at_low, at_high = function(low), function(high)
+    (low, at_low), (high, at_high) = below, above
     halve = False
     while high - low > 1:
-        if halve or at_high <= at_low:
-            x = (low + high) // 2
+        width = high - low
+        secant = not halve and at_high - at_low > 1
+        if secant:
+            x = low + (target - at_low) * width // (at_high - at_low)
+            x = min(max(x, low + 1), high - 1)
         else:
-            x = low + (target - at_low) * (high - low) // (at_high - at_low)
-        x = min(max(x, low + 1), high - 1)
+            x = (low + high) // 2
         value = function(x)
-        before = high - low
         if value >= target:
             high, at_high = x, value
         else:
             low, at_low = x, value
-            if high - low > 1 and not halve:
+            if secant and high - low > 1:  # a secant rounded down is often one short
                 value = function(low + 1)
                 if value >= target:
                     return low + 1
                 low, at_low = low + 1, value
-        halve = high - low > before // 2
+        halve = high - low > width // 2
     return high

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .errors import EstimatorError, ParameterError, RegistrationError
+from .arrays import as_dtype
+from .callback import Callback, make_callback, name_of, signature_of
+from .errors import EstimatorError, ParameterError, RegistrationError, UsageError
 from .ledger import LedgerEstimator
-from .parameters import SUPPLIED, accepted_keywords, keyword_parameters
+from .parameters import SUPPLIED, keyword_parameters, nearest
 
 if TYPE_CHECKING:
     from .registry import Registry
@@ -28,8 +31,11 @@ PATTERNS: dict[str, tuple[int, ...]] = {"projection": (0,), "sinogram": (1,), "a
 Halo = int | tuple[int, int]
 F = TypeVar("F", bound=Callable[..., Any])
 
+_AMPLE_BYTES = 2**40
+"""Memory that an estimator is offered when only the dtype that it returns is of interest."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MethodMeta:
     """What a registered method declares."""
 
@@ -48,7 +54,7 @@ class MethodMeta:
     output_dims: Callable[..., tuple[int, int]] | None = None
     """``output_dims(other_dims, **kwargs)`` of the result; None where they do not change."""
     declared_dtype: DTypeLike | Callable[..., DTypeLike] | None = None
-    """Dtype of the result, or a function ``(dtype, **kwargs)``; None: what the estimator returns."""
+    """Dtype of the result, or ``(dtype, **kwargs) -> dtype``; None: what the estimator returns."""
     side_results: tuple[str, ...] = ()
     """Names of what it returns in place of an array; the data then pass through unchanged."""
     looks_at: Callable[..., Iterable[int]] | None = None
@@ -57,6 +63,13 @@ class MethodMeta:
     """Makes one side result of those of all blocks, where every slice is looked at."""
     parameters: Mapping[str, inspect.Parameter] = field(default_factory=dict)
     """The function's parameters after the data, those the runner supplies included."""
+    accepts_any: bool = False
+    """Whether the function takes ``**kwargs``, and with it parameters of any name."""
+    callbacks: Mapping[str, Callback] = field(default_factory=dict)
+    """The functions among these declarations, by field of the decorator, ready to be called."""
+
+    def __repr__(self) -> str:
+        return f"<{self.pattern} method {self.full_name}>"
 
     @property
     def full_name(self) -> str:
@@ -73,7 +86,20 @@ class MethodMeta:
         return PATTERNS[self.pattern]
 
     def merged(self, **kwargs: Any) -> dict[str, Any]:
-        """Return the user's parameters over the function's own defaults."""
+        """Return the user's parameters over the function's own defaults.
+
+        Raises
+        ------
+        ParameterError
+            If it has no parameter of a name given.
+        """
+        if not self.accepts_any:
+            for name in kwargs:
+                if name not in self.parameters:
+                    known = nearest(name, self.parameters) or (
+                        f"; it has: {', '.join(self.parameters) or 'none'}"
+                    )
+                    raise ParameterError(f"{self.full_name} has no parameter {name!r}{known}")
         defaults = {
             name: p.default for name, p in self.parameters.items() if p.default is not p.empty
         }
@@ -101,8 +127,9 @@ class MethodMeta:
         available_memory : int
             Bytes.
         **kwargs
-            Parameters of the method; its defaults are added. ``device`` ("cuda" or "cpu")
-            reaches an estimator that names it.
+            Parameters of the method; its defaults are added. ``device`` ("cuda" or "cpu"),
+            unless the method itself has a parameter of that name, reaches an estimator
+            that names it.
 
         Returns
         -------
@@ -114,32 +141,77 @@ class MethodMeta:
         EstimatorError
             If there is no estimator, it raises, or returns what is not a number of slices.
         """
-        n_slices, returned = self._ask(slice_dim, other_dims, dtype, available_memory, kwargs)
+        told = {}
+        if "device" in kwargs and "device" not in self.parameters:
+            told["device"] = kwargs.pop("device")
+        arguments = (slice_dim, other_dims, dtype, available_memory)
+        n_slices, returned = self.ask_estimator(*arguments, kwargs, **told)
+        if n_slices < 0:
+            raise EstimatorError(
+                f"{self._asked(arguments, kwargs, told)} returned {n_slices} slices, a negative "
+                "number: it must return 0 where not one fits"
+            )
         return n_slices, self._output_dtype(dtype, returned, kwargs)
 
+    def ask_estimator(
+        self,
+        slice_dim: int,
+        other_dims: tuple[int, int],
+        dtype: DTypeLike,
+        available_memory: int,
+        parameters: Mapping[str, Any],
+        **told: Any,
+    ) -> tuple[int, Any]:
+        """Return what the estimator answers: a number, here still negative perhaps, and a dtype.
+
+        For `calc_max_slices`, and for `maxslices.estimators.declared`, which asks about
+        amounts of memory that nobody has.
+        """
+        if self.estimator is None:
+            raise EstimatorError(
+                f"{self.full_name} has no memory estimator: give calc_max_slices where it is "
+                "registered"
+            )
+        seen = dtype if isinstance(dtype, np.generic) else as_dtype(dtype)
+        leading = (slice_dim, other_dims, seen, available_memory)
+        merged = self.merged(**parameters)
+        answer = self.callbacks["calc_max_slices"].call(self.full_name, leading, merged, **told)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise EstimatorError(
+                f"{self._asked(leading, parameters, told)} returned {_typed(answer)}: it must "
+                "return (max_slices, output dtype)"
+            )
+        if not _is_int(answer[0]):
+            raise EstimatorError(
+                f"{self._asked(leading, parameters, told)} returned {_typed(answer[0])} in place "
+                "of a number of slices: it must be an int; divide with //"
+            )
+        return int(answer[0]), answer[1]
+
     def output_dtype(
-        self, slice_dim: int, other_dims: tuple[int, int], dtype: DTypeLike, **kwargs: Any
+        self, slice_dim: int, other_dims: tuple[int, int], dtype: DTypeLike, /, **kwargs: Any
     ) -> np.dtype[Any]:
         """Return the dtype of the result for an input of `dtype`."""
-        if self.declared_dtype is not None or self.estimator is None:
-            return self._output_dtype(dtype, None, kwargs)
-        if isinstance(self.estimator, LedgerEstimator):
-            return _as_dtype(dtype)
-        return self.calc_max_slices(slice_dim, other_dims, dtype, 2**62, **kwargs)[1]
+        returned = None
+        if (
+            self.declared_dtype is None
+            and self.estimator is not None
+            and not isinstance(self.estimator, LedgerEstimator)
+        ):
+            returned = self.ask_estimator(slice_dim, other_dims, dtype, _AMPLE_BYTES, kwargs)[1]
+        return self._output_dtype(dtype, returned, kwargs)
 
     def halo_slices(self, **kwargs: Any) -> tuple[int, int]:
         """Return how many slices (before, after) the method needs around its block."""
         halo = self.halo
         if callable(halo):
-            halo = cast(Halo, self._call("halo", halo, (), kwargs))
-        pair = (halo, halo) if isinstance(halo, int | np.integer) else tuple(halo)
-        if len(pair) != 2 or not all(_is_count(n) for n in pair):
-            raise EstimatorError(
-                f"{self.full_name}: halo must be a number of slices or (before, after), not {halo!r}"
-            )
-        return int(pair[0]), int(pair[1])
+            halo = self.callbacks["halo"].call(self.full_name, (), self.merged(**kwargs))
+        pair = _halo_pair(halo)
+        if pair is None:
+            raise EstimatorError(f"{self.full_name}: {_HALO_IS}, not {_typed(halo)}")
+        return pair
 
-    def looked_at(self, n_slices: int, **kwargs: Any) -> range:
+    def looked_at(self, n_slices: int, /, **kwargs: Any) -> range:
         """Return the slices that the side results depend on, as one range.
 
         Empty where the method runs on every block.
@@ -151,105 +223,70 @@ class MethodMeta:
         """
         if self.looks_at is None:
             return range(0)
-        named = self._call("looks_at", self.looks_at, (n_slices,), kwargs)
-        indices = sorted(int(index) for index in named)
+        callback, merged = self.callbacks["looks_at"], self.merged(**kwargs)
+        named = callback.call(self.full_name, (n_slices,), merged)
+        try:
+            indices = sorted(named)
+        except TypeError:
+            indices = [named]
+        if not all(_is_int(each) for each in indices):
+            raise EstimatorError(
+                f"{callback.describe_call(self.full_name, (n_slices,), merged)} must return "
+                f"slice indices, not {_typed(named)}"
+            )
         if not indices or indices[0] < 0 or indices[-1] >= n_slices:
             shown = f"slices {indices[0]} to {indices[-1]}" if indices else "no slices"
             raise ParameterError(
                 f"{self.name} looks at {shown}, but there are {n_slices} (0 to {n_slices - 1})"
             )
-        return range(indices[0], indices[-1] + 1)
+        return range(int(indices[0]), int(indices[-1]) + 1)
 
     def output_other_dims(
-        self, slice_dim: int, other_dims: tuple[int, int], **kwargs: Any
+        self, slice_dim: int, other_dims: tuple[int, int], /, **kwargs: Any
     ) -> tuple[int, int]:
         """Return the result's other two dims for an input with `other_dims`."""
         if self.output_dims is None:
             return other_dims
-        dims = self._call(
-            "output_dims", self.output_dims, (other_dims,), {**kwargs, "slice_dim": slice_dim}
-        )
-        if not isinstance(dims, tuple | list) or len(dims) != 2 or not all(
-            _is_count(n) and n > 0 for n in dims
+        callback, merged = self.callbacks["output_dims"], self.merged(**kwargs)
+        dims = callback.call(self.full_name, (other_dims,), merged, slice_dim=slice_dim)
+        if (
+            not isinstance(dims, tuple | list)
+            or len(dims) != 2
+            or not all(_is_int(n) and n > 0 for n in dims)
         ):
-            raise EstimatorError(
-                f"{self.full_name}: output_dims must return two positive ints, not {dims!r}"
+            asked = callback.describe_call(
+                self.full_name, (other_dims,), merged, slice_dim=slice_dim
             )
+            raise EstimatorError(f"{asked} must return two positive ints, not {_typed(dims)}")
         return int(dims[0]), int(dims[1])
-
-    def _ask(
-        self,
-        slice_dim: int,
-        other_dims: tuple[int, int],
-        dtype: DTypeLike,
-        available_memory: int,
-        kwargs: Mapping[str, Any],
-    ) -> tuple[int, Any]:
-        if self.estimator is None:
-            raise EstimatorError(
-                f"{self.full_name} has no memory estimator: give calc_max_slices where it is "
-                "registered"
-            )
-        seen = dtype if isinstance(dtype, np.generic) else np.dtype(dtype)
-        arguments = (slice_dim, other_dims, seen, available_memory)
-        answer = self._call("calc_max_slices", self.estimator, arguments, kwargs)
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            raise EstimatorError(
-                f"{self._asked(arguments, kwargs)} returned {answer!r}: it must return "
-                "(max_slices, output dtype)"
-            )
-        n_slices, returned = answer
-        if not _is_count(n_slices):
-            what = "a negative number" if _is_negative(n_slices) else type(n_slices).__name__
-            raise EstimatorError(
-                f"{self._asked(arguments, kwargs)} returned {n_slices!r} slices ({what}): it must "
-                "be an int of at least 0; use // to divide"
-            )
-        return int(n_slices), returned
 
     def _output_dtype(
         self, dtype: DTypeLike, returned: Any, kwargs: Mapping[str, Any]
     ) -> np.dtype[Any]:
-        source = _as_dtype(dtype)
-        declared = self.declared_dtype
-        if callable(declared) and not isinstance(declared, type):
-            declared = self._call("output_dtype", declared, (source,), kwargs)
-        chosen = declared if declared is not None else returned
+        source = as_dtype(dtype)
+        declared, says = self.declared_dtype, "output_dtype"
+        if "output_dtype" in self.callbacks:
+            callback = self.callbacks["output_dtype"]
+            declared = callback.call(self.full_name, (source,), self.merged(**kwargs))
+        if declared is None:
+            declared, says = source if returned is None else returned, "calc_max_slices"
         try:
-            result = source if chosen is None else _as_dtype(chosen)
-            other = result if returned is None else _as_dtype(returned)
-        except TypeError:
-            raise EstimatorError(
-                f"{self.full_name}: the output dtype {chosen!r} is not a dtype"
-            ) from None
-        if other != result:
-            raise EstimatorError(
-                f"{self.full_name}: output_dtype says {result}, calc_max_slices says {other}"
-            )
+            result = as_dtype(declared)
+        except UsageError as error:
+            raise EstimatorError(f"{self.full_name}: {says} gives a wrong dtype: {error}") from None
+        with suppress(UsageError):
+            if returned is not None and as_dtype(returned) != result:
+                raise EstimatorError(
+                    f"{self.full_name}: output_dtype says {result}, calc_max_slices says "
+                    f"{as_dtype(returned)}"
+                )
         return result
 
-    def _call(
-        self, what: str, callback: Callable[..., Any], arguments: tuple[Any, ...], kwargs: Any
-    ) -> Any:
-        taken = list(inspect.signature(callback).parameters)[: len(arguments)]
-        given = accepted_keywords(callback, self.merged(**kwargs))
-        given = {name: value for name, value in given.items() if name not in taken}
-        try:
-            return callback(*arguments, **given)
-        except Exception as error:
-            hint = ""
-            if isinstance(error, AttributeError) and "nbytes" in str(error):
-                hint = "; a numpy.dtype has itemsize, not nbytes"
-            raise EstimatorError(
-                f"{self._asked(arguments, given, what)} raised {type(error).__name__}: {error}{hint}"
-            ) from error
-
     def _asked(
-        self, arguments: tuple[Any, ...], kwargs: Mapping[str, Any], what: str = "calc_max_slices"
+        self, leading: tuple[Any, ...], parameters: Mapping[str, Any], told: Mapping[str, Any]
     ) -> str:
-        given = [repr(a) for a in arguments]
-        given += [f"{k}={_short(v)}" for k, v in kwargs.items() if v is not inspect.Parameter.empty]
-        return f"{self.full_name}: {what}({', '.join(given)})"
+        callback = self.callbacks["calc_max_slices"]
+        return callback.describe_call(self.full_name, leading, self.merged(**parameters), **told)
 
 
 def method(
@@ -323,8 +360,9 @@ def method(
         from .registry import registry as global_registry
 
         target = global_registry if registry is None else registry
-        meta = target.register(
+        meta = describe(
             function,
+            data_name="data",
             pattern=pattern,
             calc_max_slices=calc_max_slices,
             halo=halo,
@@ -334,7 +372,10 @@ def method(
             looks_at=looks_at,
             combine=combine,
         )
-        function.meta = meta  # type: ignore[attr-defined]
+        target.add(meta)
+        # What cannot take attributes (a builtin) is registered all the same.
+        with suppress(AttributeError, TypeError):
+            function.meta = meta  # type: ignore[attr-defined]
         return function
 
     return decorate
@@ -346,6 +387,7 @@ def describe(
     pattern: str,
     name: str | None = None,
     module: str | None = None,
+    data_name: str | None = None,
     calc_max_slices: Callable[..., Any] | None = None,
     halo: Halo | Callable[..., Halo] = 0,
     output_dims: Callable[..., tuple[int, int]] | None = None,
@@ -356,53 +398,62 @@ def describe(
 ) -> MethodMeta:
     """Check a declaration and make its record; see `method` for the parameters.
 
+    Parameters
+    ----------
+    function : callable
+        The method.
+    name, module : str, optional
+        How pipelines name it; by default as it was defined.
+    data_name : str, optional
+        Name that the first parameter must have; by default any, if it has no default.
+
     Raises
     ------
     RegistrationError
         Naming the method, the callback at fault and what does not match.
     """
-    name = name or getattr(function, "__name__", "")
-    module = module or getattr(function, "__module__", "")
+    if not callable(function):
+        raise RegistrationError(f"{function!r} is not a function, so it cannot be a method")
+    name = name_of(function) if name is None else name
+    module = getattr(function, "__module__", None) or "" if module is None else module
     label = f"{module}.{name}"
+    if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        raise RegistrationError(
+            f"{function!r}: pipelines cannot call a method {label!r}; register it with "
+            "registry.register(function, name=..., module=...)"
+        )
     if pattern not in PATTERNS:
         valid = ", ".join(repr(p) for p in PATTERNS)
         raise RegistrationError(f"{label}: pattern {pattern!r} is not one of {valid}")
-    if not callable(function):
-        raise RegistrationError(f"{label}: {function!r} is not a function")
-    try:
-        positional = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        raise RegistrationError(f"{label}: its signature cannot be read") from None
-    if not positional or positional[0].kind not in (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    ) or positional[0].name != "data":
-        first = f"its first parameter is {positional[0].name!r}" if positional else "it has none"
-        raise RegistrationError(
-            f"{label}: a method takes its array as the first parameter, named 'data'; {first}"
-        )
+    accepts_any = _check_signature(label, function, data_name)
     parameters = keyword_parameters(function)
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in positional)
-    callbacks = {
-        "calc_max_slices": (calc_max_slices, ("slice_dim", "other_dims", "dtype", "available_memory")),
-        "halo": (halo if callable(halo) else None, ()),
-        "output_dims": (output_dims, ("other_dims",)),
-        "output_dtype": (
-            output_dtype
-            if callable(output_dtype) and not isinstance(output_dtype, type)
-            else None,
-            ("dtype",),
-        ),
-        "looks_at": (looks_at, ("n_slices",)),
-    }
-    known = set(parameters) | {"device", "slice_dim"}
-    for what, (callback, leading) in callbacks.items():
-        if callback is not None:
-            _check_callback(label, what, callback, leading, known, takes_any)
-    if side_results and looks_at is None and combine is None:
-        raise RegistrationError(
-            f"{label}: side results of every block need `combine`, those of a few slices `looks_at`"
-        )
+
+    callbacks = {}
+
+    def declare(what: str, given: Any, *leading: str, told: tuple[str, ...] = ()) -> None:
+        callbacks[what] = make_callback(label, what, given, leading, parameters, told, accepts_any)
+
+    if calc_max_slices is not None:
+        leading = ("slice_dim", "other_dims", "dtype", "available_memory")
+        declare("calc_max_slices", calc_max_slices, *leading, told=("device",))
+    if callable(halo):
+        declare("halo", halo)
+    elif _halo_pair(halo) is None:
+        raise RegistrationError(f"{label}: {_HALO_IS}, not {_typed(halo)}")
+    if output_dims is not None:
+        declare("output_dims", output_dims, "other_dims", told=("slice_dim",))
+    if callable(output_dtype) and not isinstance(output_dtype, type):
+        declare("output_dtype", output_dtype, "dtype")
+    elif output_dtype is not None:
+        try:
+            output_dtype = as_dtype(output_dtype)
+        except UsageError as error:
+            raise RegistrationError(f"{label}: output_dtype: {error}") from None
+    if looks_at is not None:
+        declare("looks_at", looks_at, "n_slices")
+    if combine is not None:
+        declare("combine", combine, "results")
+    names = _check_side_results(label, side_results, looks_at, combine)
     return MethodMeta(
         function=function,
         name=name,
@@ -412,55 +463,69 @@ def describe(
         halo=halo,
         output_dims=output_dims,
         declared_dtype=output_dtype,
-        side_results=tuple(side_results),
+        side_results=names,
         looks_at=looks_at,
         combine=combine,
         parameters=parameters,
+        accepts_any=accepts_any,
+        callbacks=callbacks,
     )
 
 
-def _check_callback(
-    label: str,
-    what: str,
-    callback: Callable[..., Any],
-    leading: tuple[str, ...],
-    known: set[str],
-    takes_any: bool,
-) -> None:
-    """Require that a callback takes its leading arguments and names only known parameters."""
-    if not callable(callback):
-        raise RegistrationError(f"{label}: {what} is {callback!r}, not a function")
-    if isinstance(callback, LedgerEstimator):
-        names, n_leading = list(inspect.signature(callback.function).parameters.values()), 3
-        leading = ("m", "shape", "dtype")
-    else:
-        names, n_leading = list(inspect.signature(callback).parameters.values()), len(leading)
-    shown = f"{what} {getattr(callback, '__name__', callback)!s}"
-    head = [p for p in names if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(head) < n_leading and not any(p.kind is p.VAR_POSITIONAL for p in names):
-        raise RegistrationError(f"{label}: {shown} must take ({', '.join(leading)}, **kwargs)")
-    for p in names:
-        if p in head[:n_leading] or p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
-            continue
-        if p.name not in known and not takes_any:
+def _check_signature(label: str, function: Callable[..., Any], data_name: str | None) -> bool:
+    """Require that a method can be called with an array and keywords; tell if it takes any."""
+    parameters = signature_of(label, function)
+    first = parameters[0] if parameters else None
+    wanted = "a method takes its array as the first parameter, named 'data'"
+    if first is None:
+        raise RegistrationError(f"{label}: {wanted}; it has no parameters")
+    if data_name is not None and first.name != data_name:
+        raise RegistrationError(f"{label}: {wanted}; its first parameter is {first.name!r}")
+    if first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD) or (
+        first.name != "data" and first.default is not first.empty
+    ):
+        raise RegistrationError(
+            f"{label}: a method takes its array as the first parameter, by position; its first "
+            f"is {str(first)!r}"
+        )
+    for p in parameters[1:]:
+        if p.kind is p.POSITIONAL_ONLY and p.default is p.empty:
             raise RegistrationError(
-                f"{label}: {shown} names a parameter {p.name!r} that the method does not have "
-                f"(it has: {', '.join(sorted(known - {'device', 'slice_dim'})) or 'none'})"
+                f"{label}: parameters are given by name, but {p.name!r} is by position only"
             )
+    return any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def _as_dtype(dtype: Any) -> np.dtype[Any]:
-    return np.dtype(type(dtype)) if isinstance(dtype, np.generic) else np.dtype(dtype)
+def _check_side_results(
+    label: str, side_results: Iterable[str], looks_at: Any, combine: Any
+) -> tuple[str, ...]:
+    if isinstance(side_results, str):
+        raise RegistrationError(
+            f"{label}: side_results are several names: write [{side_results!r}]"
+        )
+    names = tuple(side_results)
+    if names and looks_at is None and combine is None:
+        raise RegistrationError(
+            f"{label}: side results of every block need `combine`, those of a few slices `looks_at`"
+        )
+    if not names and (looks_at is not None or combine is not None):
+        raise RegistrationError(f"{label}: `looks_at` and `combine` go with `side_results`")
+    return names
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0
+_HALO_IS = "halo must be a number of slices of at least 0, or two: (before, after)"
 
 
-def _is_negative(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and value < 0
+def _halo_pair(halo: Any) -> tuple[int, int] | None:
+    pair = halo if isinstance(halo, tuple | list) else (halo, halo)
+    if len(pair) != 2 or not all(_is_int(n) and n >= 0 for n in pair):
+        return None
+    return int(pair[0]), int(pair[1])
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _typed(value: Any) -> str:
+    return f"{value!r} ({type(value).__name__})"

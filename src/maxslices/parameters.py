@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections.abc
+import contextlib
+import functools
 import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, Literal, Union
 
 import numpy as np
@@ -15,50 +17,64 @@ SUPPLIED = ("flats", "darks", "angles", "slice_dim")
 """Names that the runner fills in: flats and darks as stacks of frames, projection
 angles in radians, and the axis along which the block is cut."""
 
+_LISTS: tuple[Any, ...] = (
+    list,
+    tuple,
+    set,
+    frozenset,
+    collections.abc.Sequence,
+    collections.abc.Iterable,
+    collections.abc.Collection,
+    collections.abc.Set,
+)
+_MAPPINGS: tuple[Any, ...] = (
+    dict,
+    collections.abc.Mapping,
+    collections.abc.MutableMapping,
+)
+
 
 def keyword_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a method after its data, by name."""
     parameters = list(inspect.signature(function).parameters.values())[1:]
-    return {
-        p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    }
+    return {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
 def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the resolved annotations; those that cannot be resolved are left out."""
-    try:
-        return typing.get_type_hints(function)
-    except Exception:  # a name that only the author's type checker knows
-        raw = getattr(function, "__annotations__", {})
-        return {k: v for k, v in raw.items() if not isinstance(v, str)}
-
-
-def accepted_keywords(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of `given` a callback can take: all with ``**kwargs``, else what it names."""
-    parameters = inspect.signature(function).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return dict(given)
-    names = {
-        p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    }
-    return {k: v for k, v in given.items() if k in names}
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not hasattr(function, "__annotations__") or inspect.isclass(function):
+        function = type(function).__call__
+    function = inspect.unwrap(function)
+    names = getattr(function, "__globals__", {})
+    resolved: dict[str, Any] = {}
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        # Left out: names that only the author's type checker knows (TYPE_CHECKING).
+        with contextlib.suppress(AttributeError, NameError, SyntaxError, TypeError):
+            resolved |= typing.get_type_hints(alone, globalns=names)
+    return resolved
 
 
 def matches(annotation: Any, value: Any) -> bool:
     """Tell whether `value` may be given where `annotation` stands.
 
-    An `int` passes for a `float`; a `bool` passes for neither. Annotations of arrays and
-    other classes that a pipeline file cannot spell accept anything.
+    An `int` passes for a `float`; a `bool` passes for neither. Lists and tuples, which
+    pipeline files cannot tell apart, pass for each other and for sets. Annotations of
+    arrays and other classes that a pipeline file cannot spell accept anything.
     """
     if annotation is Any or annotation is inspect.Parameter.empty:
         return True
     if annotation is None or annotation is type(None):
         return value is None
+    if isinstance(annotation, typing.NewType):
+        return matches(annotation.__supertype__, value)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
         return any(matches(option, value) for option in arguments)
     if origin is Literal:
-        return any(value == option and type(value) is type(option) for option in arguments)
+        return any(type(value) is type(option) and value == option for option in arguments)
     if origin is typing.Annotated:
         return matches(arguments[0], value)
     kind = origin or annotation
@@ -70,21 +86,32 @@ def matches(annotation: Any, value: Any) -> bool:
         return isinstance(value, int | float | np.integer | np.floating) and not isinstance(
             value, bool
         )
+    if kind is complex:
+        return isinstance(value, complex | np.complexfloating) or matches(float, value)
     if kind is str:
         return isinstance(value, str)
-    if isinstance(kind, type) and issubclass(kind, list | tuple | Iterable):
-        if kind not in (list, tuple) and origin is None:
-            return True  # an array class of some library
-        if isinstance(value, str) or not isinstance(value, list | tuple):
+    if kind in _LISTS:
+        return _matches_list(kind, arguments, value)
+    if kind in _MAPPINGS:
+        if not isinstance(value, collections.abc.Mapping):
             return False
-        if kind is tuple and arguments and arguments[-1] is not Ellipsis:
-            return len(value) == len(arguments) and all(map(matches, arguments, value))
-        return not arguments or all(matches(arguments[0], item) for item in value)
+        of_key, of_value = arguments or (Any, Any)
+        return all(matches(of_key, k) and matches(of_value, v) for k, v in value.items())
     return True
 
 
+def _matches_list(kind: Any, arguments: tuple[Any, ...], value: Any) -> bool:
+    if isinstance(value, np.ndarray) and kind not in (list, tuple):
+        return True
+    if not isinstance(value, list | tuple | set | frozenset | range):
+        return False
+    if kind is tuple and arguments and arguments[-1] is not Ellipsis:
+        return len(value) == len(arguments) and all(map(matches, arguments, value))
+    return not arguments or all(matches(arguments[0], item) for item in value)
+
+
 def type_name(annotation: Any) -> str:
-    """Write an annotation as a user reads it: ``int``, ``float or None``, ``'linear' or 'cubic'``."""
+    """Write an annotation as a user reads it: ``float or None``, ``'linear' or 'cubic'``."""
     if annotation is None or annotation is type(None):
         return "None"
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -92,15 +119,22 @@ def type_name(annotation: Any) -> str:
         return " or ".join(type_name(option) for option in arguments)
     if origin is Literal:
         return " or ".join(repr(option) for option in arguments)
-    if origin in (list, tuple) and arguments:
+    if origin is typing.Annotated:
+        return type_name(arguments[0])
+    name = getattr(origin or annotation, "__name__", str(annotation))
+    if origin in _LISTS and arguments:
         inner = ", ".join("..." if a is Ellipsis else type_name(a) for a in arguments)
-        return f"{origin.__name__} of {inner}"
-    return getattr(annotation, "__name__", str(annotation))
+        return f"{name} of {inner}"
+    if origin in _MAPPINGS and arguments:
+        return f"{name} of {type_name(arguments[0])} to {type_name(arguments[1])}"
+    return str(name)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return ``"; did you mean a or b?"`` for the names nearest to `name`, or nothing."""
-    by_lower = {n.lower(): n for n in names}
+    from difflib import get_close_matches  # 5 ms that only a mistake has to wait for
+
+    by_lower = {n.lower(): n for n in sorted(names)}
     close = get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(by_lower[c] for c in close)}?" if close else ""
 
@@ -127,24 +161,40 @@ def check_parameters(
     """
     parameters, hints = keyword_parameters(function), annotations_of(function)
     faults: list[tuple[str | None, str]] = []
-    takes_any = any(
-        p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values()
-    )
+    signature = list(inspect.signature(function).parameters.values())
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature)
     for name, value in given.items():
         if name not in parameters:
-            if not takes_any:
+            if not takes_any or name == signature[0].name:
                 known = ", ".join(parameters) or "none"
                 hint = nearest(str(name), parameters) or f"; it has: {known}"
                 faults.append((name, f"has no parameter {name!r}{hint}"))
-        elif not matches(hints.get(name, Any), value):
+            continue
+        if value is None and parameters[name].default is None:
+            continue  # `size: int = None`, as many write it
+        annotation = hints.get(name, Any)
+        if not matches(annotation, value):
             faults.append(
                 (
                     name,
-                    f"parameter {name!r} must be {type_name(hints[name])}, not {value!r} "
-                    f"({type(value).__name__})",
+                    f"parameter {name!r} must be {type_name(annotation)}, not {value!r} "
+                    f"({type(value).__name__}){_number_hint(annotation, value)}",
                 )
             )
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in given and name not in supplied:
             faults.append((None, f"needs the parameter {name!r}"))
     return faults
+
+
+def _number_hint(annotation: Any, value: Any) -> str:
+    """Explain that YAML reads ``1e-3`` as text, if that is what happened."""
+    if not isinstance(value, str) or "e" not in value.lower():
+        return ""
+    try:
+        number = float(value)
+    except ValueError:
+        return ""
+    if not matches(annotation, number):
+        return ""
+    return "; YAML reads a number with an exponent only with a point and a sign, as in 1.0e-3"

@@ -6,9 +6,11 @@ point group ``maxslices.methods``: importing the named module registers them.
 
 from __future__ import annotations
 
-import importlib.metadata
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from .errors import RegistrationError, UnknownMethodError
@@ -22,11 +24,22 @@ class Registry:
     """Methods by full name (``module.name``), and by plain name where that is unique.
 
     Supports ``len``, ``in``, iteration over records and ``registry[name]``.
+
+    Parameters
+    ----------
+    entry_point_group : str, optional
+        Group of the packages that bring methods, imported on first use; by default none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, entry_point_group: str | None = None) -> None:
+        self._group = entry_point_group
         self._methods: dict[str, MethodMeta] = {}
-        self._entry_points_loaded = True
+        self._sites: dict[str, _Site] = {}
+        self._left_out: list[str] = []
+        # Two locks: whoever imports a package holds the first, and the package's modules
+        # register under the second, perhaps in a thread that imports them at that moment.
+        self._loading = threading.RLock()
+        self._changing = threading.Lock()
 
     def register(self, function: Callable[..., Any], **declaration: Any) -> MethodMeta:
         """Register a function that one may not own; see `method` for the keywords.
@@ -34,7 +47,8 @@ class Registry:
         Parameters
         ----------
         function : callable
-            The method. It is not changed.
+            The method: its first parameter, of whatever name, takes the array. It is not
+            changed.
         **declaration
             ``pattern`` and what else `method` takes; ``name`` and ``module`` say how
             pipelines name it, by default as it was defined.
@@ -48,13 +62,23 @@ class Registry:
         RegistrationError
             If the declaration cannot work, or the name is taken.
         """
-        meta = describe(function, **declaration)
-        existing = self._methods.get(meta.full_name)
-        if existing is not None and _place(existing) != _place(meta):
-            raise RegistrationError(
-                f"{meta.full_name} is registered twice: {_place(existing)} and {_place(meta)}"
-            )
-        self._methods[meta.full_name] = meta
+        return self.add(describe(function, **declaration))
+
+    def add(self, meta: MethodMeta) -> MethodMeta:
+        """Add a record that `describe` made; `register` and the decorator `method` end here.
+
+        The same line of code may register a method again, and so may a module that is
+        reloaded: the newer record replaces the older.
+        """
+        site = _Site.of_caller()
+        with self._changing:
+            earlier = self._sites.get(meta.full_name)
+            if earlier is not None and not site.replaces(earlier):
+                raise RegistrationError(
+                    f"{meta.full_name} is registered twice: at {earlier} and at {site}"
+                )
+            self._methods[meta.full_name] = meta
+            self._sites[meta.full_name] = site
         return meta
 
     def get(self, name: str, module: str | None = None) -> MethodMeta:
@@ -72,14 +96,14 @@ class Registry:
         UnknownMethodError
             If there is none, naming the nearest; or if several packages have it.
         """
-        self.load_entry_points()
+        known = self._known()
         wanted = f"{module}.{name}" if module else name
-        if wanted in self._methods:
-            return self._methods[wanted]
-        same_name = [meta for meta in self._methods.values() if meta.name == name]
-        if module is None and len(same_name) == 1:
+        if wanted in known:
+            return known[wanted]
+        same_name = [meta for meta in known.values() if meta.name == name]
+        if not module and len(same_name) == 1:
             return same_name[0]
-        if module is None and same_name:
+        if not module and same_name:
             full_names = " or ".join(sorted(meta.full_name for meta in same_name))
             raise UnknownMethodError(f"several methods are named {name!r}: write {full_names}")
         if same_name:
@@ -87,32 +111,38 @@ class Registry:
             raise UnknownMethodError(
                 f"no method {name!r} in module {module!r}; there is one in {others}"
             )
-        names = {meta.name for meta in self._methods.values()}
-        hint = nearest(name.rsplit(".", 1)[-1], names)
-        if not names:
+        hint = nearest(name.rsplit(".", 1)[-1], {meta.name for meta in known.values()})
+        if not known:
             hint = "; no package of methods is installed"
         elif not hint:
             hint = "; `maxslices methods` lists all"
-        raise UnknownMethodError(f"unknown method {name!r}{hint}")
+        if self._left_out:
+            hint += f" ({'; '.join(self._left_out)})"
+        raise UnknownMethodError(f"unknown method {wanted!r}{hint}")
 
     def load_entry_points(self) -> None:
         """Import the packages that bring methods; done once, and by itself on first use.
 
-        A package that fails to import is skipped with a warning that names it.
+        A package that fails to import is left out with a warning that names it. Another
+        thread that asks meanwhile waits.
         """
-        if self._entry_points_loaded:
-            return
-        self._entry_points_loaded = True
-        for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        with self._loading:
+            if self._group is None:
+                return
+            # Cleared first: a package that asks for methods while it is imported comes here.
+            group, self._group = self._group, None
             try:
-                entry_point.load()
-            except Exception as error:
-                package = entry_point.dist.name if entry_point.dist else entry_point.value
-                warnings.warn(
-                    f"the methods of {package} are left out, because importing "
-                    f"{entry_point.value} failed: {type(error).__name__}: {error}",
-                    stacklevel=2,
-                )
+                self._left_out = _import_packages(group)
+            except BaseException:
+                self._group = group
+                raise
+        for text in self._left_out:
+            warnings.warn(text, stacklevel=2)
+
+    def _known(self) -> dict[str, MethodMeta]:
+        self.load_entry_points()
+        with self._changing:
+            return dict(self._methods)
 
     def __getitem__(self, name: str) -> MethodMeta:
         return self.get(name)
@@ -124,22 +154,65 @@ class Registry:
             return False
 
     def __iter__(self) -> Iterator[MethodMeta]:
-        self.load_entry_points()
-        return iter(sorted(self._methods.values(), key=lambda meta: (meta.name, meta.module)))
+        return iter(sorted(self._known().values(), key=lambda meta: (meta.name, meta.module)))
 
     def __len__(self) -> int:
-        self.load_entry_points()
-        return len(self._methods)
+        return len(self._known())
 
 
-def _place(meta: MethodMeta) -> str:
-    """Return where a method is defined, as ``file:line``."""
-    code = getattr(meta.function, "__code__", None)
-    if code is None:
-        return f"{meta.module} ({id(meta.function):#x})"
-    return f"{code.co_filename}:{code.co_firstlineno}"
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """The line of code that registered a method."""
+
+    file: str
+    line: int
+    execution: object
+    """What tells one execution of a module from the next: its spec, which a reload renews."""
+
+    @classmethod
+    def of_caller(cls) -> _Site:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__") in _OWN_MODULES:
+            frame = frame.f_back
+        spec = frame.f_globals.get("__spec__")
+        return cls(frame.f_code.co_filename, frame.f_lineno, spec)
+
+    def replaces(self, earlier: _Site) -> bool:
+        if (self.file, self.line) == (earlier.file, earlier.line):
+            return True
+        if self.execution is None and earlier.execution is None:
+            # A notebook or prompt, where every cell has a file name of its own.
+            return self.file != earlier.file
+        same_module = _module_name(self.execution) == _module_name(earlier.execution)
+        return same_module and self.execution is not earlier.execution
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
 
 
-registry = Registry()
+_OWN_MODULES = ("maxslices.method", "maxslices.registry")
+
+
+def _module_name(spec: object) -> object:
+    return getattr(spec, "name", None)
+
+
+def _import_packages(group: str) -> list[str]:
+    """Import the packages of an entry point group; return why any were left out."""
+    import importlib.metadata
+
+    left_out = []
+    for entry_point in importlib.metadata.entry_points(group=group):
+        try:
+            entry_point.load()
+        except Exception as error:  # noqa: BLE001 - whatever a package raises when it is imported
+            package = entry_point.dist.name if entry_point.dist else entry_point.value
+            left_out.append(
+                f"the methods of {package} are left out, because importing "
+                f"{entry_point.value} failed: {type(error).__name__}: {error}"
+            )
+    return left_out
+
+
+registry = Registry(ENTRY_POINT_GROUP)
 """The registry that the decorator and pipelines use unless told otherwise."""
-registry._entry_points_loaded = False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
+from decimal import Decimal
 
 from .errors import UsageError
 
@@ -19,6 +19,7 @@ _FACTORS = {
     "TIB": 2**40,
 }
 _PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]+)\s*")
+_LARGEST_BYTES = 2**62
 
 
 def parse_bytes(text: str | int) -> int:
@@ -27,13 +28,14 @@ def parse_bytes(text: str | int) -> int:
     Parameters
     ----------
     text : str or int
-        A positive number with a unit (B, kB, MB, GB, TB or KiB, MiB, GiB, TiB); decimal
-        units are powers of 1000, binary ones of 1024. An `int` is taken as bytes.
+        A positive number with a unit (B, kB, MB, GB, TB or KiB, MiB, GiB, TiB, in upper or
+        lower case); decimal units are powers of 1000, binary ones of 1024. An `int` is
+        taken as bytes. Fractions of a byte are dropped.
 
     Returns
     -------
     int
-        Bytes, at least 1.
+        Bytes, at least 1 and at most ``2**62``.
 
     Raises
     ------
@@ -41,29 +43,34 @@ def parse_bytes(text: str | int) -> int:
         If there is no unit, an unknown one, or no positive number.
     """
     if isinstance(text, int) and not isinstance(text, bool):
-        value = float(text)
-        size = text
+        number, factor = Decimal(text), 1
     else:
         match = _PATTERN.fullmatch(str(text))
         if match is None:
-            hint = f"; did you mean {text}GB?" if re.fullmatch(r"\s*\d+\s*", str(text)) else ""
+            hint = f"; did you mean {text}GB?" if re.fullmatch(r"[0-9]+", str(text)) else ""
             raise UsageError(
                 f"{str(text)!r} is not an amount of memory: write a number with a unit, "
                 f"for example 16GB or 512MiB{hint}"
             )
-        factor = _FACTORS.get(match[2].upper())
-        if factor is None:
+        unit = match[2].upper()
+        if unit not in _FACTORS:
+            hint = f"; did you mean {match[1]}{unit}B?" if f"{unit}B" in _FACTORS else ""
             raise UsageError(
-                f"{match[2]!r} in {str(text)!r} is not a unit of memory: use B, KB, MB, GB, TB "
-                "(powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024)"
+                f"{match[2]!r} in {text!r} is not a unit of memory: use B, kB, MB, GB, TB "
+                f"(powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024){hint}"
             )
-        value = float(match[1]) * factor
-        if not math.isfinite(value):
-            raise UsageError(f"{text!r} is not a finite amount of memory")
-        size = int(value)
-    if size < 1:
-        raise UsageError(f"an amount of memory must be positive, not {text!r}")
-    return size
+        # float() first: it takes any exponent, where a Decimal of 1e999999999 cannot be an int.
+        approximate, factor = float(match[1]), _FACTORS[unit]
+        number = Decimal(match[1]) if 1e-20 < approximate < 1e20 else Decimal(approximate)
+    if number * factor > _LARGEST_BYTES:
+        raise UsageError(f"{_shown(text)} is more memory than any machine has")
+    if number * factor < 1:
+        raise UsageError(f"an amount of memory must be at least one byte, not {_shown(text)}")
+    return int(number * factor)
+
+
+def _shown(text: str | int) -> str:
+    return repr(text) if isinstance(text, str) else f"{Decimal(text):.3g} bytes"
 
 
 def format_bytes(n_bytes: int | None) -> str:
@@ -73,12 +80,9 @@ def format_bytes(n_bytes: int | None) -> str:
     """
     if n_bytes is None:
         return "-"
-    value = float(n_bytes)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(value) < 999.5 or unit == "TB":
-            break
+    value, units = float(n_bytes), ["B", "kB", "MB", "GB", "TB"]
+    while abs(value) >= 999.5 and len(units) > 1:
         value /= 1000
-    if unit == "B":
-        return f"{int(value)} B"
-    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{value:.{digits}f} {unit}"
+        del units[0]
+    whole = units[0] == "B" or abs(value) >= 99.95
+    return f"{value:.{0 if whole else 1 if abs(value) >= 9.995 else 2}f} {units[0]}"
