@@ -1,0 +1,278 @@
+"""The wavelet and Fourier filter for stripes, as two matrix products.
+
+The filter of Münch takes wavelet transforms of a sinogram, and out of every band of
+vertical details the low frequencies along the angles. What it takes out depends linearly on
+the sinogram, and along angles and detector apart: level j takes low-pass filters of both
+directions j - 1 times, then the low-pass of the angles and the high-pass of the detector.
+Bands with high-pass angles are never changed, so they need not be computed.
+
+Along the angles, low-pass filters and the few lowest frequencies together are one small
+matrix for all levels, `Tables.gather`; so is the way back, `Tables.spread`. Between the two
+products a sinogram is some 200 rows, and the transforms along the detector are cheap.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pywt
+from numpy.typing import NDArray
+
+from maxslices import Ledger
+
+from .namespaces import array_namespace
+
+NEGLIGIBLE = 5.8
+"""Standard deviations after which a Gaussian is below the resolution of float32."""
+
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What the filter needs beside the data; arrays of the host, or of the device."""
+
+    gather: Any
+    """(rows, angles) float32: low frequencies of the low-pass bands of all levels."""
+    spread: Any
+    """(angles, rows) float32: the way back."""
+    counts: tuple[int, ...]
+    """Rows of each level, finest first."""
+    reflected: tuple[Any, ...]
+    """For each level (coefficients, taps): where the detector's analysis filter reads."""
+    windows: tuple[Any, ...]
+    """For each level (pairs of samples, taps / 2): where the synthesis filter reads."""
+    analysis: tuple[Any, Any]
+    """Low-pass and high-pass (taps, 1) float32, in the order of `reflected`."""
+    synthesis: tuple[Any, Any]
+    """Low-pass and high-pass (taps / 2, 2) float32: even and odd samples."""
+    widths: tuple[int, ...]
+    """Length along the detector, before the first level and after each."""
+
+    def on(self, xp: Any) -> Tables:
+        """Return the same tables as arrays of `xp`."""
+        return Tables(
+            xp.asarray(self.gather),
+            xp.asarray(self.spread),
+            self.counts,
+            tuple(map(xp.asarray, self.reflected)),
+            tuple(map(xp.asarray, self.windows)),
+            (xp.asarray(self.analysis[0]), xp.asarray(self.analysis[1])),
+            (xp.asarray(self.synthesis[0]), xp.asarray(self.synthesis[1])),
+            self.widths,
+        )
+
+
+def filter_length(wname: str) -> int:
+    """Return the number of taps of a wavelet.
+
+    Raises
+    ------
+    ValueError
+        If PyWavelets has no discrete wavelet of this name.
+    """
+    if wname not in pywt.wavelist(kind="discrete"):
+        raise ValueError(
+            "wname must be a discrete wavelet of PyWavelets, such as 'haar', 'db5', 'sym16' or "
+            f"'bior4.4', not {wname!r}"
+        )
+    return int(pywt.Wavelet(wname).dec_len)
+
+
+def level_count(n_angles: int, width: int, level: int | None) -> int:
+    """Return the number of levels: as given, or enough for the longer side."""
+    if level is None:
+        return max(1, math.ceil(math.log2(max(n_angles, width))))
+    if level < 1:
+        raise ValueError(f"level must be at least 1, or None for as many as fit, not {level}")
+    return level
+
+
+def lengths(size: int, taps: int, levels: int) -> tuple[int, ...]:
+    """Return the length of a signal and of its coefficients at each level."""
+    sizes = [size]
+    for _ in range(levels):
+        sizes.append((sizes[-1] + taps - 1) // 2)
+    return tuple(sizes)
+
+
+def row_counts(angle_lengths: tuple[int, ...], sigma: float) -> tuple[int, ...]:
+    """Return how many real Fourier components of each level's angles are damped."""
+    reach = math.ceil(NEGLIGIBLE * sigma)
+    return tuple(min(n, 2 * min(n // 2, reach) + 1) for n in angle_lengths[1:])
+
+
+def make_tables(n_angles: int, width: int, sigma: float, wname: str, levels: int) -> Tables:
+    """Compute the tables for sinograms of (n_angles, width), on the host."""
+    taps = filter_length(wname)
+    wavelet = pywt.Wavelet(wname)
+    low, high = np.array(wavelet.dec_lo), np.array(wavelet.dec_hi)
+    back_low, back_high = np.array(wavelet.rec_lo), np.array(wavelet.rec_hi)
+    angles, widths = lengths(n_angles, taps, levels), lengths(width, taps, levels)
+    counts = row_counts(angles, sigma)
+    gather: Float64 = np.empty((angles[-1], 0))
+    spread: Float64 = np.empty((angles[-1], 0))
+    for size, length, count in zip(angles[-2::-1], angles[:0:-1], counts[::-1], strict=True):
+        waves, weights = _low_frequencies(length, count, sigma)
+        gather = _adjoint_of_analysis(np.hstack([waves, gather]), low, size)
+        spread = _synthesis(np.hstack([waves * weights, spread]), back_low, size)
+    return Tables(
+        np.ascontiguousarray(gather.T, dtype=np.float32),
+        spread.astype(np.float32),
+        counts,
+        tuple(_reflected(n, taps) for n in widths[:-1]),
+        tuple(np.arange(n - taps // 2 + 1)[:, None] + np.arange(taps // 2) for n in widths[1:]),
+        (low.astype(np.float32)[:, None], high.astype(np.float32)[:, None]),
+        (_even_and_odd(back_low), _even_and_odd(back_high)),
+        widths,
+    )
+
+
+cached_tables = lru_cache(maxsize=4)(make_tables)
+"""`make_tables` that remembers: on a GPU a block can take less time than its tables."""
+
+
+def _low_frequencies(length: int, count: int, sigma: float) -> tuple[Float64, Float64]:
+    """Return cosines and sines as columns, and what a Gaussian low-pass makes of them."""
+    frequency = (np.arange(count) + 1) // 2
+    phase = 2 * np.pi / length * np.outer(np.arange(length), frequency)
+    is_cosine = np.arange(count) % 2 == 1
+    is_cosine[0] = True
+    waves = np.where(is_cosine, np.cos(phase), np.sin(phase))
+    once = (frequency == 0) | (2 * frequency == length)
+    weights = np.where(once, 1.0, 2.0) / length * np.exp(-(frequency**2) / (2 * sigma**2))
+    return waves, weights
+
+
+def _reflected(size: int, taps: int) -> NDArray[np.int64]:
+    """Return where the coefficients of `size` samples read, tap by tap.
+
+    Beyond its ends the signal is mirrored, the last sample twice.
+    """
+    place = 2 * np.arange((size + taps - 1) // 2)[:, None] + 1 - np.arange(taps)
+    place %= 2 * size
+    return np.where(place < size, place, 2 * size - 1 - place)
+
+
+def _adjoint_of_analysis(columns: Float64, low: Float64, size: int) -> Float64:
+    """Apply the transpose of the low-pass analysis of `size` samples to each column."""
+    taps, n = len(low), len(columns)
+    before = taps - 2
+    wide = np.zeros((2 * n + before, columns.shape[1]))
+    for tap, factor in enumerate(low):
+        first = before + 1 - tap
+        wide[first : first + 2 * n : 2] += factor * columns
+    samples = wide[before : before + size].copy()
+    outside = np.r_[0:before, before + size : len(wide)]
+    place = (outside - before) % (2 * size)
+    place = np.where(place < size, place, 2 * size - 1 - place)
+    for inside, row in zip(place, outside, strict=True):
+        samples[inside] += wide[row]
+    return samples
+
+
+def _synthesis(columns: Float64, low: Float64, size: int) -> Float64:
+    """Return the first `size` samples of the low-pass synthesis of each column."""
+    taps, n = len(low), len(columns)
+    wide = np.zeros((2 * n + taps - 2, columns.shape[1]))
+    for tap, factor in enumerate(low):
+        wide[tap : tap + 2 * n : 2] += factor * columns
+    return wide[taps - 2 : taps - 2 + size]
+
+
+def _even_and_odd(synthesis_filter: Float64) -> NDArray[np.float32]:
+    """Return (taps / 2, 2): the taps that make even samples, and those that make odd ones."""
+    return synthesis_filter[::-1].reshape(-1, 2)[:, ::-1].astype(np.float32)
+
+
+def stripes_into(block: Any, tables: Tables) -> None:
+    """Replace sinograms by the stripes in them.
+
+    Parameters
+    ----------
+    block : array, float32, shape (angles, slices, detector), C-contiguous
+        Overwritten by what the filter takes out.
+    tables : Tables
+        On the same device.
+    """
+    xp = array_namespace(block)
+    n_angles, n_slices, width = block.shape
+    flat = block.reshape(n_angles, n_slices * width)
+    rows = xp.empty((len(tables.gather), n_slices * width), dtype=xp.float32)
+    xp.matmul(tables.gather, flat, out=rows)
+    rows = rows.reshape(-1, n_slices, width)
+    details = []
+    for place, count in zip(tables.reflected, tables.counts, strict=True):
+        read = xp.take(rows, place, axis=-1)
+        details.append(_products(read[:count], tables.analysis[1])[..., 0])
+        rows = _products(read[count:], tables.analysis[0])[..., 0]
+        del read
+    for place, size in zip(tables.windows[::-1], tables.widths[-2::-1], strict=True):
+        detail = details.pop()
+        finer = xp.empty((len(detail) + len(rows), n_slices, size), dtype=xp.float32)
+        _synthesize(detail, place, tables.synthesis[1], finer[: len(detail)])
+        _synthesize(rows, place, tables.synthesis[0], finer[len(detail) :])
+        rows = finer
+        del detail, finer
+    xp.matmul(tables.spread, rows.reshape(-1, n_slices * width), out=flat)
+
+
+def _products(read: Any, taps: Any) -> Any:
+    """Return the product of the last axis with the columns of `taps`."""
+    xp = array_namespace(read)
+    return xp.matmul(read.reshape(-1, len(taps)), taps).reshape(*read.shape[:-1], taps.shape[1])
+
+
+def _synthesize(coefficients: Any, place: Any, taps: Any, out: Any) -> None:
+    """Write the samples that coefficients of one kind stand for."""
+    if len(coefficients) == 0:
+        return
+    xp = array_namespace(coefficients)
+    pairs = _products(xp.take(coefficients, place, axis=-1), taps)
+    out[...] = pairs.reshape(*out.shape[:-1], -1)[..., : out.shape[-1]]
+
+
+def account(
+    m: Ledger,
+    n_angles: int,
+    n_slices: int,
+    width: int,
+    sigma: float,
+    wname: str,
+    levels: int,
+) -> None:
+    """Enter the tables, and what `stripes_into` allocates for `n_slices` sinograms."""
+    taps = filter_length(wname)
+    widths = lengths(width, taps, levels)
+    counts = row_counts(lengths(n_angles, taps, levels), sigma)
+    n_rows = sum(counts)
+    m.alloc((2, n_rows, n_angles), "float32")
+    for size in widths[1:]:
+        m.alloc((size, taps), "int64")
+        m.alloc((size - taps // 2 + 1, taps // 2), "int64")
+    for _ in range(4):
+        m.alloc(taps, "float32")
+    m.alloc((n_angles, n_slices, width), "float32")
+    rows = m.alloc((n_rows, n_slices, width), "float32")
+    details = []
+    for size, count in zip(widths[1:], counts, strict=True):
+        read = m.alloc((n_rows, n_slices, size, taps), "float32")
+        details.append(m.alloc((count, n_slices, size), "float32"))
+        n_rows -= count
+        coarser = m.alloc((n_rows, n_slices, size), "float32")
+        m.free(rows, read)
+        rows = coarser
+    for size, finer_size, count in zip(widths[:0:-1], widths[-2::-1], counts[::-1], strict=True):
+        n_rows += count
+        finer = m.alloc((n_rows, n_slices, finer_size), "float32")
+        for n in (count, n_rows - count):
+            n_pairs = size - taps // 2 + 1
+            read = m.alloc((n, n_slices, n_pairs, taps // 2), "float32")
+            pairs = m.alloc((n, n_slices, n_pairs, 2), "float32")
+            m.free(read, pairs)
+        m.free(rows, details.pop())
+        rows = finer

@@ -1,0 +1,394 @@
+"""Removal of stripes from sinograms, which would be rings in the reconstruction."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import scipy.fft
+
+from maxslices import Ledger, from_ledger, method
+
+from ._stripe_wavelet import (
+    account,
+    cached_tables,
+    filter_length,
+    level_count,
+    make_tables,
+    stripes_into,
+)
+from .namespaces import array_namespace, on_gpu, scipy_module
+
+SORT_CHUNK = {"cuda": 2**23, "cpu": 2**16}
+"""Pixels sorted at one time, in whole sinograms and at least one."""
+
+FOURIER_ROWS = 32
+"""Profiles transformed at one time, fewer only in memory that is there anyway: cuFFT may round
+otherwise for another number of rows."""
+
+WAVELET_CHUNK = {"cuda": 2**25, "cpu": 1}
+"""Pixels filtered at one time, in whole sinograms and at least one."""
+
+OBJECT_BYTES = {"cuda": 0, "cpu": 6 * 1024}
+"""Headers of arrays and other objects, which count where Python's memory is the data's."""
+
+SIGN = 0x80000000
+"""The sign bit of a float32."""
+
+
+def _require_dtype(data: Any, name: str) -> None:
+    if data.dtype not in (np.float32, np.uint16):
+        raise ValueError(f"{name} takes data of float32 or uint16, not {data.dtype}")
+
+
+def _chunk_slices(pixels: int, shape: tuple[int, ...]) -> int:
+    """Return how many sinograms have at most `pixels` pixels, at least one."""
+    return max(1, pixels // (shape[0] * shape[2]))
+
+
+@from_ledger
+def _sorting_needs(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any], size: int) -> None:
+    n_angles, n, width = shape
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+    m.alloc_bytes(OBJECT_BYTES[m.device])
+    if size == 1:
+        return
+    columns = min(n, _chunk_slices(SORT_CHUNK[m.device], shape)) * width
+    chunk = columns * n_angles
+    bits = chunk * 4 if dtype.kind == "f" else 0
+    values = m.alloc(chunk, dtype)
+    m.free(m.alloc_bytes(bits))
+    packed = m.alloc(chunk, np.uint64)
+    m.free(m.alloc(n_angles, np.uint64), m.alloc(columns, np.uint64))
+    m.free(values)
+    if m.device == "cuda":
+        # Thrust's radix sort: a second buffer, and 1 kB for each tile of 4224 keys.
+        m.free(m.alloc_bytes(chunk * 8 + -(-chunk // 4224) * 1024 + 2**14))
+    values = m.alloc(chunk, dtype)
+    m.free(m.alloc_bytes(bits))
+    medians = m.alloc(chunk, dtype)
+    m.free(values, m.alloc(columns, np.int64), medians, packed)
+
+
+def _to_order(values: Any) -> Any:
+    """Change float32 values into uint32 of the same order, in place; return these."""
+    xp = array_namespace(values)
+    values += 0.0  # Zeros of both signs are equal.
+    signed = values.view(xp.int32)
+    _flip_negative(signed)
+    order = values.view(xp.uint32)
+    order ^= SIGN
+    return order
+
+
+def _from_order(order: Any) -> Any:
+    """Undo `_to_order`."""
+    xp = array_namespace(order)
+    order ^= SIGN
+    _flip_negative(order.view(xp.int32))
+    return order.view(xp.float32)
+
+
+def _flip_negative(signed: Any) -> None:
+    """Flip all bits but the sign of negative numbers."""
+    mask = signed >> 31
+    mask &= SIGN - 1
+    signed ^= mask
+
+
+def _sort_columns(chunk: Any) -> tuple[Any, Any]:
+    """Sort the columns of sinograms, equal values in the order of their rows.
+
+    Value and row are one number, so that one sort of numbers does for both. On a GPU the
+    column comes first in it: one radix sort then sorts all columns.
+
+    Parameters
+    ----------
+    chunk : array, float32 or uint16, shape (angles, slices, columns)
+
+    Returns
+    -------
+    (array, array)
+        The sorted values and, as int64, their rows; both of shape (slices, columns, angles).
+    """
+    xp = array_namespace(chunk)
+    n_angles, n_slices, width = chunk.shape
+    is_float = chunk.dtype.kind == "f"
+    row_bits = max(1, (n_angles - 1).bit_length())
+    values = xp.empty((n_slices, width, n_angles), dtype=chunk.dtype)
+    values[...] = chunk.transpose(1, 2, 0)
+    packed = xp.empty(values.shape, dtype=xp.uint64)
+    packed[...] = _to_order(values) if is_float else values
+    del values
+    packed <<= row_bits
+    packed |= xp.arange(n_angles, dtype=xp.uint64)
+    if on_gpu(chunk):
+        columns = xp.arange(n_slices * width, dtype=xp.uint64)
+        columns <<= 32 + row_bits
+        packed |= columns.reshape(n_slices, width, 1)
+        packed.reshape(-1).sort()
+    else:
+        packed.sort(axis=-1)
+    values = xp.empty(packed.shape, dtype=xp.uint32 if is_float else xp.uint16)
+    xp.right_shift(packed, row_bits, out=values, casting="same_kind")
+    packed &= (1 << row_bits) - 1
+    return _from_order(values) if is_float else values, packed.view(xp.int64)
+
+
+@method("sinogram", calc_max_slices=_sorting_needs)
+def remove_stripe_based_sorting(data: Any, size: int = 11, dim: Literal[1, 2] = 1) -> Any:
+    """Remove stripes by sorting every column, a median across the columns, and sorting back.
+
+    Algorithm 3 of Vo et al. 2018, good for partial stripes.
+
+    Parameters
+    ----------
+    data : array, float32 or uint16, shape (angles, detector_y, detector_x)
+        Sinograms.
+    size : int
+        Width of the median filter in pixels; 1 changes nothing.
+    dim : {1, 2}
+        1: the filter is a line across the columns. 2: a square, along the sorted values too.
+
+    Returns
+    -------
+    array, dtype and shape as `data`
+
+    Raises
+    ------
+    ValueError
+        If `size` is below 1, `dim` neither 1 nor 2, or the dtype another.
+
+    References
+    ----------
+    N. T. Vo, R. C. Atwood, M. Drakopoulos, Opt. Express 26, 28396 (2018).
+    """
+    _require_dtype(data, "remove_stripe_based_sorting")
+    if size < 1:
+        raise ValueError(f"size must be at least 1 pixel, not {size}")
+    if dim not in (1, 2):
+        raise ValueError(f"dim must be 1 or 2, not {dim!r}")
+    xp, ndimage = array_namespace(data), scipy_module(data, "ndimage")
+    if size == 1:
+        return data.copy()
+    _, n, width = data.shape
+    result = xp.empty(data.shape, dtype=data.dtype)
+    flat = result.reshape(-1)
+    window = (1, size, size if dim == 2 else 1)
+    step = _chunk_slices(SORT_CHUNK["cuda" if on_gpu(data) else "cpu"], data.shape)
+    for start in range(0, n, step):
+        stop = min(start + step, n)
+        values, place = _sort_columns(data[:, start:stop])
+        medians = xp.empty(values.shape, dtype=data.dtype)
+        ndimage.median_filter(values, size=window, output=medians)
+        del values
+        place *= n * width
+        place += xp.arange(start * width, stop * width).reshape(stop - start, width, 1)
+        flat[place] = medians
+        del place, medians
+    return result
+
+
+@lru_cache(maxsize=64)
+def _ti_work(n: int, width: int, device: Literal["cuda", "cpu"]) -> Ledger:
+    """Return the account of the correction's computation, the data apart."""
+    even = width + width % 2
+    with Ledger(device) as m:
+        m.alloc((n, width), "float64")
+        m.alloc((n, width), "float32")
+        m.alloc(even // 2 + 1, "float64")
+        m.fft((FOURIER_ROWS, even), "float64", (1,), "r2c")
+        m.fft((FOURIER_ROWS, even), "float64", (1,), "c2r")
+        m.alloc((FOURIER_ROWS, even), "float64")
+        m.alloc((FOURIER_ROWS, even // 2 + 1), "complex128")
+    return m
+
+
+@from_ledger
+def _ti_needs(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
+    m.alloc(shape, dtype)
+    m.alloc_bytes(OBJECT_BYTES[m.device])
+    work = _ti_work(shape[1], shape[2], m.device)
+    kept = m.alloc_bytes(work.kept_bytes)
+    m.free(m.alloc_bytes(work.peak_bytes - work.kept_bytes))
+    m.kept_bytes += kept.n_bytes
+    m.alloc(shape[1:], np.float32)
+    m.alloc(shape, np.float32)
+
+
+def _ti_response(width: int, beta: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the spectrum of the low-pass kernel less that of the identity.
+
+    The kernel is ``beta * r ** abs(k)`` with ``r = (1 - beta) / (1 + beta)``: it solves
+    u - c u'' = v with c = (1 - beta^2) / (4 beta^2).
+    """
+    distance = np.abs(np.fft.fftfreq(width, 1 / width))
+    kernel = beta * ((1 - beta) / (1 + beta)) ** distance
+    kernel[0] -= 1
+    return np.ascontiguousarray(scipy.fft.rfft(kernel).real)
+
+
+@method("sinogram", calc_max_slices=_ti_needs, output_dtype="float32")
+def remove_stripe_ti(data: Any, beta: float = 0.1) -> Any:
+    """Remove stripes by a smooth mean over the angles (Titarenko et al. 2010).
+
+    To every row of a sinogram is added what makes the mean of all rows smooth, in the
+    variant of TomoCuPy: the mean less its first value is convolved, around the ends, with a
+    two-sided exponential.
+
+    Parameters
+    ----------
+    data : array, float32 or uint16, shape (angles, detector_y, detector_x)
+        Sinograms.
+    beta : float
+        Over 0 up to 1. Lower is stronger: the kernel reaches about ``1 / (2 beta)`` pixels.
+
+    Returns
+    -------
+    array, float32, shape as `data`
+
+    Raises
+    ------
+    ValueError
+        If `beta` is out of its range, or the dtype another.
+
+    Notes
+    -----
+    An odd number of columns is continued by one more, as in httomolibgpu. Means and
+    convolution are computed in double precision.
+
+    References
+    ----------
+    S. Titarenko, P. J. Withers, A. Yagola, Appl. Math. Lett. 23, 1489 (2010).
+    """
+    _require_dtype(data, "remove_stripe_ti")
+    if not 0 < beta <= 1:
+        raise ValueError(f"beta must be over 0 and at most 1, not {beta!r}")
+    xp, fft = array_namespace(data), scipy_module(data, "fft")
+    _, n, width = data.shape
+    even = width + width % 2
+    profile = xp.mean(data, axis=0, dtype=xp.float64)
+    correction = xp.empty((n, width), dtype=xp.float32)
+    response = xp.asarray(_ti_response(even, beta))
+    for start in range(0, n, FOURIER_ROWS):
+        stop = min(start + FOURIER_ROWS, n)
+        rows = xp.zeros((FOURIER_ROWS, even), dtype=xp.float64)
+        used = rows[: stop - start]
+        used[:, :width] = profile[start:stop]
+        used[:, width:] = profile[start:stop, -1:]
+        used -= profile[start:stop, :1]
+        spectrum = fft.rfft(rows)
+        del rows, used
+        spectrum *= response
+        filtered = fft.irfft(spectrum, n=even, overwrite_x=True)
+        correction[start:stop] = filtered[: stop - start, :width]
+        del spectrum, filtered
+    del profile, response
+    result = xp.empty(data.shape, dtype=xp.float32)
+    if on_gpu(data):
+        xp.add(data, correction, out=result)
+    else:  # In this order NumPy needs no buffers, and a row stays in the cache.
+        for row, corrected in zip(data, result, strict=True):
+            corrected[...] = row
+            corrected += correction
+    return result
+
+
+@lru_cache(maxsize=64)
+def _fw_work(
+    n_angles: int,
+    n_slices: int,
+    width: int,
+    sigma: float,
+    wname: str,
+    levels: int,
+    device: Literal["cuda", "cpu"],
+) -> int:
+    with Ledger(device) as m:
+        account(m, n_angles, n_slices, width, sigma, wname, levels)
+    return m.peak_bytes
+
+
+@from_ledger
+def _fw_needs(
+    m: Ledger,
+    shape: tuple[int, int, int],
+    dtype: np.dtype[Any],
+    sigma: float,
+    wname: str,
+    level: int | None,
+) -> None:
+    n_angles, _, width = shape
+    m.alloc(shape, dtype)
+    m.alloc(shape, np.float32)
+    m.alloc_bytes(OBJECT_BYTES[m.device])
+    if m.device == "cpu":  # A buffer of NumPy's, and the tables' and levels' objects.
+        m.alloc_bytes(4 * min(n_angles * width, 8192) + 2048)
+    n_slices = _chunk_slices(WAVELET_CHUNK[m.device], shape)
+    levels = level_count(n_angles, width, level)
+    m.alloc_bytes(_fw_work(n_angles, n_slices, width, sigma, wname, levels, m.device))
+
+
+@method("sinogram", calc_max_slices=_fw_needs, output_dtype="float32")
+def remove_stripe_fw(
+    data: Any, sigma: float = 2, wname: str = "db5", level: int | None = None
+) -> Any:
+    """Remove stripes by wavelets along the detector and Fourier filters along the angles.
+
+    Of the wavelet coefficients with details along the detector alone, at each level, the
+    frequencies f along the angles are multiplied by ``1 - exp(-f^2 / (2 sigma^2))`` (Münch
+    et al. 2009).
+
+    Parameters
+    ----------
+    data : array, float32 or uint16, shape (angles, detector_y, detector_x)
+        Sinograms.
+    sigma : float
+        Width of the damped frequencies, in periods over the coefficients of a level.
+    wname : str
+        Discrete wavelet of PyWavelets, such as "db5", "haar", "sym5", "sym16", "bior4.4".
+    level : int, optional
+        Number of levels; by default the logarithm to base 2, rounded up, of the longer
+        side of the sinogram.
+
+    Returns
+    -------
+    array, float32, shape as `data`
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of its range, or the dtype another.
+
+    Notes
+    -----
+    As in the paper, signals are mirrored at their ends, nothing is padded, and frequency 0 is
+    taken out altogether. httomolibgpu pads the angles with zeros, and for coefficients of an
+    even number takes frequencies half a step off.
+
+    References
+    ----------
+    B. Münch, P. Trtik, F. Marone, M. Stampanoni, Opt. Express 17, 8567 (2009).
+    """
+    _require_dtype(data, "remove_stripe_fw")
+    if not sigma > 0:
+        raise ValueError(f"sigma must be positive, not {sigma!r}")
+    filter_length(wname)
+    xp = array_namespace(data)
+    n_angles, n, width = data.shape
+    levels = level_count(n_angles, width, level)
+    arguments = (n_angles, width, float(sigma), wname, levels)
+    tables = cached_tables(*arguments).on(xp) if on_gpu(data) else make_tables(*arguments)
+    result = xp.empty(data.shape, dtype=xp.float32)
+    step = _chunk_slices(WAVELET_CHUNK["cuda" if on_gpu(data) else "cpu"], data.shape)
+    # Always the same number of sinograms: for another, a library may sum in another order.
+    block = xp.zeros((n_angles, step, width), dtype=xp.float32)
+    for start in range(0, n, step):
+        stop = min(start + step, n)
+        used = block[:, : stop - start]
+        used[...] = data[:, start:stop]
+        stripes_into(block, tables)
+        xp.subtract(data[:, start:stop], used, out=result[:, start:stop])
+    return result

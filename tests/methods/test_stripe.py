@@ -1,0 +1,215 @@
+"""Stripe removal against algotom, dense linear algebra and plain PyWavelets."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import pywt
+from algotom.prep import removal
+from scipy import ndimage
+
+from maxslices_methods import _stripe_wavelet as wavelet
+from maxslices_methods.stripe import remove_stripe_based_sorting, remove_stripe_fw, remove_stripe_ti
+
+
+def sinograms(shape, dtype="float32", seed=3):
+    """Return noise of both signs with a few stripes; uint16 has many equal values."""
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=shape) + 3 * (rng.random(shape[2]) > 0.9)
+    return rng.integers(0, 50, shape).astype(dtype) if dtype == "uint16" else values.astype(dtype)
+
+
+# Sorting
+
+
+@pytest.mark.parametrize("shape", [(64, 3, 50), (61, 2, 67), (128, 2, 33), (2, 2, 40)])
+@pytest.mark.parametrize(("size", "dim"), [(11, 1), (3, 1), (5, 2), (2, 1), (4, 2), (1, 1)])
+def test_sorting_is_that_of_algotom(shape, size, dim):
+    data = sinograms(shape)
+    got = remove_stripe_based_sorting(data, size=size, dim=dim)
+    for j in range(shape[1]):
+        expected = removal.remove_stripe_based_sorting(data[:, j], size=size, dim=dim)
+        np.testing.assert_array_equal(got[:, j], expected)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float32"])
+def test_equal_values_keep_the_order_of_their_rows(dtype):
+    data = sinograms((70, 2, 31), "uint16").astype(dtype)
+    if dtype == "float32":
+        data -= 25
+        data[::3][data[::3] == 0] = -0.0
+    got = remove_stripe_based_sorting(data, size=5)
+    assert got.dtype == dtype
+    for j in range(2):
+        order = np.argsort(data[:, j], axis=0, kind="stable")
+        medians = ndimage.median_filter(np.take_along_axis(data[:, j], order, 0), size=(1, 5))
+        expected = np.empty_like(medians)
+        np.put_along_axis(expected, order, medians, 0)
+        np.testing.assert_array_equal(got[:, j], expected)
+
+
+def test_one_angle_is_filtered_across_columns():
+    data = sinograms((1, 4, 30))
+    got = remove_stripe_based_sorting(data, size=3)
+    np.testing.assert_array_equal(got[0], ndimage.median_filter(data[0], size=(1, 3)))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [({"size": 0}, "at least 1 pixel, not 0"), ({"dim": 3}, "dim must be 1 or 2, not 3")],
+)
+def test_sorting_refuses_wrong_values(parameters, words):
+    with pytest.raises(ValueError, match=words):
+        remove_stripe_based_sorting(sinograms((4, 2, 8)), **parameters)
+
+
+# Titarenko
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint16"])
+@pytest.mark.parametrize("beta", [0.1, 0.02, 0.7, 1.0])
+@pytest.mark.parametrize("width", [50, 67, 1])
+def test_ti_is_a_dense_product_with_the_kernel(width, beta, dtype):
+    data = sinograms((40, 35, width), dtype)
+    profile = data.mean(axis=0, dtype=float)
+    if width % 2:
+        profile = np.pad(profile, ((0, 0), (0, 1)), mode="edge")
+    even = profile.shape[1]
+    apart = np.abs(np.arange(even)[:, None] - np.arange(even))
+    apart = np.minimum(apart, even - apart)
+    kernel = beta * ((1 - beta) / (1 + beta)) ** apart - np.eye(even)
+    expected = data + ((profile - profile[:, :1]) @ kernel)[:, :width]
+    got = remove_stripe_ti(data, beta=beta)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6 * np.abs(data).max())
+
+
+def test_ti_makes_the_mean_solve_the_regularised_equation():
+    beta, width = 0.2, 200
+    data = sinograms((30, 2, width))
+    means = data.mean(axis=0, dtype=float)
+    neighbours = np.roll(np.eye(width), 1, 0) + np.roll(np.eye(width), -1, 0)
+    strength = (1 - beta**2) / (4 * beta**2)
+    system = np.eye(width) - strength * (neighbours - 2 * np.eye(width))
+    smooth = np.linalg.solve(system, means.T).T
+    got = remove_stripe_ti(data, beta=beta).mean(axis=0, dtype=float)
+    np.testing.assert_allclose(got, smooth, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("beta", [0, -0.1, 1.5, float("nan")])
+def test_ti_refuses_a_beta_out_of_range(beta):
+    with pytest.raises(ValueError, match="beta must be over 0 and at most 1"):
+        remove_stripe_ti(sinograms((4, 2, 8)), beta=beta)
+
+
+# Wavelets and Fourier transform
+
+
+def muench(sinogram, sigma=2.0, wname="db5", level=None):
+    """Munch 2009, with the transforms of PyWavelets and NumPy in double precision."""
+    approximation, bands = sinogram.astype(float), []
+    for _ in range(level or math.ceil(math.log2(max(sinogram.shape)))):
+        approximation, details = pywt.dwt2(approximation, wname, mode="symmetric")
+        bands.append(details)
+    for horizontal, vertical, diagonal in bands[::-1]:
+        n = len(vertical)
+        frequency = np.fft.ifftshift(np.arange(n) - n // 2)
+        damping = 1 - np.exp(-(frequency**2) / (2 * sigma**2))
+        spectrum = np.fft.fft(vertical, axis=0) * damping[:, None]
+        damped = np.fft.ifft(spectrum, axis=0).real
+        approximation = approximation[: len(vertical), : vertical.shape[1]]
+        approximation = pywt.idwt2((approximation, (horizontal, damped, diagonal)), wname)
+    return approximation[: sinogram.shape[0], : sinogram.shape[1]]
+
+
+@pytest.mark.parametrize("shape", [(64, 2, 50), (61, 2, 67), (33, 1, 128), (90, 1, 7), (5, 1, 40)])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"sigma": 0.5, "level": 1},
+        {"wname": "haar", "level": 3},
+        {"wname": "sym16", "sigma": 4.5},
+        {"wname": "bior4.4"},
+        {"wname": "bior1.3", "sigma": 30, "level": 4},
+    ],
+)
+def test_fw_is_the_filter_of_muench(shape, parameters):
+    data = sinograms(shape) + 5
+    got = remove_stripe_fw(data, **parameters)
+    assert got.dtype == np.float32
+    for j in range(shape[1]):
+        expected = muench(data[:, j], **parameters)
+        np.testing.assert_allclose(got[:, j], expected, rtol=0, atol=3e-6 * np.abs(data).max())
+
+
+def test_fw_takes_counts():
+    data = sinograms((50, 2, 40), "uint16")
+    expected = muench(data[:, 1])
+    np.testing.assert_allclose(remove_stripe_fw(data)[:, 1], expected, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("wname", ["haar", "db2", "sym16", "bior4.4", "rbio3.1"])
+@pytest.mark.parametrize("size", [64, 67, 5, 1])
+def test_matrices_of_one_level_are_the_transforms_of_pywavelets(wname, size):
+    low = np.array(pywt.Wavelet(wname).dec_lo)
+    back = np.array(pywt.Wavelet(wname).rec_lo)
+    analysis = pywt.dwt(np.eye(size), wname, mode="symmetric", axis=0)[0]
+    adjoint = wavelet._adjoint_of_analysis(np.eye(len(analysis)), low, size)
+    np.testing.assert_allclose(adjoint, analysis.T, rtol=0, atol=1e-12)
+    synthesis = pywt.idwt(np.eye(len(analysis)), None, wname, axis=0)[:size]
+    ours = wavelet._synthesis(np.eye(len(analysis)), back, size)
+    np.testing.assert_allclose(ours, synthesis, rtol=0, atol=1e-12)
+
+
+def test_fw_removes_a_stripe_and_leaves_the_rest():
+    n = 256
+    angle, x = np.mgrid[:n, :n]
+    clean = np.exp(-(((x - 128 - 60 * np.sin(np.pi * angle / n)) / 20) ** 2)).astype(np.float32)
+    striped = clean.copy()
+    striped[:, 100] += 0.5
+    left = remove_stripe_fw(striped[:, None])[:, 0] - remove_stripe_fw(clean[:, None])[:, 0]
+    assert np.abs(left).max() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"sigma": 0}, "sigma must be positive, not 0"),
+        ({"level": 0}, "level must be at least 1, or None"),
+        ({"wname": "db99"}, "'sym16' or 'bior4.4', not 'db99'"),
+        ({"wname": "morl"}, "must be a discrete wavelet"),
+    ],
+)
+def test_fw_refuses_wrong_values(parameters, words):
+    with pytest.raises(ValueError, match=words):
+        remove_stripe_fw(sinograms((8, 2, 8)), **parameters)
+
+
+# All
+
+METHODS = [remove_stripe_based_sorting, remove_stripe_ti, remove_stripe_fw]
+
+
+@pytest.mark.parametrize("function", METHODS)
+@pytest.mark.parametrize("cut", [1, 9, 32])
+def test_the_result_does_not_depend_on_the_block(function, cut):
+    data = sinograms((51, 67, 46))
+    parts = [function(data[:, i : i + cut]) for i in range(0, 67, cut)]
+    np.testing.assert_array_equal(np.concatenate(parts, axis=1), function(data))
+
+
+@pytest.mark.parametrize("function", METHODS)
+def test_the_input_is_not_modified(function):
+    data = sinograms((30, 4, 40))
+    before = data.copy()
+    function(data)
+    np.testing.assert_array_equal(data, before)
+
+
+@pytest.mark.parametrize("function", METHODS)
+def test_other_dtypes_are_refused(function):
+    with pytest.raises(ValueError, match="float32 or uint16, not float64"):
+        function(np.ones((4, 2, 8)))
