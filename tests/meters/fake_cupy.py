@@ -60,7 +60,8 @@ class Block:
 
     def free(self):
         hooks = list(self.pool._module.get_memory_hooks().values())
-        given = dict(device_id=0, mem_size=self.size, mem_ptr=self.ptr, pmem_id=id(self))
+        ids = {"mem_ptr": self.ptr, "pmem_id": id(self)}
+        given = {"device_id": 0, "mem_size": self.size, **ids}
         for hook in hooks:
             hook.free_preprocess(**given)
         with self.pool._lock:

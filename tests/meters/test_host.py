@@ -1,3 +1,4 @@
+import contextlib
 import subprocess
 import sys
 import threading
@@ -96,7 +97,7 @@ def test_overlapping_measurements_of_two_threads():
 
 
 def test_an_exception_leaves_the_figure():
-    with pytest.raises(KeyError), measure_peak() as peak:
+    with contextlib.suppress(KeyError), measure_peak() as peak:
         ones(3)
         raise KeyError
     assert close(peak.numpy_bytes, 3 * MB)

@@ -87,8 +87,6 @@ class LineTracer:
             self._snapshot = tracemalloc.take_snapshot()
             self._arrays = _arrays_in(frame)
             observe()  # the snapshot's own objects are nobody's peak
-        elif peak > self._highest:
-            self._highest, self.where = peak, self._place
 
     def _describe(self, n_bytes: int) -> str:
         """Return name and shape of the one array of this size; the shape alone of several."""

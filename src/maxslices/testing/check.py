@@ -1,0 +1,365 @@
+"""Holds a method's estimator against the measured peak."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..errors import UsageError
+from ..estimators import choose_model
+from ..ledger import Device
+from ..memory import MemoryModel
+from ..meters import Alive, Place
+from ..method import MethodMeta
+from ..registry import registry
+from .report import check_message
+from .trial import HOST_NOISE_BYTES, Run, Trial
+
+LOWER, UPPER = 0.80, 1.00
+"""Default bounds of estimated slices over slices that were run."""
+WHOLE_SLICES_DECIDE = 50
+"""Below this many slices one slice is much, and fractions of slices are compared: how far the
+peak lies between what the estimator says for one number of slices and the next."""
+_SAME_PEAK = 0.01
+"""Peaks that differ by less are the same."""
+
+Verdict = Literal["ok", "UNDERESTIMATE", "OVERESTIMATE", "NOT SEEN", "KEEPS MEMORY"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """A method's estimate beside what was measured."""
+
+    method: str
+    """Full name."""
+    shape: tuple[int, int, int]
+    """Input that was run: axes (angles, detector_y, detector_x)."""
+    dtype: str
+    """Input dtype."""
+    parameters: Mapping[str, Any]
+    """Parameters that were given."""
+    slice_dim: int
+    """Axis of the slices."""
+    device: Device
+    """Where it ran."""
+    slices: int
+    """Slices that were run."""
+    estimated_slices: int
+    """What the estimator answers when the measured peak is the memory available."""
+    fraction: float
+    """The same with the part of a slice that rounding down takes away."""
+    peak_bytes: int
+    """Measured peak: input, output and what earlier calls left in caches included."""
+    estimated_bytes: int
+    """What the estimator says for this many slices."""
+    lower: float
+    """Least `ratio` allowed."""
+    upper: float
+    """Largest `ratio` allowed."""
+    resolution_bytes: int = 0
+    """What the meter may count too much."""
+    kept_bytes: int = 0
+    """Bytes that each further call leaves behind."""
+    unseen: tuple[str, ...] = ()
+    """Memory that the meters could not attribute."""
+    notes: tuple[str, ...] = ()
+    """What else was noticed."""
+    where: Place | None = None
+    """Line that reached the peak; None unless traced."""
+    alive: tuple[Alive, ...] = field(default=())
+    """What was alive at the peak, largest first; empty unless traced."""
+
+    @property
+    def ratio(self) -> float:
+        """Estimated slices over slices run: above 1, the estimator promises what does not fit.
+
+        Where the cost does not change between the slices run and the answer, they are the
+        same answer, and the ratio is 1.
+        """
+        answer = self.fraction if self.slices < WHOLE_SLICES_DECIDE else self.estimated_slices
+        if answer > self.slices and self.peak_bytes <= self.estimated_bytes + self.resolution_bytes:
+            return 1.0
+        return answer / self.slices
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is wrong, or "ok"."""
+        if self.ratio > self.upper:
+            return "UNDERESTIMATE"
+        if self.unseen:
+            return "NOT SEEN"
+        if self.kept_bytes:
+            return "KEEPS MEMORY"
+        if self.ratio < self.lower:
+            return "OVERESTIMATE"
+        return "ok"
+
+    @property
+    def ok(self) -> bool:
+        """Whether the estimate is within its bounds, and all memory was seen."""
+        return self.verdict == "ok"
+
+    def __str__(self) -> str:
+        return check_message(self)
+
+
+class EstimateError(AssertionError):
+    """An estimator is out of its bounds; `result` has the figures.
+
+    Parameters
+    ----------
+    result : CheckResult
+        Printed as the message.
+    """
+
+    def __init__(self, result: CheckResult) -> None:
+        super().__init__(result)
+        self.result = result
+
+    def __str__(self) -> str:
+        return str(self.result)
+
+
+def check_max_slices(
+    method: Callable[..., Any] | MethodMeta | str,
+    shape: tuple[int, int, int],
+    dtype: DTypeLike,
+    lower: float = LOWER,
+    upper: float = UPPER,
+    device: str = "auto",
+    **parameters: Any,
+) -> CheckResult:
+    """Run a method, and require that its estimator gives about these slices for the peak.
+
+    Parameters
+    ----------
+    method : callable, MethodMeta or str
+        A registered function, its ``.meta``, or its name.
+    shape : (int, int, int)
+        Input, axes (angles, detector_y, detector_x), slices included.
+    dtype : dtype-like
+        Input dtype.
+    lower, upper : float
+        Bounds of estimated slices over slices run.
+    device : str
+        "cpu", "cuda", "cuda:N", or "auto": a GPU if there is one.
+    **parameters
+        Of the method. ``slice_dim`` says along which axis the slices are; by default the
+        first that the pattern allows. Flats, darks and angles are made up if not given.
+
+    Returns
+    -------
+    CheckResult
+        Prints as a table.
+
+    Raises
+    ------
+    EstimateError
+        An `AssertionError`: out of bounds, or memory was used that no meter attributes, or
+        that the method keeps.
+    EstimatorError
+        If the estimator raises, or returns what is not a number of slices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from maxslices import Registry, from_ledger, method
+    >>> from maxslices.testing import check_max_slices
+    >>> @from_ledger
+    ... def needs(m, shape, dtype):
+    ...     m.alloc(shape, dtype)
+    ...     m.alloc(shape, dtype)
+    >>> @method("projection", calc_max_slices=needs, registry=Registry())
+    ... def twice(data):
+    ...     return data * 2
+    >>> result = check_max_slices(twice, (60, 50, 40), "float32", device="cpu")
+    >>> result.slices, result.estimated_slices, result.verdict
+    (60, 60, 'ok')
+    """
+    meta = find_method(method)
+    slice_dim = parameters.get("slice_dim")
+    if slice_dim is None:
+        slice_dim = meta.slice_dims()[0]
+    elif "slice_dim" not in meta.parameters:
+        parameters.pop("slice_dim")
+    result = check_trial(
+        Trial(meta, _shape(shape), np.dtype(dtype), slice_dim, device, parameters), lower, upper
+    )
+    if not result.ok:
+        raise EstimateError(result)
+    return result
+
+
+def find_method(method: Callable[..., Any] | MethodMeta | str) -> MethodMeta:
+    """Return the record of a method given in any way."""
+    if isinstance(method, str):
+        return registry.get(method)
+    meta = method if isinstance(method, MethodMeta) else getattr(method, "meta", None)
+    if not isinstance(meta, MethodMeta):
+        raise UsageError(
+            f"{method!r} is not a registered method: decorate it with maxslices.method, or pass "
+            "what registry.register returned"
+        )
+    return meta
+
+
+def check_trial(
+    trial: Trial, lower: float = LOWER, upper: float = UPPER, *, trace: bool | None = True
+) -> CheckResult:
+    """Measure a trial and compare; nothing is raised for an estimate out of bounds.
+
+    Parameters
+    ----------
+    trial : Trial
+        What to run.
+    lower, upper : float
+        As in `check_max_slices`.
+    trace : bool or None
+        Find out what was alive at the peak, which takes another run; None: if it fails.
+    """
+    runs, cached_bytes, kept_bytes, notes = _measure(trial)
+    model = model_of(trial)
+    if cached_bytes:
+        notes = (*notes, f"{cached_bytes:,} bytes stay in caches after the first call: counted")
+    results = [
+        compare(trial, model, run.peak.counted_bytes, cached_bytes, lower, upper)
+        for run in runs
+        if run.peak.counted_bytes is not None
+    ]
+    unseen = tuple(dict.fromkeys(text for run in runs for text in run.peak.unseen))
+    if not results:
+        raise UsageError(
+            f"{trial.meta.full_name}: its peak cannot be measured: "
+            f"{'; '.join(unseen) or 'no meter is available'}"
+        )
+    worst = max(results, key=lambda result: (result.verdict != "ok", abs(result.ratio - 1)))
+    worst = replace(worst, unseen=unseen, kept_bytes=kept_bytes, notes=notes)
+    if trace or (trace is None and not worst.ok):
+        peak = trial.run(trace=True).peak
+        worst = replace(worst, where=peak.where, alive=peak.alive)
+    return worst
+
+
+def model_of(trial: Trial) -> MemoryModel:
+    """Return what the method's estimator says of a trial."""
+    return choose_model(
+        trial.meta,
+        trial.slice_dim,
+        trial.other_dims,
+        trial.dtype,
+        trial.backend.kind,
+        trial.parameters,
+    )[0]
+
+
+def compare(
+    trial: Trial,
+    model: MemoryModel,
+    counted_bytes: int,
+    cached_bytes: int,
+    lower: float,
+    upper: float,
+) -> CheckResult:
+    """Hand the measured peak to the estimator."""
+    device = trial.backend.kind
+    peak_bytes = counted_bytes + cached_bytes
+    estimated, _ = trial.meta.calc_max_slices(
+        trial.slice_dim,
+        trial.other_dims,
+        trial.dtype,
+        peak_bytes,
+        device=device,
+        **trial.parameters,
+    )
+    return CheckResult(
+        method=trial.meta.full_name,
+        shape=trial.shape,
+        dtype=str(trial.dtype),
+        parameters=trial.parameters,
+        slice_dim=trial.slice_dim,
+        device=device,
+        slices=trial.n_slices,
+        estimated_slices=estimated,
+        fraction=fractional_slices(model, peak_bytes, estimated),
+        peak_bytes=peak_bytes,
+        estimated_bytes=model.bytes(trial.n_slices),
+        lower=lower,
+        upper=upper,
+        resolution_bytes=HOST_NOISE_BYTES if device == "cpu" else 0,
+    )
+
+
+def fractional_slices(model: MemoryModel, available_bytes: int, whole: int) -> float:
+    """Return how many slices fit, with the part of a slice for which the memory is left."""
+    at, following = model.bytes(whole), model.bytes(whole + 1)
+    if following <= at:
+        return float(whole)
+    return whole + min(1.0, max(0.0, (available_bytes - at) / (following - at)))
+
+
+def _measure(trial: Trial) -> tuple[list[Run], int, int, tuple[str, ...]]:
+    """Run a method twice or more.
+
+    The first call imports, compiles and fills caches. It is measured with other values than
+    the second: where both peaks agree, memory does not depend on the data.
+
+    Returns
+    -------
+    list of Run
+        One for each distinct peak.
+    int
+        Bytes that the first call left in caches.
+    int
+        Bytes that a further call leaves.
+    tuple of str
+        Notes.
+    """
+    with _tracing(trial.backend.kind == "cpu"):
+        first = trial.run(seed=1)
+        second = trial.run(seed=0)
+        kept = second.kept_bytes
+        runs = [second]
+        if not _same(first, second):
+            again = trial.run(seed=1)
+            kept = min(kept, again.kept_bytes)
+            if not _same(again, second):
+                runs.append(again)
+    notes: tuple[str, ...] = ()
+    if len(runs) == 2:
+        peaks = sorted(run.peak.counted_bytes or 0 for run in runs)
+        notes = (
+            f"memory depends on the data: {peaks[0]:,} bytes with some, {peaks[1]:,} with others",
+        )
+    return runs, first.kept_bytes, kept, notes
+
+
+def _same(one: Run, other: Run) -> bool:
+    a, b = one.peak.counted_bytes, other.peak.counted_bytes
+    if a is None or b is None:
+        return a == b
+    return abs(a - b) <= max(HOST_NOISE_BYTES, _SAME_PEAK * b)
+
+
+@contextmanager
+def _tracing(wanted: bool) -> Iterator[None]:
+    """Keep tracemalloc on, so that what one call leaves is known at the next."""
+    start = wanted and not tracemalloc.is_tracing()
+    if start:
+        tracemalloc.start(1)
+    try:
+        yield
+    finally:
+        if start:
+            tracemalloc.stop()
+
+
+def _shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    if len(shape) != 3 or min(shape) < 1:
+        raise UsageError(f"a block has three dims of at least 1, not {tuple(shape)}")
+    return int(shape[0]), int(shape[1]), int(shape[2])

@@ -1,0 +1,113 @@
+"""Data to try a method on: made by rule, so that every run sees the same."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..backends import Backend
+from ..errors import ParameterError
+from ..method import MethodMeta
+from ..parameters import check_parameters
+
+N_FRAMES = 5
+"""Flats, and darks, that are supplied."""
+_ALL_RANDOM = 2**24
+"""Elements beyond which slices repeat, because random numbers take their time."""
+
+
+@lru_cache(maxsize=2)
+def plausible_data(shape: tuple[int, int, int], dtype: np.dtype[Any], seed: int) -> np.ndarray:
+    """Return positive data without constant slices, read-only.
+
+    Seed 0 gives values spread evenly over the range that a detector would use, any other
+    their squares: another histogram, to find out whether memory depends on the values.
+    """
+    rng = np.random.default_rng(0)
+    n_random = shape[0]
+    if math.prod(shape) > _ALL_RANDOM:
+        n_random = min(shape[0], max(1, _ALL_RANDOM // (shape[1] * shape[2])) | 1)
+    even = rng.random((n_random, *shape[1:]), np.float32)
+    if seed:
+        np.square(even, out=even)
+    if dtype.kind in "iu":
+        top = min(np.iinfo(dtype).max, 60_000)
+        even *= top * 0.9
+        even += top * 0.05 + 1
+    else:
+        even *= 0.9
+        even += 0.1
+    data = np.resize(even.astype(dtype, copy=False), shape)
+    data.flags.writeable = False
+    return data
+
+
+def input_data(
+    shape: tuple[int, int, int],
+    dtype: np.dtype[Any],
+    seed: int,
+    make_data: Callable[..., Any] | None = None,
+) -> np.ndarray:
+    """Return a method's input on the host; `make_data` as in `Case`."""
+    if make_data is None:
+        return plausible_data(shape, dtype, seed)
+    made = make_data(np.random.default_rng(seed), shape, dtype)
+    if not isinstance(made, np.ndarray) or made.shape != shape or made.dtype != dtype:
+        raise ValueError(
+            f"make_data must return a NumPy array of shape {shape} and {dtype}, not "
+            f"{getattr(made, 'shape', type(made).__name__)} {getattr(made, 'dtype', '')}"
+        )
+    return made
+
+
+def supplied_data(
+    meta: MethodMeta,
+    shape: tuple[int, int, int],
+    dtype: np.dtype[Any],
+    slice_dim: int,
+    backend: Backend,
+) -> dict[str, Any]:
+    """Return what the runner would fill in: flats and darks on the device, angles, slice_dim."""
+    supplied: dict[str, Any] = {}
+    top = np.iinfo(dtype).max if dtype.kind in "iu" else 1.0
+    rng = np.random.default_rng(1)
+    for name, level in (("flats", 0.95), ("darks", 0.02)):
+        if name in meta.supplied:
+            frames = rng.random((N_FRAMES, *shape[1:]), np.float32) * 0.01 + level
+            supplied[name] = backend.to_device((frames * top * 0.98).astype(dtype))
+    if "angles" in meta.supplied:
+        supplied["angles"] = np.linspace(0, np.pi, shape[0], endpoint=False, dtype=np.float32)
+    if "slice_dim" in meta.supplied:
+        supplied["slice_dim"] = slice_dim
+    return supplied
+
+
+def check_given(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:
+    """Require that the parameters fit the method's signature.
+
+    Raises
+    ------
+    ParameterError
+        Naming all that do not.
+    """
+    faults = [text for _, text in check_parameters(meta.function, parameters)]
+    if faults:
+        raise ParameterError(f"{meta.full_name}: {'; '.join(faults)}")
+
+
+def looked_at(
+    meta: MethodMeta, shape: tuple[int, int, int], slice_dim: int, parameters: Mapping[str, Any]
+) -> list[int] | None:
+    """Return the slices that a method is given, if it looks at a few only."""
+    if meta.looks_at is None:
+        return None
+    given = meta.merged(**parameters)
+    names = inspect.signature(meta.looks_at).parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in names.values()):
+        given = {name: value for name, value in given.items() if name in names}
+    return [int(index) for index in meta.looks_at(shape[slice_dim], **given)]
