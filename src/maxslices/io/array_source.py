@@ -15,7 +15,6 @@ from .frames import FrameSource, Selection, Span, check_angles, check_dtype
 from .options import LoaderOptions
 from .side import plain_source
 
-
 _MAPPED_BYTES = 2**26
 """Bytes of an ``.npy`` file that are mapped at one time, or a frame if that is larger."""
 

@@ -19,6 +19,7 @@ from ..units import format_bytes
 _CALL_BYTES = 2**30
 """Bytes that one system call is given; Linux takes a little under 2 GiB."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR)
 
 
 def check_room(path: Path, n_bytes: int) -> None:
@@ -69,7 +70,9 @@ def store_errors(path: Path, n_bytes: int) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno not in _FULL:
-            reason = error.strerror or str(error)
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            if error.errno in _IN_THE_WAY:
+                reason = "a file is in the way of its folder"
             raise StoreError(
                 f"{path}: cannot be written ({reason}): check the folder and its permissions, or "
                 "choose another"

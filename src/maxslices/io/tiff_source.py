@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,11 @@ from ..errors import SourceError
 from .frames import FrameSource, Selection, Span, check_dtype
 from .options import LoaderOptions
 from .paths import TIFF_SUFFIXES, look_at
+from .room import bytes_of, pread_all
 from .side import plain_source
+
+_CODEC_ERRORS = (zlib.error, lzma.LZMAError, RuntimeError)
+"""What tifffile's codecs raise on damaged data; those of imagecodecs are RuntimeErrors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +83,17 @@ class TiffFrames:
         return self._spec
 
     def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
-        """Read a box into `out`, holding no more than a frame beside it."""
+        """Read a box into `out`, a frame at a time."""
         for i in range(*frames):
-            image = self._images[i]
+            image, target = self._images[i], out[i - frames[0]]
             if image.offset is None:
-                part = _decoded(image)[slice(*rows)]
+                target[...] = _decoded(image)[slice(*rows), slice(*columns)]
+            elif image.dtype.isnative and columns == (0, image.shape[1]):
+                _fill(image, rows, target)
             else:
-                part = _rows(image, rows)
-            out[i - frames[0]] = part[:, slice(*columns)]
+                stored = np.empty((rows[1] - rows[0], image.shape[1]), image.dtype)
+                _fill(image, rows, stored)
+                target[...] = stored[:, slice(*columns)]
 
     def close(self) -> None:
         """Do nothing: files are open only while they are read."""
@@ -184,19 +193,14 @@ def _images(path: Path, file: tifffile.TiffFile) -> Iterator[_Image]:
         yield _Image(path, i, tuple(whole.shape), whole.dtype.newbyteorder(byteorder), start)
 
 
-def _rows(image: _Image, rows: Span) -> NDArray[Any]:
-    """Return rows of an uncompressed frame, without reading the others."""
-    columns = image.shape[1]
+def _fill(image: _Image, rows: Span, out: NDArray[Any]) -> None:
+    """Read rows of an uncompressed frame, without the others, into `out`."""
     assert image.offset is not None
     try:
-        pixels = np.fromfile(
-            image.path,
-            image.dtype,
-            count=(rows[1] - rows[0]) * columns,
-            offset=image.offset + rows[0] * columns * image.dtype.itemsize,
-        )
-        return pixels.reshape(-1, columns)[: rows[1] - rows[0], :]
-    except (OSError, ValueError) as error:
+        with image.path.open("rb", buffering=0) as file:
+            offset = image.offset + rows[0] * image.shape[1] * image.dtype.itemsize
+            pread_all(file.fileno(), bytes_of(out), offset)
+    except (OSError, EOFError) as error:
         raise SourceError(f"{image.path}: cannot be read any more ({error})") from None
 
 
@@ -204,7 +208,7 @@ def _decoded(image: _Image) -> NDArray[Any]:
     """Return a frame that must be decoded as a whole."""
     try:
         frame: NDArray[Any] = tifffile.imread(image.path, key=image.page)
-    except (tifffile.TiffFileError, ValueError, OSError, RuntimeError) as error:
+    except (tifffile.TiffFileError, OSError, ValueError, *_CODEC_ERRORS) as error:
         hint = ": install imagecodecs" if "imagecodecs" in str(error) else ""
         raise SourceError(
             f"{image.path}: page {image.page} cannot be decoded ({error}){hint}"

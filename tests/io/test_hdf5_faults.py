@@ -1,0 +1,272 @@
+"""Every way in which an HDF5 file can be no scan ends in one clear line."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import h5py
+import numpy as np
+import pytest
+
+from maxslices.errors import SourceError
+from maxslices.io import LoaderOptions, SideData, open_source
+
+from . import scans
+
+DATA = scans.frames()
+KEY = "entry1/tomo_entry/instrument/detector/image_key"
+ANGLES = "entry1/tomo_entry/data/rotation_angle"
+
+
+@pytest.fixture
+def dls(tmp_path):
+    return scans.write_dls(tmp_path / "scan.nxs", DATA)
+
+
+def refused(path, *patterns: str, options: LoaderOptions | None = None) -> None:
+    """Assert that opening fails with one line that names the file and holds all `patterns`."""
+    with pytest.raises(SourceError) as raised:
+        open_source(path, options)
+    message = str(raised.value)
+    assert "\n" not in message
+    for pattern in (re.escape(str(path)), *patterns):
+        assert re.search(pattern, message), message
+
+
+def replace(path, name: str, value: object) -> None:
+    with h5py.File(path, "a") as file:
+        del file[name]
+        if value is not None:
+            file[name] = value
+
+
+def test_missing_file_with_a_similar_name_beside_it(dls):
+    refused(dls.with_name("scna.nxs"), "no such file", f"did you mean {re.escape(str(dls))}")
+
+
+def test_missing_file_with_nothing_similar(dls):
+    refused(dls.with_name("q.h5"), "nothing in .* has a similar name")
+
+
+def test_missing_folder(tmp_path):
+    refused(tmp_path / "a" / "b" / "c.h5", "is missing too", re.escape(str(tmp_path)))
+
+
+def test_a_file_where_a_folder_should_be(dls):
+    refused(dls / "c.h5", "no such file")
+
+
+def test_unknown_suffix(tmp_path):
+    path = tmp_path / "scan.mrc"
+    path.write_bytes(b"x")
+    refused(path, ".mrc is not a kind of scan")
+
+
+def test_neither_file_nor_folder(tmp_path):
+    path = tmp_path / "scan.h5"
+    os.mkfifo(path)
+    refused(path, "neither a file nor a folder")
+
+
+def test_not_hdf5(tmp_path):
+    path = tmp_path / "scan.h5"
+    path.write_bytes(b"II*\0" * 100)
+    refused(path, "is not an HDF5 file")
+
+
+def test_empty_file(tmp_path):
+    path = tmp_path / "scan.h5"
+    path.touch()
+    refused(path, "is not an HDF5 file")
+
+
+def test_truncated(dls):
+    with dls.open("r+b") as file:
+        file.truncate(dls.stat().st_size // 2)
+    refused(dls, "is cut off", "copy it again")
+
+
+@pytest.mark.parametrize("closed", ["file", "folder"])
+def test_no_permission(dls, closed, unprivileged):
+    (dls if closed == "file" else dls.parent).chmod(0)
+    with unprivileged():
+        refused(dls, "cannot be read .Permission denied.", "check its permissions")
+    dls.parent.chmod(0o755)
+
+
+def test_no_scan_lists_what_was_tried_and_what_is_there(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["raw/stack"] = DATA
+        file["raw/mean"] = DATA[0]
+    refused(
+        path,
+        "entry1/tomo_entry/data/data",
+        "entry0000/instrument/detector/data",
+        "exchange/data",
+        r"give data_path; 3D data sets in the file: /raw/stack \(15x7x11 uint16\)$",
+    )
+
+
+def test_nothing_three_dimensional(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["image"] = DATA[0]
+    refused(path, "there is no 3D data set in the file")
+
+
+def test_a_data_path_that_is_not_there(dls):
+    refused(
+        dls,
+        "/raw/x is not in the file: give another data_path",
+        "/entry1/tomo_entry/data/data .15x7x11 uint16",
+        options=LoaderOptions(data_path="/raw/x"),
+    )
+
+
+def test_a_data_path_that_is_a_group(dls):
+    options = LoaderOptions(data_path="/entry1/tomo_entry")
+    refused(dls, "is a group, not a data set", options=options)
+
+
+@pytest.mark.parametrize("data", [DATA[0], DATA[np.newaxis]])
+def test_two_and_four_dims(tmp_path, data):
+    path = scans.write_dls(tmp_path / "a.h5", data, keys=None)
+    refused(path, f"holds {data.ndim} dims", "a scan has three dims")
+
+
+def test_no_frames(tmp_path):
+    refused(scans.write_dls(tmp_path / "a.h5", DATA[:0], keys=None), "holds nothing")
+
+
+@pytest.mark.parametrize("data", [DATA.astype("complex64"), DATA.astype("S4")])
+def test_what_is_not_grey(tmp_path, data):
+    refused(scans.write_dls(tmp_path / "a.h5", data), "not grey values")
+
+
+def test_image_key_of_another_length(dls):
+    replace(dls, KEY, scans.KEYS[:-1])
+    refused(dls, "has 14 entries for 15 frames", "image_key_path")
+
+
+def test_image_key_without_projections(dls):
+    replace(dls, KEY, np.ones(15, int))
+    refused(dls, "marks none of the 15 frames as a projection")
+
+
+def test_image_key_with_other_numbers(dls):
+    replace(dls, KEY, np.arange(15))
+    refused(dls, "holds 4, 5, 6: an image key has 0 for a projection")
+
+
+@pytest.mark.parametrize("key", [np.array([b"0"] * 15), np.zeros((15, 1), int)])
+def test_what_is_no_image_key(dls, key):
+    replace(dls, KEY, key)
+    refused(dls, "not an image key")
+
+
+def test_an_image_key_path_that_is_not_there(dls):
+    refused(dls, "give another image_key_path", options=LoaderOptions(image_key_path="/key"))
+
+
+def test_angles_of_another_length(dls):
+    replace(dls, ANGLES, np.arange(11.0))
+    refused(dls, "11 angles for 9 projections .15 frames with darks and flats")
+
+
+def test_angles_that_are_text(dls):
+    replace(dls, ANGLES, np.array([b"north"] * 15))
+    refused(dls, "rotation angles are .S5, not numbers")
+
+
+def test_angles_that_are_not_finite(dls):
+    replace(dls, ANGLES, np.where(np.arange(15) == 3, np.nan, 1.0))
+    refused(dls, "1 of 15 rotation angles are not numbers .the first is number 3")
+
+
+def test_angles_in_many_dims(dls):
+    replace(dls, ANGLES, np.ones((15, 2)))
+    refused(dls, "has 2 dims, not one angle a projection")
+
+
+def test_angles_in_strange_units(dls):
+    with h5py.File(dls, "a") as file:
+        file[ANGLES].attrs["units"] = "counts"
+    refused(dls, "are in 'counts', neither degrees nor radians")
+
+
+def test_an_angle_path_that_is_not_there(dls):
+    refused(dls, "give another rotation_angles", options=LoaderOptions(rotation_angles="/th"))
+
+
+def test_a_link_to_a_file_that_is_not_there(tmp_path):
+    path = tmp_path / "a.nxs"
+    with h5py.File(path, "w") as file:
+        file["entry1/tomo_entry/data/data"] = h5py.ExternalLink("raw_1.h5", "/entry/data")
+    refused(path, "is a link to /entry/data in raw_1.h5, which is not there")
+
+
+def test_virtual_data_whose_file_is_not_there(tmp_path):
+    path = tmp_path / "a.nxs"
+    with h5py.File(path, "w") as file:
+        layout = h5py.VirtualLayout(DATA.shape, DATA.dtype)
+        layout[:] = h5py.VirtualSource("raw_1.h5", "data", DATA.shape)
+        file.create_virtual_dataset("exchange/data", layout)
+    refused(path, "its data are in .*raw_1.h5, which is not there")
+
+
+def test_a_damaged_chunk_is_found_when_it_is_read(tmp_path):
+    path = scans.write_dls(tmp_path / "a.h5", DATA, chunks=(1, 7, 11), compression="gzip")
+    with h5py.File(path) as file:
+        chunk = file["entry1/tomo_entry/data/data"].id.get_chunk_info(4)
+    with path.open("r+b") as raw:
+        raw.seek(chunk.byte_offset)
+        raw.write(b"\0" * chunk.size)
+    with open_source(path) as source, pytest.raises(SourceError) as raised:
+        source.read(0, 0, 9, np.empty((9, 7, 11), np.uint16))
+    assert str(path) in str(raised.value)
+    assert "the file is damaged" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("side", "message"),
+    [
+        (SideData(None, "/nothing"), "/nothing is not in the file"),
+        (SideData(None, ANGLES), "holds 1 dims"),
+        (SideData(None, "entry1/tomo_entry/data/data", "/nokey"), "/nokey is not in the file"),
+    ],
+)
+def test_sides_that_are_not_there(dls, side, message):
+    refused(dls, message, options=LoaderOptions(flats=side))
+
+
+def test_a_side_file_without_that_side(tmp_path, dls):
+    other = scans.write_dls(tmp_path / "other.h5", DATA, keys=None)
+    refused(other, "there are no darks in it", options=LoaderOptions(darks=SideData(other)))
+
+
+def test_a_side_file_that_is_not_there(tmp_path, dls):
+    options = LoaderOptions(flats=SideData(tmp_path / "flats.h5"))
+    with pytest.raises(SourceError, match=r"flats\.h5: there is no such file"):
+        open_source(dls, options)
+
+
+def test_a_side_file_of_an_unknown_kind(tmp_path, dls):
+    (tmp_path / "flats.xyz").touch()
+    with pytest.raises(SourceError, match=r"flats cannot be read from \.xyz"):
+        open_source(dls, LoaderOptions(flats=SideData(tmp_path / "flats.xyz")))
+
+
+def test_sides_of_another_window(tmp_path, dls):
+    np.save(tmp_path / "flats.npy", DATA[:, :, :10])
+    with pytest.raises(SourceError, match=r"flats of 7x10 pixels do not fit .* 7x11"):
+        open_source(dls, LoaderOptions(flats=SideData(tmp_path / "flats.npy")))
+
+
+def test_a_failure_leaves_no_file_open(dls):
+    replace(dls, ANGLES, np.arange(11.0))
+    with pytest.raises(SourceError):
+        open_source(dls)
+    with h5py.File(dls, "a"):  # would be refused while it is open for reading
+        pass

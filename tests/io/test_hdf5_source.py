@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import h5py
+import hdf5plugin
+import numpy as np
+import pytest
+
+from maxslices.arrays import ArraySpec
+from maxslices.io import AngleRange, LoaderOptions, SideData, open_source
+
+from . import scans
+
+DATA = scans.frames()
+
+
+def first(source) -> np.ndarray:
+    out = np.empty(source.spec.with_slices(0, 1).shape, source.spec.dtype)
+    source.read(0, 0, 1, out)
+    return out[0]
+
+
+@pytest.fixture
+def dls(tmp_path):
+    return scans.write_dls(tmp_path / "scan.nxs", DATA)
+
+
+def test_the_data_set_is_in_the_name(dls):
+    with open_source(dls) as source:
+        assert source.name == f"{dls}:/entry1/tomo_entry/data/data"
+
+
+def test_plugin_filters_open(tmp_path):
+    path = scans.write_dls(tmp_path / "a.h5", DATA, chunks=(1, 7, 11), **hdf5plugin.Blosc())
+    with open_source(path) as source:
+        np.testing.assert_array_equal(first(source), DATA[2])
+
+
+@pytest.mark.parametrize(
+    ("units", "expected"),
+    [("rad", 1.0), ("radians", 1.0), (b"deg", 0.5), (np.array(["degrees"], "S"), 0.5), ("", 0.5)],
+)
+def test_units_of_angles(dls, units, expected):
+    with h5py.File(dls, "a") as file:
+        angles = file["entry1/tomo_entry/data/rotation_angle"]
+        angles[:] = 1.0 if expected == 1.0 else np.rad2deg(0.5)
+        angles.attrs["units"] = units
+    with open_source(dls) as source:
+        np.testing.assert_allclose(source.angles, expected, rtol=1e-6)
+
+
+def test_angles_are_converted_before_they_are_rounded(dls):
+    with open_source(dls) as source:
+        exact = np.deg2rad(scans.DEGREES[scans.KEYS == 0])
+        assert np.array_equal(source.angles, exact.astype(np.float32))
+        assert not source.angles.flags.writeable
+
+
+def test_a_scan_without_angles_has_none(dls):
+    with h5py.File(dls, "a") as file:
+        del file["entry1/tomo_entry/data/rotation_angle"]
+    with open_source(dls) as source:
+        assert source.angles is None
+
+
+@pytest.mark.parametrize("count", [9, 15])
+def test_angles_may_be_given_as_a_range(dls, count):
+    with open_source(dls, LoaderOptions(rotation_angles=AngleRange(0, 90, count))) as source:
+        given = np.linspace(0, 90, count)
+        expected = given if count == 9 else given[scans.KEYS == 0]
+        np.testing.assert_array_equal(source.angles, np.deg2rad(expected).astype(np.float32))
+
+
+def test_without_an_image_key_all_frames_are_projections(tmp_path):
+    path = scans.write_dls(tmp_path / "a.h5", DATA, keys=None)
+    with open_source(path) as source:
+        assert source.spec.shape[0] == scans.KEYS.size
+        assert source.flats is None
+        assert source.darks is None
+
+
+def test_the_image_key_can_be_left_out_of_account(dls):
+    with open_source(dls, LoaderOptions(image_key_path=None)) as source:
+        assert source.spec.shape[0] == scans.KEYS.size
+
+
+def test_alignment_frames_are_no_projections(tmp_path):
+    path = scans.write_nxtomo(tmp_path / "a.nx", DATA)
+    with h5py.File(path, "a") as file:
+        control = scans.KEYS.copy()
+        control[12] = -1
+        file["entry0000/instrument/detector/image_key_control"] = control
+    with open_source(path) as source:
+        assert source.spec.shape[0] == 8
+        assert source.angles.size == 8
+
+
+def test_image_key_control_alone_will_do(tmp_path):
+    path = scans.write_nxtomo(tmp_path / "a.nx", DATA)
+    with h5py.File(path, "a") as file:
+        detector = file["entry0000/instrument/detector"]
+        detector.move("image_key", "image_key_control")
+    with open_source(path) as source:
+        assert source.spec.shape[0] == 9
+        assert source.flats is not None
+
+
+def test_the_first_layout_in_order_is_taken(tmp_path):
+    path = scans.write_exchange(tmp_path / "a.h5", DATA)
+    with h5py.File(path, "a") as file:
+        file["entry1/tomo_entry/data/data"] = DATA[:5]
+    with open_source(path) as source:
+        assert source.spec.shape[0] == 5
+        assert source.flats is None
+
+
+def test_everything_can_be_told(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["raw/images"] = DATA
+        file["raw/kind"] = scans.KEYS
+        file["motor/phi"] = scans.DEGREES
+        file["motor/phi"].attrs["units"] = "deg"
+        file["side/white"] = DATA[:4]
+        file["decoy"] = DATA[:2]
+    options = LoaderOptions(
+        data_path="/raw/images",
+        image_key_path="raw/kind",
+        rotation_angles="/motor/phi",
+        flats=SideData(None, "side/white"),
+    )
+    with open_source(path, options) as source:
+        assert source.spec == ArraySpec((9, 7, 11), np.uint16)
+        assert source.flats.shape[0] == 4
+        assert source.darks.shape[0] == 2
+        np.testing.assert_array_equal(first(source), DATA[2])
+        np.testing.assert_array_equal(source.read_side("flats", 0, 0, 0), DATA[:4])
+
+
+def test_a_data_path_that_auto_would_find_keeps_its_layout(dls):
+    with open_source(dls, LoaderOptions(data_path="/entry1/tomo_entry/data/data")) as source:
+        assert source.spec.shape[0] == 9
+        assert source.angles is not None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        SideData(None, "auto"),
+        SideData(None, "entry0000/instrument/detector/data", "entry1/tomo_entry/unused"),
+    ],
+)
+def test_sides_in_another_scan(tmp_path, dls, given):
+    other = scans.write_nxtomo(tmp_path / "other.nx", DATA + 1)
+    key = None if given.image_key_path is None else "entry0000/instrument/detector/image_key"
+    options = LoaderOptions(flats=SideData(other, given.data_path, key), darks="ignore")
+    with open_source(dls, options) as source:
+        np.testing.assert_array_equal(source.read_side("flats", 0, 0, 0), DATA[scans.KEYS == 1] + 1)
+        assert source.darks is None
+
+
+def test_a_virtual_data_set_is_read(tmp_path):
+    part = tmp_path / "part.h5"
+    with h5py.File(part, "w") as file:
+        file["data"] = DATA
+    path = tmp_path / "scan.nxs"
+    with h5py.File(path, "w") as file:
+        layout = h5py.VirtualLayout(DATA.shape, DATA.dtype)
+        layout[:] = h5py.VirtualSource("part.h5", "data", DATA.shape)
+        file.create_virtual_dataset("exchange/data", layout)
+    with open_source(path) as source:
+        np.testing.assert_array_equal(first(source), DATA[0])

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from maxslices.errors import SourceError
+from maxslices.io import AngleRange, LoaderOptions, Preview, SideData
+
+
+def parse(text: str) -> LoaderOptions:
+    return LoaderOptions.from_mapping(yaml.safe_load(text), folder=Path("/scans"))
+
+
+def test_nothing_given_finds_everything():
+    assert LoaderOptions.from_mapping({}) == LoaderOptions()
+
+
+def test_auto_everywhere():
+    names = ("data_path", "image_key_path", "rotation_angles", "flats", "darks")
+    assert LoaderOptions.from_mapping(dict.fromkeys(names, "auto")) == LoaderOptions()
+
+
+def test_a_loader_with_everything():
+    options = parse(
+        """
+        data_path: /1-TempPlugin-tomo/data
+        image_key_path: /entry1/tomo_entry/instrument/detector/image_key
+        rotation_angles:
+          user_defined: {start_angle: 0, stop_angle: 180, angles_total: 724}
+        darks:
+          file: darks.nxs
+          data_path: /entry1/data
+          image_key_path: /entry1/key
+        flats:
+          file: input_data
+          data_path: /exchange/flats
+        preview:
+          detector_y: {start: 30, stop: 60}
+          detector_x:
+          angles: {stop: 100}
+        """
+    )
+    assert options == LoaderOptions(
+        data_path="/1-TempPlugin-tomo/data",
+        image_key_path="/entry1/tomo_entry/instrument/detector/image_key",
+        rotation_angles=AngleRange(0.0, 180.0, 724),
+        darks=SideData(Path("/scans/darks.nxs"), "/entry1/data", "/entry1/key"),
+        flats=SideData(None, "/exchange/flats"),
+        preview=Preview(angles=(None, 100), detector_y=(30, 60)),
+    )
+
+
+def test_an_absolute_file_stays():
+    assert parse("{flats: {file: /a/b.h5}}").flats == SideData(Path("/a/b.h5"))
+
+
+def test_ignore_and_null():
+    options = parse("{flats: ignore, darks: null, image_key_path: null, preview: null}")
+    assert options == LoaderOptions(flats="ignore", image_key_path=None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("{data_path: /th}", "/th"), ("/th", "/th"), ("[0, 1.5, 3]", [0.0, 1.5, 3.0])],
+)
+def test_angles(text, expected):
+    assert parse(f"rotation_angles: {text}").rotation_angles == expected
+
+
+def test_both_ends_of_a_range_are_angles():
+    np.testing.assert_array_equal(AngleRange(0, 180, 5).degrees(), [0, 45, 90, 135, 180])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data_pth: /a", "has no parameter 'data_pth'; did you mean data_path?"),
+        ("zzz: 1", "has no parameter 'zzz'; it has: data_path, image_key_path"),
+        ("data_path: 3", "data_path of the loader must be a path or 'auto', not 3"),
+        ("data_path: null", "data_path of the loader must be a path or 'auto', not None"),
+        ("image_key_path: [a]", "image_key_path of the loader must be a path"),
+        ("rotation_angles: 3", "must be given as names and values"),
+        ("rotation_angles: {}", "one of data_path and user_defined, not 0"),
+        ("rotation_angles: {data_path: a, user_defined: b}", "user_defined, not 2"),
+        ("rotation_angles: {user: 1}", "no parameter 'user'; it has: data_path, user_defined"),
+        ("rotation_angles: {user_defined: {start_angle: 0}}", "needs stop_angle, angles_total"),
+        (
+            "rotation_angles: {user_defined: {start_angle: a, stop_angle: 1, angles_total: 2}}",
+            "start_angle must be a number of degrees, not 'a'",
+        ),
+        (
+            "rotation_angles: {user_defined: {start_angle: 0, stop_angle: 1, angles_total: 0}}",
+            "angles_total must be a whole number of at least 1, not 0",
+        ),
+        ("rotation_angles: [0, a]", "must be numbers, in degrees"),
+        ("flats: {data_path: /a}", "flats of the loader need a file"),
+        ("darks: none", "darks of the loader must be given as names and values"),
+        ("darks: {file: a, path: b}", "darks of the loader has no parameter 'path'"),
+        ("preview: {angle: 1}", "no parameter 'angle'; did you mean angles"),
+        ("preview: {detector_y: {start: mid}}", "must be whole numbers"),
+        ("preview: {detector_y: {begin: 1}}", "no parameter 'begin'; it has: start, stop"),
+    ],
+)
+def test_what_cannot_be_meant(text, message):
+    with pytest.raises(SourceError) as raised:
+        parse(text)
+    assert message in str(raised.value)

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import errno
+import os
+
+import h5py
+import numpy as np
+import pytest
+import tifffile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maxslices.arrays import ArraySpec
+from maxslices.errors import StoreError, UsageError
+from maxslices.io import create_sink, hdf5_sink, open_source, remove_result, tiff_sink
+from maxslices.io.room import check_room
+
+DATA = np.arange(5 * 7 * 11, dtype="f4").reshape(5, 7, 11)
+SPEC = ArraySpec(DATA.shape, DATA.dtype)
+
+
+def take(data: np.ndarray, slice_dim: int, start: int, stop: int) -> np.ndarray:
+    return data[start:stop] if slice_dim == 0 else data[:, start:stop]
+
+
+def blocks(data: np.ndarray, slice_dim: int, size: int):
+    for start in range(0, data.shape[slice_dim], size):
+        yield start, take(data, slice_dim, start, start + size)
+
+
+def written(path, format, slice_dim: int, data=DATA):
+    with create_sink(path, ArraySpec(data.shape, data.dtype), slice_dim, format) as sink:
+        for start, block in blocks(data, slice_dim, 2):
+            sink.write(slice_dim, start, block)
+        return sink.finish()
+
+
+@pytest.mark.parametrize("slice_dim", [0, 1])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32", "float64"])
+def test_hdf5_holds_what_was_written(tmp_path, slice_dim, dtype):
+    path = written(tmp_path / "result", "hdf5", slice_dim, DATA.astype(dtype))
+    assert path == tmp_path / "result.h5"
+    with h5py.File(path) as file:
+        data = file["entry/data/data"]
+        np.testing.assert_array_equal(data[...], DATA.astype(dtype))
+        assert data.dtype == dtype
+        assert data.chunks == SPEC.with_slices(slice_dim, 1).shape
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    chunked=st.sampled_from([0, 1]),
+    order=st.permutations(range(4)),
+    slice_dim=st.sampled_from([0, 1]),
+    size=st.integers(1, 7),
+)
+def test_hdf5_takes_blocks_along_either_dim_in_any_order(
+    tmp_path_factory, chunked, order, slice_dim, size
+):
+    folder = tmp_path_factory.mktemp("sink")
+    pieces = list(blocks(DATA, slice_dim, size))
+    rank = {i: r for r, i in enumerate(order)}
+    pieces.sort(key=lambda piece: rank[piece[0] % 4])
+    with create_sink(folder / "result.h5", SPEC, chunked) as sink:
+        for start, block in pieces:
+            sink.write(slice_dim, start, block)
+        path = sink.finish()
+    with h5py.File(path) as file:
+        np.testing.assert_array_equal(file["entry/data/data"][...], DATA)
+
+
+def test_nexus_finds_the_data(tmp_path):
+    with h5py.File(written(tmp_path / "a", "hdf5", 0)) as file:
+        entry = file[file.attrs["default"]]
+        group = entry[entry.attrs["default"]]
+        assert (entry.attrs["NX_class"], group.attrs["NX_class"]) == ("NXentry", "NXdata")
+        assert group[group.attrs["signal"]].shape == DATA.shape
+
+
+@pytest.mark.parametrize("slice_dim", [0, 1])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_tiffs_hold_what_was_written(tmp_path, slice_dim, dtype):
+    data = DATA.astype(dtype)
+    path = written(tmp_path / "slices", "tiff", slice_dim, data)
+    files = sorted(path.iterdir())
+    assert [f.name for f in files[:2]] == ["slices_00000.tif", "slices_00001.tif"]
+    stack = np.stack([tifffile.imread(f) for f in files], axis=slice_dim)
+    np.testing.assert_array_equal(stack, data)
+
+
+def test_tiffs_are_a_source(tmp_path):
+    with open_source(written(tmp_path / "slices", "tiff", 0)) as source:
+        out = np.empty_like(DATA)
+        source.read(0, 0, 5, out)
+    np.testing.assert_array_equal(out, DATA)
+
+
+def test_a_tiff_is_not_written_in_parts(tmp_path):
+    with create_sink(tmp_path / "a", SPEC, 0, "tiff") as sink, pytest.raises(UsageError):
+        sink.write(1, 0, DATA[:, :2])
+
+
+FORMATS = pytest.mark.parametrize("format", ["hdf5", "tiff"])
+
+
+@FORMATS
+def test_nothing_has_the_name_before_it_is_finished(tmp_path, format):
+    with create_sink(tmp_path / "a", SPEC, 0, format) as sink:
+        sink.write(0, 0, DATA)
+        assert [p.name[0] + p.suffix for p in tmp_path.iterdir()] == ["..part"]
+        assert sink.finish() == sink.path
+    assert list(tmp_path.iterdir()) == [sink.path]
+
+
+@FORMATS
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_a_run_that_ends_early_leaves_nothing(tmp_path, format, error):
+    def run() -> None:
+        with create_sink(tmp_path / "a", SPEC, 0, format) as sink:
+            sink.write(0, 0, DATA[:2])
+            raise error
+
+    with pytest.raises(error):
+        run()
+    assert list(tmp_path.iterdir()) == []
+
+
+@FORMATS
+def test_abandon_twice_and_after_finish(tmp_path, format):
+    sink = create_sink(tmp_path / "a", SPEC, 0, format)
+    sink.abandon()
+    sink.abandon()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(StoreError, match="takes no more blocks"):
+        sink.write(0, 0, DATA)
+    path = written(tmp_path / "b", format, 0)
+    with create_sink(tmp_path / "c", SPEC, 0, format) as sink:
+        sink.finish()
+        sink.abandon()
+    assert sorted(tmp_path.iterdir()) == sorted([path, sink.path])
+
+
+@FORMATS
+def test_nothing_is_overwritten(tmp_path, format):
+    written(tmp_path / "a", format, 0)
+    with pytest.raises(StoreError, match="is there already"):
+        create_sink(tmp_path / "a", SPEC, 0, format)
+
+
+@FORMATS
+def test_a_name_taken_meanwhile_loses_nothing(tmp_path, format):
+    with create_sink(tmp_path / "a", SPEC, 0, format) as sink:
+        sink.write(0, 0, DATA)
+        sink.path.mkdir()
+        with pytest.raises(StoreError, match=r"the result is whole, in .*\.part"):
+            sink.finish()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@FORMATS
+def test_what_a_killed_run_left_is_replaced(tmp_path, format):
+    first = create_sink(tmp_path / "a", SPEC, 0, format)
+    first.write(0, 0, DATA + 1)
+    written(tmp_path / "a", format, 0)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@FORMATS
+def test_folders_above_are_made(tmp_path, format):
+    assert written(tmp_path / "x" / "y" / "a", format, 0).exists()
+
+
+@FORMATS
+def test_a_place_that_cannot_be_made(tmp_path, format):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="a file is in the way of its folder"):
+        create_sink(tmp_path / "file" / "a", SPEC, 0, format)
+
+
+@FORMATS
+def test_a_folder_without_permission(tmp_path, format, unprivileged):
+    tmp_path.chmod(0o555)
+    with unprivileged(), pytest.raises(StoreError, match=r"cannot be written \(Permission denied"):
+        create_sink(tmp_path / "a", SPEC, 0, format)
+    tmp_path.chmod(0o755)
+
+
+def test_too_little_room_is_said_before(tmp_path, monkeypatch):
+    usage = type("usage", (), {"free": 1500})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    for format in ("hdf5", "tiff"):
+        with pytest.raises(StoreError, match=r"a.*: needs .* kB, but the disk has 1.50 kB free"):
+            create_sink(tmp_path / "sub" / "a", SPEC, 0, format)
+    check_room(tmp_path, 1500)
+    with pytest.raises(StoreError):
+        check_room(tmp_path / "not" / "there", 1501)
+
+
+@FORMATS
+def test_a_disk_that_fills_up(tmp_path, monkeypatch, format):
+    def no_space(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def run() -> None:
+        with create_sink(tmp_path / "a", SPEC, 0, format) as sink:
+            sink.write(0, 0, DATA[:2])
+            monkeypatch.setattr(hdf5_sink, "pwrite_all", no_space)
+            monkeypatch.setattr(tiff_sink.tifffile, "imwrite", no_space)
+            sink.write(0, 2, DATA[2:4])
+
+    with pytest.raises(StoreError, match=r"a.*: the disk is full: the whole needs .* are free now"):
+        run()
+    assert list(tmp_path.iterdir()) == []
+
+
+@FORMATS
+def test_a_block_that_does_not_fit_in(tmp_path, format):
+    with create_sink(tmp_path / "a", SPEC, 0, format) as sink:
+        with pytest.raises(UsageError, match="4:6 are not within the 5 slices"):
+            sink.write(0, 4, DATA[:2])
+        with pytest.raises(UsageError, match="float64"):
+            sink.write(0, 0, DATA[:2].astype("f8"))
+
+
+def test_unknown_format(tmp_path):
+    with pytest.raises(StoreError, match=r"'jpeg' is not a format of results: .* hdf5, tiff"):
+        create_sink(tmp_path / "a", SPEC, 0, "jpeg")
+
+
+@FORMATS
+def test_a_result_is_removed(tmp_path, format):
+    path = written(tmp_path / "a", format, 0)
+    remove_result(path)
+    remove_result(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_other_things_is_not_removed(tmp_path):
+    path = written(tmp_path / "a", "tiff", 0)
+    (path / "notes.txt").touch()
+    with pytest.raises(StoreError, match=r"holds notes\.txt beside its TIFFs"):
+        remove_result(path)
+    assert len(list(path.iterdir())) == 6

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maxslices.arrays import ArraySpec
+from maxslices.errors import StoreError, UsageError
+from maxslices.io import MemoryStore, ScratchStore
+from maxslices.io.room import pread_all
+
+DATA = np.arange(5 * 7 * 11, dtype="u2").reshape(5, 7, 11)
+SPEC = ArraySpec(DATA.shape, DATA.dtype)
+
+
+def open_store(kind: str, folder, spec: ArraySpec = SPEC):
+    return MemoryStore(spec) if kind == "memory" else ScratchStore(spec, folder)
+
+
+def take(slice_dim: int, start: int, stop: int) -> np.ndarray:
+    return DATA[start:stop] if slice_dim == 0 else DATA[:, start:stop]
+
+
+KINDS = pytest.mark.parametrize("kind", ["memory", "scratch"])
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    kind=st.sampled_from(["memory", "scratch"]),
+    written_along=st.sampled_from([0, 1]),
+    read_along=st.sampled_from([0, 1]),
+    sizes=st.tuples(st.integers(1, 7), st.integers(1, 7)),
+)
+def test_what_is_written_is_read(tmp_path_factory, kind, written_along, read_along, sizes):
+    with open_store(kind, tmp_path_factory.getbasetemp()) as store:
+        assert store.spec == SPEC
+        for start in range(0, DATA.shape[written_along], sizes[0]):
+            # a view where it is cut along dim 1: blocks need not be contiguous
+            store.write(written_along, start, take(written_along, start, start + sizes[0]))
+        for start in range(0, DATA.shape[read_along], sizes[1]):
+            stop = min(start + sizes[1], DATA.shape[read_along])
+            out = np.empty(SPEC.with_slices(read_along, stop - start).shape, "u2")
+            store.read(read_along, start, stop, out)
+            np.testing.assert_array_equal(out, take(read_along, start, stop))
+
+
+@KINDS
+def test_a_closed_store_says_so(tmp_path, kind):
+    store = open_store(kind, tmp_path)
+    store.close()
+    store.close()
+    with pytest.raises(StoreError, match="is closed"):
+        store.write(0, 0, DATA)
+    with pytest.raises(StoreError, match="is closed"):
+        store.read(0, 0, 5, np.empty_like(DATA))
+
+
+@KINDS
+def test_a_block_that_does_not_fit_in(tmp_path, kind):
+    with open_store(kind, tmp_path) as store:
+        with pytest.raises(UsageError, match="6:8 are not within the 7 slices"):
+            store.write(1, 6, DATA[:, :2])
+        with pytest.raises(UsageError, match="5x2x11 uint16, the block given is 5x3x11"):
+            store.read(1, 0, 2, np.empty((5, 3, 11), "u2"))
+
+
+def test_the_array_of_a_store_in_memory_outlives_it():
+    with MemoryStore(SPEC) as store:
+        store.write(0, 0, DATA)
+        array = store.array
+    np.testing.assert_array_equal(array, DATA)
+
+
+def test_the_scratch_file_has_no_name(tmp_path):
+    with ScratchStore(SPEC, tmp_path / "new") as store:
+        store.write(0, 0, DATA)
+        assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_the_scratch_file_is_gone_when_the_process_is_killed(tmp_path):
+    code = (
+        "import sys, os, signal, pathlib, numpy as np\n"
+        "from maxslices.arrays import ArraySpec\n"
+        "from maxslices.io import ScratchStore\n"
+        "store = ScratchStore(ArraySpec((2, 2, 2), 'u2'), pathlib.Path(sys.argv[1]))\n"
+        "store.write(0, 0, np.ones((2, 2, 2), 'u2'))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert ended.returncode == -9
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_room_is_said_before(tmp_path, monkeypatch):
+    usage = type("usage", (), {"free": SPEC.nbytes - 1})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    with pytest.raises(StoreError, match="needs 770 B, but the disk has 769 B free"):
+        ScratchStore(SPEC, tmp_path)
+
+
+def test_a_disk_that_fills_up(tmp_path, monkeypatch):
+    write = os.pwrite
+    with ScratchStore(SPEC, tmp_path) as store, open("/dev/full", "wb") as full:
+        monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(full.fileno(), data, at))
+        with pytest.raises(StoreError, match=r"the disk is full: the whole needs 770 B"):
+            store.write(0, 0, DATA)
+
+
+def test_a_quota_is_named(tmp_path, monkeypatch):
+    def beyond(*args: object) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    with ScratchStore(SPEC, tmp_path) as store:
+        monkeypatch.setattr(os, "pwrite", beyond)
+        with pytest.raises(StoreError, match="full within its quota"):
+            store.write(0, 0, DATA)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 100])
+def test_short_reads_and_writes_are_continued(tmp_path, monkeypatch, at_once):
+    write, read = os.pwrite, os.preadv
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:at_once], at))
+    monkeypatch.setattr(os, "preadv", lambda fd, outs, at: read(fd, [outs[0][:at_once]], at))
+    with ScratchStore(SPEC, tmp_path) as store:
+        store.write(1, 0, DATA)
+        out = np.empty_like(DATA)
+        store.read(0, 0, 5, out)
+    np.testing.assert_array_equal(out, DATA)
+
+
+def test_a_file_that_ends_early(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"123")
+    with path.open("rb") as file, pytest.raises(EOFError, match="2 bytes too early"):
+        pread_all(file.fileno(), memoryview(bytearray(5)), 0)

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tifffile
+
+from maxslices.errors import SourceError
+from maxslices.io import open_source
+
+from . import scans
+
+DATA = scans.frames()
+
+
+def test_a_folder_without_tiffs(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(SourceError, match=r"is a folder without TIFFs \(1 other entries\)"):
+        open_source(tmp_path)
+
+
+def test_other_files_in_the_folder_are_passed_over(tmp_path):
+    folder = scans.write_tiffs(tmp_path / "scan", DATA)
+    (folder / "notes.txt").touch()
+    (folder / "._p_4.tif").touch()
+    with open_source(folder) as source:
+        assert source.spec.shape == (9, 7, 11)
+
+
+def test_a_frame_of_another_size_is_named(tmp_path):
+    folder = scans.write_tiffs(tmp_path / "scan", DATA)
+    tifffile.imwrite(folder / "p_7.tif", np.zeros((7, 12), "u2"))
+    with pytest.raises(SourceError, match=r"p_7\.tif: is 7x12 uint16, other than p_4\.tif"):
+        open_source(folder)
+
+
+def test_a_frame_of_another_dtype_is_named(tmp_path):
+    folder = scans.write_tiffs(tmp_path / "scan", DATA)
+    tifffile.imwrite(folder / "p_8.tif", np.zeros((7, 11), "u1"))
+    with pytest.raises(SourceError, match=r"p_8\.tif: is 7x11 uint8"):
+        open_source(folder)
+
+
+def test_a_stack_within_a_folder(tmp_path):
+    folder = scans.write_tiffs(tmp_path / "scan", DATA)
+    scans.write_multipage(folder / "p_99.tif", DATA)
+    with pytest.raises(SourceError, match=r"p_99\.tif: has 9 pages"):
+        open_source(folder)
+
+
+def test_colour(tmp_path):
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((7, 11, 3), "u1"), photometric="rgb")
+    with pytest.raises(SourceError, match=r"has shape \(7, 11, 3\).* convert it to grey"):
+        open_source(tmp_path)
+
+
+def test_a_single_image(tmp_path):
+    tifffile.imwrite(tmp_path / "a.tif", DATA[0])
+    with pytest.raises(SourceError, match="has one page, which is not a scan"):
+        open_source(tmp_path / "a.tif")
+
+
+def test_not_a_tiff(tmp_path):
+    (tmp_path / "a.tif").write_bytes(b"no picture at all")
+    with pytest.raises(SourceError, match=r"a\.tif: cannot be read as TIFF"):
+        open_source(tmp_path)
+
+
+def test_a_cut_off_tiff(tmp_path):
+    folder = scans.write_tiffs(tmp_path / "scan", DATA)
+    file = folder / "p_9.tif"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(SourceError, match=r"p_9\.tif: is cut off"):
+        open_source(folder)
+
+
+def test_a_tiff_that_goes_away_while_it_is_read(tmp_path):
+    folder = scans.write_tiffs(tmp_path / "scan", DATA)
+    with open_source(folder) as source:
+        (folder / "p_9.tif").unlink()
+        with pytest.raises(SourceError, match=r"p_9\.tif: cannot be read any more"):
+            source.read(0, 0, 9, np.empty((9, 7, 11), "u2"))
+
+
+def test_a_damaged_compressed_tiff(tmp_path):
+    folder = scans.write_tiffs(tmp_path / "scan", DATA, compression="zlib")
+    with tifffile.TiffFile(folder / "p_9.tif") as file:
+        offset, size = file.pages[0].dataoffsets[0], file.pages[0].databytecounts[0]
+    with (folder / "p_9.tif").open("r+b") as raw:
+        raw.seek(offset)
+        raw.write(b"\0" * size)
+    with (
+        open_source(folder) as source,
+        pytest.raises(SourceError, match=r"p_9\.tif: page 0 cannot be decoded"),
+    ):
+        source.read(0, 0, 9, np.empty((9, 7, 11), "u2"))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"not an array at all" * 9])
+def test_not_npy(tmp_path, content):
+    (tmp_path / "a.npy").write_bytes(content)
+    with pytest.raises(SourceError, match=r"a\.npy: cannot be read as \.npy"):
+        open_source(tmp_path / "a.npy")
+
+
+def test_a_cut_off_npy(tmp_path):
+    path = scans.write_npy(tmp_path / "a.npy", DATA)
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(SourceError, match="cut off"):
+        open_source(path)
+
+
+def test_python_objects_in_npy(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([[[None]]]), allow_pickle=True)
+    with pytest.raises(SourceError, match="Python objects"):
+        open_source(tmp_path / "a.npy")
+
+
+def test_an_archive_called_npy(tmp_path):
+    with (tmp_path / "a.npy").open("wb") as file:
+        np.savez(file, DATA)
+    with pytest.raises(SourceError, match=r"is an \.npz archive"):
+        open_source(tmp_path / "a.npy")
+
+
+def test_npy_of_two_dims(tmp_path):
+    np.save(tmp_path / "a.npy", DATA[0])
+    with pytest.raises(SourceError, match=r"has shape \(7, 11\): a scan has three dims"):
+        open_source(tmp_path / "a.npy")
