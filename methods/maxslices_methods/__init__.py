@@ -1,6 +1,5 @@
 """Tomography methods for maxslices, on NumPy and CuPy from one source."""
 
+from . import phase, recon, stripe
 
-from . import recon
-
-__all__ = ["recon"]
+__all__ = ["phase", "recon", "stripe"]
