@@ -169,3 +169,19 @@ def test_a_virtual_data_set_is_read(tmp_path):
         file.create_virtual_dataset("exchange/data", layout)
     with open_source(path) as source:
         np.testing.assert_array_equal(first(source), DATA[0])
+
+
+@pytest.mark.parametrize("n_frames", [15, 14])
+def test_a_layout_helps_out_other_data_of_as_many_frames(dls, n_frames):
+    with h5py.File(dls, "a") as file:
+        file["processed/data"] = DATA[:n_frames] * 2
+    with open_source(dls, LoaderOptions(data_path="processed/data")) as source:
+        as_many = n_frames == scans.KEYS.size
+        assert source.spec.shape[0] == (9 if as_many else n_frames)
+        assert (source.angles is not None) == as_many
+        assert (source.flats is not None) == as_many
+
+
+def test_hdf5_under_another_name(tmp_path):
+    with open_source(scans.write_dls(tmp_path / "scan.tomo", DATA)) as source:
+        assert source.spec.shape[0] == 9

@@ -241,3 +241,9 @@ def test_a_folder_with_other_things_is_not_removed(tmp_path):
     with pytest.raises(StoreError, match=r"holds notes\.txt beside its TIFFs"):
         remove_result(path)
     assert len(list(path.iterdir())) == 6
+
+
+def test_a_slice_larger_than_a_chunk_can_be(tmp_path):
+    with pytest.raises(StoreError, match=r"larger than an HDF5 chunk can be .*: write TIFF"):
+        create_sink(tmp_path / "a", ArraySpec((1, 2**15, 2**15 + 1), "f4"), 0)
+    assert list(tmp_path.iterdir()) == []

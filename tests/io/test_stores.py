@@ -139,3 +139,8 @@ def test_a_file_that_ends_early(tmp_path):
     path.write_bytes(b"123")
     with path.open("rb") as file, pytest.raises(EOFError, match="2 bytes too early"):
         pread_all(file.fileno(), memoryview(bytearray(5)), 0)
+
+
+def test_more_memory_than_there_is():
+    with pytest.raises(StoreError, match="TB for a result between two sections"):
+        MemoryStore(ArraySpec((2**20, 2**20, 2**18), "f4"))

@@ -14,7 +14,7 @@ DATA = scans.frames()
 
 def test_a_folder_without_tiffs(tmp_path):
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(SourceError, match=r"is a folder without TIFFs \(1 other entries\)"):
+    with pytest.raises(SourceError, match=r"is a folder without TIFFs, it holds notes\.txt: give"):
         open_source(tmp_path)
 
 
@@ -126,3 +126,8 @@ def test_npy_of_two_dims(tmp_path):
     np.save(tmp_path / "a.npy", DATA[0])
     with pytest.raises(SourceError, match=r"has shape \(7, 11\): a scan has three dims"):
         open_source(tmp_path / "a.npy")
+
+
+def test_an_empty_folder(tmp_path):
+    with pytest.raises(SourceError, match="without TIFFs, it is empty"):
+        open_source(tmp_path)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from ..arrays import ArraySpec
 from ..errors import SourceError
-from .frames import FrameSource, Selection, Span, check_angles, check_dtype
+from .checks import check_angles, check_dtype
+from .frames import FrameSource, Selection, Span
 from .options import LoaderOptions
 from .side import plain_source
 

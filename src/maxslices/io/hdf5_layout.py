@@ -8,7 +8,7 @@ APS's (https://dxfile.readthedocs.io).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import h5py
@@ -46,8 +46,9 @@ class Layout:
 def find_layout(path: Path, file: h5py.File, options: LoaderOptions) -> Layout:
     """Return where things are, as `options` say or as they are found.
 
-    What is given is taken as it is; what is "auto" is looked for, beside the data if
-    those are given.
+    What is given is taken as it is; what is "auto" is looked for. If the data are given,
+    that is beside them, then where the layout that is found has it, if that has as many
+    frames.
 
     Raises
     ------
@@ -66,10 +67,16 @@ def find_layout(path: Path, file: h5py.File, options: LoaderOptions) -> Layout:
         layout = found
     else:
         layout = _beside(file, options.data_path)
-    key, alignment = layout.image_key, layout.alignment_key
+        if found is not None and _frames(file, found.data) == _frames(file, layout.data):
+            layout = replace(
+                layout,
+                image_key=layout.image_key or found.image_key,
+                alignment_key=None if layout.image_key else found.alignment_key,
+                angles=layout.angles or found.angles,
+            )
     if options.image_key_path != "auto":
-        key, alignment = options.image_key_path, None
-    return Layout(layout.data, key, alignment, layout.angles, layout.flats, layout.darks)
+        layout = replace(layout, image_key=options.image_key_path, alignment_key=None)
+    return layout
 
 
 def _search(file: h5py.File) -> Layout | None:
@@ -173,6 +180,12 @@ def _same(file: h5py.File, first: str, second: str) -> bool:
     """Tell whether two paths lead to one data set."""
     one, other = _at(file, first), _at(file, second)
     return one is not None and one == other
+
+
+def _frames(file: h5py.File, name: str) -> int | None:
+    """Return the number of frames at `name`, or None if no data are there."""
+    data = _at(file, name)
+    return data.shape[0] if isinstance(data, h5py.Dataset) and data.shape else None
 
 
 def _tried() -> list[str]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..arrays import ArraySpec
 from ..errors import StoreError
-from .frames import check_block
+from .checks import check_block
 from .paths import HDF5_SUFFIXES
 from .room import bytes_of, check_room, check_vacant, part_of, pwrite_all, store_errors
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import hdf5plugin  # noqa: F401  (registers the filters of compressed files)
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import ArraySpec
 from ..errors import SourceError
-from .frames import FrameSource, Selection, Span, check_angles, check_dtype, radians_of
-from .hdf5_layout import Layout, find_layout, stacks_in
+from .checks import check_angles, radians_of
+from .frames import FrameSource, Selection
+from .hdf5_frames import Hdf5Frames, dataset, open_file
+from .hdf5_layout import Layout, find_layout
 from .options import LoaderOptions, SideData
 from .side import angles_given, flats_or_darks, open_side
 from .source import SideName
@@ -111,143 +111,6 @@ def hdf5_side(side: SideName, path: Path, given: SideData) -> Selection:
         file.close()
         raise
     return selection
-
-
-def open_file(path: Path) -> h5py.File:
-    """Open an HDF5 file for reading.
-
-    Raises
-    ------
-    SourceError
-        If it is not one, is cut off or is being written.
-    """
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        reason = str(error)
-    if "truncated" in reason:
-        raise SourceError(
-            f"{path}: is cut off ({_inside(reason)}): copy it again, or wait until it is written"
-        )
-    if "signature not found" in reason:
-        raise SourceError(f"{path}: is not an HDF5 file, whatever its name says")
-    if "lock" in reason:
-        raise SourceError(
-            f"{path}: is locked, so some program is writing it: wait until it is done"
-        )
-    raise SourceError(f"{path}: cannot be opened as HDF5 ({_inside(reason)})")
-
-
-def _inside(reason: str) -> str:
-    """Return what HDF5 says in brackets at the end of its message, or all of it."""
-    return reason[reason.find("(") + 1 : -1] if reason.endswith(")") else reason
-
-
-class Hdf5Frames:
-    """Frames in a data set of an open file.
-
-    Parameters
-    ----------
-    path : Path
-        The file, for messages.
-    file : h5py.File
-        Belongs to these frames from here on.
-    data_path : str
-        The data set.
-    """
-
-    def __init__(self, path: Path, file: h5py.File, data_path: str) -> None:
-        self._name = f"{path}:/{data_path.strip('/')}"
-        self._file = file
-        self._data = dataset(path, file, data_path, "data_path")
-        shape = self._data.shape
-        if shape is None or len(shape) != 3 or 0 in shape:
-            found = "nothing" if shape is None or 0 in shape else f"{len(shape)} dims, {shape}"
-            raise SourceError(
-                f"{self._name}: holds {found}: a scan has three dims, (angles, detector_y, "
-                f"detector_x){stacks_in(file)}"
-            )
-        self._spec = ArraySpec(shape, check_dtype(self._name, self._data.dtype))
-        _check_virtual(path, self._name, self._data)
-
-    @property
-    def name(self) -> str:
-        """File and data set."""
-        return self._name
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and native dtype."""
-        return self._spec
-
-    def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
-        """Read a box straight into `out`; HDF5 converts the byte order on the way."""
-        if not self._file:
-            raise SourceError(f"{self._name}: is closed")
-        box = (slice(*frames), slice(*rows), slice(*columns))
-        try:
-            self._data.read_direct(out, source_sel=box)
-        except OSError as error:
-            raise SourceError(
-                f"{self._name}: frames {frames[0]}:{frames[1]} cannot be read "
-                f"({_inside(str(error))}): the file is damaged, or its compression is unknown here"
-            ) from None
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-def _check_virtual(path: Path, name: str, data: h5py.Dataset) -> None:
-    """See that the files behind a virtual data set are there: HDF5 reads zeros if not."""
-    if not data.is_virtual:
-        return
-    for source in data.virtual_sources():
-        if source.file_name == "." or "%" in source.file_name:
-            continue
-        there = path.parent / source.file_name
-        if not there.exists():
-            raise SourceError(
-                f"{name}: its data are in {there}, which is not there: copy it beside {path.name}"
-            )
-
-
-def dataset(path: Path, file: h5py.File, name: str, parameter: str) -> h5py.Dataset:
-    """Return a data set of a file.
-
-    Raises
-    ------
-    SourceError
-        If it is not there, or is a group or a link that leads nowhere.
-    """
-    try:
-        found = file.get(name)
-    except (OSError, KeyError):  # a link whose file is not there, or is no HDF5 file
-        found = None
-    if isinstance(found, h5py.Dataset):
-        return found
-    link = _broken_link(file, name)
-    if link:
-        raise SourceError(f"{path}: {name} {link}")
-    what = "is a group, not a data set" if isinstance(found, h5py.Group) else "is not in the file"
-    raise SourceError(f"{path}: {name} {what}: give another {parameter}{stacks_in(file)}")
-
-
-def _broken_link(file: h5py.File, name: str) -> str | None:
-    """Return where an external link on the way to `name` leads, if there is one."""
-    where = ""
-    for part in name.strip("/").split("/"):
-        where += "/" + part
-        try:
-            link = file.get(where, getlink=True)
-        except (OSError, KeyError):
-            return None
-        if isinstance(link, h5py.ExternalLink):
-            return (
-                f"is a link to {link.path} in {link.filename}, which is not there: copy that "
-                "file beside it"
-            )
-    return None
 
 
 def _image_key(path: Path, file: h5py.File, name: str, n_frames: int) -> NDArray[Any]:

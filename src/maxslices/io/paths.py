@@ -39,6 +39,12 @@ def look_at(path: Path) -> Literal["file", "folder"]:
     raise SourceError(f"{path}: is neither a file nor a folder, so there is no scan in it")
 
 
+def holds_hdf5(path: Path) -> bool:
+    """Tell whether a file is HDF5 by how it begins, whatever its name."""
+    with path.open("rb") as file:
+        return file.read(8) == b"\x89HDF\r\n\x1a\n"
+
+
 def _near(path: Path) -> str:
     """Return what lies beside a missing path under a similar name, as the end of a message."""
     for parent in path.parents:

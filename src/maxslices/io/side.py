@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SourceError
-from .frames import FrameSource, Selection, radians_of
+from .checks import radians_of
+from .frames import FrameSource, Selection
 from .options import AngleRange, LoaderOptions, SideData
-from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, look_at
+from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, holds_hdf5, look_at
 from .source import SideName
 
 
@@ -107,7 +108,7 @@ def open_side(side: SideName, path: Path, given: SideData, opened: ExitStack) ->
         Is told to close what is opened here.
     """
     kind, suffix = look_at(path), path.suffix.lower()
-    if kind == "file" and suffix in HDF5_SUFFIXES:
+    if kind == "file" and (suffix in HDF5_SUFFIXES or holds_hdf5(path)):
         from .hdf5_source import hdf5_side
 
         selection = hdf5_side(side, path, given)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..arrays import ArraySpec
 from ..errors import SourceError
 from .options import LoaderOptions
-from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, look_at
+from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, holds_hdf5, look_at
 
 SideName = Literal["flats", "darks"]
 
@@ -158,7 +158,7 @@ def open_source(
         from .array_source import npy_source
 
         return npy_source(path, options)
-    if suffix in HDF5_SUFFIXES:
+    if suffix in HDF5_SUFFIXES or holds_hdf5(path):
         from .hdf5_source import hdf5_source
 
         return hdf5_source(path, options)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ..arrays import ArraySpec
 from ..errors import StoreError
-from .frames import check_block
+from ..units import format_bytes
+from .checks import check_block
 from .room import bytes_of, check_room, pread_all, pwrite_all, store_errors
 
 
@@ -47,7 +48,13 @@ class MemoryStore:
 
     def __init__(self, spec: ArraySpec) -> None:
         self._spec = spec
-        self._array: NDArray[Any] | None = np.empty(spec.shape, spec.dtype)
+        try:
+            self._array: NDArray[Any] | None = np.empty(spec.shape, spec.dtype)
+        except MemoryError:
+            raise StoreError(
+                f"{format_bytes(spec.nbytes)} for a result between two sections ({spec}) are more "
+                "memory than there is: allow less memory, so that it goes to a scratch file"
+            ) from None
 
     @property
     def spec(self) -> ArraySpec:

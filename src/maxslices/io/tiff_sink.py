@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..arrays import ArraySpec
 from ..errors import StoreError, UsageError
-from .frames import check_block
+from .checks import check_block
 from .room import check_room, check_vacant, part_of, store_errors
 
 _HEADER_BYTES = 4096

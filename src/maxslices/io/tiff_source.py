@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from ..arrays import ArraySpec
 from ..errors import SourceError
-from .frames import FrameSource, Selection, Span, check_dtype
+from .checks import check_dtype
+from .frames import FrameSource, Selection, Span
 from .options import LoaderOptions
 from .paths import TIFF_SUFFIXES, look_at
 from .room import bytes_of, pread_all
@@ -135,9 +136,11 @@ def tiff_frames(path: Path) -> TiffFrames:
         key=lambda p: _natural(p.name),
     )
     if not files:
-        count = sum(1 for _ in path.iterdir())
+        names = sorted(p.name for p in path.iterdir())
+        holds = f"it holds {', '.join(names[:3])}" if names else "it is empty"
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         raise SourceError(
-            f"{path}: is a folder without TIFFs ({count} other entries): give a folder of "
+            f"{path}: is a folder without TIFFs, {holds}{more}: give a folder of "
             f"{' or '.join(TIFF_SUFFIXES)} files, or a file"
         )
     images: list[_Image] = []
