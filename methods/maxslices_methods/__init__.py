@@ -1,5 +1,5 @@
 """Tomography methods for maxslices, on NumPy and CuPy from one source."""
 
-from . import phase, recon, stripe
+from . import corr, morph, normalize, phase, recon, rescale, stripe
 
-__all__ = ["phase", "recon", "stripe"]
+__all__ = ["corr", "morph", "normalize", "phase", "recon", "rescale", "stripe"]

@@ -1,0 +1,120 @@
+"""Correction of single voxels: median filter and removal of outliers (zingers)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from maxslices import method
+from maxslices.ledger import Ledger, from_ledger
+
+from . import _median, _median_cuda
+from .namespaces import array_namespace, on_gpu
+
+KernelSize = Literal[3, 5, 7, 9, 11, 13]
+DTYPES = ("uint8", "uint16", "float32")
+
+
+def _halo(kernel_size: int) -> int:
+    return kernel_size // 2
+
+
+@from_ledger
+def _filter_memory(
+    m: Ledger,
+    shape: Sequence[int],
+    dtype: np.dtype[Any],
+    kernel_size: int,
+) -> None:
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+    if m.device == "cpu":
+        _median.count_medians(m, shape, dtype, kernel_size, tests=False)
+
+
+@from_ledger
+def _outlier_memory(
+    m: Ledger, shape: Sequence[int], dtype: np.dtype[Any], kernel_size: int
+) -> None:
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+    if m.device == "cpu":
+        _median.count_medians(m, shape, dtype, kernel_size, tests=True)
+
+
+@method("all", calc_max_slices=_filter_memory, halo=_halo)
+def median_filter(data: Any, kernel_size: KernelSize = 3) -> Any:
+    """Replace every voxel by the median of the cube around it.
+
+    Parameters
+    ----------
+    data : array
+        Shape (angles, detector_y, detector_x); uint8, uint16 or float32.
+    kernel_size : {3, 5, 7, 9, 11, 13}
+        Edge of the cube in voxels.
+
+    Returns
+    -------
+    array
+        Of the same shape and dtype. Beyond the edges of the data the nearest voxel
+        counts. NaN counts as larger than every number, so that a single one disappears.
+
+    Raises
+    ------
+    ValueError
+        If the size is not one of these, or the dtype is another.
+    """
+    return _filtered(data, kernel_size, None)
+
+
+@method("all", calc_max_slices=_outlier_memory, halo=_halo)
+def remove_outlier(data: Any, kernel_size: KernelSize = 3, dif: float = 1000.0) -> Any:
+    """Replace the voxels that differ from the median of the cube around them.
+
+    Takes out zingers: single voxels struck by a stray photon, or dead.
+
+    Parameters
+    ----------
+    data : array
+        Shape (angles, detector_y, detector_x); uint8, uint16 or float32.
+    kernel_size : {3, 5, 7, 9, 11, 13}
+        Edge of the cube in voxels.
+    dif : float
+        A voxel is replaced by the median if it differs from it by this much or more, in
+        the unit of the data.
+
+    Returns
+    -------
+    array
+        Of the same shape and dtype. Edges and NaN are treated as in `median_filter`;
+        NaN is always replaced.
+
+    Raises
+    ------
+    ValueError
+        If the size or the dtype is not one of these, or `dif` is not above 0.
+    """
+    if not dif > 0:
+        raise ValueError(f"dif must be above 0, not {dif!r}: it is in the unit of the data")
+    return _filtered(data, kernel_size, float(dif))
+
+
+def _filtered(data: Any, kernel_size: int, dif: float | None) -> Any:
+    if kernel_size not in get_args(KernelSize):
+        valid = ", ".join(map(str, get_args(KernelSize)))
+        raise ValueError(f"kernel_size must be one of {valid}, not {kernel_size!r}")
+    if str(data.dtype) not in DTYPES:
+        raise ValueError(f"medians are of {', '.join(DTYPES)} data, not of {data.dtype}")
+    out = array_namespace(data).empty(data.shape, dtype=data.dtype)
+    if on_gpu(data):
+        _median_cuda.median(data, out, kernel_size, dif)
+        return out
+    finish = None if dif is None else partial(_median.put_back, limit=dif)
+    if kernel_size == 3:
+        _median.median_27(data, out, finish)
+    else:
+        _median.median_cube(data, out, kernel_size, finish)
+    return out

@@ -1,0 +1,291 @@
+"""Changes of shape: half-turn sinograms from full turns, and other numbers of pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from maxslices import method
+from maxslices.ledger import Ledger, from_ledger
+
+from .namespaces import array_namespace, on_gpu
+
+PIECE_VOXELS = {"cpu": 2**16, "cuda": 2**23}
+"""Voxels of scratch: a core's cache, and 32 MiB of a GPU's memory."""
+
+VIEWS_BYTES = 4096
+"""What NumPy's views of a piece take; it shows where the data are small."""
+
+BROADCAST_BYTES = 2**15
+"""NumPy multiplies by a short row or column through a buffer of 8192 float32."""
+
+
+def _even(overlap: float) -> int:
+    """Return the overlap in pixels: rounded to an int, and an odd one up to an even one."""
+    pixels = round(overlap)
+    return pixels + pixels % 2
+
+
+def _stitched_dims(other_dims: tuple[int, int], overlap: float) -> tuple[int, int]:
+    n_angles, width = other_dims
+    return n_angles // 2, 2 * width - _even(overlap)
+
+
+def _blend_angles(n_rows: int, n_angles: int, overlap: int, device: str) -> int:
+    """Return for how many angles the overlap is blended at a time."""
+    return min(n_angles, max(1, PIECE_VOXELS[device] // max(1, n_rows * overlap)))
+
+
+@from_ledger
+def _stitch_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any], overlap: float) -> None:
+    n_angles, n_rows, width = shape
+    pixels = _even(overlap)
+    m.alloc(shape, dtype)
+    m.alloc((n_angles // 2, n_rows, 2 * width - pixels), dtype)
+    if pixels > 0:
+        angles = _blend_angles(n_rows, n_angles // 2, pixels, m.device)
+        m.alloc(pixels, "float32")
+        m.alloc((angles, n_rows, pixels), "float32")
+        m.alloc((angles, n_rows, pixels), "float32")
+        if m.device == "cpu":
+            m.alloc_bytes(BROADCAST_BYTES)
+    if m.device == "cpu":
+        m.alloc_bytes(VIEWS_BYTES)
+
+
+@method("sinogram", calc_max_slices=_stitch_memory, output_dims=_stitched_dims)
+def sino_360_to_180(
+    data: Any, overlap: float = 0.0, side: Literal["left", "right"] = "left"
+) -> Any:
+    """Stitch the two halves of a full turn into sinograms of half a turn, twice as wide.
+
+    The view from behind, mirrored, continues the view from the front on the side of the
+    rotation axis. If the number of angles is odd the last one is left out.
+
+    Parameters
+    ----------
+    data : array
+        Shape (angles, detector_y, detector_x) over 360 degrees; uint16 or float32.
+    overlap : float
+        Pixels that both views see, rounded to an even number; across them one view fades
+        into the other. Negative: pixels that neither sees; they get the value at the
+        edge of the left one.
+    side : {"left", "right"}
+        Side of the field of view that the rotation axis is on.
+
+    Returns
+    -------
+    array
+        Shape (angles // 2, detector_y, 2 * detector_x - overlap), of the same dtype; the
+        rotation axis is in the middle of a row.
+
+    Raises
+    ------
+    ValueError
+        If there are less than two angles, the overlap is not smaller than a row less one
+        pixel, or the side is another word.
+
+    Notes
+    -----
+    Follows the method of this name in httomolibgpu and Algotom [1]_, without the columns
+    that the former repeats at both ends to make the rows twice as wide.
+
+    References
+    ----------
+    .. [1] N. T. Vo et al., "Data processing methods and data acquisition for samples
+       larger than the field of view in parallel-beam tomography", Opt. Express 29, 2021.
+    """
+    n_angles, n_rows, width = data.shape
+    pixels = _even(overlap)
+    if n_angles < 2:
+        raise ValueError(f"sino_360_to_180 needs two angles or more, not {n_angles}")
+    if abs(pixels) >= width - 1:
+        raise ValueError(f"overlap must be less than {width - 1} pixels, not {overlap!r}")
+    if side not in ("left", "right"):
+        raise ValueError(f"side must be 'left' or 'right', not {side!r}")
+    xp = array_namespace(data)
+    half = n_angles // 2
+    front, behind = data[:half], data[half : 2 * half, :, ::-1]
+    left, right = (behind, front) if side == "left" else (front, behind)
+
+    out = xp.empty((half, n_rows, 2 * width - pixels), dtype=data.dtype)
+    if pixels <= 0:
+        out[:, :, :width] = left
+        out[:, :, width : width - pixels] = left[:, :, -1:]
+        out[:, :, width - pixels :] = right
+        return out
+    seam = width - pixels
+    out[:, :, :seam] = left[:, :, :seam]
+    out[:, :, width:] = right[:, :, pixels:]
+    rising = xp.linspace(0, 1, pixels, dtype=xp.float32)
+    step = _blend_angles(n_rows, half, pixels, "cuda" if on_gpu(data) else "cpu")
+    buffers = xp.empty((2, step, n_rows, pixels), dtype=xp.float32)
+    for first in range(0, half, step):
+        own = slice(first, min(first + step, half))
+        fading, growing = buffers[:, : own.stop - first]
+        growing[...] = right[own, :, :pixels]
+        growing *= rising
+        fading[...] = left[own, :, seam:]
+        # left * (1 - rising) + right * rising, with the weights mirrored in place.
+        fading *= rising[::-1]
+        fading += growing
+        if data.dtype.kind in "iu":
+            xp.rint(fading, out=fading)
+        out[own, :, seam:width] = fading
+    return out
+
+
+def _new_dims(other_dims: tuple[int, int], newshape: list[int]) -> tuple[int, int]:
+    return int(newshape[0]), int(newshape[1])
+
+
+def _resample_piece(
+    n_slices: int, n_columns: int, newshape: Sequence[int], device: str
+) -> tuple[int, int]:
+    """Return how many slices, and how many new rows of each, are resampled at a time."""
+    lines = max(1, PIECE_VOXELS[device] // max(n_columns, newshape[1]))
+    return min(n_slices, max(1, lines // newshape[0])), min(newshape[0], lines)
+
+
+@from_ledger
+def _resample_memory(
+    m: Ledger,
+    shape: Sequence[int],
+    dtype: np.dtype[Any],
+    newshape: list[int],
+    interpolation: str,
+    slice_dim: int,
+) -> None:
+    n_slices = shape[slice_dim]
+    n_columns = [n for axis, n in enumerate(shape) if axis != slice_dim][1]
+    slices, rows = _resample_piece(n_slices, n_columns, newshape, m.device)
+    old, new = (slices, rows, n_columns), (slices, rows, newshape[1])
+    m.alloc(shape, dtype)
+    m.alloc((n_slices, *newshape), "float32")
+    for n in newshape:
+        m.alloc(n, "int64")
+        if interpolation == "linear":
+            m.alloc(n, "int64")
+            m.alloc(n, "float32")
+    if m.device == "cpu":
+        m.alloc_bytes(VIEWS_BYTES)
+    if interpolation == "nearest":
+        m.alloc(old, dtype)
+        m.alloc(new, dtype)
+        return
+    low = m.alloc(old, "float32")
+    casts = [m.alloc(old, dtype)] if dtype != np.float32 else []
+    m.free(m.alloc(old, "float32"), *casts)
+    m.alloc(new, "float32")
+    m.alloc(new, "float32")
+    if m.device == "cpu":
+        m.alloc_bytes(BROADCAST_BYTES)
+    m.free(low)
+
+
+@method("all", calc_max_slices=_resample_memory, output_dims=_new_dims, output_dtype="float32")
+def data_resampler(
+    data: Any,
+    newshape: list[int],
+    axis: int | None = None,
+    interpolation: Literal["linear", "nearest"] = "linear",
+    slice_dim: int | None = None,
+) -> Any:
+    """Resample every slice to another number of pixels.
+
+    Parameters
+    ----------
+    data : array
+        Shape (angles, detector_y, detector_x), any real dtype.
+    newshape : list of int
+        The two dims of a slice of the result, in array order.
+    axis : int, optional
+        Axis of the slices, which is left as it is: 0 for projections, 1 for sinograms.
+        By default that along which the data are cut.
+    interpolation : {"linear", "nearest"}
+        Between the four pixels around a place, or the value of the nearest one (halfway,
+        the earlier).
+    slice_dim : int, optional
+        Axis along which the data are cut; filled in where the method runs in a pipeline.
+
+    Returns
+    -------
+    array
+        float32. The first and the last pixel of a row or column keep their places, and
+        the others lie evenly between them: ``linspace(0, n - 1, new)``. There is no
+        averaging where the result has fewer pixels.
+
+    Raises
+    ------
+    ValueError
+        If the new shape is not two positive numbers, the interpolation is another word,
+        or `axis` is not the axis along which the data are cut.
+
+    Notes
+    -----
+    The same as `scipy.interpolate.interpn` on that grid.
+    """
+    if len(newshape) != 2 or min(newshape) < 1:
+        raise ValueError(f"newshape must be two numbers of pixels, not {newshape!r}")
+    if interpolation not in ("linear", "nearest"):
+        raise ValueError(f"interpolation must be 'linear' or 'nearest', not {interpolation!r}")
+    if axis is not None and slice_dim is not None and axis != slice_dim:
+        raise ValueError(
+            f"axis={axis} but the data are cut along axis {slice_dim}: leave axis out, or put a "
+            "method of the other pattern before this one"
+        )
+    along = axis if slice_dim is None else slice_dim
+    if along not in (0, 1):
+        raise ValueError(f"axis must be 0 (projections) or 1 (sinograms), not {along!r}")
+    xp = array_namespace(data)
+    shape = list(newshape)
+    shape.insert(along, data.shape[along])
+    out = xp.empty(tuple(shape), dtype=xp.float32)
+    source, target = xp.moveaxis(data, along, 0), xp.moveaxis(out, along, 0)
+    n_slices, n_rows, n_columns = source.shape
+    at_rows = _places(xp, n_rows, newshape[0], interpolation)
+    at_columns = _places(xp, n_columns, newshape[1], interpolation)
+    device = "cuda" if on_gpu(data) else "cpu"
+    slices, rows = _resample_piece(n_slices, n_columns, newshape, device)
+    for first in range(0, n_slices, slices):
+        block = source[first : first + slices]
+        for top in range(0, newshape[0], rows):
+            lines = slice(top, top + rows)
+            own = [places[lines] for places in at_rows]
+            target[first : first + slices, lines] = _resampled(xp, block, own, at_columns)
+    return out
+
+
+def _places(xp: Any, n: int, n_new: int, interpolation: str) -> list[Any]:
+    """Return the nearest of `n` pixels to each new one; or both neighbours and the weight."""
+    where = np.linspace(0, n - 1, n_new)
+    if interpolation == "nearest":
+        return [xp.asarray(np.ceil(where - 0.5).astype(np.int64))]
+    low = np.floor(where).astype(np.int64)
+    high = np.minimum(low + 1, n - 1)
+    return [xp.asarray(low), xp.asarray(high), xp.asarray((where - low).astype(np.float32))]
+
+
+def _resampled(xp: Any, block: Any, at_rows: list[Any], at_columns: list[Any]) -> Any:
+    """Return rows of a block of slices, resampled along rows, then along columns."""
+    if len(at_rows) == 1:
+        return block[:, at_rows[0]][:, :, at_columns[0]]
+    low, high, weight = at_rows
+    between = _mixed(
+        block[:, low].astype(xp.float32, copy=False),
+        block[:, high].astype(xp.float32, copy=False),
+        weight[:, None],
+    )
+    low, high, weight = at_columns
+    return _mixed(between[:, :, low], between[:, :, high], weight)
+
+
+def _mixed(low: Any, high: Any, weight: Any) -> Any:
+    """Return ``low + weight * (high - low)`` in the memory of `low`; `high` is overwritten."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        high -= low
+        high *= weight
+        low += high
+    return low

@@ -1,0 +1,147 @@
+"""Normalisation of raw projections: flat field, dark field and logarithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from maxslices import method
+from maxslices.ledger import Ledger, from_ledger
+
+from .namespaces import array_namespace
+
+LEAST_SIGNAL = 1e-6
+"""A pixel whose flat is not above its dark by this much is dead: it sees no light."""
+
+LEAST_TRANSMISSION = 1e-6
+"""Transmission in place of values without a logarithm, one photon in a million."""
+
+BROADCAST_BYTES = 2**15
+"""NumPy subtracts a frame of less than half as many bytes through a buffer of this size."""
+
+
+@from_ledger
+def _correction_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+    m.alloc(shape, dtype)
+    dark = m.alloc(shape[1:], "float32")
+    signal = m.alloc(shape[1:], "float32")
+    m.alloc(shape, "float32")  # the result; masks of dead pixels are gone by then
+    if m.device == "cpu" and shape[1] * shape[2] <= BROADCAST_BYTES // 8:
+        m.alloc_bytes(BROADCAST_BYTES)
+    m.free(dark, signal)
+
+
+@method("projection", calc_max_slices=_correction_memory, output_dtype="float32")
+def dark_flat_field_correction(
+    data: Any,
+    flats: Any,
+    darks: Any = None,
+    flats_multiplier: float = 1.0,
+    darks_multiplier: float = 1.0,
+    upper_bound: float | None = None,
+    lower_bound: float | None = None,
+) -> Any:
+    """Divide out the beam: (data - dark) / (flat - dark).
+
+    Parameters
+    ----------
+    data : array
+        Raw projections, shape (angles, detector_y, detector_x), any real dtype.
+    flats : array
+        Frames with beam and without sample, (frames, detector_y, detector_x), or their
+        mean, (detector_y, detector_x).
+    darks : array, optional
+        Frames without beam, likewise. None, or a stack of no frames, means zero.
+    flats_multiplier, darks_multiplier : float
+        Factors on the mean flat and dark, for instance where the exposures differ.
+    upper_bound, lower_bound : float, optional
+        Values beyond these are set to them.
+
+    Returns
+    -------
+    array
+        Transmission, float32, of the shape of the data. Finite for finite data, whatever
+        the flats and darks: a dark that is not finite counts as 0, and where a pixel is
+        dead (the flat is not above the dark by 1e-6, or not finite) the denominator is 1.
+
+    Raises
+    ------
+    ValueError
+        If there is no flat, or flats or darks are not of the shape of the frames.
+
+    Notes
+    -----
+    Follows the method of this name in httomolibgpu, but for dead pixels.
+    """
+    xp = array_namespace(data)
+    dark = _mean(xp, "darks", darks, data.shape[1:])
+    signal = _mean(xp, "flats", flats, data.shape[1:])
+    if signal is None:
+        raise ValueError("dark_flat_field_correction needs flats: at least one frame")
+    if flats_multiplier != 1:
+        signal *= flats_multiplier
+    if dark is not None:
+        if darks_multiplier != 1:
+            dark *= darks_multiplier
+        xp.copyto(dark, 0, where=~xp.isfinite(dark))
+        signal -= dark
+    dead = ~((signal >= LEAST_SIGNAL) & xp.isfinite(signal))
+    xp.copyto(signal, 1, where=dead)
+    del dead
+
+    out = data.astype(xp.float32)
+    if dark is not None:
+        out -= dark
+    out /= signal
+    if lower_bound is not None:
+        xp.maximum(out, lower_bound, out=out)
+    if upper_bound is not None:
+        xp.minimum(out, upper_bound, out=out)
+    return out
+
+
+def _mean(xp: Any, name: str, frames: Any, frame_shape: tuple[int, ...]) -> Any:
+    """Return the mean frame, a new float32 array, or None where there are no frames."""
+    if frames is None or frames.shape[0] == 0:
+        return None
+    if frames.shape[-2:] != frame_shape or frames.ndim not in (2, 3):
+        raise ValueError(
+            f"{name} of shape {frames.shape} do not fit frames of {frame_shape}: give "
+            "(frames, detector_y, detector_x), or their mean"
+        )
+    if frames.ndim == 2:
+        return frames.astype(xp.float32)
+    return xp.mean(frames, axis=0, dtype=xp.float32)
+
+
+@from_ledger
+def _log_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+    m.alloc(shape, dtype)
+    m.alloc(shape, "float32")
+
+
+@method("all", calc_max_slices=_log_memory, output_dtype="float32")
+def minus_log(data: Any) -> Any:
+    """Return the negative logarithm of the transmission: the projected attenuation.
+
+    Parameters
+    ----------
+    data : array
+        Transmission, shape (angles, detector_y, detector_x), any real dtype.
+
+    Returns
+    -------
+    array
+        -log(data), float32, of the same shape, and finite: transmissions below 1e-6,
+        zeros, negative values and NaN among them, count as 1e-6 (13.8), and infinity as
+        the largest float32 (-88.7).
+    """
+    xp = array_namespace(data)
+    # Cast first: NumPy casts within an operation through buffers of its own.
+    out = data.astype(xp.float32)
+    xp.fmax(out, LEAST_TRANSMISSION, out=out)
+    xp.minimum(out, np.finfo(np.float32).max, out=out)
+    xp.log(out, out=out)
+    return xp.negative(out, out=out)

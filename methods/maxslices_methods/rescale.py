@@ -1,0 +1,217 @@
+"""Rescaling to integers, and the statistics of the whole scan that it needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from maxslices import method
+from maxslices.ledger import Ledger, from_ledger
+
+from .namespaces import array_namespace, on_gpu
+
+Bits = Literal[8, 16, 32]
+Statistics = tuple[float, float, float, int]
+
+PIECE_VOXELS = {"cpu": 2**15, "cuda": 2**23}
+"""Voxels converted to float64 at a time: a core's cache, and 64 MiB of a GPU's memory."""
+
+VIEWS_BYTES = 4096
+"""What NumPy's views of a piece take; it shows where the data are small."""
+
+REDUCTION_BYTES = 2**18
+"""More than CuPy's reductions of one piece take: 32 bytes for each 2048 voxels, and results."""
+
+
+def _piece_shape(shape: Sequence[int], device: str) -> tuple[int, int, int]:
+    """Return the shape of the pieces worked on: some rows of a slice, or some slices."""
+    n_z, n_y, n_x = shape
+    rows = max(1, PIECE_VOXELS[device] // n_x)
+    return min(n_z, max(1, rows // n_y)), min(n_y, rows), n_x
+
+
+def _pieces(data: Any, *dtypes: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the place of each piece, and arrays of its shape that all pieces share."""
+    xp = array_namespace(data)
+    deep, high, wide = _piece_shape(data.shape, "cuda" if on_gpu(data) else "cpu")
+    buffers = [xp.empty(deep * high * wide, dtype=dtype) for dtype in dtypes]
+    for z in range(0, data.shape[0], deep):
+        for y in range(0, data.shape[1], high):
+            place = slice(z, z + deep), slice(y, y + high)
+            shape = data[place].shape
+            yield place, *(b[: math.prod(shape)].reshape(shape) for b in buffers)
+
+
+def _count_pieces(m: Ledger, shape: Sequence[int], *dtypes: str) -> None:
+    for dtype in dtypes:
+        m.alloc(_piece_shape(shape, m.device), dtype)
+    if m.device == "cpu":
+        m.alloc_bytes(VIEWS_BYTES)
+
+
+@from_ledger
+def _statistics_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+    m.alloc(shape, dtype)
+    _count_pieces(m, shape, "float64", "bool")
+    if m.device == "cuda":
+        m.alloc_bytes(REDUCTION_BYTES)
+
+
+def _combine(blocks: Sequence[Statistics]) -> Statistics:
+    """Return the statistics of all blocks together, each weighted by its elements."""
+    counted = [block for block in blocks if block[3]]
+    if not counted:
+        return math.nan, math.nan, math.nan, 0
+    total = sum(block[3] for block in counted)
+    return (
+        min(block[0] for block in counted),
+        max(block[1] for block in counted),
+        math.fsum(block[2] * (block[3] / total) for block in counted),
+        total,
+    )
+
+
+@method(
+    "all",
+    calc_max_slices=_statistics_memory,
+    side_results=("glob_stats",),
+    combine=_combine,
+)
+def calculate_stats(data: Any) -> Statistics:
+    """Return minimum, maximum, mean and number of the finite elements.
+
+    Parameters
+    ----------
+    data : array
+        Shape (angles, detector_y, detector_x), any real dtype.
+
+    Returns
+    -------
+    (float, float, float, int)
+        As `rescale_to_int` takes them. NaN and infinities are left out; where nothing is
+        finite, (nan, nan, nan, 0). Minimum, maximum and number are exact and do not
+        depend on how the data are cut into blocks; the mean does, by less than 1e-12 of the
+        mean of the magnitudes.
+    """
+    xp = array_namespace(data)
+    found: Statistics = _combine([])
+    for place, values, other in _pieces(data, xp.float64, xp.bool_):
+        values[...] = data[place]
+        n_finite = values.size
+        if data.dtype.kind == "f":
+            xp.isfinite(values, out=other)
+            n_finite = int(xp.count_nonzero(other))
+        if n_finite == 0:
+            continue
+        if n_finite == values.size:
+            least, most = float(values.min()), float(values.max())
+        else:
+            xp.logical_not(other, out=other)
+            xp.copyto(values, math.inf, where=other)
+            least = float(values.min())
+            xp.copyto(values, -math.inf, where=other)
+            most = float(values.max())
+            xp.copyto(values, 0, where=other)
+        found = _combine([found, (least, most, float(values.sum()) / n_finite, n_finite)])
+    return found
+
+
+def _integer(bits: int) -> np.dtype[Any]:
+    if bits not in get_args(Bits):
+        raise ValueError(f"bits must be 8, 16 or 32, not {bits!r}")
+    return np.dtype(f"uint{bits}")
+
+
+def _output_dtype(dtype: np.dtype[Any], bits: int) -> np.dtype[Any]:
+    return _integer(bits)
+
+
+@from_ledger
+def _rescale_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any], bits: int) -> None:
+    m.alloc(shape, dtype)
+    m.alloc(shape, _integer(bits))
+    _count_pieces(m, shape, "float64")
+
+
+@method("all", calc_max_slices=_rescale_memory, output_dtype=_output_dtype)
+def rescale_to_int(
+    data: Any,
+    perc_range_min: float = 0.0,
+    perc_range_max: float = 100.0,
+    bits: Bits = 8,
+    *,
+    glob_stats: tuple[float, ...] | list[float],
+) -> Any:
+    """Rescale a range of values to all the values of an unsigned integer.
+
+    Parameters
+    ----------
+    data : array
+        Shape (angles, detector_y, detector_x), any real dtype.
+    perc_range_min, perc_range_max : float
+        The range, in percent of the way from the minimum to the maximum of the scan.
+        Values beyond it become the lowest and the highest integer.
+    bits : {8, 16, 32}
+        Bits of the integers.
+    glob_stats : sequence of float
+        Minimum and maximum of the whole scan; what follows them is not used. Refer to the
+        result of `calculate_stats`, earlier in the pipeline, or give two numbers. It has
+        no default, as the range of the block at hand would give each block a scale of
+        its own.
+
+    Returns
+    -------
+    array
+        uint8, uint16 or uint32, of the same shape, rounded to nearest. Infinities go to
+        the ends, NaN becomes 0. Where minimum and maximum are equal, all is 0.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of its range, or the statistics are not finite.
+
+    Notes
+    -----
+    As the method of this name in httomolibgpu, which rounds down, in single precision,
+    and takes NaN and infinities for the value 0.
+    """
+    dtype = _integer(bits)
+    if not 0 <= perc_range_min < perc_range_max <= 100:
+        raise ValueError(
+            "perc_range_min and perc_range_max must be between 0 and 100, the first below the "
+            f"second, not {perc_range_min!r} and {perc_range_max!r}"
+        )
+    low, high = _range_of(glob_stats)
+    span = high - low
+    low, high = low + perc_range_min / 100 * span, low + perc_range_max / 100 * span
+    most = 2**bits - 1
+    factor = most / (high - low) if high > low else 0.0
+
+    xp = array_namespace(data)
+    out = xp.empty(data.shape, dtype=dtype)
+    for place, values in _pieces(data, xp.float64):
+        values[...] = data[place]
+        xp.fmax(values, low, out=values)
+        xp.minimum(values, high, out=values)
+        values -= low
+        values *= factor
+        xp.rint(values, out=values)
+        out[place] = values
+    return out
+
+
+def _range_of(glob_stats: Sequence[float] | None) -> tuple[float, float]:
+    if glob_stats is None or len(glob_stats) < 2:
+        raise ValueError(
+            f"glob_stats must be the minimum and maximum of the whole scan, not {glob_stats!r}: "
+            "refer to the result of calculate_stats, or give two numbers"
+        )
+    low, high = float(glob_stats[0]), float(glob_stats[1])
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise ValueError(
+            f"glob_stats must be a finite minimum and a maximum not below it, not {low} and {high}"
+        )
+    return low, high
