@@ -1,8 +1,9 @@
 """From a pipeline and the shape of a scan to a plan; nothing here runs a method."""
 
-from .pipeline import Pipeline, Reference, Step
+from .pipeline import Pipeline
 from .plan import Plan, SectionPlan, StepPlan
 from .planning import Limits, make_plan
+from .steps import Reference, Step
 
 __all__ = [
     "Limits",

@@ -14,9 +14,10 @@ from ..estimators import choose_model
 from ..ledger import Device
 from ..memory import MemoryModel
 from ..units import format_bytes
-from .pipeline import Pipeline, Reference, Step
+from .pipeline import Pipeline
 from .plan import Plan, SectionPlan, StepPlan
 from .sections import Section, cut_into_sections
+from .steps import Reference, Step
 
 BlockChoice = int | Literal["auto", "max"]
 AUTO_SLICES = 32

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .pipeline import Pipeline, Step
+from .pipeline import Pipeline
+from .steps import Step
 
 
 @dataclass(slots=True)

@@ -1,0 +1,151 @@
+"""Files that are not pipelines: each is refused in one line that names the place."""
+
+from __future__ import annotations
+
+import pytest
+
+from maxslices import Pipeline
+from maxslices.errors import PipelineError
+from tests.planner.fakes import fakes
+
+
+def read(tmp_path, text):
+    path = tmp_path / "p.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return Pipeline.from_file(path, fakes)
+
+
+BOMB = "- method: to_float\n  parameters:\n    a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"    {b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in zip("abcdefghi", "bcdefghij")
+)
+
+FAULTS = {
+    "empty": ("", "p.yaml: the file is empty"),
+    "comment": ("# nothing\n", "p.yaml: the file is empty"),
+    "no methods": ("[]", "p.yaml: it has no methods"),
+    "loader alone": ("- method: standard_tomo", "it has no methods"),
+    "mapping": ("method: to_float\n", "p.yaml:1: a pipeline is a YAML list"),
+    "text": ("to_float\n", "p.yaml:1: a pipeline is a YAML list"),
+    "list of text": ("- method: negate\n- to_float\n", "p.yaml:2: a step is a mapping"),
+    "two documents": ("- method: negate\n---\n- method: negate\n", "p.yaml:2: not valid YAML"),
+    "indentation": ("- method: negate\n   parameters: {}\n", "p.yaml:2: not valid YAML"),
+    "unclosed": ("- method: [negate\n", "not valid YAML"),
+    "tab": ("- method: negate\n\tparameters: {}\n", "p.yaml:2: not valid YAML"),
+    "key twice": (
+        "- method: negate\n  parameters: {}\n  method: to_float\n",
+        "p.yaml:3: the key 'method' stands twice; first in line 1",
+    ),
+    "parameter twice": (
+        "- method: to_float\n  parameters:\n    factor: 1.0\n    factor: 2.0\n",
+        "p.yaml:4: the key 'factor' stands twice; first in line 3",
+    ),
+    "key twice deep": (
+        "- method: to_float\n  parameters:\n    factor: {a: 1,\n     a: 2}\n",
+        "p.yaml:4: the key 'a' stands twice",
+    ),
+    "number as name": (
+        "- method: to_float\n  parameters:\n    67: 0.0\n",
+        "p.yaml:3: the key 67 must be a name",
+    ),
+    "yes as name": (
+        "- method: to_float\n  parameters:\n    yes: 0.0\n",
+        "p.yaml:3: the key yes must be a name; quotes make it one",
+    ),
+    "list as name": ("- [a, b]: 1\n", "p.yaml:1: the key that is not text must be a name"),
+    "sweep": (
+        "- method: to_float\n  parameters:\n    factor: !Sweep\n      - 3\n      - 5\n",
+        "p.yaml:3: sweeps (!Sweep) are not supported: give one value",
+    ),
+    "sweep range": (
+        "- method: to_float\n  parameters:\n    factor: !SweepRange {start: 3, stop: 5, step: 1}\n",
+        "p.yaml:3: sweeps (!SweepRange) are not supported",
+    ),
+    "python object": (
+        "- method: !!python/object/apply:os.system ['touch /tmp/maxslices_was_here']\n",
+        "p.yaml:1: the tag !!python/object/apply:os.system is not supported",
+    ),
+    "python name": ("- method: !!python/name:os.system\n", "!!python/name:os.system is not"),
+    "set": ("- method: negate\n  parameters: !!set {a, b}\n", "p.yaml:2: the tag !!set"),
+    "false int": ("- method: negate\n  id: !!int abc\n", "p.yaml:2: 'abc' is not of the type !!int"),
+    "false bool": ("- method: negate\n  id: !!bool x\n", "'x' is not of the type !!bool"),
+    "long number": (
+        "- method: to_float\n  parameters:\n    factor: " + "1" * 5000,
+        "p.yaml:3: a number has too many digits",
+    ),
+    "bomb": (BOMB, "its aliases stand for more than 100,000 values"),
+    "own part": (
+        "- method: to_float\n  parameters:\n    factor: &a\n      - *a\n",
+        "p.yaml:3: an alias refers to what it is itself a part of",
+    ),
+    "undefined alias": ("- method: *nothing\n", "p.yaml:1: not valid YAML: found undefined alias"),
+    "bad merge": ("- <<: 3\n  method: negate\n", "not valid YAML: expected a mapping"),
+    "deep": ("[" * 5000, "nested too deeply"),
+    "not text": (b"\x89HDF\r\n\x1a\n\xff\xfe", "it is not text in UTF-8"),
+    "control characters": (b"- method: a\x00b\n", "not valid YAML"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_malformed_file_is_refused_with_its_line(tmp_path, case):
+    text, expected = FAULTS[case]
+    with pytest.raises(PipelineError) as caught:
+        read(tmp_path, text)
+    message = str(caught.value)
+    assert expected in message
+    assert "\n" not in message
+    assert len(message) < 300
+
+
+def test_a_missing_file_is_named_with_the_nearest(tmp_path):
+    (tmp_path / "pipeline.yaml").write_text("[]")
+    with pytest.raises(PipelineError, match=r"there is no .*did you mean pipeline.yaml\?"):
+        Pipeline.from_file(tmp_path / "pipelin.yaml", fakes)
+    with pytest.raises(PipelineError, match="there is no pipeline file"):
+        Pipeline.from_file(tmp_path / "no" / "where.yaml", fakes)
+
+
+def test_a_directory_is_not_a_pipeline_file(tmp_path):
+    with pytest.raises(PipelineError, match="Is a directory"):
+        Pipeline.from_file(tmp_path, fakes)
+
+
+def test_anchors_aliases_and_merge_keys_are_read(tmp_path):
+    pipeline = read(
+        tmp_path,
+        "- method: to_float\n  parameters: &shared\n    factor: 2.5\n"
+        "- method: to_float\n  parameters: *shared\n"
+        "- method: to_float\n  parameters:\n    <<: *shared\n    factor: 3.5\n",
+    )
+    assert [step.parameters["factor"] for step in pipeline.steps] == [2.5, 2.5, 3.5]
+
+
+def test_what_looks_like_a_date_is_text(tmp_path):
+    text = "- method: scaled_by\n  parameters: {centre: 1, note: 2020-13-45}\n"
+    assert read(tmp_path, text).steps[0].parameters["note"] == "2020-13-45"
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path):
+    assert read(tmp_path, b"\xef\xbb\xbf- method: negate\r\n  parameters: {}\r\n").steps
+
+
+def test_faults_of_values_come_with_the_line_of_the_parameter(tmp_path):
+    with pytest.raises(PipelineError, match=r"^p.yaml:4: to_float parameter 'factor' must be"):
+        read(tmp_path, "- method: to_float\n  parameters:\n\n    factor: fast\n")
+
+
+def test_several_faults_are_told_at_once_each_with_its_line(tmp_path):
+    text = (
+        "- method: to_flaot\n"
+        "- method: to_float\n  parameters:\n    factr: 1.0\n"
+        "- method: crop\n"
+        "- method: negate\n  save_result: maybe\n  parametrs: {}\n"
+    )
+    with pytest.raises(PipelineError) as caught:
+        read(tmp_path, text)
+    head, *lines = str(caught.value).splitlines()
+    assert head == "p.yaml: 5 faults:"
+    assert [line.split()[0] for line in lines] == [f"p.yaml:{n}:" for n in (1, 4, 5, 8, 7)]
+    assert "did you mean to_float?" in lines[0]
+    assert "did you mean factor?" in lines[1]
+    assert "needs the parameter 'keep'" in lines[2]
+    assert "did you mean parameters?" in lines[3]
