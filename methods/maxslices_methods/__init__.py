@@ -1,5 +1,15 @@
 """Tomography methods for maxslices, on NumPy and CuPy from one source."""
 
-from . import corr, morph, normalize, phase, recon, rescale, stripe
+from . import corr, denoise, morph, normalize, phase, recon, rescale, rotation, stripe
 
-__all__ = ["corr", "morph", "normalize", "phase", "recon", "rescale", "stripe"]
+__all__ = [
+    "corr",
+    "denoise",
+    "morph",
+    "normalize",
+    "phase",
+    "recon",
+    "rescale",
+    "rotation",
+    "stripe",
+]

@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 import scipy.fft
-from maxslices.ledger import Ledger
 from numpy.typing import NDArray
+
+from maxslices.ledger import Ledger
 
 from ._fbp_geometry import Lengths, angle_weights, row_filter
 

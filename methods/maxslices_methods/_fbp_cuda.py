@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from maxslices.ledger import Ledger
 from numpy.typing import NDArray
+
+from maxslices.ledger import Ledger
 
 from ._fbp_geometry import Lengths, angle_weights, row_filter
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from maxslices import method
 from maxslices.ledger import Ledger, from_ledger
 

@@ -1,0 +1,270 @@
+"""Where the axis of rotation is."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+from maxslices import method
+from maxslices.ledger import Ledger, from_ledger
+
+from .namespaces import array_namespace, on_gpu, scipy_module
+
+logger = logging.getLogger(__name__)
+
+WIDE, MANY = 2000, 2000
+"""Beyond so many columns and angles the coarse search works on means of 4 and of 2."""
+SMALL_BYTES = {"cpu": 2**15, "cuda": 2**16}
+"""What sums over an array and tables of a row's length take."""
+
+
+def _middle_sinograms(
+    n_slices: int, ind: int | Literal["mid"] | None = None, average_radius: int = 0
+) -> range:
+    """Return the sinograms that `find_center_vo` averages."""
+    index = n_slices // 2 if ind is None or ind == "mid" else ind
+    if not 0 <= index < n_slices:
+        raise ValueError(f"ind must be a sinogram from 0 to {n_slices - 1}, not {index}")
+    if average_radius < 0:
+        raise ValueError(f"average_radius must be at least 0, not {average_radius}")
+    return range(max(0, index - average_radius), min(n_slices, index + average_radius + 1))
+
+
+@from_ledger
+def _find_center_vo_bytes(
+    m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any], step: float
+) -> None:
+    n_angles, _, width = shape
+    m.alloc(shape, dtype)
+    m.alloc((n_angles, width), np.float32)  # mean of the sinograms
+    by_rows, by_columns = _reductions(n_angles, width)
+    stacked, small = (2 * n_angles, width), (2 * (n_angles // by_rows), width // by_columns)
+    if small != stacked:  # the coarse search needs less, but its plan stays
+        m.fft(small, np.float32, (0, 1), "r2c")
+    m.alloc(stacked, np.float32)
+    half = (stacked[0], width // 2 + 1)
+    m.alloc(half, np.float32)  # mask
+    m.alloc(half, np.float32)  # magnitudes
+    if 2 * step % 1:
+        m.alloc((n_angles, width), np.float32)  # a term of the interpolation
+    m.alloc_bytes(SMALL_BYTES[m.device])
+    m.fft(stacked, np.float32, (0, 1), "r2c")
+    m.alloc(half, np.complex64)  # spectrum
+
+
+@method(
+    "sinogram",
+    calc_max_slices=_find_center_vo_bytes,
+    side_results=("cor",),
+    looks_at=_middle_sinograms,
+)
+def find_center_vo(
+    data: Any,
+    ind: int | Literal["mid"] | None = None,
+    average_radius: int = 0,
+    smin: int = -50,
+    smax: int = 50,
+    srad: float = 6.0,
+    step: float = 0.5,
+    ratio: float = 0.5,
+    drop: int = 20,
+) -> float:
+    """Find the axis of rotation of a 180-degree scan from a sinogram (Vo's method).
+
+    Parameters
+    ----------
+    data : array
+        Sinograms (angles, slices, detector_x) of any real dtype, with angles in even steps from
+        0 to 180 degrees. All that are given are averaged.
+    ind : int or "mid", optional
+        The sinogram to look at, of the whole scan; the middle one by default. It says which one
+        the runner gives, and the function itself does not read it.
+    average_radius : int
+        Sinograms on either side of `ind` to average with it.
+    smin, smax : int
+        Where to search, in pixels from the middle of the detector.
+    srad : float
+        How far around the coarse result the fine search goes, in pixels.
+    step : float
+        Step of the fine search, in pixels; the result is interpolated between steps.
+    ratio : float
+        Width of the object as a fraction of the field of view.
+    drop : int
+        Rows around the middle of the spectrum that do not count.
+
+    Returns
+    -------
+    float
+        Where the axis projects, in pixels counted from the centre of the first: a middle axis is
+        at ``(detector_x - 1) / 2``. It is what `fbp` takes as ``center``.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+
+    Notes
+    -----
+    A 180-degree sinogram and its mirror image below it make one of 360 degrees, if they are
+    shifted to the right axis. The spectrum of such a sinogram is empty in a double wedge; the
+    axis is where the least is found there (Vo, Drakopoulos, Atwood and Reinhard, Optics Express
+    22, 19078, 2014). The coarse search shifts by whole pixels; over 2000 columns or angles it
+    works on means of 4 or 2. The fine search interpolates by cubic convolution. A parabola
+    through the three smallest values gives the fraction of a step.
+    """
+    if not (smin < smax and srad > 0 and step > 0 and ratio > 0 and drop >= 0):
+        raise ValueError(
+            "find_center_vo needs smin < smax, srad, step and ratio over 0 and drop of at least 0; "
+            f"it was given {smin=}, {smax=}, {srad=}, {step=}, {ratio=}, {drop=}"
+        )
+    xp = array_namespace(data)
+    n_angles, _, width = data.shape
+    middle = (width - 1) / 2
+    sinogram = xp.mean(data, axis=1, dtype=xp.float32)
+    xp.nan_to_num(sinogram, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+
+    by_rows, by_columns = _reductions(n_angles, width)
+    columns = width // by_columns
+    steps = np.arange(math.floor(smin / by_columns), math.ceil(smax / by_columns) + 1)
+    steps = steps[np.abs(steps) <= (columns - 1) / 2]
+    if len(steps) == 0:
+        raise ValueError(
+            f"find_center_vo: {smin} to {smax} pixels from the middle is not on a detector of "
+            f"{width} pixels"
+        )
+    metrics = _metrics(_stacked(sinogram, (3, 1), by_rows, by_columns), 2 * steps, ratio, drop)
+    best = int(np.argmin(metrics))
+    if len(steps) > 2 and best in (0, len(steps) - 1):
+        logger.warning(
+            "find_center_vo: the best axis is at an end of the search, %d to %d pixels from the "
+            "middle: change smin or smax",
+            smin,
+            smax,
+        )
+    coarse = (steps[best] + (columns - 1) / 2) * by_columns + (by_columns - 1) / 2 - middle
+
+    n_steps = math.ceil(max(srad, by_columns) / step)
+    offsets = coarse + step * np.arange(-n_steps, n_steps + 1)
+    offsets = offsets[np.abs(offsets) <= middle]
+    metrics = _metrics(_stacked(sinogram, (2, 2), 1, 1), 2 * offsets, ratio, drop)
+    best = int(np.argmin(metrics))
+    return float(middle + offsets[best] + step * _vertex(metrics, best))
+
+
+def _reductions(n_angles: int, width: int) -> tuple[int, int]:
+    """Return of how many rows and columns the coarse search takes means."""
+    return (2 if n_angles > MANY else 1), (4 if width > WIDE else 1)
+
+
+def _stacked(sinogram: Any, sigma: tuple[int, int], by_rows: int, by_columns: int) -> Any:
+    """Return an array for two sinograms, one above the other, with the smoothed one on top."""
+    xp = array_namespace(sinogram)
+    rows, columns = sinogram.shape[0] // by_rows, sinogram.shape[1] // by_columns
+    stack = xp.empty((2 * rows, columns), dtype=xp.float32)
+    top = stack[:rows]
+    gaussian_filter = scipy_module(sinogram, "ndimage").gaussian_filter
+    if (by_rows, by_columns) == (1, 1):
+        gaussian_filter(sinogram, sigma, output=top, mode="reflect")
+        return stack
+    smooth = gaussian_filter(sinogram, sigma, mode="reflect")
+    top[...] = 0
+    for i in range(by_rows):
+        for j in range(by_columns):
+            top += smooth[i : rows * by_rows : by_rows, j : columns * by_columns : by_columns]
+    top *= 1 / (by_rows * by_columns)
+    return stack
+
+
+def _metrics(stack: Any, shifts: Any, ratio: float, drop: int) -> Any:
+    """Return for each shift what the spectrum holds where it should be empty.
+
+    Parameters
+    ----------
+    stack : array
+        What `_stacked` returns, (2 * angles, detector_x); its lower half is overwritten.
+    shifts : numpy.ndarray
+        Columns by which the mirrored sinogram is moved to the right.
+
+    Returns
+    -------
+    numpy.ndarray
+        One value a shift.
+    """
+    xp = array_namespace(stack)
+    rfft2 = scipy_module(stack, "fft").rfft2
+    mask = _empty_wedge(xp, stack.shape, ratio, drop)
+    magnitudes = xp.empty(mask.shape, dtype=xp.float32)
+    fractional = bool(np.any(shifts % 1))
+    term = xp.empty_like(stack[: len(stack) // 2]) if fractional else None
+    metrics = xp.empty(len(shifts), dtype=xp.float32)
+    for i, shift in enumerate(shifts):
+        _mirror(xp, stack, float(shift), term)
+        spectrum = rfft2(stack)
+        xp.abs(spectrum, out=magnitudes)
+        del spectrum  # before the next one is made
+        xp.multiply(magnitudes, mask, out=magnitudes)
+        metrics[i] = magnitudes.sum()
+    return metrics.get() if on_gpu(stack) else metrics
+
+
+def _mirror(xp: Any, stack: Any, shift: float, term: Any) -> None:
+    """Fill the lower half with the upper one mirrored and moved to the right by `shift`.
+
+    Columns that it does not reach are taken from the upper half turned upside down, as the
+    sinogram goes on there nearly so.
+    """
+    n_rows, width = stack.shape[0] // 2, stack.shape[1]
+    upper, lower = stack[:n_rows], stack[n_rows:]
+    mirrored, turned = upper[:, ::-1], upper[::-1]
+    whole = math.floor(shift)
+    fraction = shift - whole
+    taps = {0: 1.0} if fraction == 0 else {k: _cubic(abs(k - fraction)) for k in (-1, 0, 1, 2)}
+    first = min(width, max(0, whole + max(taps)))
+    last = max(first, min(width, width + whole + min(taps)))
+    for n, (k, weight) in enumerate(taps.items()):
+        source = mirrored[:, first - whole - k : last - whole - k]
+        if n == 0:
+            xp.multiply(source, np.float32(weight), out=lower[:, first:last])
+        else:
+            part = term[:, : last - first]
+            xp.multiply(source, np.float32(weight), out=part)
+            lower[:, first:last] += part
+    lower[:, :first] = turned[:, :first]
+    lower[:, last:] = turned[:, last:]
+
+
+def _cubic(distance: float) -> float:
+    """Return the weight of a sample in cubic convolution (Keys 1981, a = -1/2)."""
+    if distance < 1:
+        return (1.5 * distance - 2.5) * distance**2 + 1
+    return ((-0.5 * distance + 2.5) * distance - 4) * distance + 2 if distance < 2 else 0.0
+
+
+def _empty_wedge(xp: Any, shape: tuple[int, int], ratio: float, drop: int) -> Any:
+    """Return where the spectrum of a 360-degree sinogram is empty: equation 3 of the paper.
+
+    It is laid out as a real FFT is: rows in the FFT's order, columns of frequencies from 0 on;
+    those that stand for two columns of the full spectrum weigh 2.
+    """
+    rows, width = shape
+    row = np.abs(np.rint(np.fft.fftfreq(rows) * rows))
+    limit = np.ceil(row * (rows - 1) / (np.pi * rows * ratio))
+    limit[row <= min(drop, math.ceil(0.05 * rows))] = -1
+    column = np.arange(width // 2 + 1)
+    weight = np.where((column == 0) | (2 * column == width), 1, 2).astype(np.float32)
+    weight[:2] = 0  # the middle columns hold the mean
+    mask = xp.empty((rows, len(column)), dtype=xp.float32)
+    inside = xp.asarray(limit)[:, None] >= xp.asarray(column.astype(limit.dtype))
+    return xp.multiply(inside, xp.asarray(weight), out=mask)
+
+
+def _vertex(values: Any, at: int) -> float:
+    """Return where, in steps from `at`, the parabola through three values is least."""
+    if not 0 < at < len(values) - 1:
+        return 0.0
+    left, mid, right = (float(v) for v in values[at - 1 : at + 2])
+    curvature = left - 2 * mid + right
+    return 0.5 * (left - right) / curvature if curvature > 0 else 0.0
