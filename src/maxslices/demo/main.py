@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..api import plan, run
 from ..errors import MaxslicesError, StoreError
+from ..planner import Pipeline
 from ..runner import Report
 from ..units import format_bytes, parse_bytes
 from .phantom import Phantom, flower_head
@@ -82,11 +83,13 @@ def run_demo(
             "the demo draws with matplotlib, which is not installed: pip install 'maxslices[demo]'"
         )
     folder = _prepare(Path(out))
-    pipeline = folder / PIPELINE_NAME
-    pipeline.write_bytes((files("maxslices.demo") / PIPELINE_NAME).read_bytes())
+    path = folder / PIPELINE_NAME
+    path.write_bytes((files("maxslices.demo") / PIPELINE_NAME).read_bytes())
+    pipeline = Pipeline.from_file(path)  # before the scan: it fails at once without the methods
 
     began = time.perf_counter()
-    scan = make_scan(folder / SCAN_NAME, flower_head(rows, columns), n_angles)
+    phantom = flower_head(rows, columns)
+    scan = make_scan(folder / SCAN_NAME, phantom, n_angles, shift=0.011 * columns)
     print(
         f"Made {scan.path}: {_by(scan.shape)} uint16, {format_bytes(scan.n_bytes)}, "
         f"in {time.perf_counter() - began:.1f} s"

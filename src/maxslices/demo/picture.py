@@ -86,12 +86,12 @@ def _slices(figure: Any, truth: NDArray[Any], result: NDArray[Any], line: int) -
     from matplotlib import colormaps
 
     # few levels, because every level of the noise costs bytes in the file
-    gray, red_blue = colormaps["gray"].resampled(64), colormaps["RdBu_r"].resampled(47)
+    gray, red_blue = colormaps["gray"].resampled(48), colormaps["RdBu_r"].resampled(27)
     top = float(np.percentile(truth, 99.3))
     panels = [
         (truth, "Phantom", {"cmap": gray, "vmin": -0.1 * top, "vmax": top}),
         (result, "Reconstruction", {"cmap": gray, "vmin": -0.1 * top, "vmax": top}),
-        (result - truth, "Difference", {"cmap": red_blue, "vmin": -top, "vmax": top}),
+        (result - truth, "Difference", {"cmap": red_blue, "vmin": -0.6, "vmax": 0.6}),
     ]
     for k, (image, title, colours) in enumerate(panels):
         axes = figure.add_axes(((0.03, 0.345, 0.685)[k], 0.415, 0.275, 0.4143))

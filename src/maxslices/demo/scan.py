@@ -43,7 +43,7 @@ class Scan:
         return int(np.prod(self.shape)) * 2
 
 
-def make_scan(path: Path, phantom: Phantom, n_angles: int = 361, shift: float = 5.3) -> Scan:
+def make_scan(path: Path, phantom: Phantom, n_angles: int, shift: float) -> Scan:
     """Scan a phantom over half a turn, ends included, and write the file.
 
     Parameters
