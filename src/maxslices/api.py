@@ -17,7 +17,7 @@ from .backends.cpu import CpuBackend
 from .backends.cuda import RESERVED_BYTES, count_devices
 from .backends.select import check_device_name
 from .errors import UsageError
-from .io import LoaderOptions, SinkFormat, Source, open_source
+from .io import SinkFormat, Source, open_source
 from .planner import Limits, Pipeline, Plan, make_plan
 from .runner import Report, RunFolder, execute
 from .runner.execute import check_supplied
@@ -93,7 +93,7 @@ def plan(
             scan_name=f"a scan of {scan}",
             notes=[note] if assumed else [],
         )
-    with open_source(scan, _loader_options(checked)) as source:
+    with open_source(scan, checked.loader) as source:
         return _plan_source(source, checked, limits, block, result_in_memory=False)
 
 
@@ -150,7 +150,7 @@ def run(
     backend = select_backend(device)
     limits = _backend_limits(backend, memory, host_memory)
     folder = None if out is None else RunFolder(out, format, overwrite)
-    with open_source(scan, _loader_options(checked)) as source:
+    with open_source(scan, checked.loader) as source:
         check_supplied(checked, source)
         made = _plan_source(source, checked, limits, block, result_in_memory=out is None)
         with progress_bar(progress) as bar:
@@ -200,7 +200,7 @@ def check(pipeline: PipelineLike, scan: Scan | None = None) -> str:
     found = f"{checked.name}: {len(checked.steps)} methods, well formed: {checked}"
     if scan is None:
         return found
-    with open_source(scan, _loader_options(checked)) as source:
+    with open_source(scan, checked.loader) as source:
         check_supplied(checked, source)
         has = ", ".join(
             f"{len_} {name}"
@@ -235,10 +235,6 @@ def _plan_source(
         scan_name=f"{source.name}: {source.spec}",
         result_in_memory=result_in_memory,
     )
-
-
-def _loader_options(pipeline: Pipeline) -> LoaderOptions:
-    return LoaderOptions.from_mapping(pipeline.loader) if pipeline.loader else LoaderOptions()
 
 
 def _limits(device: str, memory: str | int | None, host_memory: str | int | None) -> Limits:

@@ -52,7 +52,10 @@ FAULTS = {
     "save_result": (({"method": "negate", "save_result": 1},), "save_result must be true or false"),
     "id": (({"method": "negate", "id": 7},), "negate: id must be a name, not 7"),
     "id twice": ((FIND, FIND), "an earlier step has the id 'c' already"),
-    "side_outputs": (({"method": "find_middle", "side_outputs": ["cor"]},), "must map side results"),
+    "side_outputs": (
+        ({"method": "find_middle", "side_outputs": ["cor"]},),
+        "must map side results",
+    ),
     "side output is a list": (
         ({"method": "find_middle", "side_outputs": {"cor": [1]}},),
         "side_outputs must map side results to names",

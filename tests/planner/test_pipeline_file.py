@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from maxslices import Pipeline
@@ -16,7 +18,7 @@ def read(tmp_path, text):
 
 
 BOMB = "- method: to_float\n  parameters:\n    a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"    {b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in zip("abcdefghi", "bcdefghij")
+    f"    {b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefghij")
 )
 
 FAULTS = {
@@ -66,7 +68,7 @@ FAULTS = {
     ),
     "python name": ("- method: !!python/name:os.system\n", "!!python/name:os.system is not"),
     "set": ("- method: negate\n  parameters: !!set {a, b}\n", "p.yaml:2: the tag !!set"),
-    "false int": ("- method: negate\n  id: !!int abc\n", "p.yaml:2: 'abc' is not of the type !!int"),
+    "false int": ("- method: negate\n  id: !!int a\n", "p.yaml:2: 'a' is not of the type !!int"),
     "false bool": ("- method: negate\n  id: !!bool x\n", "'x' is not of the type !!bool"),
     "long number": (
         "- method: to_float\n  parameters:\n    factor: " + "1" * 5000,

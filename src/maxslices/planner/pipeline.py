@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import PipelineError
@@ -20,7 +20,7 @@ class Pipeline:
 
     steps: tuple[Step, ...]
     """The methods, first to last."""
-    loader: LoaderOptions = LoaderOptions()
+    loader: LoaderOptions = field(default_factory=LoaderOptions)
     """How the scan is read, as the loader step says it."""
     name: str = "pipeline"
     """For messages: the file's name."""

@@ -17,7 +17,10 @@ MAX_VALUES = 100_000
 MAX_DIGITS = 1000
 """Digits of a number; beyond a few thousand Python refuses to read them."""
 _TAG = "tag:yaml.org,2002:"
-_PLAIN_TAGS = {f"{_TAG}{name}" for name in "null bool int float str seq map merge".split()}
+_PLAIN_TAGS = {
+    f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "merge")
+}
+_NAME_TAGS = (f"{_TAG}str", f"{_TAG}merge")
 
 
 class _Loader(yaml.SafeLoader):
@@ -126,7 +129,7 @@ class _NodeCheck:
     def _check_keys(self, node: yaml.MappingNode) -> None:
         first: dict[str, yaml.Node] = {}
         for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag not in (f"{_TAG}str", f"{_TAG}merge"):
+            if not isinstance(key, yaml.ScalarNode) or key.tag not in _NAME_TAGS:
                 shown = key.value if isinstance(key, yaml.ScalarNode) else "that is not text"
                 raise self._error(f"the key {shown} must be a name; quotes make it one", key)
             if key.value in first:
