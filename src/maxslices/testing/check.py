@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..arrays import ArraySpec
 from ..errors import UsageError
 from ..estimators import choose_model
 from ..ledger import Device
@@ -63,7 +64,7 @@ class CheckResult:
     upper: float
     """Largest `ratio` allowed."""
     resolution_bytes: int = 0
-    """What the meter may count too much."""
+    """Differences below this are no finding: small objects of Python's own."""
     kept_bytes: int = 0
     """Bytes that each further call leaves behind."""
     unseen: tuple[str, ...] = ()
@@ -96,7 +97,8 @@ class CheckResult:
             return "NOT SEEN"
         if self.kept_bytes:
             return "KEEPS MEMORY"
-        if self.ratio < self.lower:
+        too_many_bytes = self.estimated_bytes - self.peak_bytes
+        if self.ratio < self.lower and too_many_bytes > self.resolution_bytes:
             return "OVERESTIMATE"
         return "ok"
 
@@ -182,6 +184,7 @@ def check_max_slices(
     >>> result.slices, result.estimated_slices, result.verdict
     (60, 60, 'ok')
     """
+    __tracebackhide__ = True  # pytest shows the caller's line
     meta = find_method(method)
     slice_dim = parameters.get("slice_dim")
     if slice_dim is None:
@@ -224,11 +227,19 @@ def check_trial(
         Find out what was alive at the peak, which takes another run; None: if it fails.
     """
     runs, cached_bytes, kept_bytes, notes = _measure(trial)
-    model = model_of(trial)
     if cached_bytes:
         notes = (*notes, f"{cached_bytes:,} bytes stay in caches after the first call: counted")
     results = [
-        compare(trial, model, run.peak.counted_bytes, cached_bytes, lower, upper)
+        compare(
+            trial.meta,
+            trial.shape,
+            trial.dtype,
+            trial.slice_dim,
+            trial.backend.kind,
+            trial.parameters,
+            run.peak.counted_bytes + cached_bytes,
+            (lower, upper),
+        )
         for run in runs
         if run.peak.counted_bytes is not None
     ]
@@ -246,51 +257,46 @@ def check_trial(
     return worst
 
 
-def model_of(trial: Trial) -> MemoryModel:
-    """Return what the method's estimator says of a trial."""
-    return choose_model(
-        trial.meta,
-        trial.slice_dim,
-        trial.other_dims,
-        trial.dtype,
-        trial.backend.kind,
-        trial.parameters,
-    )[0]
-
-
 def compare(
-    trial: Trial,
-    model: MemoryModel,
-    counted_bytes: int,
-    cached_bytes: int,
-    lower: float,
-    upper: float,
+    meta: MethodMeta,
+    shape: tuple[int, int, int],
+    dtype: np.dtype[Any],
+    slice_dim: int,
+    device: Device,
+    parameters: Mapping[str, Any],
+    peak_bytes: int,
+    bounds: tuple[float, float] = (LOWER, UPPER),
 ) -> CheckResult:
-    """Hand the measured peak to the estimator."""
-    device = trial.backend.kind
-    peak_bytes = counted_bytes + cached_bytes
-    estimated, _ = trial.meta.calc_max_slices(
-        trial.slice_dim,
-        trial.other_dims,
-        trial.dtype,
-        peak_bytes,
-        device=device,
-        **trial.parameters,
+    """Hand a measured peak to a method's estimator; nothing is run.
+
+    Parameters
+    ----------
+    meta, shape, dtype, slice_dim, device, parameters
+        The method and the block that was measured.
+    peak_bytes : int
+        What was measured.
+    bounds : (float, float)
+        Lower and upper, as in `check_max_slices`.
+    """
+    other_dims = ArraySpec(shape, dtype).other_dims(slice_dim)
+    estimated, _ = meta.calc_max_slices(
+        slice_dim, other_dims, dtype, peak_bytes, device=device, **parameters
     )
+    model, _ = choose_model(meta, slice_dim, other_dims, dtype, device, parameters)
     return CheckResult(
-        method=trial.meta.full_name,
-        shape=trial.shape,
-        dtype=str(trial.dtype),
-        parameters=trial.parameters,
-        slice_dim=trial.slice_dim,
+        method=meta.full_name,
+        shape=shape,
+        dtype=str(dtype),
+        parameters=parameters,
+        slice_dim=slice_dim,
         device=device,
-        slices=trial.n_slices,
+        slices=shape[slice_dim],
         estimated_slices=estimated,
         fraction=fractional_slices(model, peak_bytes, estimated),
         peak_bytes=peak_bytes,
-        estimated_bytes=model.bytes(trial.n_slices),
-        lower=lower,
-        upper=upper,
+        estimated_bytes=model.bytes(shape[slice_dim]),
+        lower=bounds[0],
+        upper=bounds[1],
         resolution_bytes=HOST_NOISE_BYTES if device == "cpu" else 0,
     )
 

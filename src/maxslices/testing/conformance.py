@@ -1,0 +1,259 @@
+"""Tests that every method of a package has to pass; a class to subclass.
+
+A package of methods writes::
+
+    class TestMyMethods(MethodConformance):
+        package = "my_methods"
+        cases = [Case("blur", (64, 60, 72)), Case("blur", (50, 37, 41), "uint16")]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from ..arrays import block_shape
+from ..backends import select_backend
+from ..errors import DeviceError, EstimatorError
+from ..estimators import choose_model
+from ..ledger import Device
+from ..method import MethodMeta
+from ..registry import Registry, registry
+from .blocks import differences_between_blocks
+from .case import Case
+from .check import EstimateError, check_trial
+from .plugin import MaxSlices
+from .trial import Trial
+
+_LONGEST = 2561
+"""Detector width up to which estimators are asked."""
+_MEMORY = (0, 1, 513, *(10**power for power in range(3, 16)))
+_DEVICES: tuple[Device, ...] = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A case with one of the axes that it may be cut along."""
+
+    case: Case
+    """What is run."""
+    slice_dim: int
+    """Axis of the slices."""
+    device: str | None
+    """Where; None: as the options say."""
+
+    def __str__(self) -> str:
+        """Return a test id."""
+        dim = "" if self.case.slice_dim is not None else f"-dim{self.slice_dim}"
+        return f"{self.case}{dim}"
+
+
+class MethodConformance:
+    """Subclass it in a test file, name the package, and list the cases.
+
+    Tests of the estimates: within bounds of the measured peak for each case, axis and
+    random shapes; never decreasing; always a whole number of slices. Tests of the methods:
+    the result does not depend on the block size, has the dtype and dims declared, and the
+    input is left as it was. A method of the package without a case fails.
+    """
+
+    package: ClassVar[str] = ""
+    """Methods whose module is this or below it are required to have a case."""
+    methods: ClassVar[Registry] = registry
+    """Where methods are looked up."""
+    cases: ClassVar[Sequence[Case]] = ()
+    """Small ones, quick on a CPU."""
+    gpu_cases: ClassVar[Sequence[Case]] = ()
+    """Real sizes; their tests are marked ``gpu`` and skipped where there is none."""
+
+    @classmethod
+    def required_methods(cls) -> list[MethodMeta]:
+        """Return the methods of the package."""
+        below = f"{cls.package}."
+        return [meta for meta in cls.methods if cls.package and f"{meta.module}.".startswith(below)]
+
+    @classmethod
+    def situations(cls, cases: Sequence[Case], device: str | None = None) -> Iterator[Situation]:
+        """Return each case along each axis."""
+        for case in cases:
+            dims = cls.methods.get(case.method).slice_dims()
+            for slice_dim in dims if case.slice_dim is None else (case.slice_dim,):
+                yield Situation(case, slice_dim, device)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Make a test for each case and axis, or for each method."""
+        names = metafunc.fixturenames
+        if "situation" in names:
+            found: list[Any] = list(self.situations(self.cases))
+            if "on_real_sizes" in names:
+                gpu = self.situations(self.gpu_cases, "cuda")
+                found += [pytest.param(s, id=f"{s}-gpu", marks=pytest.mark.gpu) for s in gpu]
+            metafunc.parametrize("situation", found, ids=str, scope="class")
+        if "required_method" in names:
+            metafunc.parametrize("required_method", self.required_methods(), ids=lambda m: m.name)
+        if "tried_method" in names:
+            tried = sorted({self.methods.get(case.method).full_name for case in self.cases})
+            metafunc.parametrize("tried_method", tried)
+
+    @pytest.fixture
+    def on_real_sizes(self) -> None:
+        """Mark a test that is also run at real sizes on a GPU."""
+
+    def trial(self, situation: Situation, max_slices: MaxSlices) -> Trial:
+        """Return what a situation runs; skip where its device is missing."""
+        case, device = situation.case, situation.device or max_slices.settings.device
+        if situation.device is not None:
+            try:
+                select_backend(device)
+            except DeviceError as error:
+                pytest.skip(str(error))
+        return Trial(
+            self.methods.get(case.method),
+            case.shape,
+            np.dtype(case.dtype),
+            situation.slice_dim,
+            device,
+            case.parameters,
+            case.make_data,
+        )
+
+    def test_has_a_case(self, required_method: MethodMeta) -> None:
+        """Every method of the package is tried."""
+        tried = {self.methods.get(case.method).full_name for case in self.cases}
+        if required_method.full_name not in tried:
+            pytest.fail(
+                f"{required_method.full_name} has no case: add "
+                f"Case({required_method.name!r}, shape=(64, 60, 72)) to the cases, one for each "
+                "dtype and each parameter that changes its memory",
+                pytrace=False,
+            )
+
+    def test_estimate_is_within_bounds(
+        self, situation: Situation, max_slices: MaxSlices, on_real_sizes: None
+    ) -> None:
+        """The estimator gives about as many slices for the peak as were run."""
+        __tracebackhide__ = True
+        settings = max_slices.settings
+        trial = self.trial(situation, max_slices)
+        result = check_trial(trial, settings.lower, settings.upper, trace=None)
+        max_slices.note(result)
+        if not result.ok:
+            raise EstimateError(result)
+
+    def test_output_is_as_declared(
+        self, situation: Situation, max_slices: MaxSlices, on_real_sizes: None
+    ) -> None:
+        """Dims and dtype of the result are those that a plan counts on."""
+        trial = self.trial(situation, max_slices)
+        meta, found = trial.meta, trial.call(trial.on_device(trial.data()))
+        if meta.side_results:
+            values = found if len(meta.side_results) > 1 else (found,)
+            assert len(values) == len(meta.side_results), (
+                f"{meta.full_name} declares the side results {', '.join(meta.side_results)}, "
+                f"but returned {len(values)} values"
+            )
+            return
+        dims = meta.output_other_dims(trial.slice_dim, trial.other_dims, **trial.parameters)
+        shape = block_shape(trial.slice_dim, trial.n_slices, dims)
+        dtype = meta.output_dtype(
+            trial.slice_dim, trial.other_dims, trial.dtype, **trial.parameters
+        )
+        returned = (tuple(found.shape), np.dtype(found.dtype))
+        assert returned == (shape, dtype), (
+            f"{meta.full_name} declares a result of {shape} {dtype}, "
+            f"but returned {returned[0]} {returned[1]}"
+        )
+
+    def test_input_is_not_modified(self, situation: Situation, max_slices: MaxSlices) -> None:
+        """Data, flats, darks and angles are afterwards what they were."""
+        trial = self.trial(situation, max_slices)
+        host = trial.data()
+        side = {name: np.array(trial.on_host(value)) for name, value in trial.side.items()}
+        data = trial.on_device(host)
+        trial.call(data)
+        changed = [] if np.array_equal(trial.on_host(data), host, equal_nan=True) else ["data"]
+        changed += [
+            name
+            for name, before in side.items()
+            if not np.array_equal(np.asarray(trial.on_host(trial.side[name])), before)
+        ]
+        assert not changed, f"{trial.meta.full_name} modified its input: {', '.join(changed)}"
+
+    def test_block_size_does_not_matter(self, situation: Situation, max_slices: MaxSlices) -> None:
+        """Blocks of 1 and 7 slices, with their halo, give what one block gives."""
+        trial = self.trial(situation, max_slices)
+        if trial.indices is not None:
+            return  # it is called once, with the slices that it looks at
+        faults = differences_between_blocks(trial, (1, 7), situation.case.tolerance)
+        assert not faults, f"{trial.meta.full_name}: {'; '.join(faults)}"
+
+    def test_estimate_never_decreases(self, situation: Situation) -> None:
+        """More slices never need less memory; more memory never fits fewer slices."""
+        meta, case = self.methods.get(situation.case.method), situation.case
+        dtype, shape = np.dtype(case.dtype), case.shape
+        dims = _other_dims(shape, situation.slice_dim)
+        for device in _DEVICES:
+            model, _ = choose_model(meta, situation.slice_dim, dims, dtype, device, case.parameters)
+            counts = [*range(1, 130), 255, 256, 257, 1000, 1801, 10_000]
+            sizes = [model.bytes(n) for n in counts]
+            falls = [i for i in range(1, len(sizes)) if sizes[i] < sizes[i - 1]]
+            assert not falls, (
+                f"{meta.full_name} on {device}: {counts[falls[0]]} slices are estimated to need "
+                f"{sizes[falls[0]]:,} bytes, but {counts[falls[0] - 1]} slices "
+                f"{sizes[falls[0] - 1]:,}"
+            )
+            answers = [
+                meta.calc_max_slices(
+                    situation.slice_dim, dims, dtype, size, device=device, **case.parameters
+                )[0]
+                for size in _MEMORY
+            ]
+            assert answers == sorted(answers), (
+                f"{meta.full_name} on {device}: with more memory, fewer slices are estimated to "
+                f"fit: {dict(zip(_MEMORY, answers, strict=True))}"
+            )
+
+    def test_estimator_answers_in_whole_slices(self, situation: Situation) -> None:
+        """For this shape and larger ones, any memory and either device."""
+        meta, case = self.methods.get(situation.case.method), situation.case
+        first, second = _other_dims(case.shape, situation.slice_dim)
+        for dims in (
+            (first, second),
+            (first + 1, second + 2),
+            (2 * first + 1, 2 * second + 1),
+            (max(first, 1801), max(second, _LONGEST)),
+        ):
+            for device in _DEVICES:
+                for memory in _MEMORY:
+                    found = meta.calc_max_slices(
+                        situation.slice_dim,
+                        dims,
+                        np.dtype(case.dtype),
+                        memory,
+                        device=device,
+                        **case.parameters,
+                    )
+                    if type(found[0]) is not int or found[0] < 0:
+                        raise EstimatorError(f"{meta.full_name} answered {found!r} slices")
+
+    def test_estimate_at_random_shapes(self, tried_method: str, max_slices: MaxSlices) -> None:
+        """Random shapes, with dtypes and parameters of the cases; needs Hypothesis."""
+        __tracebackhide__ = True
+        pytest.importorskip("hypothesis")
+        from .properties import try_random_situations
+
+        cases = [c for c in self.cases if self.methods.get(c.method).full_name == tried_method]
+        n_methods = len({self.methods.get(case.method).full_name for case in self.cases})
+        share = max(1, math.ceil(max_slices.settings.examples / n_methods))
+        situations = list(self.situations(cases))
+        try_random_situations(self, situations, max_slices, share)
+
+
+def _other_dims(shape: tuple[int, int, int], slice_dim: int) -> tuple[int, int]:
+    first, second = (n for axis, n in enumerate(shape) if axis != slice_dim)
+    return first, second

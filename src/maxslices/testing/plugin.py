@@ -1,0 +1,290 @@
+"""The pytest plugin: options, marker, fixture, recorded peaks and the summary.
+
+pytest loads it in every run, so it imports nothing but pytest before something is asked of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from ..method import MethodMeta
+    from .check import CheckResult
+
+PROPERTY = "maxslices"
+RECORD_PROPERTY = "maxslices-record"
+_OPTIONS: dict[str, tuple[str, type, str]] = {
+    "lower": ("0.80", float, "least estimated slices, over slices that really fit"),
+    "upper": ("1.00", float, "most estimated slices, over slices that really fit"),
+    "device": ("auto", str, "where methods are run: cpu, cuda, cuda:N, or auto: a GPU if any"),
+    "examples": ("300", int, "random situations that a conformance class tries in all"),
+    "json": ("", str, "write all results to this file"),
+    "record": ("", str, "add the measured peaks to this file"),
+    "replay": ("", str, "hold estimators against the peaks recorded in this file"),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add each option as a flag and as an ini key; the flag goes first."""
+    group = parser.getgroup("maxslices", "estimates of memory held against measured peaks")
+    for name, (default, kind, text) in _OPTIONS.items():
+        ini = f"maxslices_{name}"
+        given = f"default: {default}" if default else "default: none"
+        group.addoption(
+            f"--maxslices-{name}",
+            default=None,  # so that an ini key is not shadowed
+            metavar={float: "RATIO", int: "N"}.get(kind, "FILE" if not default else "DEVICE"),
+            help=f"{text} (ini: {ini}; {given})",
+        )
+        parser.addini(ini, f"{text} ({given})", default=None)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options in force."""
+
+    lower: float
+    upper: float
+    device: str
+    examples: int
+    json: Path | None
+    record: Path | None
+    replay: Path | None
+
+
+_settings = pytest.StashKey[Settings]()
+_results = pytest.StashKey[list[dict[str, Any]]]()
+_records = pytest.StashKey[list[dict[str, Any]]]()
+
+
+def _read_option(config: pytest.Config, name: str) -> Any:
+    default, kind, _ = _OPTIONS[name]
+    flag, ini = config.getoption(f"maxslices_{name}"), config.getini(f"maxslices_{name}")
+    text = flag if flag is not None else ini if ini not in (None, "") else default
+    given = f"--maxslices-{name}" if flag is not None else f"the ini key maxslices_{name}"
+    if name in ("json", "record", "replay"):
+        if not text:
+            return None
+        return (config.invocation_params.dir if flag is not None else config.rootpath) / text
+    try:
+        value = kind(text)
+    except ValueError:
+        raise pytest.UsageError(f"{given}: {text!r} is not a number") from None
+    if kind is not str and not 0 < value < 10**9:
+        raise pytest.UsageError(f"{given} must be positive, not {text}")
+    return value
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options; have the recorded peaks collected as a file of tests."""
+    settings = Settings(**{name: _read_option(config, name) for name in _OPTIONS})
+    if settings.lower > settings.upper:
+        raise pytest.UsageError(
+            f"maxslices: lower, {settings.lower}, is above upper, {settings.upper}"
+        )
+    config.stash[_settings] = settings
+    config.stash[_results], config.stash[_records] = [], []
+    config.addinivalue_line(
+        "markers",
+        "max_slices(method, shape, dtype, lower=None, upper=None, device=None, **parameters): "
+        "before the test, run the method on this shape, and require that its estimator gives "
+        "about as many slices for the measured peak; several markers are checked one by one.",
+    )
+    config.addinivalue_line(
+        "markers", "gpu: needs a CUDA device and CuPy; skipped with a reason where there is none"
+    )
+    if not hasattr(config, "workerinput"):  # reports arrive here, not in a worker of xdist
+        config.pluginmanager.register(_Collector(config), "maxslices-collector")
+    for path in (settings.json, settings.record):
+        if path is not None and not path.parent.is_dir():
+            raise pytest.UsageError(f"there is no folder {path.parent} to write {path.name} to")
+    if settings.replay is not None:
+        if not settings.replay.exists():
+            raise pytest.UsageError(f"no file of recorded peaks: {settings.replay}")
+        if str(settings.replay) not in config.args:
+            config.args.append(str(settings.replay))
+
+
+class MaxSlices:
+    """What the fixture `max_slices` is: the check, with the options of this run.
+
+    Calling it is calling `maxslices.testing.check_max_slices`; the result goes into the
+    summary, and into the files that were asked for.
+    """
+
+    def __init__(self, item: pytest.Item) -> None:
+        self.settings: Settings = item.config.stash[_settings]
+        self._item = item
+
+    def __call__(
+        self,
+        method: Callable[..., Any] | MethodMeta | str,
+        shape: tuple[int, int, int],
+        dtype: Any,
+        lower: float | None = None,
+        upper: float | None = None,
+        device: str | None = None,
+        **parameters: Any,
+    ) -> CheckResult:
+        """Check, and raise an `EstimateError` if the estimate is out of bounds."""
+        __tracebackhide__ = True
+        from .check import EstimateError, check_max_slices
+
+        bounds = self._bounds(lower, upper)
+        where = device or self.settings.device
+        try:
+            result = check_max_slices(method, shape, dtype, *bounds, where, **parameters)
+        except EstimateError as error:
+            self.note(error.result)
+            raise
+        self.note(result)
+        return result
+
+    def _bounds(self, lower: float | None, upper: float | None) -> tuple[float, float]:
+        return (
+            self.settings.lower if lower is None else lower,
+            self.settings.upper if upper is None else upper,
+        )
+
+    def note(self, result: CheckResult, *, measured: bool = True) -> None:
+        """Hand a result to the summary; with `measured`, its peak to the record as well."""
+        from .records import make_record
+        from .summary import as_json
+
+        self._item.user_properties.append((PROPERTY, as_json(result)))
+        if measured and self.settings.record is not None and not result.unseen:
+            self._item.user_properties.append((RECORD_PROPERTY, make_record(result)))
+
+
+@pytest.fixture
+def max_slices(request: pytest.FixtureRequest) -> MaxSlices:
+    """The check of an estimator: ``max_slices(method, shape, dtype, **parameters)``."""
+    return MaxSlices(request.node)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """Do what the markers of a test ask before its body runs."""
+    __tracebackhide__ = True
+    for marker in pyfuncitem.iter_markers("max_slices"):
+        check = MaxSlices(pyfuncitem)
+        try:
+            inspect.signature(check).bind(*marker.args, **marker.kwargs)
+        except TypeError as error:
+            pytest.fail(
+                f"@pytest.mark.max_slices(method, shape, dtype, **parameters): {error}",
+                pytrace=False,
+            )
+        check(*marker.args, **marker.kwargs)
+
+
+class RecordFile(pytest.File):
+    """The file that ``--maxslices-replay`` names: a test for each recorded peak."""
+
+    def collect(self) -> Iterable[pytest.Item]:
+        """Read the records."""
+        from ..errors import UsageError
+        from .records import read_records, record_id
+
+        try:
+            records = read_records(self.path)
+        except UsageError as error:
+            raise self.CollectError(str(error)) from None
+        for record in records:
+            yield RecordItem.from_parent(self, name=record_id(record), record=record)
+
+
+class RecordItem(pytest.Item):
+    """One recorded peak, held against the estimator of today."""
+
+    def __init__(self, *, record: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.record = record
+
+    def runtest(self) -> None:
+        """Ask the estimator."""
+        __tracebackhide__ = True
+        from .check import EstimateError
+        from .records import replay
+
+        check = MaxSlices(self)
+        result = replay(self.record, (check.settings.lower, check.settings.upper))
+        check.note(result, measured=False)
+        if not result.ok:
+            raise EstimateError(result)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Show the message alone where it says everything."""
+        from ..errors import MaxslicesError
+        from .check import EstimateError
+
+        if isinstance(excinfo.value, EstimateError | MaxslicesError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Return where this test is."""
+        return self.path, None, self.name
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> RecordFile | None:
+    """Collect the file of recorded peaks."""
+    replay = parent.config.stash[_settings].replay
+    if replay is None or file_path != replay:
+        return None
+    return RecordFile.from_parent(parent, path=file_path)
+
+
+class _Collector:
+    """Gathers results from the reports, which also come from xdist's workers."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the results out of the report of a test's body."""
+        if report.when == "call":
+            for name, value in report.user_properties:
+                if name == PROPERTY:
+                    self.config.stash[_results].append(value)  # type: ignore[arg-type]
+                elif name == RECORD_PROPERTY:
+                    self.config.stash[_records].append(value)  # type: ignore[arg-type]
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Write the files that were asked for, and the table, worst method first."""
+    settings, results = config.stash[_settings], config.stash[_results]
+    if not (results or settings.json or settings.record):
+        return
+    from .summary import summary_lines
+
+    terminalreporter.section("maxslices: estimated slices over slices that fit")
+    for line in summary_lines(results) or ["no estimate was checked"]:
+        terminalreporter.write_line(line)
+    for path, write in ((settings.json, _write_json), (settings.record, _write_records)):
+        if path is not None:
+            try:
+                terminalreporter.write_line(write(path, config))
+            except OSError as error:  # raising here would hide the results of the run
+                terminalreporter.write_line(f"could not write {path}: {error}", red=True)
+
+
+def _write_json(path: Path, config: pytest.Config) -> str:
+    results = config.stash[_results]
+    path.write_text(json.dumps({"format": 1, "results": results}, indent=1) + "\n")
+    return f"wrote {len(results)} results to {path}"
+
+
+def _write_records(path: Path, config: pytest.Config) -> str:
+    from .records import write_records
+
+    added = config.stash[_records]
+    total = write_records(path, added)
+    return f"recorded {len(added)} peaks in {path}, which holds {total}"
