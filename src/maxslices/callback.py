@@ -29,6 +29,8 @@ class Callback:
     """The function itself."""
     keywords: frozenset[str]
     """Parameters that it names, after the leading ones that are given by position."""
+    told: frozenset[str]
+    """Names that stand for facts it is told, whatever parameters of the method are called."""
     hidden: frozenset[str]
     """Names of leading parameters: nothing else can be given under these names."""
     accepts_all: bool
@@ -94,7 +96,7 @@ class Callback:
             for name, value in parameters.items()
             if name in self.keywords or (self.accepts_all and name not in self.hidden)
         }
-        return given | {name: value for name, value in told.items() if name in self.keywords}
+        return given | {name: value for name, value in told.items() if name in self.told}
 
 
 def make_callback(
@@ -146,13 +148,14 @@ def make_callback(
     else:
         _check(label, function, leading, parameters, told, accepts_any)
     positional, others = _split(label, function, len(leading))
+    named = {p.name for p in others if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    taken = {p.name for p in positional if p.kind is p.POSITIONAL_OR_KEYWORD}
     return Callback(
         what=what,
         function=function,
-        keywords=frozenset(
-            p.name for p in others if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ),
-        hidden=frozenset(p.name for p in positional if p.kind is p.POSITIONAL_OR_KEYWORD),
+        keywords=frozenset(named.difference(told)),
+        told=frozenset(named.intersection(told)),
+        hidden=frozenset(taken | named.intersection(told)),
         accepts_all=any(p.kind is p.VAR_KEYWORD for p in others),
     )
 

@@ -15,7 +15,6 @@ from functools import lru_cache
 from operator import index
 from typing import Any, Literal
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from .arrays import as_dtype, block_shape
@@ -83,9 +82,9 @@ class Ledger:
     def __exit__(self, *exc_info: object) -> None:
         return None
 
-    def alloc(self, shape: Sequence[int] | int, dtype: DTypeLike) -> Allocation:
+    def alloc(self, shape: tuple[int, ...] | list[int] | int, dtype: DTypeLike) -> Allocation:
         """Count an array of `shape` and `dtype`; the handle is for `free`."""
-        n_items = shape if isinstance(shape, int | np.integer) else math.prod(shape)
+        n_items = math.prod(shape) if isinstance(shape, tuple | list) else index(shape)
         return self.alloc_bytes(n_items * _itemsize(dtype))  # type: ignore[arg-type]
 
     def alloc_bytes(self, n_bytes: int) -> Allocation:
@@ -140,9 +139,9 @@ class Ledger:
             raise ValueError("an FFT needs at least one axis")
         if self.device != "cuda":
             return
-        dims = tuple(index(shape[axis]) for axis in axes)
+        dims = tuple([index(shape[axis]) for axis in axes])
         length = math.prod(dims)
-        batch = math.prod(int(n) for n in shape) // length if length else 0
+        batch = index(math.prod(shape)) // length if length else 0
         plan = (batch, dims, kind, _is_single(dtype))  # type: ignore[arg-type]
         if plan not in self._plans:
             self._plans.add(plan)
@@ -190,7 +189,7 @@ class LedgerEstimator:
         """
         names = kwargs.keys() - self._taken if self.accepts_all else self.keywords & kwargs.keys()
         given = {name: kwargs[name] for name in names}
-        if "slice_dim" in self.keywords or "slice_dim" in given:
+        if "slice_dim" in self.keywords:
             given["slice_dim"] = slice_dim
         function, element = self.function, as_dtype(dtype)
         dims = int(other_dims[0]), int(other_dims[1])

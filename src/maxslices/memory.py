@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from math import isqrt
 from operator import index
 
 MAX_SLICES = 2**40
@@ -204,29 +205,38 @@ def _first_reaching(
     """Return the smallest x with ``function(x) >= target``, for a function that never decreases.
 
     `below` and `above` are pairs (x, function(x)) on either side of the answer. Costs are
-    nearly straight lines, so a secant lands next to it; whenever a secant does not halve
-    the bracket the next step does, which bounds the number of calls for any other shape
-    by three for each halving.
+    made of straight lines, so the slope above or below the answer leads next to it. After
+    two guesses that do not halve the bracket the next step does (or halves its logarithm),
+    which bounds the number of calls for any other shape by five for each halving.
     """
     (low, at_low), (high, at_high) = below, above
-    halve = False
+    anchor, at_anchor, width, rise = high, at_high, high - low, at_high - at_low
+    misses = 0
     while high - low > 1:
-        width = high - low
-        secant = not halve and at_high - at_low > 1
-        if secant:
-            x = low + (target - at_low) * width // (at_high - at_low)
-            x = min(max(x, low + 1), high - 1)
-        else:
-            x = (low + high) // 2
+        before, guess = high - low, misses < 2 and rise > 1
+        if guess:
+            x = anchor - (at_anchor - target) * width // rise
+        else:  # orders of magnitude first, where the bracket spans several
+            x = (low + high) // 2 if high <= 16 * low else isqrt(max(low, 1) * high)
+        x = min(max(x, low + 1), high - 1)
         value = function(x)
         if value >= target:
+            anchor, at_anchor, width, rise = x, value, high - x, at_high - value
             high, at_high = x, value
+            if guess and high - low > 1:  # is it the first? A guess is rarely far off
+                value = function(high - 1)
+                if value < target:
+                    return high
+                high, at_high = high - 1, value
         else:
             low, at_low = x, value
-            if secant and high - low > 1:  # a secant rounded down is often one short
+            anchor, at_anchor, width, rise = high, at_high, high - low, at_high - at_low
+            if guess and high - low > 1:
                 value = function(low + 1)
                 if value >= target:
                     return low + 1
+                anchor, at_anchor, width, rise = low + 1, value, 1, value - at_low
                 low, at_low = low + 1, value
-        halve = high - low > width // 2
+        halved = high - low <= before // 2
+        misses = 0 if halved or not guess else misses + 1
     return high

@@ -144,7 +144,7 @@ class MethodMeta:
         told = {}
         if "device" in kwargs and "device" not in self.parameters:
             told["device"] = kwargs.pop("device")
-        arguments = (slice_dim, other_dims, dtype, available_memory)
+        arguments = (slice_dim, other_dims, _as_seen(dtype), available_memory)
         n_slices, returned = self.ask_estimator(*arguments, kwargs, **told)
         if n_slices < 0:
             raise EstimatorError(
@@ -172,8 +172,7 @@ class MethodMeta:
                 f"{self.full_name} has no memory estimator: give calc_max_slices where it is "
                 "registered"
             )
-        seen = dtype if isinstance(dtype, np.generic) else as_dtype(dtype)
-        leading = (slice_dim, other_dims, seen, available_memory)
+        leading = (slice_dim, other_dims, _as_seen(dtype), available_memory)
         merged = self.merged(**parameters)
         answer = self.callbacks["calc_max_slices"].call(self.full_name, leading, merged, **told)
         if not isinstance(answer, tuple) or len(answer) != 2:
@@ -435,7 +434,10 @@ def describe(
 
     if calc_max_slices is not None:
         leading = ("slice_dim", "other_dims", "dtype", "available_memory")
-        declare("calc_max_slices", calc_max_slices, *leading, told=("device",))
+        # A method's own `device` is a parameter like any other, save to a ledger.
+        own_device = "device" in parameters and not isinstance(calc_max_slices, LedgerEstimator)
+        told = () if own_device else ("device",)
+        declare("calc_max_slices", calc_max_slices, *leading, told=told)
     if callable(halo):
         declare("halo", halo)
     elif _halo_pair(halo) is None:
@@ -451,8 +453,8 @@ def describe(
             raise RegistrationError(f"{label}: output_dtype: {error}") from None
     if looks_at is not None:
         declare("looks_at", looks_at, "n_slices")
-    if combine is not None:
-        declare("combine", combine, "results")
+    if combine is not None and not callable(combine):
+        raise RegistrationError(f"{label}: combine is {combine!r}, not a function")
     names = _check_side_results(label, side_results, looks_at, combine)
     return MethodMeta(
         function=function,
@@ -521,6 +523,11 @@ def _halo_pair(halo: Any) -> tuple[int, int] | None:
     if len(pair) != 2 or not all(_is_int(n) and n >= 0 for n in pair):
         return None
     return int(pair[0]), int(pair[1])
+
+
+def _as_seen(dtype: DTypeLike) -> Any:
+    """Return a dtype as authors receive it: a NumPy scalar as it is, all else as an `np.dtype`."""
+    return dtype if isinstance(dtype, np.generic) else as_dtype(dtype)
 
 
 def _is_int(value: Any) -> bool:

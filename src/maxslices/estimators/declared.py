@@ -26,7 +26,7 @@ def speaks_of(meta: MethodMeta, device: Device) -> bool:
         return False
     if device == "cuda" or isinstance(meta.estimator, LedgerEstimator):
         return True
-    return "device" in meta.callbacks["calc_max_slices"].keywords - meta.parameters.keys()
+    return "device" in meta.callbacks["calc_max_slices"].told
 
 
 def declared_model(
@@ -136,7 +136,7 @@ def _ledger_model(
     parameters: Mapping[str, Any],
 ) -> MemoryModel:
     merged = meta.merged(**parameters)
-    hidden = meta.callbacks["calc_max_slices"].hidden | {"device"}
+    hidden = meta.callbacks["calc_max_slices"].hidden
     given = {name: value for name, value in merged.items() if name not in hidden}
     model = estimator.model(slice_dim, other_dims, dtype, device, **given)
 

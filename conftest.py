@@ -1,0 +1,37 @@
+"""What every test shares: the `gpu` marker, and Hypothesis without a clock."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import warnings
+
+import pytest
+from hypothesis import settings
+
+# Machines that run tests are shared and noisy: no example fails for its duration.
+settings.register_profile("maxslices", deadline=None)
+settings.load_profile("maxslices")
+
+
+@functools.cache
+def why_no_gpu() -> str | None:
+    """Return why tests marked `gpu` cannot run here, or None if they can."""
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CuPy warns where it finds no CUDA
+        try:
+            import cupy
+
+            n_devices = cupy.cuda.runtime.getDeviceCount()
+        except ImportError as error:
+            return f"CuPy cannot be imported: {error}"
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            return f"no CUDA device: {error}"
+    return None if n_devices else "no CUDA device"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None and (reason := why_no_gpu()) is not None:
+        pytest.skip(reason)

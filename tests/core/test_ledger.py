@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import statistics
+import timeit
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maxslices import Ledger, from_ledger
+from maxslices.cufft import work_bytes
+from maxslices.errors import UsageError
+
+MEASURED = [
+    ("c2c", "f4", (1801,), {100: 0}),
+    ("c2c", "f4", (2560,), {100: 0}),
+    ("c2c", "f4", (2032,), {1: 16384, 7: 114176, 100: 1625600}),
+    ("c2c", "f4", (8190,), {100: 0}),
+    ("c2c", "f4", (4097,), {1: 139264, 7: 968704, 100: 13824000}),
+    ("c2c", "f4", (5121,), {1: 165888, 7: 1161216, 100: 16588800}),
+    ("c2c", "f4", (20480,), {100: 0}),
+    ("c2c", "f4", (65536,), {1: 524288, 7: 3670016, 100: 52428800}),
+    ("r2c", "f4", (128,), {100: 0}),
+    ("r2c", "f4", (1000,), {100: 0}),
+    ("r2c", "f4", (1260,), {1: 5120, 7: 35328, 100: 504320}),
+    ("r2c", "f4", (1801,), {1: 30208, 7: 116224, 100: 1441792}),
+    ("r2c", "f4", (1803,), {1: 30208, 7: 116224, 100: 1443328}),
+    ("r2c", "f4", (2187,), {100: 0}),
+    ("r2c", "f4", (2048,), {100: 0}),
+    ("r2c", "f4", (2560,), {1: 10240, 7: 71680, 100: 1024000}),
+    ("r2c", "f4", (3602,), {1: 14848, 7: 100864, 100: 1441280}),
+    ("r2c", "f4", (2032,), {1: 8192, 7: 57344, 100: 814080}),
+    ("r2c", "f4", (2096,), {1: 8704, 7: 58880, 100: 838656}),
+    ("r2c", "f4", (4097,), {1: 172544, 7: 686592, 100: 8552960}),
+    ("r2c", "f4", (5121,), {1: 209408, 7: 829952, 100: 10344960}),
+    ("r2c", "f4", (16384,), {100: 0}),
+    ("r2c", "f4", (32768,), {1: 131072, 7: 917504, 100: 13107200}),
+    ("r2c", "f4", (65536,), {1: 262656, 7: 1835520, 100: 26215424}),
+    ("c2c", "f8", (1801,), {64: 0}),
+    ("c2c", "f8", (2048,), {64: 0}),
+    ("c2c", "f8", (2560,), {64: 0}),
+    ("c2c", "f4", (2160, 2560), {4: 0}),
+    ("c2c", "f4", (1009, 1013), {4: 0}),
+    ("c2c", "f4", (101, 103), {4: 0}),
+    ("r2c", "f8", (1801,), {64: 1844736}),
+    ("r2c", "f8", (2048,), {64: 0}),
+    ("r2c", "f8", (2560,), {64: 1310720}),
+    ("r2c", "f4", (4096, 4096), {16: 0}),
+    ("r2c", "f4", (2160, 2560), {1: 22118400, 16: 353894400}),
+    ("r2c", "f4", (1801, 2560), {1: 18442240, 16: 295075840}),
+    ("r2c", "f4", (1009, 1013), {1: 16354816, 16: 130831872}),
+    ("r2c", "f4", (1000, 1000), {16: 0}),
+    ("r2c", "f4", (101, 103), {16: 0}),
+    ("r2c", "f4", (131, 256), {16: 0}),
+    ("r2c", "f4", (256, 131), {1: 536576, 16: 4292608}),
+]
+MARGIN_BYTES = 2048
+"""The most by which the rule may be above a measured work area."""
+
+
+def rounded(n_bytes: int) -> int:
+    return -(-n_bytes // 512) * 512
+
+
+# Measured facts: bytes that CuPy 14.2 (CUDA 13) gave to the work areas of cuFFT's plans on an
+# NVIDIA H200, 2026-11-21: kind, precision, dims, {batch: bytes}. c2r plans had the same as r2c.
+@pytest.mark.parametrize(
+    ("kind", "precision", "dims", "batch", "measured"),
+    [(*row[:3], batch, n_bytes) for row in MEASURED for batch, n_bytes in row[3].items()],
+)
+def test_the_work_area_of_a_plan_is_as_measured(kind, precision, dims, batch, measured):
+    ledger = Ledger("cuda")
+    ledger.fft((batch, *dims), precision, tuple(range(1, len(dims) + 1)), kind)
+    assert measured <= ledger.kept_bytes <= measured + MARGIN_BYTES
+    if kind == "r2c":
+        assert rounded(work_bytes(batch, dims, "c2r", precision == "f4")) == ledger.kept_bytes
+
+
+@given(
+    st.lists(st.integers(1, 9000), min_size=1, max_size=2),
+    st.sampled_from(["c2c", "r2c", "c2r"]),
+    st.booleans(),
+    st.integers(1, 40),
+)
+def test_a_larger_batch_never_needs_less(dims, kind, single, batch):
+    smaller, larger = (work_bytes(n, tuple(dims), kind, single) for n in (batch, batch + 1))
+    assert 0 <= smaller <= larger
+
+
+def test_the_same_plan_is_counted_once_and_another_again():
+    ledger = Ledger("cuda")
+    for _ in range(3):
+        ledger.fft((7, 11, 2560), "float32", (2,), "r2c")
+    assert ledger.kept_bytes == rounded(7 * 11 * 1280 * 8)
+    ledger.fft((11, 7, 2560), "complex64", (-1,), "r2c")  # the same 77 rows
+    assert ledger.kept_bytes == rounded(7 * 11 * 1280 * 8)
+    ledger.fft((7, 11, 2560), "float64", (2,), "r2c")
+    assert ledger.kept_bytes == rounded(7 * 11 * 1280 * 8) + rounded(7 * 11 * 1280 * 16)
+    assert ledger.in_use_bytes == ledger.peak_bytes == ledger.kept_bytes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "itemsize"),
+    [
+        ("float16", 8),
+        ("float32", 8),
+        ("complex64", 8),
+        ("float64", 16),
+        ("complex128", 16),
+        ("uint16", 16),
+        ("int32", 16),
+    ],
+)
+def test_precision_follows_cupy_which_transforms_integers_in_double(dtype, itemsize):
+    ledger = Ledger("cuda")
+    ledger.fft((13, 2560), dtype, (1,), "r2c")
+    assert ledger.kept_bytes == rounded(13 * 1280 * itemsize)
+
+
+def test_ffts_cost_nothing_on_the_cpu_and_none_for_empty_arrays():
+    cpu, cuda = Ledger("cpu"), Ledger("cuda")
+    cpu.fft((13, 2560), "float32", (1,), "r2c")
+    cuda.fft((0, 2560), "float32", (1,), "r2c")
+    cuda.fft((13, 0), "float32", (1,), "r2c")
+    assert cpu.peak_bytes == cuda.peak_bytes == 0
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_fft_that_cannot_be_is_refused(device):
+    with pytest.raises(ValueError, match="'r2r'"):
+        Ledger(device).fft((13, 7), "float32", (1,), "r2r")
+    with pytest.raises(ValueError, match="at least one axis"):
+        Ledger(device).fft((13, 7), "float32", ())
+
+
+def test_the_peak_is_what_was_alive_at_once():
+    m = Ledger("cpu")
+    first = m.alloc((2, 3, 5), "uint16")  # 60
+    second = m.alloc((7, 11), "float32")  # 308
+    m.free(first)
+    third = m.alloc(13, "complex128")  # 208
+    assert m.peak_bytes == 308 + 208
+    m.free(second, third)
+    m.alloc_bytes(17)
+    assert m.in_use_bytes == 17
+    assert m.peak_bytes == 308 + 208
+    assert m.kept_bytes == 0
+
+
+def test_cuda_rounds_each_allocation_up_to_512_bytes():
+    m = Ledger("cuda")
+    sizes = [0, 1, 511, 512, 513, 1009]
+    assert [m.alloc_bytes(n).n_bytes for n in sizes] == [0, 512, 512, 512, 1024, 1024]
+    assert m.peak_bytes == 512 * 7
+
+
+def test_shapes_may_be_lists_and_numpy_integers():
+    m = Ledger("cpu")
+    m.alloc([np.int64(2), 3], np.float32)
+    m.alloc(np.int64(5), np.dtype("u1"))
+    assert m.peak_bytes == 29
+    assert type(m.peak_bytes) is int
+
+
+def test_an_allocation_is_freed_once():
+    m = Ledger()
+    handle = m.alloc(3, "f4")
+    m.free(handle)
+    with pytest.raises(ValueError, match="of 512 bytes was freed before"):
+        m.free(handle)
+    assert m.in_use_bytes == 0
+
+
+@pytest.mark.parametrize("n_bytes", [1.5, 2.0, "3", None])
+def test_an_allocation_is_a_whole_number_of_bytes(n_bytes):
+    with pytest.raises(TypeError, match="whole number of bytes"):
+        Ledger().alloc_bytes(n_bytes)
+
+
+def test_an_allocation_cannot_be_negative():
+    with pytest.raises(ValueError, match="-12 bytes"):
+        Ledger().alloc((3, -1), "f4")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:0", None])
+def test_a_ledger_knows_two_devices(device):
+    with pytest.raises(UsageError, match="'cuda' or 'cpu'"):
+        Ledger(device)
+
+
+@from_ledger
+def needs(m, shape, dtype, *, factor=1, slice_dim=None):
+    """Count input, result, and a bit that depends on everything told."""
+    m.alloc(shape, dtype)
+    m.alloc(shape, "float32")
+    m.alloc_bytes(factor * (1009 if slice_dim else 997) * (1 if m.device == "cpu" else 3))
+
+
+@pytest.mark.parametrize(
+    ("slice_dim", "device", "extra"),
+    [(0, "cpu", 997), (1, "cpu", 1009), (0, "cuda", rounded(2991)), (1, "cuda", rounded(3027))],
+)
+def test_a_ledger_estimator_gives_its_model(slice_dim, device, extra):
+    model = needs.model(slice_dim, (16, 32), "uint16", device)
+    assert [model.bytes(n) for n in (0, 1, 3)] == [0, 512 * 6 + extra, 3 * 512 * 6 + extra]
+    n_slices = needs(slice_dim, (16, 32), "uint16", 7 * 512 * 6 + extra, device)
+    assert n_slices == (7, None)
+
+
+def test_a_ledger_estimator_takes_what_it_names():
+    assert needs(0, (16, 32), "uint16", 10**6, "cpu", factor=5, other=3)[0] == (
+        (10**6 - 5 * 997) // 3072
+    )
+
+
+def test_a_parameter_named_as_the_ledgers_own_arguments_is_left_out():
+    @from_ledger
+    def everything(m, shape, dtype, **kwargs):
+        m.alloc_bytes(1 + kwargs["size"])
+
+    assert everything.model(1, (5, 7), "f4", "cpu", size=2, shape=(3, 3), m=1).bytes(1) == 3
+
+
+def test_a_ledger_estimator_keeps_the_name_and_doc_of_its_function():
+    assert repr(needs) == f"<ledger estimator {__name__}.needs>"
+    assert needs.__doc__.startswith("Count input")
+
+
+def test_numpy_dims_do_not_overflow():
+    dims = tuple(np.array([2160, 2560], dtype=np.int32))
+    assert needs(0, dims, "uint16", 10**12, "cpu")[0] == (10**12 - 997) // (2160 * 2560 * 6)
+
+
+def test_a_ledger_estimator_answers_in_50_microseconds():
+    @from_ledger
+    def paganin(m, shape, dtype):
+        part = (min(shape[0], 16), 2 * shape[1], 2 * shape[2])
+        m.alloc(shape, dtype)
+        m.alloc(shape, "float32")
+        padded = m.alloc(part, "float32")
+        spectrum = m.alloc((part[0], part[1], part[2] // 2 + 1), "complex64")
+        m.fft(part, "float32", (1, 2), "r2c")
+        m.fft(part, "float32", (1, 2), "c2r")
+        m.free(padded, spectrum)
+
+    def ask():
+        paganin(0, (2160, 2560), np.dtype("uint16"), 140 * 10**9)
+
+    def reference():  # what this machine takes for 10,000 additions, here and now
+        total = 0
+        for i in range(10_000):
+            total += i
+
+    ask()
+    times = [timeit.timeit(ask, number=20) / 20 for _ in range(25)]
+    units = [timeit.timeit(reference, number=1) for _ in range(25)]
+    # 50 us on a machine that takes 300 us for the reference (a 3 GHz core); on a slower one
+    # or a busy one both take longer.
+    allowed_s = 50e-6 * max(1.0, statistics.median(units) / 300e-6)
+    assert min(statistics.median(times), min(times) * 1.5) < allowed_s
