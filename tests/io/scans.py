@@ -73,7 +73,8 @@ def write_multipage(path: Path, data: np.ndarray, **kwargs) -> Path:
 
 
 def write_imagej(path: Path, data: np.ndarray) -> Path:
-    tifffile.imwrite(path, projections(data), imagej=True)
+    """Write a stack as ImageJ does beyond 4 GiB: one page, and the frames behind it."""
+    tifffile.imwrite(path, projections(data), imagej=True, truncate=True)
     return path
 
 

@@ -266,7 +266,7 @@ def test_sides_of_another_window(tmp_path, dls):
 
 def test_a_failure_leaves_no_file_open(dls):
     replace(dls, ANGLES, np.arange(11.0))
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError) as raised:
         open_source(dls)
     with h5py.File(dls, "a"):  # would be refused while it is open for reading
-        pass
+        assert raised.value.__traceback__ is not None  # which keeps an unclosed file open

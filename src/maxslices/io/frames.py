@@ -167,7 +167,7 @@ class FrameSource:
         *,
         flats: Selection | None = None,
         darks: Selection | None = None,
-        angles: NDArray[Any] | None = None,
+        angles: NDArray[np.float32] | None = None,
         preview: Preview | None = None,
     ) -> None:
         preview = preview or Preview()
@@ -197,7 +197,7 @@ class FrameSource:
         self._spec = self._data.spec
         self._angles = None
         if angles is not None:
-            self._angles = np.asarray(angles[slice(*kept)], dtype=np.float32)
+            self._angles = angles[slice(*kept)].copy()
             self._angles.flags.writeable = False
 
     @property

@@ -178,10 +178,10 @@ def _pages(path: Path) -> Iterator[_Image]:
 
 def _images(path: Path, file: tifffile.TiffFile) -> Iterator[_Image]:
     byteorder = file.byteorder
-    if len(file.pages) == 1 and file.is_imagej:
+    if len(file.pages) == 1:
         # ImageJ writes stacks of more than 4 GiB as one page with the frames behind it
         stack = file.series[0]
-        if stack.ndim == 3 and stack.dataoffset is not None:
+        if stack.ndim == 3 and stack.axes.endswith("YX") and stack.dataoffset is not None:
             dtype = stack.dtype.newbyteorder(byteorder)
             frame_bytes = int(np.prod(stack.shape[1:])) * dtype.itemsize
             for i in range(stack.shape[0]):
