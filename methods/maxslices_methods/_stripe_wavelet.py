@@ -114,15 +114,23 @@ def make_tables(n_angles: int, width: int, sigma: float, wname: str, levels: int
     back_low, back_high = np.array(wavelet.rec_lo), np.array(wavelet.rec_hi)
     angles, widths = lengths(n_angles, taps, levels), lengths(width, taps, levels)
     counts = row_counts(angles, sigma)
-    gather: Float64 = np.empty((angles[-1], 0))
-    spread: Float64 = np.empty((angles[-1], 0))
-    for size, length, count in zip(angles[-2::-1], angles[:0:-1], counts[::-1], strict=True):
+    steps = list(zip(angles[-2::-1], angles[:0:-1], counts[::-1], strict=True))
+    columns: Float64 = np.empty((angles[-1], 0))
+    for size, length, count in steps:
+        columns = np.hstack([_low_frequencies(length, count, sigma)[0], columns])
+        columns = _adjoint_of_analysis(columns, low, size)
+    gather = np.ascontiguousarray(columns.T, dtype=np.float32)
+    columns = np.empty((angles[-1], 0))
+    for size, length, count in steps:
         waves, weights = _low_frequencies(length, count, sigma)
-        gather = _adjoint_of_analysis(np.hstack([waves, gather]), low, size)
-        spread = _synthesis(np.hstack([waves * weights, spread]), back_low, size)
+        waves *= weights
+        columns = np.hstack([waves, columns])
+        del waves
+        columns = _synthesis(columns, back_low, size)
+    spread = columns.astype(np.float32)
     return Tables(
-        np.ascontiguousarray(gather.T, dtype=np.float32),
-        spread.astype(np.float32),
+        gather,
+        spread,
         counts,
         tuple(_reflected(n, taps) for n in widths[:-1]),
         tuple(np.arange(n - taps // 2 + 1)[:, None] + np.arange(taps // 2) for n in widths[1:]),
@@ -181,7 +189,7 @@ def _synthesis(columns: Float64, low: Float64, size: int) -> Float64:
     wide = np.zeros((2 * n + taps - 2, columns.shape[1]))
     for tap, factor in enumerate(low):
         wide[tap : tap + 2 * n : 2] += factor * columns
-    return wide[taps - 2 : taps - 2 + size]
+    return wide[taps - 2 : taps - 2 + size].copy()
 
 
 def _even_and_odd(synthesis_filter: Float64) -> NDArray[np.float32]:
@@ -209,13 +217,15 @@ def stripes_into(block: Any, tables: Tables) -> None:
     for place, count in zip(tables.reflected, tables.counts, strict=True):
         read = xp.take(rows, place, axis=-1)
         details.append(_products(read[:count], tables.analysis[1])[..., 0])
-        rows = _products(read[count:], tables.analysis[0])[..., 0]
+        rows = _products(read[count:], tables.analysis[0])[..., 0] if len(read) > count else None
         del read
     for place, size in zip(tables.windows[::-1], tables.widths[-2::-1], strict=True):
         detail = details.pop()
-        finer = xp.empty((len(detail) + len(rows), n_slices, size), dtype=xp.float32)
+        n_rows = len(detail) + (0 if rows is None else len(rows))
+        finer = xp.empty((n_rows, n_slices, size), dtype=xp.float32)
         _synthesize(detail, place, tables.synthesis[1], finer[: len(detail)])
-        _synthesize(rows, place, tables.synthesis[0], finer[len(detail) :])
+        if rows is not None:
+            _synthesize(rows, place, tables.synthesis[0], finer[len(detail) :])
         rows = finer
         del detail, finer
     xp.matmul(tables.spread, rows.reshape(-1, n_slices * width), out=flat)
@@ -229,8 +239,6 @@ def _products(read: Any, taps: Any) -> Any:
 
 def _synthesize(coefficients: Any, place: Any, taps: Any, out: Any) -> None:
     """Write the samples that coefficients of one kind stand for."""
-    if len(coefficients) == 0:
-        return
     xp = array_namespace(coefficients)
     pairs = _products(xp.take(coefficients, place, axis=-1), taps)
     out[...] = pairs.reshape(*out.shape[:-1], -1)[..., : out.shape[-1]]
@@ -247,8 +255,8 @@ def account(
 ) -> None:
     """Enter the tables, and what `stripes_into` allocates for `n_slices` sinograms."""
     taps = filter_length(wname)
-    widths = lengths(width, taps, levels)
-    counts = row_counts(lengths(n_angles, taps, levels), sigma)
+    widths, angles = lengths(width, taps, levels), lengths(n_angles, taps, levels)
+    counts = row_counts(angles, sigma)
     n_rows = sum(counts)
     m.alloc((2, n_rows, n_angles), "float32")
     for size in widths[1:]:
@@ -276,3 +284,22 @@ def account(
             m.free(read, pairs)
         m.free(rows, details.pop())
         rows = finer
+
+
+def account_tables(m: Ledger, n_angles: int, sigma: float, wname: str, levels: int) -> None:
+    """Enter what `make_tables` allocates on the host before there is a result."""
+    taps = filter_length(wname)
+    angles = lengths(n_angles, taps, levels)
+    counts = row_counts(angles, sigma)
+    m.alloc((n_angles, sum(counts)), "float32")
+    n_rows, columns = 0, m.alloc(0, "float64")
+    for size, length, count in zip(angles[-2::-1], angles[:0:-1], counts[::-1], strict=True):
+        n_rows += count
+        waves = m.alloc((4, length, count), "float64")
+        joined = m.alloc((length, n_rows), "float64")
+        m.free(waves, columns)
+        wide = m.alloc((2 * length + taps - 2, n_rows), "float64")
+        m.free(m.alloc((length, n_rows), "float64"))
+        columns = m.alloc((size, n_rows), "float64")
+        m.free(joined, wide)
+    m.alloc((n_angles, n_rows), "float32")

@@ -12,6 +12,7 @@ from maxslices import Ledger, from_ledger, method
 
 from ._stripe_wavelet import (
     account,
+    account_tables,
     cached_tables,
     filter_length,
     level_count,
@@ -61,15 +62,20 @@ def _sorting_needs(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any],
     values = m.alloc(chunk, dtype)
     m.free(m.alloc_bytes(bits))
     packed = m.alloc(chunk, np.uint64)
-    m.free(m.alloc(n_angles, np.uint64), m.alloc(columns, np.uint64))
+    m.free(m.alloc(n_angles, np.uint64))
     m.free(values)
     if m.device == "cuda":
+        m.free(m.alloc(columns, np.uint64))
         # Thrust's radix sort: a second buffer, and 1 kB for each tile of 4224 keys.
         m.free(m.alloc_bytes(chunk * 8 + -(-chunk // 4224) * 1024 + 2**14))
     values = m.alloc(chunk, dtype)
+    # NumPy's buffers where dtypes differ or few angles are broadcast.
+    buffer_items = min(chunk, 8192) if m.device == "cpu" else 0
+    m.free(m.alloc_bytes(buffer_items * (8 + dtype.itemsize)))
     m.free(m.alloc_bytes(bits))
     medians = m.alloc(chunk, dtype)
-    m.free(values, m.alloc(columns, np.int64), medians, packed)
+    m.free(values)
+    m.free(m.alloc(columns, np.int64), m.alloc(buffer_items, np.int64), medians, packed)
 
 
 def _to_order(values: Any) -> Any:
@@ -132,7 +138,7 @@ def _sort_columns(chunk: Any) -> tuple[Any, Any]:
     else:
         packed.sort(axis=-1)
     values = xp.empty(packed.shape, dtype=xp.uint32 if is_float else xp.uint16)
-    xp.right_shift(packed, row_bits, out=values, casting="same_kind")
+    xp.right_shift(packed, row_bits, out=values)
     packed &= (1 << row_bits) - 1
     return _from_order(values) if is_float else values, packed.view(xp.int64)
 
@@ -277,7 +283,8 @@ def remove_stripe_ti(data: Any, beta: float = 0.1) -> Any:
         rows = xp.zeros((FOURIER_ROWS, even), dtype=xp.float64)
         used = rows[: stop - start]
         used[:, :width] = profile[start:stop]
-        used[:, width:] = profile[start:stop, -1:]
+        if even > width:
+            used[:, width:] = profile[start:stop, -1:]
         used -= profile[start:stop, :1]
         spectrum = fft.rfft(rows)
         del rows, used
@@ -305,10 +312,16 @@ def _fw_work(
     wname: str,
     levels: int,
     device: Literal["cuda", "cpu"],
-) -> int:
-    with Ledger(device) as m:
-        account(m, n_angles, n_slices, width, sigma, wname, levels)
-    return m.peak_bytes
+) -> tuple[int, int]:
+    """Return the bytes of making the tables, and those beside the data of all that follows."""
+    tables, filtering = Ledger(device), Ledger(device)
+    if device == "cpu":
+        # Objects of levels and tables, and a buffer of NumPy's.
+        tables.alloc_bytes(8192)
+        account_tables(tables, n_angles, sigma, wname, levels)
+        filtering.alloc_bytes(8192 + 4 * min(n_angles * width, 8192))
+    account(filtering, n_angles, n_slices, width, sigma, wname, levels)
+    return tables.peak_bytes, filtering.peak_bytes
 
 
 @from_ledger
@@ -321,14 +334,14 @@ def _fw_needs(
     level: int | None,
 ) -> None:
     n_angles, _, width = shape
-    m.alloc(shape, dtype)
-    m.alloc(shape, np.float32)
-    m.alloc_bytes(OBJECT_BYTES[m.device])
-    if m.device == "cpu":  # A buffer of NumPy's, and the tables' and levels' objects.
-        m.alloc_bytes(4 * min(n_angles * width, 8192) + 2048)
     n_slices = _chunk_slices(WAVELET_CHUNK[m.device], shape)
     levels = level_count(n_angles, width, level)
-    m.alloc_bytes(_fw_work(n_angles, n_slices, width, sigma, wname, levels, m.device))
+    tables, filtering = _fw_work(n_angles, n_slices, width, sigma, wname, levels, m.device)
+    m.alloc(shape, dtype)
+    m.alloc_bytes(OBJECT_BYTES[m.device])
+    m.free(m.alloc_bytes(tables))
+    m.alloc(shape, np.float32)
+    m.alloc_bytes(filtering)
 
 
 @method("sinogram", calc_max_slices=_fw_needs, output_dtype="float32")
