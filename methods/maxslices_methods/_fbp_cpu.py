@@ -35,7 +35,7 @@ MAX_WORKERS = 8
 """Threads, at most: each has a grid and a spectrum of its own."""
 ROWS = 32
 """Rows that a thread filters at one time: they stay in its cache."""
-GARBAGE_BYTES = 2**16
+GARBAGE_BYTES = 5 * 2**14
 """What FINUFFT's Python side leaves to the garbage collector, at most, until it comes by."""
 TRACE_DOMAIN = 0x66_62_70
 """Where `tracemalloc` keeps FINUFFT's memory, apart from Python's (0) and NumPy's."""

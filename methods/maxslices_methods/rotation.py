@@ -251,14 +251,16 @@ def _empty_wedge(xp: Any, shape: tuple[int, int], ratio: float, drop: int) -> An
     """
     rows, width = shape
     row = np.abs(np.rint(np.fft.fftfreq(rows) * rows))
-    limit = np.ceil(row * (rows - 1) / (np.pi * rows * ratio))
+    limit = np.ceil(row * (rows - 1) / (np.pi * rows * ratio)).astype(np.float32)
     limit[row <= min(drop, math.ceil(0.05 * rows))] = -1
     column = np.arange(width // 2 + 1)
     weight = np.where((column == 0) | (2 * column == width), 1, 2).astype(np.float32)
     weight[:2] = 0  # the middle columns hold the mean
     mask = xp.empty((rows, len(column)), dtype=xp.float32)
-    inside = xp.asarray(limit)[:, None] >= xp.asarray(column.astype(limit.dtype))
-    return xp.multiply(inside, xp.asarray(weight), out=mask)
+    mask[...] = xp.asarray(weight)
+    beyond = xp.asarray(limit)[:, None] < xp.asarray(column.astype(np.float32))
+    xp.copyto(mask, np.float32(0), where=beyond)
+    return mask
 
 
 def _vertex(values: Any, at: int) -> float:

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from skimage.data import shepp_logan_phantom
+from skimage.transform import iradon, radon, resize
+
+from maxslices_methods import _fbp_cpu
+from maxslices_methods._fbp_geometry import angle_weights
+from maxslices_methods.recon import fbp
+
+SIZE = 129
+DEGREES = np.linspace(0, 180, 201, endpoint=False)
+RADIANS = np.deg2rad(DEGREES)
+
+
+def disc(size, radius=0.95):
+    across = np.linspace(-1, 1, size)
+    return np.hypot(across[:, None], across) < radius
+
+
+@pytest.fixture(scope="module")
+def phantom():
+    image = resize(shepp_logan_phantom(), (SIZE, SIZE), anti_aliasing=True)
+    return image * disc(SIZE)
+
+
+@pytest.fixture(scope="module")
+def sinogram(phantom):
+    return radon(phantom, DEGREES).T.astype(np.float32)[:, None, :]
+
+
+def ellipses(center, detector, angles, offset=0.0):
+    """Exact line integrals of an off-centre disc of 0.02 per pixel with a hole, in pixels."""
+    at = np.arange(detector) - center
+    total = np.zeros((len(angles), detector))
+    for value, radius, x, y in ((0.02, 40, 8, -5), (-0.01, 11, 20, 3)):
+        shifted = at - (x * np.cos(angles) + y * np.sin(angles))[:, None]
+        total += 2 * value * np.sqrt(np.clip(radius**2 - shifted**2, 0, None))
+    return (total + offset).astype(np.float32)[:, None, :]
+
+
+def inside(image, center_x, center_y, radius):
+    middle = (image.shape[0] - 1) / 2
+    y = (middle - np.arange(image.shape[0]))[:, None]
+    x = np.arange(image.shape[1]) - middle
+    return image[np.hypot(x - center_x, y - center_y) < radius]
+
+
+@pytest.mark.parametrize("filter_type", ["ram-lak", "shepp-logan", "cosine", "hamming", "hann"])
+def test_slice_is_scikit_images(sinogram, phantom, filter_type):
+    result = fbp(sinogram, RADIANS, filter_type=filter_type)[:, 0]
+    name = {"ram-lak": "ramp"}.get(filter_type, filter_type)
+    reference = iradon(sinogram[:, 0].T, DEGREES, filter_name=name, interpolation="cubic")
+    error = (result - reference)[disc(SIZE, 0.94)]
+    assert np.sqrt(np.mean(error**2)) < 0.012
+    assert abs(error.mean()) < 1e-4
+    to_phantom = [
+        np.sqrt(np.mean((r - phantom)[disc(SIZE, 0.94)] ** 2)) for r in (result, reference)
+    ]
+    assert to_phantom[0] < to_phantom[1] * 1.02
+
+
+@pytest.mark.parametrize("center", [63.5, 70.8, 55.25])
+@pytest.mark.parametrize("detector, size", [(128, None), (129, 128), (131, 101), (127, 161)])
+def test_values_are_attenuation_per_pixel_wherever_the_axis_is(center, detector, size):
+    data = ellipses(center, detector, RADIANS)
+    image = fbp(data, RADIANS, center, recon_size=size, recon_mask_radius=None)[:, 0]
+    assert image.shape == (size or detector,) * 2
+    assert inside(image, 20, 3, 7).mean() == pytest.approx(0.01, abs=2e-5)
+    assert inside(image, -8, -5, 14).mean() == pytest.approx(0.02, abs=2e-5)
+    assert abs(inside(image, -10, 40, 5).mean()) < 6e-5
+
+
+@pytest.mark.parametrize(
+    "angles",
+    [
+        np.linspace(0, np.pi, 201),
+        np.linspace(0, 2 * np.pi, 400, endpoint=False),
+        np.linspace(0, 2 * np.pi, 401),
+        -np.linspace(0, np.pi, 200, endpoint=False) + 1.0,
+        np.random.default_rng(1).permutation(np.linspace(0, np.pi, 200, endpoint=False)),
+        np.arange(377) * np.pi * (np.sqrt(5) - 1) / 2,
+    ],
+    ids=["both ends", "360", "360 both ends", "backwards", "shuffled", "golden ratio"],
+)
+def test_any_order_and_range_of_angles_gives_the_same_values(angles):
+    image = fbp(ellipses(64.0, 129, angles), angles)[:, 0]
+    assert inside(image, 20, 3, 7).mean() == pytest.approx(0.01, abs=2e-5)
+    assert inside(image, -8, -5, 14).mean() == pytest.approx(0.02, abs=2e-5)
+
+
+def test_angle_weights():
+    np.testing.assert_allclose(angle_weights(RADIANS), np.pi / 201)
+    both_ends = angle_weights(np.linspace(0, np.pi, 11))
+    np.testing.assert_allclose(both_ends[1:-1], np.pi / 10)
+    np.testing.assert_allclose(both_ends[[0, -1]].sum(), np.pi / 10)
+    wedge = angle_weights(np.deg2rad(np.arange(0, 120, 2.0)))
+    assert wedge.max() < 1.5 * np.deg2rad(2)
+    np.testing.assert_allclose(angle_weights(np.array([0.3])), np.pi)
+
+
+def test_detector_pad_flattens_an_object_wider_than_the_detector():
+    chords = 2 * np.sqrt(60**2 - (np.arange(61) - 30) ** 2)
+    data = np.broadcast_to(chords.astype(np.float32), (201, 1, 61))
+    plain, padded, wide = (
+        inside(fbp(data, RADIANS, detector_pad=pad, recon_mask_radius=None)[:, 0], 0, 0, 24)
+        for pad in (False, 30, True)
+    )
+    assert np.ptp(padded) < 0.3 * np.ptp(plain)
+    np.testing.assert_array_equal(wide, padded)  # True: half of the detector
+
+
+def test_mask_is_a_disc_and_can_be_left_out(sinogram):
+    masked = fbp(sinogram, RADIANS, recon_mask_radius=0.5)[:, 0]
+    whole = fbp(sinogram, RADIANS, recon_mask_radius=None)[:, 0]
+    middle = (SIZE - 1) / 2
+    radius = np.hypot(*(np.mgrid[:SIZE, :SIZE] - middle))
+    assert not masked[radius > 0.25 * SIZE].any()
+    assert whole[0, 0] != 0
+    near = radius <= 0.25 * SIZE
+    np.testing.assert_allclose(masked[near], whole[near], atol=2e-4)
+
+
+def test_orientation_is_scikit_images():
+    image = np.zeros((65, 65))
+    image[10, 40] = 1
+    data = radon(image, DEGREES, circle=True).T.astype(np.float32)[:, None]
+    result = fbp(data, RADIANS)[:, 0]
+    assert np.unravel_index(result.argmax(), result.shape) == (10, 40)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_blocks_and_threads_do_not_change_a_bit(monkeypatch, workers):
+    monkeypatch.setattr(_fbp_cpu, "_n_workers", lambda n_slices: min(workers, n_slices))
+    data = np.random.default_rng(0).random((61, 9, 67), dtype=np.float32)
+    angles = np.linspace(0, np.pi, 61)
+    monkeypatch.setattr(_fbp_cpu, "_n_workers", lambda n_slices: 1)
+    whole = fbp(data, angles)
+    monkeypatch.setattr(_fbp_cpu, "_n_workers", lambda n_slices: min(workers, n_slices))
+    parts = [fbp(data[:, :2], angles), fbp(data[:, 2:3], angles), fbp(data[:, 3:], angles)]
+    np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float64"])
+def test_other_dtypes_give_float32_and_input_stays(dtype):
+    data = (ellipses(64.0, 129, RADIANS) * 1000).astype(dtype)
+    before = data.copy()
+    result = fbp(data, RADIANS)
+    assert result.dtype == np.float32
+    np.testing.assert_array_equal(data, before)
+    np.testing.assert_array_equal(result, fbp(data.astype(np.float32), RADIANS))
+
+
+@pytest.mark.parametrize(
+    "parameters, message",
+    [
+        ({"recon_size": 0}, "recon_size must be at least 1"),
+        ({"detector_pad": -3}, "detector_pad must be"),
+        ({"recon_mask_radius": 0.0}, "recon_mask_radius must be over 0"),
+        ({"filter_type": "parzen"}, "must be one of ram-lak, shepp-logan"),
+        ({"center": float("nan")}, "center must be a number"),
+        ({"angles": RADIANS[:-1]}, "one angle for each of the 201 projections"),
+        ({"angles": RADIANS * np.nan}, "not finite"),
+    ],
+)
+def test_wrong_values_are_named(sinogram, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        fbp(sinogram, **({"angles": RADIANS} | parameters))
+
+
+@pytest.mark.parametrize(
+    "parameters", [{}, {"recon_size": 101}, {"recon_mask_radius": None}, {"detector_pad": True}]
+)
+def test_estimate_is_the_measured_peak(parameters):
+    data = np.random.default_rng(0).random((83, 60, 97), dtype=np.float32)
+    angles = np.linspace(0, np.pi, 83)
+    fbp(data[:, :1], angles, **parameters)
+    tracemalloc.start()
+    block = data.copy()
+    tracemalloc.reset_peak()
+    fbp(block, angles, **parameters)
+    measured = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    fits, _ = fbp.meta.calc_max_slices(1, (83, 97), "float32", measured, device="cpu", **parameters)
+    assert 59 <= fits <= 60
+
+
+def test_finufft_holds_what_the_ledger_says():
+    """Resident memory, which does not take the library's word for it."""
+    psutil = pytest.importorskip("psutil")
+    finufft = pytest.importorskip("finufft")
+    process = psutil.Process()
+    side, n_waves = 1000, 4_000_000
+    rng = np.random.default_rng(0)
+    at = [rng.random(n_waves, dtype=np.float32) for _ in range(2)]
+    before = process.memory_info().rss
+    plan = finufft.Plan(
+        1, (side, side), eps=_fbp_cpu.EPS, isign=1, dtype="complex64", nthreads=1,
+        upsampfac=_fbp_cpu.UPSAMPLING,
+    )  # fmt: skip
+    plan.setpts(*at)
+    held = process.memory_info().rss - before
+    grid_bytes = _fbp_cpu._fine_side(side) ** 2 * 8
+    assert held + grid_bytes == pytest.approx(_fbp_cpu._plan_bytes(side, n_waves), rel=0.2)

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import logging
+import time
+import tracemalloc
+
+import algotom.prep.calculation as algotom
+import numpy as np
+import pytest
+
+from maxslices_methods.recon import fbp
+from maxslices_methods.rotation import find_center_vo
+
+MIDDLE = 127.5
+
+
+def sinogram(offset, n_angles=181, detector=256, noise=0.02, seed=0):
+    """Exact line integrals of ellipses, with the axis `offset` pixels from the middle."""
+    angles = np.linspace(0, np.pi, n_angles)[:, None]
+    at = np.arange(detector) - (detector - 1) / 2 - offset
+    scale = detector / 256
+    total = np.zeros((n_angles, detector))
+    for value, a, b, x, y, tilt in (
+        (1.0, 70, 55, 5, -4, 0.3),
+        (-0.4, 20, 9, -25, 10, 1.0),
+        (0.7, 6, 11, 30, 20, 0.0),
+        (0.9, 4, 3, -10, -38, 0.0),
+        (-0.6, 15, 15, 20, -15, 0.0),
+    ):
+        half_square = (a * np.cos(angles - tilt)) ** 2 + (b * np.sin(angles - tilt)) ** 2
+        distance = at / scale - (x * np.cos(angles) + y * np.sin(angles))
+        chord = np.sqrt(np.clip(half_square - distance**2, 0, None))
+        total += 2 * value * a * b * chord / half_square
+    total += np.random.default_rng(seed).normal(0, noise * total.max(), total.shape)
+    return total.astype(np.float32)[:, None, :]
+
+
+@pytest.mark.parametrize("offset", [0.0, 7.3, -11.6, 3.49, -41.13])
+@pytest.mark.parametrize("step", [0.5, 0.2])
+def test_axis_is_found_within_a_quarter_of_a_pixel(offset, step):
+    found = find_center_vo(sinogram(offset), step=step)
+    assert isinstance(found, float)
+    assert abs(found - MIDDLE - offset) < 0.25
+
+
+def test_algotom_finds_the_same():
+    data = sinogram(7.3)
+    reference = algotom.find_center_vo(
+        data[:, 0], start=118, stop=148, step=0.5, radius=6, dsp=False, ncore=1
+    )
+    assert abs(find_center_vo(data) - reference) < 0.5
+
+
+@pytest.mark.parametrize("n_angles, detector", [(2003, 256), (361, 2051), (360, 2052)])
+def test_wide_detectors_and_many_angles_are_searched_on_means(n_angles, detector):
+    data = sinogram(-21.3, n_angles=n_angles, detector=detector)
+    found = find_center_vo(data, srad=2.0, step=1.0)
+    assert abs(found - (detector - 1) / 2 + 21.3) < 0.25
+
+
+def test_fbp_is_sharpest_at_the_axis_found():
+    data = sinogram(6.25, noise=0.0)
+    angles = np.linspace(0, np.pi, 181)
+    found = find_center_vo(data)
+
+    def sharpness(center):
+        return np.var(fbp(data, angles, center, recon_mask_radius=0.8))
+
+    assert sharpness(found) > max(sharpness(found - 0.75), sharpness(found + 0.75))
+
+
+def test_the_sinograms_given_are_averaged():
+    data = np.concatenate([sinogram(7.3, noise=0.3, seed=s) for s in range(5)], axis=1)
+    mean = data.mean(axis=1, keepdims=True)
+    assert find_center_vo(data) == pytest.approx(find_center_vo(mean), abs=0.01)
+
+
+def test_values_that_are_not_finite_do_not_spoil_it():
+    data = sinogram(7.3)
+    data[40, 0, 100], data[90, 0, 30] = np.nan, np.inf
+    assert abs(find_center_vo(data) - MIDDLE - 7.3) < 0.25
+
+
+def test_an_axis_outside_the_search_is_said(caplog):
+    with caplog.at_level(logging.WARNING):
+        find_center_vo(sinogram(30.0), smin=-10, smax=10)
+    assert "-10 to 10 pixels" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "parameters, expected",
+    [
+        ({}, [50]),
+        ({"ind": "mid"}, [50]),
+        ({"ind": 3}, [3]),
+        ({"ind": 3, "average_radius": 2}, [1, 2, 3, 4, 5]),
+        ({"ind": 0, "average_radius": 2}, [0, 1, 2]),
+        ({"ind": 100, "average_radius": 1}, [99, 100]),
+    ],
+)
+def test_which_sinograms_it_looks_at(parameters, expected):
+    assert list(find_center_vo.meta.looks_at(101, **parameters)) == expected
+
+
+def test_a_sinogram_that_is_not_there():
+    with pytest.raises(ValueError, match="from 0 to 99, not 100"):
+        find_center_vo.meta.looks_at(100, ind=100)
+
+
+@pytest.mark.parametrize(
+    "parameters, message",
+    [
+        ({"smin": 5, "smax": 5}, "smin < smax"),
+        ({"step": 0.0}, "over 0"),
+        ({"smin": 500, "smax": 600}, "not on a detector of 256 pixels"),
+    ],
+)
+def test_wrong_values_are_named(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        find_center_vo(sinogram(0.0), **parameters)
+
+
+def test_input_stays():
+    data = sinogram(7.3)
+    before = data.copy()
+    find_center_vo(data)
+    np.testing.assert_array_equal(data, before)
+
+
+def test_it_takes_less_than_two_seconds_on_a_small_scan():
+    data = sinogram(7.3, n_angles=400, detector=512)
+    start_s = time.perf_counter()
+    find_center_vo(data)
+    assert time.perf_counter() - start_s < 2
+
+
+@pytest.mark.parametrize("parameters", [{}, {"step": 0.3}])
+@pytest.mark.parametrize("dtype", ["float32", "uint16"])
+def test_estimate_is_the_measured_peak(parameters, dtype):
+    data = (sinogram(0.0, n_angles=83, detector=131) * 100).clip(0).astype(dtype)
+    data = np.repeat(data, 60, axis=1)
+    find_center_vo(data, **parameters)
+    tracemalloc.start()
+    block = data.copy()
+    tracemalloc.reset_peak()
+    find_center_vo(block, **parameters)
+    measured = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    estimated = find_center_vo.meta.estimator.model(
+        1, (83, 131), np.dtype(dtype), device="cpu", **find_center_vo.meta.merged(**parameters)
+    ).bytes(60)
+    assert measured <= estimated <= 1.02 * measured
