@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +19,23 @@ from .backends.cuda import RESERVED_BYTES, count_devices
 from .backends.select import check_device_name
 from .errors import UsageError
 from .io import SinkFormat, Source, open_source
-from .planner import Limits, Pipeline, Plan, make_plan
+from .planner import (
+    Limits,
+    Pipeline,
+    Plan,
+    ScanSpec,
+    check_supplied,
+    cut_into_sections,
+    make_plan,
+)
+from .planner.blocks import BlockChoice
 from .runner import Report, RunFolder, execute
-from .runner.execute import check_supplied
 from .runner.progress import progress_bar
 from .units import parse_bytes
 
 Scan = str | os.PathLike[str] | np.ndarray | Source
 PipelineLike = Pipeline | str | os.PathLike[str] | Iterable[str | Mapping[str, Any]]
-BlockLike = int | Literal["auto", "max"]
+_SLICES = {0: "projections", 1: "sinograms"}
 ASSUMED_FRAMES = 20
 """Flats, and darks, that are assumed where only the shape of a scan is known."""
 
@@ -38,7 +47,7 @@ def plan(
     device: str = "auto",
     memory: str | int | None = None,
     host_memory: str | int | None = None,
-    block: BlockLike = "auto",
+    block: BlockChoice = "auto",
 ) -> Plan:
     """Say what a pipeline would take on a scan, without running anything.
 
@@ -50,8 +59,9 @@ def plan(
     pipeline : Pipeline, path or iterable of steps
         A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them.
     device : str
-        "cpu", "cuda", "cuda:N" or "auto": the GPU that is here; otherwise, if `memory`
-        is given, a CUDA card of that size; otherwise the CPU.
+        "cpu", "cuda", "cuda:N" or "auto": where `run` would run. "cuda" needs no GPU if
+        `memory` is given: that plans for a card of this size. For an `ArraySpec` with
+        `memory`, "auto" does so too.
     memory : str or int, optional
         Budget on the device, such as ``"16GB"``, or bytes; by default what is free.
     host_memory : str or int, optional
@@ -77,24 +87,12 @@ def plan(
     342
     """
     checked = as_pipeline(pipeline)
-    limits = _limits(device, memory, host_memory)
+    is_here = not isinstance(scan, ArraySpec)
+    limits = _limits(device, memory, host_memory, is_here)
     if isinstance(scan, ArraySpec):
-        wanted = {name for step in checked.steps for name in step.meta.supplied}
-        frames = scan.with_slices(0, ASSUMED_FRAMES)
-        assumed = [name for name in ("flats", "darks") if name in wanted]
-        note = f"{ASSUMED_FRAMES} frames each of {' and '.join(assumed)} are assumed"
-        return make_plan(
-            checked,
-            scan,
-            limits,
-            flats=frames,
-            darks=frames,
-            block=block,
-            scan_name=f"a scan of {scan}",
-            notes=[note] if assumed else [],
-        )
-    with open_source(scan, checked.loader) as source:
-        return _plan_source(source, checked, limits, block, result_in_memory=False)
+        return _plan_shape(scan, checked, limits, block)
+    with _opened(scan, checked) as source:
+        return make_plan(checked, _spec_of(source), limits, block=block)
 
 
 def run(
@@ -105,7 +103,7 @@ def run(
     device: str = "auto",
     memory: str | int | None = None,
     host_memory: str | int | None = None,
-    block: BlockLike = "auto",
+    block: BlockChoice = "auto",
     format: SinkFormat = "hdf5",
     overwrite: bool = False,
     progress: bool = False,
@@ -150,37 +148,29 @@ def run(
     backend = select_backend(device)
     limits = _backend_limits(backend, memory, host_memory)
     folder = None if out is None else RunFolder(out, format, overwrite)
-    with open_source(scan, checked.loader) as source:
-        check_supplied(checked, source)
-        made = _plan_source(source, checked, limits, block, result_in_memory=out is None)
-        with progress_bar(progress) as bar:
-            if folder is None:
-                scratch = Path(tempfile.gettempdir())
-                sections, side, result = execute(made, checked, source, backend, None, bar, scratch)
-                return Report(
-                    made,
-                    backend.name,
-                    sections,
-                    side.by_method,
-                    (),
-                    time.perf_counter() - began,
-                    result,
-                )
-            with folder:
-                sections, side, _ = execute(
-                    made, checked, source, backend, folder, bar, folder.path
-                )
-                files = folder.finish()
-                report = Report(
-                    made,
-                    backend.name,
-                    sections,
-                    side.by_method,
-                    files,
-                    time.perf_counter() - began,
-                )
-                folder.write_report(report.to_json())
-                return report
+    with contextlib.ExitStack() as held:
+        source = held.enter_context(_opened(scan, checked))
+        made = make_plan(
+            checked, _spec_of(source), limits, block=block, result_in_memory=folder is None
+        )
+        bar = held.enter_context(progress_bar(progress))
+        scratch = Path(tempfile.gettempdir())
+        if folder is not None:
+            held.enter_context(folder)
+            scratch = folder.path
+        sections, side, result = execute(made, checked, source, backend, folder, bar, scratch)
+        report = Report(
+            plan=made,
+            device=backend.name,
+            sections=sections,
+            side_results=side.by_method,
+            files=() if folder is None else folder.finish(),
+            duration_s=time.perf_counter() - began,
+            result=result,
+        )
+        if folder is not None:
+            folder.write_report(report.to_json())
+        return report
 
 
 def check(pipeline: PipelineLike, scan: Scan | None = None) -> str:
@@ -197,20 +187,29 @@ def check(pipeline: PipelineLike, scan: Scan | None = None) -> str:
         With every fault found.
     """
     checked = as_pipeline(pipeline)
-    found = f"{checked.name}: {len(checked.steps)} methods, well formed: {checked}"
+    lines = [f"{checked.name}: {len(checked.steps)} methods, well formed"]
+    for number, section in enumerate(cut_into_sections(checked), start=1):
+        names = ", ".join(step.meta.name for step in section.steps)
+        lines.append(f"  section {number}, {_SLICES[section.slice_dim]}: {names}")
     if scan is None:
-        return found
-    with open_source(scan, checked.loader) as source:
-        check_supplied(checked, source)
-        has = ", ".join(
-            f"{len_} {name}"
-            for name, len_ in (
-                ("flats", source.flats.shape[0] if source.flats else 0),
-                ("darks", source.darks.shape[0] if source.darks else 0),
-                ("angles", 0 if source.angles is None else len(source.angles)),
-            )
-        )
-        return f"{found}\n{source.name}: projections {source.spec}, {has}"
+        wanted = {name for step in checked.steps for name in step.meta.supplied}
+        needs = [name for name in ("flats", "darks", "angles") if name in wanted]
+        if needs:
+            lines.append(f"  it uses a scan's {', '.join(needs)}")
+        return "\n".join(lines)
+    with _opened(scan, checked) as source:
+        spec = _spec_of(source)
+        check_supplied(checked, spec)
+        lines.append(f"{spec.name}: {spec.projections}")
+        for name, frames in (("flats", spec.flats), ("darks", spec.darks)):
+            lines.append(f"  {name}: {frames.shape[0] if frames else 'none'}")
+        angles = source.angles
+        if angles is None:
+            lines.append("  angles: none")
+        else:
+            first, last = np.rad2deg(angles[[0, -1]])
+            lines.append(f"  angles: {len(angles)}, {first:g} to {last:g} degrees")
+    return "\n".join(lines)
 
 
 def as_pipeline(pipeline: PipelineLike) -> Pipeline:
@@ -222,30 +221,40 @@ def as_pipeline(pipeline: PipelineLike) -> Pipeline:
     return Pipeline.from_steps(pipeline)
 
 
-def _plan_source(
-    source: Source, pipeline: Pipeline, limits: Limits, block: BlockLike, result_in_memory: bool
-) -> Plan:
-    return make_plan(
-        pipeline,
-        source.spec,
-        limits,
-        flats=source.flats,
-        darks=source.darks,
-        block=block,
-        scan_name=f"{source.name}: {source.spec}",
-        result_in_memory=result_in_memory,
-    )
+@contextlib.contextmanager
+def _opened(scan: Scan, pipeline: Pipeline) -> Iterator[Source]:
+    """Open a scan as the pipeline's loader says; a source of the caller's stays open."""
+    if isinstance(scan, Source):
+        yield scan
+        return
+    with open_source(scan, pipeline.loader) as source:
+        yield source
 
 
-def _limits(device: str, memory: str | int | None, host_memory: str | int | None) -> Limits:
+def _spec_of(source: Source) -> ScanSpec:
+    return ScanSpec(source.spec, source.flats, source.darks, source.angles is not None, source.name)
+
+
+def _plan_shape(scan: ArraySpec, pipeline: Pipeline, limits: Limits, block: BlockChoice) -> Plan:
+    """Plan for a scan of which only the shape is known."""
+    wanted = {name for step in pipeline.steps for name in step.meta.supplied}
+    assumed = [name for name in ("flats", "darks") if name in wanted]
+    notes = [f"{ASSUMED_FRAMES} frames each of {' and '.join(assumed)} are assumed"]
+    frames = scan.with_slices(0, ASSUMED_FRAMES)
+    spec = ScanSpec(scan, frames, frames, True, "a scan")
+    return make_plan(pipeline, spec, limits, block=block, notes=notes if assumed else [])
+
+
+def _limits(
+    device: str, memory: str | int | None, host_memory: str | int | None, is_here: bool
+) -> Limits:
     """Return the limits of a device, which need not be here if its memory is given."""
     check_device_name(device)
-    n_devices = count_devices() if device != "cpu" else 0
-    if memory is not None and not n_devices and device != "cpu":
-        budget = parse_bytes(memory)
-        host = CpuBackend().free_bytes() if host_memory is None else parse_bytes(host_memory)
-        return Limits("cuda", budget, host, RESERVED_BYTES)
-    return _backend_limits(select_backend(device), memory, host_memory)
+    is_cuda = device.startswith("cuda") or (device == "auto" and not is_here)
+    if memory is None or not is_cuda or count_devices():
+        return _backend_limits(select_backend(device), memory, host_memory)
+    host = CpuBackend().free_bytes() if host_memory is None else parse_bytes(host_memory)
+    return Limits("cuda", parse_bytes(memory), host, RESERVED_BYTES)
 
 
 def _backend_limits(

@@ -1,8 +1,12 @@
 """From a pipeline and the shape of a scan to a plan; nothing here runs a method."""
 
+from .limits import Limits
 from .pipeline import Pipeline
+from .plain import plain
 from .plan import Plan, SectionPlan, StepPlan
-from .planning import Limits, make_plan
+from .planning import check_supplied, make_plan
+from .scan import ScanSpec
+from .sections import cut_into_sections
 from .steps import Reference, Step
 
 __all__ = [
@@ -10,8 +14,12 @@ __all__ = [
     "Pipeline",
     "Plan",
     "Reference",
+    "ScanSpec",
     "SectionPlan",
     "Step",
     "StepPlan",
+    "check_supplied",
+    "cut_into_sections",
     "make_plan",
+    "plain",
 ]

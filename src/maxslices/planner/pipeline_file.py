@@ -121,7 +121,9 @@ class _NodeCheck:
         if isinstance(node, yaml.ScalarNode) and tag != f"{_TAG}str":
             if tag == f"{_TAG}int" and len(node.value) > MAX_DIGITS:
                 raise self._error("a number has too many digits", node)
-            plain = self._loader.resolve(yaml.ScalarNode, node.value, (True, False))
+            plain = self._loader.resolve(  # type: ignore[no-untyped-call]
+                yaml.ScalarNode, node.value, (True, False)
+            )
             if tag != plain and not (tag == f"{_TAG}float" and plain == f"{_TAG}int"):
                 shown = tag.replace(_TAG, "!!")
                 raise self._error(f"{node.value!r} is not of the type {shown}", node)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..arrays import ArraySpec
+from .plain import plain
+
+Destination = Literal["result", "memory", "scratch file", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,10 @@ class SectionPlan:
     """Bytes on the device that a block may take."""
     host_bytes: int
     """Bytes of host memory that the runner holds during the section, stores included."""
-    destination: str
-    """Where its result goes: "result", "memory" or "scratch file"."""
+    destination: Destination
+    """Where its output goes: the "result", "memory", a "scratch file", or "nothing" is kept."""
+    on_blocks: bool = True
+    """Whether it runs on blocks at all; not if it only finds side results of a few slices."""
 
     @property
     def n_blocks(self) -> int:
@@ -110,10 +115,16 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain types, ready for JSON."""
-        plain: dict[str, Any] = dataclasses.asdict(self, dict_factory=_plain)
-        for entry, section in zip(plain["sections"], self.sections, strict=True):
-            entry["n_blocks"] = section.n_blocks
-        return plain
+        entries = {**_fields(self), "estimated_bytes": self.estimated_bytes, "sections": []}
+        for section in self.sections:
+            steps = [
+                {**_fields(step), "input": _array(step.input), "output": _array(step.output)}
+                for step in section.steps
+            ]
+            entries["sections"].append(
+                {**_fields(section), "n_blocks": section.n_blocks, "steps": steps}
+            )
+        return {name: plain(value) for name, value in entries.items()}
 
     def to_json(self) -> str:
         """Return the plan as JSON text."""
@@ -125,8 +136,9 @@ class Plan:
         return plan_table(self)
 
 
-def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {
-        key: str(value) if key == "dtype" else list(value) if isinstance(value, tuple) else value
-        for key, value in items
-    }
+def _fields(record: Any) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+
+
+def _array(spec: ArraySpec) -> dict[str, Any]:
+    return {"shape": spec.shape, "dtype": str(spec.dtype)}

@@ -7,12 +7,19 @@ from itertools import pairwise
 
 from ..errors import DoesNotFitError, SourceError
 from ..units import format_bytes
-from .blocks import BlockChoice, check_block, choose_block, does_not_fit, wanted_block
+from .blocks import (
+    BlockChoice,
+    check_block,
+    choose_block,
+    does_not_fit,
+    lacking_bytes,
+    wanted_block,
+)
 from .costs import SectionCost, section_cost
 from .limits import Limits, Room
 from .pipeline import Pipeline
-from .plan import Destination, Plan, SectionPlan, StepPlan
 from .plain import plain
+from .plan import Destination, Plan, SectionPlan, StepPlan
 from .scan import ScanSpec
 from .sections import cut_into_sections
 
@@ -80,7 +87,10 @@ def make_plan(
         cost.output.nbytes if where == "scratch file" else 0
         for cost, where in zip(costs, destinations, strict=True)
     ]
-    before = [0, *held]
+    rooms = [
+        Room.beside(limits, own + earlier) for own, earlier in zip(held, [0, *held], strict=False)
+    ]
+    _check_fit(costs, limits, rooms)
     results = [c.output.nbytes for cost in costs for c in cost.steps if c.step.save_result]
     return Plan(
         scan=f"{scan.name}: {scan.projections}",
@@ -89,8 +99,8 @@ def make_plan(
         reserved_bytes=limits.reserved_bytes,
         host_budget_bytes=limits.host_budget_bytes,
         sections=tuple(
-            _plan_section(cost, limits, block, where, own + earlier)
-            for cost, where, own, earlier in zip(costs, destinations, held, before, strict=False)
+            _plan_section(cost, room, block, where)
+            for cost, room, where in zip(costs, rooms, destinations, strict=True)
         ),
         scratch_bytes=max((sum(pair) for pair in pairwise([0, *scratch])), default=0),
         result_bytes=0 if result_in_memory else sum(results),
@@ -152,19 +162,17 @@ def _destinations(
     return [*found, last]
 
 
+def _check_fit(costs: list[SectionCost], limits: Limits, rooms: list[Room]) -> None:
+    """Raise for the section that lacks most, if one slice of any does not fit."""
+    lacking = [lacking_bytes(cost, room) for cost, room in zip(costs, rooms, strict=True)]
+    worst = max(range(len(costs)), key=lambda i: lacking[i])
+    if lacking[worst] > 0:
+        raise does_not_fit(costs[worst], limits, rooms[worst])
+
+
 def _plan_section(
-    cost: SectionCost,
-    limits: Limits,
-    block: BlockChoice,
-    destination: Destination,
-    stores_bytes: int,
+    cost: SectionCost, room: Room, block: BlockChoice, destination: Destination
 ) -> SectionPlan:
-    room = Room.beside(limits, stores_bytes)
-    if room.max_block(cost) < 1:
-        beside = ""
-        if stores_bytes:
-            beside = f" beside {format_bytes(stores_bytes)} that are kept in memory"
-        raise does_not_fit(cost, limits, room, beside)
     chosen, largest, why = choose_block(block, cost, room)
     if destination == "nothing" and not cost.on_blocks:
         why = "only the slices that side results depend on are read"
@@ -191,7 +199,7 @@ def _plan_section(
         side_bytes=cost.side.bytes(chosen),
         estimated_bytes=on_device,
         available_bytes=room.device_bytes,
-        host_bytes=stores_bytes
+        host_bytes=room.stores_bytes
         + (on_device if room.host_bytes is None else cost.staged.bytes(chosen)),
         destination=destination,
         on_blocks=destination != "nothing" or cost.on_blocks,

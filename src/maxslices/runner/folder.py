@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ..arrays import ArraySpec
 from ..errors import StoreError
-from ..io import Sink, SinkFormat, create_sink
+from ..io import Sink, SinkFormat, create_sink, remove_result
+from ..io.room import check_room
 
 REPORT_NAME = "report.json"
 
@@ -31,7 +31,7 @@ class RunFolder:
     Raises
     ------
     StoreError
-        If the folder holds a run already, or cannot be made.
+        If the folder holds a run already, is a file, or cannot be written to.
     """
 
     def __init__(
@@ -40,21 +40,34 @@ class RunFolder:
         self.path = Path(path)
         self._format = format
         self._sinks: list[Sink] = []
-        self._made = False
+        self._finished: list[Path] = []
+        self._is_whole = False
+        self._made: list[Path] = []
         report = self.path / REPORT_NAME
-        if self.path.is_dir() and not overwrite and report.exists():
+        try:
+            self._earlier = report if report.exists() else None
+            there = next(
+                p for p in (self.path.absolute(), *self.path.absolute().parents) if p.exists()
+            )
+        except OSError as error:
+            raise StoreError(f"cannot use {self.path} as a folder: {error.strerror}") from None
+        if not there.is_dir():
+            raise StoreError(f"{there} is a file, so results cannot be put there: choose a folder")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise StoreError(f"{there} cannot be written to: choose another folder for the results")
+        if self._earlier is not None and not overwrite:
             raise StoreError(
                 f"{self.path} already holds a run ({REPORT_NAME}): choose another folder, or "
                 "allow it to be replaced with --overwrite"
             )
-        self._earlier = report if report.exists() else None
 
     def __enter__(self) -> Self:
         if self._earlier is not None:
             _remove_earlier(self._earlier)
         try:
-            self._made = not self.path.exists()
+            missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
+            self._made = missing
         except OSError as error:
             raise StoreError(f"cannot make the folder {self.path}: {error.strerror}") from None
         return self
@@ -65,10 +78,26 @@ class RunFolder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._is_whole:
+            return
         for sink in self._sinks:
             sink.abandon()
-        if kind is not None and self._made and not any(self.path.iterdir()):
-            self.path.rmdir()
+        for path in self._finished:
+            remove_result(path)
+        for made in self._made:
+            if any(made.iterdir()):
+                break
+            made.rmdir()
+
+    def check_room(self, n_bytes: int) -> None:
+        """Require that the disk has room.
+
+        Raises
+        ------
+        StoreError
+            If it has not.
+        """
+        check_room(self.path, n_bytes)
 
     def sink(self, name: str, spec: ArraySpec, slice_dim: int) -> Sink:
         """Make a place for a result called `name`."""
@@ -78,29 +107,32 @@ class RunFolder:
 
     def finish(self) -> tuple[Path, ...]:
         """Give all results their names, and return these."""
-        return tuple(sink.finish() for sink in self._sinks)
+        for sink in self._sinks:
+            self._finished.append(sink.finish())
+        return tuple(self._finished)
 
     def write_report(self, text: str) -> None:
         """Write the report, which marks the folder as holding a whole run."""
+        part = self.path / f".{REPORT_NAME}.part"
         try:
-            (self.path / REPORT_NAME).write_text(text, encoding="utf-8")
+            part.write_text(text, encoding="utf-8")
+            part.replace(self.path / REPORT_NAME)
         except OSError as error:
+            part.unlink(missing_ok=True)
             raise StoreError(f"cannot write {self.path / REPORT_NAME}: {error.strerror}") from None
+        self._is_whole = True
 
 
 def _remove_earlier(report: Path) -> None:
     """Remove the files that an earlier run's report names, then the report itself."""
     try:
         named = json.loads(report.read_text(encoding="utf-8"))["files"]
-        for entry in named:
-            result = report.parent / Path(entry).name
-            if result.is_dir():
-                shutil.rmtree(result)
-            else:
-                result.unlink(missing_ok=True)
-        report.unlink()
+        results = [report.parent / Path(entry).name for entry in named]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"cannot replace the run in {report.parent}: {report.name} is not readable as a "
             f"report ({error}); remove the folder by hand"
         ) from None
+    for result in results:
+        remove_result(result)
+    remove_result(report)

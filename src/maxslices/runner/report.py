@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..planner import Plan
+from ..planner import Plan, plain
+from ..planner.table import wrapped
 from ..units import format_bytes
 
 
@@ -26,8 +28,10 @@ class SectionReport:
     """Slices in all."""
     block: int
     """Slices in a block, as planned."""
+    smallest_block: int
+    """Slices in a block at the end: fewer than planned where memory ran out."""
     n_splits: int
-    """How many times a block was split because memory ran out."""
+    """How many times the block was halved because memory ran out."""
     duration_s: float
     """Wall time."""
     estimated_bytes: int
@@ -75,10 +79,10 @@ class Report:
             "device": self.device,
             "duration_s": self.duration_s,
             "sections": [
-                {**dataclasses.asdict(s), "slices_per_s": s.slices_per_s, "ratio": s.ratio}
+                {**plain(dataclasses.asdict(s)), "slices_per_s": s.slices_per_s, "ratio": s.ratio}
                 for s in self.sections
             ],
-            "side_results": {k: _plain(v) for k, v in self.side_results.items()},
+            "side_results": {k: plain(v) for k, v in self.side_results.items()},
             "files": [str(path) for path in self.files],
             "plan": self.plan.to_dict(),
         }
@@ -93,31 +97,27 @@ class Report:
             f"  {'section':<46}{'slices/s':>10}{'estimated':>12}{'measured':>12}{'ratio':>8}",
         ]
         for number, section in enumerate(self.sections, start=1):
-            names = f"{number} {' '.join(section.methods)}"
-            if len(names) > 44:
-                names = f"{names[:41]}..."
+            names = textwrap.wrap(f"{number} {', '.join(section.methods)}", 44) or [""]
             ratio = "-" if section.ratio is None else f"{100 * section.ratio:.0f} %"
             lines.append(
-                f"  {names:<46}{section.slices_per_s:>10.1f}"
+                f"  {names[0]:<46}{section.slices_per_s:>10.1f}"
                 f"{format_bytes(section.estimated_bytes):>12}"
                 f"{format_bytes(section.measured_bytes):>12}{ratio:>8}"
             )
+            lines += [f"    {more}" for more in names[1:]]
             if section.n_splits:
-                lines.append(f"    memory ran out; blocks were split {section.n_splits} times")
+                lines.append(
+                    f"    memory ran out: the block was halved "
+                    f"{'once' if section.n_splits == 1 else f'{section.n_splits} times'}, from "
+                    f"{section.block} to {section.smallest_block} slices"
+                )
         lines += [f"  {name} = {_short(value)}" for name, value in self.side_results.items()]
         lines += [f"  wrote {path}" for path in self.files]
-        return "\n".join(lines)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return value
+        return wrapped(lines)
 
 
 def _short(value: Any) -> str:
     if isinstance(value, float | np.floating):
         return f"{float(value):g}"
-    return str(_plain(value))
+    text = str(plain(value))
+    return text if len(text) <= 60 else f"{text[:57]}..."

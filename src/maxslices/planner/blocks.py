@@ -1,0 +1,132 @@
+"""How many slices a block has, and why."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..errors import DoesNotFitError, UsageError
+from ..units import format_bytes
+from .costs import SectionCost
+from .limits import Limits, Room
+
+BlockChoice = int | Literal["auto", "max"]
+AUTO_SLICES = 32
+"""Slices from which a block's fixed costs (calls, launches, seeks) hardly count."""
+AUTO_BLOCKS = 16
+"""Blocks from which a larger block gains nothing but a coarser progress bar."""
+UNITS = {0: "projection", 1: "sinogram"}
+
+
+def check_block(block: BlockChoice) -> None:
+    """Require that a block size can be meant.
+
+    Raises
+    ------
+    UsageError
+        If it is neither "auto", "max" nor a positive number.
+    """
+    is_number = isinstance(block, int) and not isinstance(block, bool) and block >= 1
+    if not is_number and block not in ("auto", "max"):
+        raise UsageError(f"block must be 'auto', 'max' or a positive number, not {block!r}")
+
+
+def wanted_block(block: BlockChoice, cost: SectionCost) -> int:
+    """Return the block that is aimed at, whether it fits or not."""
+    total = cost.n_slices
+    if block == "max":
+        return total
+    if isinstance(block, int):
+        return min(block, total)
+    return min(max(AUTO_SLICES, -(-total // AUTO_BLOCKS), 4 * sum(cost.section.halo)), total)
+
+
+def choose_block(block: BlockChoice, cost: SectionCost, room: Room) -> tuple[int, int, str]:
+    """Choose a section's block.
+
+    Returns
+    -------
+    (int, int, str)
+        The block, the largest that fits, and what decided.
+
+    Raises
+    ------
+    DoesNotFitError
+        If the block asked for does not fit.
+    """
+    largest, total, wanted = room.max_block(cost), cost.n_slices, wanted_block(block, cost)
+    bound = room.bound(cost)
+    fits = "all fit" if largest >= total else f"{bound} allow {largest}"
+    if block == "max":
+        return largest, largest, f"block max: {fits}"
+    if isinstance(block, int):
+        if wanted > largest:
+            unit = UNITS[cost.section.slice_dim]
+            raise DoesNotFitError(
+                f"a block of {wanted} {unit}s needs {format_bytes(cost.needed_bytes(wanted))}, and "
+                f"{bound} allow {largest}: use --block {largest} or --block max"
+            )
+        return wanted, largest, f"block as asked for; {fits}"
+    if wanted >= total:
+        if largest >= total:
+            return total, largest, f"block auto: {fits} in one block"
+    elif largest >= wanted:
+        return _even(wanted, total), largest, f"block auto: {wanted} keep it busy; {fits}"
+    return _even(largest, total), largest, f"block auto: {bound} allow no more than {largest}"
+
+
+def _even(block: int, total: int) -> int:
+    """Return the smallest block that makes no more blocks than `block` does."""
+    n_blocks = -(-total // block)
+    return -(-total // n_blocks)
+
+
+def lacking_bytes(cost: SectionCost, room: Room) -> int:
+    """Return how much more memory a section needs for one slice; at most 0 if it fits."""
+    lacking = cost.needed_bytes(1) - room.device_bytes
+    if room.host_bytes is None:
+        return lacking
+    return max(lacking, cost.staged.bytes(1) - room.host_bytes)
+
+
+def does_not_fit(cost: SectionCost, limits: Limits, room: Room) -> DoesNotFitError:
+    """Return the error that says what a section needs for one slice, and what would help."""
+    beside = ""
+    if room.stores_bytes:
+        beside = f" beside {format_bytes(room.stores_bytes)} that are kept in memory"
+    worst, unit = cost.worst(1), UNITS[cost.section.slice_dim]
+    needed = cost.needed_bytes(1)
+    if needed <= room.device_bytes and room.host_bytes is not None:
+        lacking = cost.staged.bytes(1) - room.host_bytes
+        return DoesNotFitError(
+            f"moving one {unit} of {worst.step.meta.name} to the device and back needs "
+            f"{format_bytes(cost.staged.bytes(1))} of host memory, and "
+            f"{format_bytes(max(room.host_bytes, 0))} are available{beside}: allow "
+            f"--host-memory {_ask_for(limits.host_budget_bytes + lacking)}"
+        )
+    dims = "x".join(map(str, worst.input.other_dims(cost.section.slice_dim)))
+    n_slices = (
+        f"one {unit}" if worst.looked_at < 2 else f"the {worst.looked_at} {unit}s it looks at"
+    )
+    parts = []
+    if any(cost.section.halo):
+        parts.append("with a halo of {}+{}".format(*cost.section.halo))
+    side_bytes = cost.side.bytes(1)
+    if side_bytes:
+        parts.append(f"{format_bytes(side_bytes)} of flats and darks included")
+    about = f" ({', '.join(parts)})" if parts else ""
+    lacking = needed - room.device_bytes
+    return DoesNotFitError(
+        f"{worst.step.meta.name} needs {format_bytes(needed)} for {n_slices} of {dims} "
+        f"{worst.input.dtype}{about}, and {format_bytes(max(room.device_bytes, 0))} are "
+        f"available{beside}: allow --memory {_ask_for(limits.budget_bytes + lacking)}, or bin or "
+        "crop the scan"
+    )
+
+
+def _ask_for(n_bytes: int) -> str:
+    """Write an amount of memory as the command line takes it, rounded up to three digits."""
+    units = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
+    unit, factor = next((u for u in units if n_bytes >= u[1]), units[-1])
+    value = n_bytes / factor
+    step = factor // (100 if value < 10 else 10 if value < 100 else 1)
+    return f"{-(-n_bytes // step) * step / factor:g}{unit}"

@@ -1,0 +1,217 @@
+"""What a section takes: shapes and dtypes through its methods, and memory for n slices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..arrays import ArraySpec
+from ..errors import SourceError
+from ..estimators import choose_model
+from ..ledger import Device
+from ..memory import MemoryModel
+from .scan import ScanSpec
+from .sections import Section
+from .steps import Step
+
+RUNNER_BYTES = 2**19
+"""What Python itself takes during a section on the CPU: file handles, and the modules that
+methods import when they are first called."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """A step with its arrays and its memory model, before a block is chosen."""
+
+    step: Step
+    """The method and its parameters."""
+    input: ArraySpec
+    """The whole array before it."""
+    output: ArraySpec
+    """The whole array after it."""
+    model: MemoryModel
+    """Bytes for n slices of a block, its halo included."""
+    estimator: str
+    """Where the model is from."""
+    looked_at: int
+    """Slices that its side results depend on; 0 where it runs on every block."""
+
+    def peak_bytes(self, block: int) -> int:
+        """Return its peak: on a block, or on the slices that it looks at."""
+        return self.model.bytes(self.looked_at or block)
+
+
+@dataclass(frozen=True, slots=True)
+class SectionCost:
+    """What a section takes, before a block is chosen."""
+
+    section: Section
+    """The methods."""
+    steps: tuple[StepCost, ...]
+    """Their costs, in order."""
+    side: MemoryModel
+    """Flats and darks that are resident while n slices are worked on."""
+    device: MemoryModel
+    """Peak on the device while n slices are worked on."""
+    peek_bytes: int
+    """Peak on the device while side results are found that depend on a few slices."""
+    staged: MemoryModel
+    """Host memory through which n slices go to another device and come back."""
+
+    @property
+    def n_slices(self) -> int:
+        """Return the number of slices in all."""
+        return self.steps[0].input.shape[self.section.slice_dim]
+
+    @property
+    def output(self) -> ArraySpec:
+        """Return the whole array after the section."""
+        return self.steps[-1].output
+
+    @property
+    def on_blocks(self) -> bool:
+        """Tell whether anything but side results of a few slices is wanted of it."""
+        return any(not c.looked_at and c.step.meta.side_results for c in self.steps) or any(
+            cost.step.save_result for cost in self.steps
+        )
+
+    def needed_bytes(self, block: int) -> int:
+        """Return the peak on the device with blocks of this size."""
+        return max(self.device.bytes(block), self.peek_bytes)
+
+    def worst(self, block: int) -> StepCost:
+        """Return the step with the highest peak."""
+        return max(self.steps, key=lambda cost: cost.peak_bytes(block))
+
+
+def section_cost(
+    section: Section, current: ArraySpec, scan: ScanSpec, device: Device, is_stored: bool
+) -> SectionCost:
+    """Follow shape and dtype through a section, and ask for each method's model.
+
+    Parameters
+    ----------
+    section : Section
+        The methods.
+    current : ArraySpec
+        The whole array before them.
+    scan : ScanSpec
+        For flats and darks.
+    device : {"cuda", "cpu"}
+        Whose memory the models speak of.
+    is_stored : bool
+        Whether its output is kept even if no step says so: for the next section, or as the
+        result in memory.
+
+    Raises
+    ------
+    EstimatorError
+        If a method's estimator fails.
+    SourceError
+        If a method's data are no longer of the shape of the flats, darks or angles.
+    """
+    slice_dim = section.slice_dim
+    total, extra = current.shape[slice_dim], sum(section.halo)
+    first, costs = current, []
+    for step in section.steps:
+        _check_shape(step, current, scan)
+        costs.append(_step_cost(step, current, slice_dim, extra, device))
+        current = costs[-1].output
+    side = _side_model(section, scan, slice_dim, total).widened(extra, total)
+    kept = [cost.output for cost in costs if cost.step.save_result]
+    if is_stored:
+        kept.append(current)
+    models = [cost.model for cost in costs if not cost.looked_at]
+    models += [_writing(output, slice_dim, extra, total) for output in kept]
+    models.append(_widened(first, slice_dim, extra, total))
+    peek = max((_peek_bytes(costs, i, side, extra) for i in range(len(costs))), default=0)
+    own_bytes = RUNNER_BYTES if device == "cpu" else 0
+    # In host memory there is at a time what goes to the device or what comes back, and a
+    # slice that is being written.
+    moved = [_widened(first, slice_dim, extra, total)]
+    moved += [_one_more(output, slice_dim) for output in kept]
+    return SectionCost(
+        section=section,
+        steps=tuple(costs),
+        side=side,
+        device=(MemoryModel.maximum(models) + side).plus(own_bytes),
+        peek_bytes=peek + own_bytes if peek else 0,
+        staged=(MemoryModel.maximum(moved) + side).plus(RUNNER_BYTES),
+    )
+
+
+def _step_cost(
+    step: Step, current: ArraySpec, slice_dim: int, extra: int, device: Device
+) -> StepCost:
+    meta, parameters = step.meta, step.known_parameters()
+    other_dims, total = current.other_dims(slice_dim), current.shape[slice_dim]
+    output = current
+    if not meta.side_results:
+        dtype = meta.output_dtype(slice_dim, other_dims, current.dtype, **parameters)
+        first, second = meta.output_other_dims(slice_dim, other_dims, **parameters)
+        whole = (total, first, second) if slice_dim == 0 else (first, total, second)
+        output = ArraySpec(whole, dtype)
+    model, source = choose_model(meta, slice_dim, other_dims, current.dtype, device, parameters)
+    looked_at = len(meta.looked_at(total, **parameters))
+    return StepCost(step, current, output, model.widened(extra, total), source, looked_at)
+
+
+def _check_shape(step: Step, data: ArraySpec, scan: ScanSpec) -> None:
+    """Require that flats, darks and angles still fit the data where a method wants them."""
+    supplied = step.meta.supplied
+    for name in ("flats", "darks"):
+        for spec in scan.frames({name} & set(supplied)):
+            if spec.shape[1:] != data.shape[1:]:
+                raise SourceError(
+                    f"{step.meta.name} is given {name} of {_by(spec.shape[1:])} for data of "
+                    f"{_by(data.shape[1:])}: put it before the method that changes the shape"
+                )
+    n_angles = scan.projections.shape[0]
+    if "angles" in supplied and scan.has_angles and data.shape[0] > n_angles:
+        raise SourceError(
+            f"{step.meta.name} is given {n_angles} angles for {data.shape[0]} projections: put "
+            "it before the method that adds projections"
+        )
+
+
+def _side_model(section: Section, scan: ScanSpec, slice_dim: int, total: int) -> MemoryModel:
+    """Return the model of the side data: whole for projections, else the rows of the block."""
+    specs = scan.frames({name for step in section.steps for name in step.meta.supplied})
+    n_bytes = sum(spec.nbytes for spec in specs)
+    if slice_dim == 0:
+        return MemoryModel(lambda n: n_bytes)
+    return MemoryModel.linear(0, -(-n_bytes // total))
+
+
+def _widened(spec: ArraySpec, slice_dim: int, extra: int, total: int) -> MemoryModel:
+    """Return the model of a block of an array, halo included."""
+    one_slice = spec.with_slices(slice_dim, 1).nbytes
+    return MemoryModel.linear(0, one_slice).widened(extra, total)
+
+
+def _one_more(spec: ArraySpec, slice_dim: int) -> MemoryModel:
+    """Return the model of a block of an array and one slice more."""
+    one_slice = spec.with_slices(slice_dim, 1).nbytes
+    return MemoryModel.linear(one_slice, one_slice)
+
+
+def _writing(spec: ArraySpec, slice_dim: int, extra: int, total: int) -> MemoryModel:
+    """Return the model of keeping a block: it, its copy without halo, a slice being written."""
+    compact = _one_more(spec, slice_dim)
+    block = _widened(spec, slice_dim, extra, total)
+    if extra:
+        return block + compact
+    one_slice = spec.with_slices(slice_dim, 1).nbytes
+    return block.plus(one_slice)
+
+
+def _peek_bytes(costs: list[StepCost], index: int, side: MemoryModel, extra: int) -> int:
+    """Return the peak of finding a side result that depends on a few slices; 0 for others."""
+    looked = costs[index].looked_at
+    if not looked:
+        return 0
+    before = [cost.model.bytes(looked) for cost in costs[:index] if not cost.step.meta.side_results]
+    return max(costs[index].model.bytes(looked), *before, 0) + side.bytes(looked)
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
