@@ -1,0 +1,52 @@
+"""Importing the package is light, for those who only declare a method."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ["torch", "cupy", "scipy", "h5py", "matplotlib", "tifffile", "rich", "yaml", "dask"]
+
+
+def python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout
+
+
+def test_the_import_loads_no_heavy_library():
+    code = f"import sys, maxslices; print([m for m in {HEAVY!r} if m in sys.modules])"
+    assert python(code).strip() == "[]"
+
+
+def test_listing_methods_loads_no_gpu_library():
+    code = (
+        "import sys, maxslices; len(maxslices.registry);"
+        "print([m for m in ('torch', 'cupy') if m in sys.modules])"
+    )
+    assert python(code).strip() == "[]"
+
+
+def test_the_import_takes_less_than_300_ms():
+    # CPU time, since others may be using the machine; NumPy's share, which is not ours,
+    # tells how fast the machine is: about 0.1 s on a 3 GHz core.
+    code = (
+        "import time; began = time.process_time(); import numpy; middle = time.process_time();"
+        "import maxslices; print(middle - began, time.process_time() - began)"
+    )
+    python(code)  # writes the byte code
+    times = [tuple(map(float, python(code).split())) for _ in range(5)]
+    numpy_s = statistics.median(each[0] for each in times)
+    total_s = min(statistics.median(each[1] for each in times), 1.5 * min(t[1] for t in times))
+    assert total_s < 0.3 * max(1.0, numpy_s / 0.1)
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_the_import_works_without(name):
+    if name in ("h5py", "yaml", "rich", "tifffile"):
+        pytest.skip("a dependency")
+    python(f"import sys; sys.modules[{name!r}] = None; import maxslices; len(maxslices.registry)")

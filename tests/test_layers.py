@@ -1,0 +1,145 @@
+"""Imports point downward only, as the layers of the design stand; read from the source by ast."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import maxslices
+
+PACKAGE = Path(maxslices.__file__).parent
+LAYERS = [
+    {
+        "arrays",
+        "callback",
+        "cufft",
+        "errors",
+        "ledger",
+        "memory",
+        "method",
+        "parameters",
+        "registry",
+        "units",
+    },
+    {"backends", "estimators", "meters"},
+    {"planner"},
+    {"runner"},
+    {"engines", "io", "testing"},
+    {"api"},
+    {"__init__"},
+    {"cli", "demo"},
+]
+"""From the bottom up. "__init__" is the package itself: what it offers to users."""
+LAYER_OF = {name: height for height, names in enumerate(LAYERS) for name in names}
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    """Return the part of the package that a file belongs to: a module or subpackage."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported(path: Path, tree: ast.AST | None = None) -> Iterator[tuple[str, int]]:
+    """Yield the dotted names that a file imports, absolute, and the lines."""
+    package = ["maxslices", *path.relative_to(PACKAGE).parts[:-1]]
+    for node in ast.walk(tree or ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base += [node.module] if node.module else []
+            for alias in node.names:
+                yield ".".join([*base, alias.name]), node.lineno
+
+
+def own_parts(path: Path, tree: ast.AST | None = None) -> Iterator[tuple[str, int]]:
+    """Yield the parts of this package that a file imports."""
+    for name, line in imported(path, tree):
+        first, *rest = name.split(".")
+        if first == "maxslices":
+            known = rest and ((PACKAGE / rest[0]).is_dir() or (PACKAGE / f"{rest[0]}.py").exists())
+            # `from maxslices import method` means the function, which __init__ offers.
+            yield (rest[0] if known and not is_public_name(name) else "__init__"), line
+
+
+def is_public_name(name: str) -> bool:
+    return name.removeprefix("maxslices.") in maxslices.__all__ and name.count(".") == 1
+
+
+def test_every_module_belongs_to_a_layer():
+    assert {part_of(path) for path in sources()} - set(LAYER_OF) == set()
+
+
+def test_imports_point_downward_only():
+    upward = [
+        f"{path.relative_to(PACKAGE)}:{line} imports {part}, which is above {part_of(path)}"
+        for path in sources()
+        for part, line in own_parts(path)
+        if LAYER_OF[part] > LAYER_OF.get(part_of(path), 0)
+    ]
+    assert upward == []
+
+
+def at_import(tree: ast.Module) -> ast.Module:
+    """Return a module without its functions and TYPE_CHECKING blocks: what runs on import."""
+
+    class Strip(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+            return None
+
+        def visit_If(self, node: ast.If) -> ast.AST | None:
+            is_typing = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+            return None if is_typing else self.generic_visit(node)
+
+    return ast.fix_missing_locations(Strip().visit(tree))
+
+
+def test_parts_do_not_import_each_other_in_a_circle():
+    needs: dict[str, set[str]] = {}
+    for path in sources():
+        tree = at_import(ast.parse(path.read_text()))
+        needs.setdefault(part_of(path), set()).update(p for p, _ in own_parts(path, tree))
+    for part, others in needs.items():
+        others.discard(part)
+    while free := [part for part, others in needs.items() if not others & set(needs)]:
+        for part in free:
+            del needs[part]
+    assert needs == {}
+
+
+def test_the_bottom_layer_needs_numpy_alone():
+    foreign = [
+        f"{path.name}:{line} imports {name}"
+        for path in sources()
+        if part_of(path) in LAYERS[0]
+        for name, line in imported(path)
+        if name.split(".")[0] not in {*sys.stdlib_module_names, "maxslices", "numpy"}
+    ]
+    assert foreign == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "parts"),
+    [
+        ("memory.py", "from .planner import plan", ["planner"]),
+        ("memory.py", "from . import planner", ["planner"]),
+        ("memory.py", "def f():\n    from .runner.report import Report", ["runner"]),
+        ("planner/blocks.py", "from ..runner import execute", ["runner"]),
+        ("planner/blocks.py", "from . import table\nfrom .table import rows", ["planner"] * 2),
+        ("memory.py", "import maxslices.io.sink as sink", ["io"]),
+        ("memory.py", "import maxslices", ["__init__"]),
+        ("memory.py", "from maxslices import method, io", ["__init__", "io"]),
+        ("memory.py", "from maxslices.method import MethodMeta", ["method"]),
+        ("memory.py", "import numpy, h5py", []),
+    ],
+)
+def test_every_way_to_write_an_import_is_understood(file, source, parts):
+    assert [part for part, _ in own_parts(PACKAGE / file, ast.parse(source))] == parts

@@ -1,0 +1,120 @@
+"""The names that users may rely on: frozen, sorted and documented."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pickle
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import maxslices
+from maxslices import errors
+
+PUBLIC = [
+    "ArraySpec",
+    "Ledger",
+    "MaxslicesError",
+    "MemoryModel",
+    "Pipeline",
+    "Plan",
+    "Registry",
+    "Report",
+    "check",
+    "from_ledger",
+    "method",
+    "plan",
+    "registry",
+    "run",
+]
+CORE = [
+    "arrays",
+    "callback",
+    "cufft",
+    "errors",
+    "estimators.declared",
+    "ledger",
+    "memory",
+    "method",
+    "parameters",
+    "registry",
+    "units",
+]
+
+
+def test_the_public_names_are_these():
+    assert maxslices.__all__ == PUBLIC
+    assert sorted(maxslices.__all__) == maxslices.__all__
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_is_there_and_documented(name):
+    assert (getattr(maxslices, name).__doc__ or "").strip()
+    assert name in dir(maxslices)
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name.islower() and name != "registry"])
+def test_public_functions_have_types(name):
+    function = getattr(maxslices, name)
+    for parameter in inspect.signature(function).parameters.values():
+        assert parameter.annotation is not parameter.empty, parameter
+    assert inspect.signature(function).return_annotation is not inspect.Signature.empty
+
+
+@pytest.mark.parametrize("module_name", CORE)
+def test_what_the_core_defines_is_documented(module_name):
+    module = importlib.import_module(f"maxslices.{module_name}")
+    assert module.__doc__
+    own = [
+        (name, value)
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__ == module.__name__
+    ]
+    missing = [name for name, value in own if not value.__doc__]
+    for _, value in own:
+        if inspect.isclass(value):
+            missing += [
+                f"{value.__name__}.{name}"
+                for name, member in vars(value).items()
+                if not name.startswith("_")
+                and (inspect.isfunction(member) or isinstance(member, property | classmethod))
+                and not inspect.getdoc(member)
+            ]
+    assert missing == []
+
+
+def test_all_errors_are_in_one_tree_and_say_how_to_exit():
+    own = [value for value in vars(errors).values() if inspect.isclass(value)]
+    assert all(issubclass(each, errors.MaxslicesError) for each in own)
+    assert all(each.__doc__ and isinstance(each.exit_code, int) for each in own)
+    assert all(0 < each.exit_code < 256 for each in own)
+
+
+@pytest.mark.parametrize("kind", [errors.PipelineError, errors.ParameterError])
+def test_errors_of_pipelines_survive_pickling(kind):
+    error = pickle.loads(pickle.dumps(kind("wrong", "pipeline.yaml:12")))
+    assert str(error) == "pipeline.yaml:12: wrong"
+    assert error.where == "pipeline.yaml:12"
+
+
+def test_the_version_is_the_installed_one():
+    from importlib.metadata import version
+
+    assert maxslices.__version__ == version("maxslices")
+
+
+def test_the_package_says_that_it_is_typed():
+    assert (Path(maxslices.__file__).parent / "py.typed").exists()
+
+
+def test_the_pack_uses_public_names_and_the_entry_point_group():
+    root = Path(maxslices.__file__).parents[2]
+    pack = root / "methods" / "pyproject.toml"
+    if not pack.exists():
+        pytest.skip("maxslices is not in its checkout")
+    project = tomllib.loads(pack.read_text())["project"]
+    assert list(project["entry-points"]) == ["maxslices.methods"]
