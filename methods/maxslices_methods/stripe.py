@@ -31,7 +31,7 @@ otherwise for another number of rows."""
 WAVELET_CHUNK = {"cuda": 2**25, "cpu": 1}
 """Pixels filtered at one time, in whole sinograms and at least one."""
 
-OBJECT_BYTES = {"cuda": 0, "cpu": 6 * 1024}
+OBJECT_BYTES = {"cuda": 0, "cpu": 8 * 1024}
 """Headers of arrays and other objects, which count where Python's memory is the data's."""
 
 SIGN = 0x80000000
@@ -317,9 +317,9 @@ def _fw_work(
     tables, filtering = Ledger(device), Ledger(device)
     if device == "cpu":
         # Objects of levels and tables, and a buffer of NumPy's.
-        tables.alloc_bytes(8192)
+        tables.alloc_bytes(16384)
         account_tables(tables, n_angles, sigma, wname, levels)
-        filtering.alloc_bytes(8192 + 4 * min(n_angles * width, 8192))
+        filtering.alloc_bytes(16384 + 4 * min(n_angles * width, 8192))
     account(filtering, n_angles, n_slices, width, sigma, wname, levels)
     return tables.peak_bytes, filtering.peak_bytes
 

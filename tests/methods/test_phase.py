@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from maxslices_methods import phase
 from maxslices_methods.phase import _padding, paganin_filter
 
 PLANCK_KEV_S, LIGHT_UM_S = 4.135667696e-18, 2.99792458e14
@@ -103,6 +104,14 @@ def test_the_result_does_not_depend_on_the_block(cut):
     data = frames((35, 29, 41))
     parts = [paganin_filter(data[i : i + cut]) for i in range(0, 35, cut)]
     np.testing.assert_array_equal(np.concatenate(parts), paganin_filter(data))
+
+
+def test_chunks_of_a_constant_number_of_frames_give_the_same(monkeypatch):
+    data = frames((21, 29, 41))
+    expected = paganin_filter(data)
+    monkeypatch.setattr(phase, "on_gpu", lambda _: True)
+    monkeypatch.setitem(phase.CHUNK_BYTES, "cuda", 5 * 32 * 64 * 4)
+    np.testing.assert_array_equal(paganin_filter(data), expected)
 
 
 def test_a_block_that_is_a_view_is_filtered_as_its_copy():

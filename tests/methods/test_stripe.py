@@ -11,6 +11,7 @@ from algotom.prep import removal
 from scipy import ndimage
 
 from maxslices_methods import _stripe_wavelet as wavelet
+from maxslices_methods import stripe
 from maxslices_methods.stripe import remove_stripe_based_sorting, remove_stripe_fw, remove_stripe_ti
 
 
@@ -199,6 +200,21 @@ def test_the_result_does_not_depend_on_the_block(function, cut):
     data = sinograms((51, 67, 46))
     parts = [function(data[:, i : i + cut]) for i in range(0, 67, cut)]
     np.testing.assert_array_equal(np.concatenate(parts, axis=1), function(data))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint16"])
+@pytest.mark.parametrize("function", METHODS)
+def test_the_way_of_a_gpu_gives_the_same(function, dtype, monkeypatch):
+    data = sinograms((51, 33, 46), dtype)
+    expected = function(data)
+    monkeypatch.setattr(stripe, "on_gpu", lambda _: True)
+    monkeypatch.setitem(stripe.SORT_CHUNK, "cuda", 7 * 51 * 46)
+    monkeypatch.setitem(stripe.WAVELET_CHUNK, "cuda", 7 * 51 * 46)
+    got = function(data)
+    if function is remove_stripe_fw:
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6 * np.abs(data).max())
+    else:
+        np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("function", METHODS)
