@@ -63,28 +63,24 @@ def reconstruct(
 
     def work(worker: int) -> None:
         padded, spectrum, image = workspaces[worker]
-        with _plan(side, rows_at, columns_at) as plan:
-            for index in range(worker, n_slices, n_workers):
-                for first in range(0, size.n_angles, ROWS):
-                    part = data[first : first + ROWS, index]
-                    target = padded[: len(part)]
-                    target[:, size.pad : edge] = part
-                    if size.pad:
-                        target[:, : size.pad] = part[:, :1]
-                        target[:, edge : edge + size.pad] = part[:, -1:]
-                    last = first + len(part)
-                    np.multiply(
-                        scipy.fft.rfft(target), factors[first:last], out=spectrum[first:last]
-                    )
-                plan.execute(spectrum.ravel(), out=image)
-                np.copyto(slices[:, index], image.real)
-                if outside is not None:
-                    np.copyto(slices[:, index], np.float32(0), where=outside)
+        for index in range(worker, n_slices, n_workers):
+            for first in range(0, size.n_angles, ROWS):
+                part = data[first : first + ROWS, index]
+                target = padded[: len(part)]
+                target[:, size.pad : edge] = part
+                if size.pad:
+                    target[:, : size.pad] = part[:, :1]
+                    target[:, edge : edge + size.pad] = part[:, -1:]
+                last = first + len(part)
+                np.multiply(scipy.fft.rfft(target), factors[first:last], out=spectrum[first:last])
+            plans[worker].execute(spectrum.ravel(), out=image)
+            np.copyto(slices[:, index], image.real)
+            if outside is not None:
+                np.copyto(slices[:, index], np.float32(0), where=outside)
 
-    if n_workers == 1:
-        work(0)
-    else:
-        with ThreadPoolExecutor(n_workers) as pool:
+    with ThreadPoolExecutor(n_workers) as pool:
+        plans = list(pool.map(lambda _: _plan(side, rows_at, columns_at), range(n_workers)))
+        with _shown_to_tracemalloc(plans, _plan_bytes(side, rows_at.size)):
             list(pool.map(work, range(n_workers)))
     return slices
 
@@ -92,8 +88,8 @@ def reconstruct(
 def account(m: Ledger, size: Lengths, n_slices: int) -> None:
     """Enter what `reconstruct` allocates after its result.
 
-    FINUFFT's own memory is in it; `_plan` shows it to `tracemalloc`, which does not see what
-    a C++ library allocates.
+    FINUFFT's own memory is in it; it is shown to `tracemalloc`, which does not see what a C++
+    library allocates.
     """
     period, side = _period(size), size.size
     waves = (size.n_angles, period // 2 + 1)
@@ -160,25 +156,28 @@ def _n_workers(n_slices: int) -> int:
     return max(1, min(usable or 1, MAX_WORKERS, n_slices))
 
 
-@contextmanager
-def _plan(
-    side: int, rows_at: NDArray[np.float32], columns_at: NDArray[np.float32]
-) -> Iterator[Any]:
-    """Make a plan of FINUFFT, and show its memory to `tracemalloc` while it lives."""
+def _plan(side: int, rows_at: NDArray[np.float32], columns_at: NDArray[np.float32]) -> Any:
     import finufft
 
     plan = finufft.Plan(
         1, (side, side), eps=EPS, isign=1, dtype="complex64", nthreads=1, upsampfac=UPSAMPLING
     )
     plan.setpts(rows_at.ravel(), columns_at.ravel())
-    key = ctypes.c_size_t(id(plan))
-    domain = ctypes.c_uint(TRACE_DOMAIN)
-    n_bytes = _plan_bytes(side, rows_at.size)
-    ctypes.pythonapi.PyTraceMalloc_Track(domain, key, ctypes.c_size_t(n_bytes))
+    return plan
+
+
+@contextmanager
+def _shown_to_tracemalloc(plans: list[Any], plan_bytes: int) -> Iterator[None]:
+    """Report what each plan holds to `tracemalloc`, as CPython has extensions do."""
+    python, domain = ctypes.pythonapi, ctypes.c_uint(TRACE_DOMAIN)
+    keys = [ctypes.c_size_t(id(plan)) for plan in plans]
+    for key in keys:
+        python.PyTraceMalloc_Track(domain, key, ctypes.c_size_t(plan_bytes))
     try:
-        yield plan
+        yield
     finally:
-        ctypes.pythonapi.PyTraceMalloc_Untrack(domain, key)
+        for key in keys:
+            python.PyTraceMalloc_Untrack(domain, key)
 
 
 def _plan_bytes(side: int, n_waves: int) -> int:

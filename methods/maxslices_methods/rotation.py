@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 WIDE, MANY = 2000, 2000
 """Beyond so many columns and angles the coarse search works on means of 4 and of 2."""
-SMALL_BYTES = {"cpu": 2**15, "cuda": 2**16}
+SMALL_BYTES = {"cpu": 2**13, "cuda": 2**16}
 """What sums over an array and tables of a row's length take."""
 
 
