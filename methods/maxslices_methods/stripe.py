@@ -10,6 +10,8 @@ import scipy.fft
 
 from maxslices import Ledger, from_ledger, method
 
+from ._stripe_sorting import account as account_sorting
+from ._stripe_sorting import sort_columns, sort_slices
 from ._stripe_wavelet import (
     account,
     account_tables,
@@ -21,9 +23,6 @@ from ._stripe_wavelet import (
 )
 from .namespaces import array_namespace, on_gpu, scipy_module
 
-SORT_CHUNK = {"cuda": 2**23, "cpu": 2**16}
-"""Pixels sorted at one time, in whole sinograms and at least one."""
-
 FOURIER_ROWS = 32
 """Profiles transformed at one time, fewer only in memory that is there anyway: cuFFT may round
 otherwise for another number of rows."""
@@ -33,9 +32,6 @@ WAVELET_CHUNK = {"cuda": 2**25, "cpu": 1}
 
 OBJECT_BYTES = {"cuda": 0, "cpu": 8 * 1024}
 """Headers of arrays and other objects, which count where Python's memory is the data's."""
-
-SIGN = 0x80000000
-"""The sign bit of a float32."""
 
 
 def _require_dtype(data: Any, name: str) -> None:
@@ -50,97 +46,11 @@ def _chunk_slices(pixels: int, shape: tuple[int, ...]) -> int:
 
 @from_ledger
 def _sorting_needs(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any], size: int) -> None:
-    n_angles, n, width = shape
     m.alloc(shape, dtype)
     m.alloc(shape, dtype)
     m.alloc_bytes(OBJECT_BYTES[m.device])
-    if size == 1:
-        return
-    columns = min(n, _chunk_slices(SORT_CHUNK[m.device], shape)) * width
-    chunk = columns * n_angles
-    bits = chunk * 4 if dtype.kind == "f" else 0
-    values = m.alloc(chunk, dtype)
-    m.free(m.alloc_bytes(bits))
-    packed = m.alloc(chunk, np.uint64)
-    m.free(m.alloc(n_angles, np.uint64))
-    m.free(values)
-    if m.device == "cuda":
-        m.free(m.alloc(columns, np.uint64))
-        # Thrust's radix sort: a second buffer, and 1 kB for each tile of 4224 keys.
-        m.free(m.alloc_bytes(chunk * 8 + -(-chunk // 4224) * 1024 + 2**14))
-    values = m.alloc(chunk, dtype)
-    # NumPy's buffers where dtypes differ or few angles are broadcast.
-    buffer_items = min(chunk, 8192) if m.device == "cpu" else 0
-    m.free(m.alloc_bytes(buffer_items * (8 + dtype.itemsize)))
-    m.free(m.alloc_bytes(bits))
-    medians = m.alloc(chunk, dtype)
-    m.free(values)
-    m.free(m.alloc(columns, np.int64), m.alloc(buffer_items, np.int64), medians, packed)
-
-
-def _to_order(values: Any) -> Any:
-    """Change float32 values into uint32 of the same order, in place; return these."""
-    xp = array_namespace(values)
-    values += 0.0  # Zeros of both signs are equal.
-    signed = values.view(xp.int32)
-    _flip_negative(signed)
-    order = values.view(xp.uint32)
-    order ^= SIGN
-    return order
-
-
-def _from_order(order: Any) -> Any:
-    """Undo `_to_order`."""
-    xp = array_namespace(order)
-    order ^= SIGN
-    _flip_negative(order.view(xp.int32))
-    return order.view(xp.float32)
-
-
-def _flip_negative(signed: Any) -> None:
-    """Flip all bits but the sign of negative numbers."""
-    mask = signed >> 31
-    mask &= SIGN - 1
-    signed ^= mask
-
-
-def _sort_columns(chunk: Any) -> tuple[Any, Any]:
-    """Sort the columns of sinograms, equal values in the order of their rows.
-
-    Value and row are one number, so that one sort of numbers does for both. On a GPU the
-    column comes first in it: one radix sort then sorts all columns.
-
-    Parameters
-    ----------
-    chunk : array, float32 or uint16, shape (angles, slices, columns)
-
-    Returns
-    -------
-    (array, array)
-        The sorted values and, as int64, their rows; both of shape (slices, columns, angles).
-    """
-    xp = array_namespace(chunk)
-    n_angles, n_slices, width = chunk.shape
-    is_float = chunk.dtype.kind == "f"
-    row_bits = max(1, (n_angles - 1).bit_length())
-    values = xp.empty((n_slices, width, n_angles), dtype=chunk.dtype)
-    values[...] = chunk.transpose(1, 2, 0)
-    packed = xp.empty(values.shape, dtype=xp.uint64)
-    packed[...] = _to_order(values) if is_float else values
-    del values
-    packed <<= row_bits
-    packed |= xp.arange(n_angles, dtype=xp.uint64)
-    if on_gpu(chunk):
-        columns = xp.arange(n_slices * width, dtype=xp.uint64)
-        columns <<= 32 + row_bits
-        packed |= columns.reshape(n_slices, width, 1)
-        packed.reshape(-1).sort()
-    else:
-        packed.sort(axis=-1)
-    values = xp.empty(packed.shape, dtype=xp.uint32 if is_float else xp.uint16)
-    xp.right_shift(packed, row_bits, out=values)
-    packed &= (1 << row_bits) - 1
-    return _from_order(values) if is_float else values, packed.view(xp.int64)
+    if size > 1:
+        account_sorting(m, shape, dtype)
 
 
 @method("sinogram", calc_max_slices=_sorting_needs)
@@ -183,10 +93,10 @@ def remove_stripe_based_sorting(data: Any, size: int = 11, dim: Literal[1, 2] = 
     result = xp.empty(data.shape, dtype=data.dtype)
     flat = result.reshape(-1)
     window = (1, size, size if dim == 2 else 1)
-    step = _chunk_slices(SORT_CHUNK["cuda" if on_gpu(data) else "cpu"], data.shape)
+    step = sort_slices(data.shape, "cuda" if on_gpu(data) else "cpu")
     for start in range(0, n, step):
         stop = min(start + step, n)
-        values, place = _sort_columns(data[:, start:stop])
+        values, place = sort_columns(data[:, start:stop])
         medians = xp.empty(values.shape, dtype=data.dtype)
         ndimage.median_filter(values, size=window, output=medians)
         del values

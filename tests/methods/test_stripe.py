@@ -10,6 +10,7 @@ import pywt
 from algotom.prep import removal
 from scipy import ndimage
 
+from maxslices_methods import _stripe_sorting as sorting
 from maxslices_methods import _stripe_wavelet as wavelet
 from maxslices_methods import stripe
 from maxslices_methods.stripe import remove_stripe_based_sorting, remove_stripe_fw, remove_stripe_ti
@@ -207,8 +208,9 @@ def test_the_result_does_not_depend_on_the_block(function, cut):
 def test_the_way_of_a_gpu_gives_the_same(function, dtype, monkeypatch):
     data = sinograms((51, 33, 46), dtype)
     expected = function(data)
-    monkeypatch.setattr(stripe, "on_gpu", lambda _: True)
-    monkeypatch.setitem(stripe.SORT_CHUNK, "cuda", 7 * 51 * 46)
+    for module in (stripe, sorting):
+        monkeypatch.setattr(module, "on_gpu", lambda _: True)
+    monkeypatch.setitem(sorting.SORT_CHUNK, "cuda", 7 * 51 * 46)
     monkeypatch.setitem(stripe.WAVELET_CHUNK, "cuda", 7 * 51 * 46)
     got = function(data)
     if function is remove_stripe_fw:
