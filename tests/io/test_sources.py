@@ -139,6 +139,7 @@ def test_a_closed_source_says_so(paths):
         (0, 5, 5, np.empty((0, 7, 11), "u2"), "5:5 are not within"),
         (1, 0, 2, np.empty((9, 7, 11), "u2"), "are 9x2x11 uint16, the block given is 9x7x11"),
         (1, 0, 2, np.empty((9, 2, 11), "f4"), "the block given is 9x2x11 float32"),
+        (1, 0, 2, np.empty((9, 7, 11), "u2")[:, :2], "must be C-contiguous"),
     ],
 )
 def test_a_block_that_is_none_is_refused(slice_dim, start, stop, out, message):

@@ -68,6 +68,8 @@ def test_a_block_that_does_not_fit_in(tmp_path, kind):
             store.write(1, 6, DATA[:, :2])
         with pytest.raises(UsageError, match="5x2x11 uint16, the block given is 5x3x11"):
             store.read(1, 0, 2, np.empty((5, 3, 11), "u2"))
+        with pytest.raises(UsageError, match="must be C-contiguous"):
+            store.read(1, 0, 2, np.empty((5, 3, 11), "u2")[:, :2])
 
 
 def test_the_array_of_a_store_in_memory_outlives_it():

@@ -37,6 +37,19 @@ def check_block(
         )
 
 
+def check_target(spec: ArraySpec, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
+    """Hold a block that is to be filled against the whole.
+
+    Raises
+    ------
+    UsageError
+        If it is not the slices `start` to `stop` of `spec`, of its dtype, C-contiguous.
+    """
+    check_block(spec, slice_dim, start, stop, out)
+    if not out.flags.c_contiguous:
+        raise UsageError(f"the block to read {spec} into must be C-contiguous, not a view")
+
+
 def check_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the native dtype of frames stored as `dtype`.
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..arrays import ArraySpec
 from ..errors import SourceError
-from .checks import check_block
+from .checks import check_target
 from .options import Preview
 from .source import SideName
 
@@ -229,7 +229,7 @@ class FrameSource:
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read a block into `out`; see `Source.read`."""
-        check_block(self._spec, slice_dim, start, stop, out)
+        check_target(self._spec, slice_dim, start, stop, out)
         n_angles, n_rows, _ = self._spec.shape
         spans = ((start, stop), (0, n_rows)) if slice_dim == 0 else ((0, n_angles), (start, stop))
         self._data.read(*spans, out)

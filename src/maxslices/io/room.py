@@ -86,7 +86,7 @@ def store_errors(path: Path, n_bytes: int) -> Iterator[None]:
 
 
 def bytes_of(array: NDArray[Any]) -> memoryview:
-    """Return the memory of a C-contiguous array, as bytes."""
+    """Return the memory of an array as bytes: a copy of it, if it is not C-contiguous."""
     return array.reshape(-1).view(np.uint8).data
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..arrays import ArraySpec
 from ..errors import StoreError
 from ..units import format_bytes
-from .checks import check_block
+from .checks import check_block, check_target
 from .room import bytes_of, check_room, pread_all, pwrite_all, store_errors
 
 
@@ -76,7 +76,7 @@ class MemoryStore:
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read slices `start` to `stop` along `slice_dim` into `out`."""
-        check_block(self._spec, slice_dim, start, stop, out)
+        check_target(self._spec, slice_dim, start, stop, out)
         np.copyto(out, self._slices(slice_dim, start, stop))
 
     def _slices(self, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
@@ -137,12 +137,12 @@ class ScratchStore:
         check_block(self._spec, slice_dim, start, start + block.shape[slice_dim], block)
         fd = self._descriptor()
         with store_errors(self._folder, self._spec.nbytes):
-            for piece, offset in self._pieces(slice_dim, start, np.ascontiguousarray(block)):
+            for piece, offset in self._pieces(slice_dim, start, block):
                 pwrite_all(fd, piece, offset)
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read slices `start` to `stop` along `slice_dim` into `out`."""
-        check_block(self._spec, slice_dim, start, stop, out)
+        check_target(self._spec, slice_dim, start, stop, out)
         fd = self._descriptor()
         with store_errors(self._folder, self._spec.nbytes):
             for piece, offset in self._pieces(slice_dim, start, out):
@@ -151,7 +151,7 @@ class ScratchStore:
     def _pieces(
         self, slice_dim: int, start: int, block: NDArray[Any]
     ) -> Iterator[tuple[memoryview, int]]:
-        """Yield the pieces of a contiguous block that are contiguous in the file as well."""
+        """Yield the pieces of a block that are contiguous in the file."""
         frame_bytes = self._spec.shape[1] * self._row_bytes
         if slice_dim == 0:
             yield bytes_of(block), start * frame_bytes
