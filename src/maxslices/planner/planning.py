@@ -154,8 +154,8 @@ def _destinations(
         after = own + (result_bytes if number == len(costs) - 2 else 0)
         fits = (
             held + own <= limits.host_budget_bytes // 2
-            and block_beside(cost, held + own) == block_beside(cost, held)
-            and block_beside(following, after) == block_beside(following, after - own)
+            and 0 < block_beside(cost, held) == block_beside(cost, held + own)
+            and 0 < block_beside(following, after - own) == block_beside(following, after)
         )
         found.append("memory" if fits else "scratch file")
         held = own if fits else 0

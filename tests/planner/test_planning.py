@@ -1,0 +1,305 @@
+"""Plans as arithmetic: nothing is run here."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maxslices import ArraySpec, Pipeline, Registry, from_ledger
+from maxslices.errors import DoesNotFitError, EstimatorError, SourceError, UsageError
+from maxslices.planner import Limits, ScanSpec, make_plan
+from maxslices.planner.costs import RUNNER_BYTES
+from tests.planner.fakes import fakes
+
+SHAPE = (101, 67, 53)
+FRAME, SINO = 67 * 53, 101 * 53
+MB = 10**6
+
+
+def scan(dtype="float32", **kwargs):
+    return ScanSpec(ArraySpec(SHAPE, dtype), **kwargs)
+
+
+def planned(*steps, of=None, budget=100 * MB, host=None, device="cpu", reserved=0, **kwargs):
+    limits = Limits(device, budget, budget if host is None else host, reserved)
+    return make_plan(Pipeline.from_steps(steps, fakes), of or scan(), limits, **kwargs)
+
+
+def cropped(keep):
+    return {"method": "crop", "parameters": {"keep": keep}}
+
+
+def test_shape_and_dtype_follow_the_methods():
+    plan = planned("to_float", cropped(11), "work", of=scan("uint16"))
+    arrays = [str(step.output) for s in plan.sections for step in s.steps]
+    assert arrays == ["101x67x53 float32", "101x67x11 float32", "101x67x11 float32"]
+    assert str(plan.sections[0].input) == "101x67x53 uint16"
+    assert plan.result_bytes == 101 * 67 * 11 * 4
+
+
+def test_the_largest_block_is_the_last_that_fits():
+    plan = planned("negate", budget=RUNNER_BYTES + 2 * 13 * FRAME * 4, block="max")
+    assert (plan.sections[0].block, plan.sections[0].max_block) == (13, 13)
+    plan = planned("negate", budget=RUNNER_BYTES + 2 * 13 * FRAME * 4 - 1, block="max")
+    assert plan.sections[0].block == 12
+
+
+def test_a_halo_is_in_the_block_and_clipped_at_the_whole():
+    steps = planned("neighbours", block=7).sections[0]
+    assert steps.steps[0].estimated_bytes == 2 * (7 + 3) * FRAME * 4
+    steps = planned("neighbours", block=100).sections[0]
+    assert steps.steps[0].estimated_bytes == 2 * 101 * FRAME * 4
+
+
+def test_frames_are_whole_for_projections_and_rows_for_sinograms():
+    frames = ArraySpec((17, 67, 53), "uint16")
+    of = scan("uint16", flats=frames, darks=frames)
+    section = planned("flat_field", of=of, block=5).sections[0]
+    assert section.side_bytes == 2 * 17 * 67 * 53 * 2
+    section = planned("flat_field", "work", of=of, block=5).sections[0]
+    assert section.side_bytes == 2 * 17 * 5 * 53 * 2
+
+
+def test_frames_that_no_method_takes_are_not_counted():
+    frames = ArraySpec((17, 67, 53), "uint16")
+    assert planned("negate", of=scan(flats=frames)).sections[0].side_bytes == 0
+
+
+def test_the_limiting_method_is_the_one_with_the_highest_peak():
+    many = {"method": "work", "parameters": {"copies": 5}}
+    section = planned("work", many, "to_float").sections[0]
+    assert section.limited_by == "work"
+    assert section.steps[1].estimated_bytes == 7 * section.block * SINO * 4
+    assert planned("to_float", "negate", of=scan("uint8")).sections[0].limited_by == "negate"
+
+
+def test_between_sections_is_memory_if_it_costs_no_room_for_blocks():
+    plan = planned("negate", "work", block="auto")
+    assert [s.destination for s in plan.sections] == ["memory", "result"]
+    assert plan.sections[0].host_bytes == plan.sections[0].estimated_bytes + 4 * 101 * FRAME
+    assert plan.sections[1].available_bytes == 100 * MB - 4 * 101 * FRAME
+
+
+def test_between_sections_is_a_scratch_file_where_memory_is_short():
+    plan = planned("negate", "work", "negate", budget=2 * MB)
+    assert [s.destination for s in plan.sections] == ["scratch file", "scratch file", "result"]
+    assert plan.scratch_bytes == 2 * 4 * 101 * FRAME
+    assert all(s.available_bytes == 2 * MB for s in plan.sections)
+
+
+def test_an_array_between_sections_never_makes_a_block_smaller():
+    budget = 2 * 4 * 101 * FRAME + RUNNER_BYTES + 3 * 4 * FRAME
+    plan = planned("negate", "work", "negate", budget=budget, block="max")
+    alone = planned("negate", budget=budget, block="max")
+    assert plan.sections[0].block == alone.sections[0].block
+    assert plan.sections[0].destination == "scratch file"
+
+
+def test_a_result_in_memory_counts_against_the_budget():
+    whole = 4 * 101 * FRAME
+    with pytest.raises(DoesNotFitError, match=r"beside 1.43 MB that are kept in memory"):
+        planned("negate", budget=whole + RUNNER_BYTES, result_in_memory=True)
+    section = planned("negate", result_in_memory=True).sections[0]
+    assert (section.destination, section.available_bytes) == ("memory", 100 * MB - whole)
+
+
+def test_nothing_is_kept_where_nothing_is_saved():
+    plan = planned({"method": "negate", "save_result": False})
+    assert (plan.sections[0].destination, plan.result_bytes) == ("nothing", 0)
+    assert not plan.sections[0].on_blocks
+    plan = planned("find_middle")
+    assert (plan.sections[0].destination, plan.sections[0].on_blocks) == ("nothing", False)
+    assert planned("extremes").sections[0].on_blocks
+
+
+def test_one_slice_that_does_not_fit_says_which_method_what_it_needs_and_what_to_do():
+    many = {"method": "work", "parameters": {"copies": 200}}
+    with pytest.raises(DoesNotFitError) as caught:
+        planned("negate", many, budget=3 * MB)
+    needed = 202 * SINO * 4 + RUNNER_BYTES
+    text = str(caught.value)
+    assert text.startswith(
+        f"work needs {needed / 1e6:.2f} MB for one sinogram of 101x53 float32, and 3.00 MB are "
+        "available: allow --memory "
+    )
+    asked = re.search(r"--memory ([\d.]+)MB", text)
+    assert 0 <= float(asked[1]) * MB - needed < 0.02 * MB
+    planned("negate", many, budget=round(float(asked[1]) * MB))
+
+
+def test_the_section_that_lacks_most_is_told_first():
+    small = {"method": "work", "parameters": {"copies": 100}}
+    large = {"method": "reaching", "parameters": {"reach": 50}}
+    with pytest.raises(DoesNotFitError, match=r"^reaching needs .* \(with a halo of 50\+50\)"):
+        planned(small, large, budget=1 * MB)
+
+
+def test_frames_that_do_not_fit_are_named():
+    frames = ArraySpec((200, 67, 53), "uint16")
+    with pytest.raises(DoesNotFitError, match=r"1\.42 MB of flats and darks included"):
+        planned("flat_field", of=scan("uint16", flats=frames), budget=1 * MB)
+
+
+def test_a_block_asked_for_that_does_not_fit_says_which_does():
+    with pytest.raises(DoesNotFitError, match=r"a block of 90 projections .* allow (\d+): use"):
+        planned("negate", budget=2 * MB, block=90)
+
+
+def test_a_block_larger_than_the_scan_is_the_scan():
+    assert planned("negate", block=1000).sections[0].block == 101
+
+
+@pytest.mark.parametrize("block", [0, -1, True, "all", 2.5, None])
+def test_a_block_that_cannot_be_meant_is_refused(block):
+    with pytest.raises(UsageError, match="'auto', 'max' or a positive number"):
+        planned("negate", block=block)
+
+
+def test_a_card_needs_more_than_its_context():
+    with pytest.raises(DoesNotFitError, match="not more than the 800 MB"):
+        planned("negate", device="cuda", budget=700 * MB, reserved=800 * MB)
+
+
+def test_on_a_card_host_memory_bounds_the_block_too():
+    frames = 10 * 4 * FRAME
+    section = planned(
+        "negate", device="cuda", host=RUNNER_BYTES + 4 * FRAME + frames, block="max"
+    ).sections[0]
+    assert section.max_block == 10
+    assert "host memory allow 10" in section.why
+    assert section.host_bytes <= RUNNER_BYTES + 4 * FRAME + frames
+
+
+def test_on_a_card_too_little_host_memory_is_told():
+    with pytest.raises(DoesNotFitError, match=r"needs 553 kB of host memory, .* --host-memory 0?"):
+        planned("negate", device="cuda", host=10_000)
+
+
+def test_on_a_card_arrays_between_sections_are_in_host_memory():
+    plan = planned("negate", "work", device="cuda")
+    assert [s.destination for s in plan.sections] == ["memory", "result"]
+    assert {s.available_bytes for s in plan.sections} == {100 * MB}
+    plan = planned("negate", "work", device="cuda", host=2 * MB)
+    assert plan.sections[0].destination == "scratch file"
+
+
+@pytest.mark.parametrize("name", ["flats", "angles"])
+def test_what_a_scan_lacks_is_told_before_anything_runs(name):
+    step = {"flats": "flat_field", "angles": "turn"}[name]
+    with pytest.raises(SourceError, match=f"a.nxs has no {name}, which {step} needs: give them"):
+        planned(step, of=scan(has_angles=False, name="a.nxs"))
+
+
+def test_frames_of_another_shape_than_the_data_are_refused():
+    of = scan(flats=ArraySpec((5, 67, 53), "uint16"))
+    with pytest.raises(SourceError, match="flat_field is given flats of 67x53 for data of 67x11"):
+        planned(cropped(11), "flat_field", of=of)
+
+
+def test_a_failing_estimator_is_never_taken_for_too_little_memory():
+    registry = Registry()
+
+    @from_ledger
+    def broken(m, shape, dtype):
+        raise ZeroDivisionError("division by zero")
+
+    registry.register(lambda data: data, name="bad", pattern="all", calc_max_slices=broken)
+
+    def returning(answer):
+        return lambda slice_dim, other_dims, dtype, available_memory: (answer, dtype)
+
+    for number, answer in enumerate((0, -3, 1.5, None)):
+        registry.register(
+            lambda data: data,
+            name=f"wrong_{number}",
+            pattern="all",
+            calc_max_slices=returning(answer),
+        )
+    for meta in registry:
+        with pytest.raises(EstimatorError, match=meta.name):
+            make_plan(Pipeline.from_steps([meta.name], registry), scan(), Limits("cpu", MB, MB))
+
+
+NAMES = ("to_float", "negate", "work", "neighbours", "reaching", "extremes", "find_middle")
+STEPS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=5)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    steps=STEPS,
+    budget=st.integers(RUNNER_BYTES + 500_000, 12 * MB),
+    device=st.sampled_from(["cpu", "cuda"]),
+    block=st.sampled_from(["auto", "max", 1, 5]),
+    in_memory=st.booleans(),
+)
+def test_every_plan_keeps_to_its_budgets(steps, budget, device, block, in_memory):
+    try:
+        plan = planned(
+            *steps, budget=budget, device=device, block=block, result_in_memory=in_memory
+        )
+    except DoesNotFitError:
+        return
+    position = 0
+    for section in plan.sections:
+        position += len(section.steps)
+        assert 1 <= section.block <= section.max_block <= section.n_slices
+        assert (section.n_blocks - 1) * section.block < section.n_slices
+        assert section.n_blocks * section.block >= section.n_slices
+        assert section.estimated_bytes <= section.available_bytes <= budget
+        assert section.host_bytes <= budget
+        assert max(step.estimated_bytes for step in section.steps) <= section.estimated_bytes
+        if block == "max" and section.max_block < section.n_slices and device == "cpu":
+            # One slice more is at most this much in the hungriest of the methods.
+            one_more = 4 * max(FRAME, SINO) * 4
+            assert section.estimated_bytes + one_more > section.available_bytes
+    assert position == len(steps)
+    assert all(len(line) <= 100 for line in str(plan).splitlines())
+    assert json.loads(plan.to_json()) == plan.to_dict()
+
+
+def test_a_plan_is_plain_data():
+    of = scan(flats=ArraySpec((5, 67, 53), "uint16"))
+    entries = planned("flat_field", cropped(11), of=of).to_dict()
+    section = entries["sections"][0]
+    assert section["n_blocks"] == 4
+    assert section["steps"][1]["parameters"] == {"keep": 11}
+    assert section["steps"][1]["output"] == {"shape": [101, 67, 11], "dtype": "float32"}
+    assert section["side_bytes"] == 5 * FRAME * 2
+    assert entries["budget_bytes"] == 100 * MB
+    assert entries["estimated_bytes"] == section["estimated_bytes"]
+
+
+def test_parameters_that_json_lacks_become_text():
+    registry = Registry()
+
+    @from_ledger
+    def two(m, shape, dtype):
+        m.alloc(shape, dtype)
+
+    registry.register(lambda data, value=None: data, name="any", pattern="all", calc_max_slices=two)
+    value = [np.float32(1.5), float("inf"), {"a": np.arange(2)}, (1, 2), object]
+    steps = [{"method": "any", "parameters": {"value": value}}]
+    plan = make_plan(Pipeline.from_steps(steps, registry), scan(), Limits("cpu", MB, MB))
+    found = json.loads(plan.to_json())["sections"][0]["steps"][0]["parameters"]["value"]
+    assert found == [1.5, "inf", {"a": [0, 1]}, [1, 2], "<class 'object'>"]
+
+
+def test_long_names_are_whole_in_the_table_and_no_line_is_too_long():
+    registry, name = Registry(), "m" * 70
+
+    @from_ledger
+    def two(m, shape, dtype):
+        m.alloc(shape, dtype)
+
+    registry.register(lambda data: data, name=name, pattern="all", calc_max_slices=two)
+    path = "/very/long" * 30 + "/scan.nxs"
+    plan = make_plan(Pipeline.from_steps([name], registry), scan(name=path), Limits("cpu", MB, MB))
+    text = str(plan)
+    assert name in text
+    assert path in text.replace("\n    ", "")
+    assert all(len(line) <= 100 for line in text.splitlines())
