@@ -29,6 +29,10 @@ from .namespaces import array_namespace
 NEGLIGIBLE = 5.8
 """Standard deviations after which a Gaussian is below the resolution of float32."""
 
+CHUNK_NUMBERS = {"cuda": 2**26, "cpu": 1}
+"""Numbers in the arrays of the sinograms that are filtered at one time; on a processor one
+sinogram, which need not stand at a certain place in a chunk to give the same to the last bit."""
+
 Float64 = NDArray[np.float64]
 
 
@@ -104,6 +108,17 @@ def row_counts(angle_lengths: tuple[int, ...], sigma: float) -> tuple[int, ...]:
     """Return how many real Fourier components of each level's angles are damped."""
     reach = math.ceil(NEGLIGIBLE * sigma)
     return tuple(min(n, 2 * min(n // 2, reach) + 1) for n in angle_lengths[1:])
+
+
+@lru_cache(maxsize=64)
+def chunk_slices(
+    device: str, n_angles: int, width: int, sigma: float, wname: str, levels: int
+) -> int:
+    """Return how many sinograms are filtered at one time, at least one."""
+    taps = filter_length(wname)
+    n_rows = sum(row_counts(lengths(n_angles, taps, levels), sigma))
+    numbers = n_angles * width + n_rows * (width + lengths(width, taps, 1)[1] * taps)
+    return max(1, CHUNK_NUMBERS[device] // numbers)
 
 
 def make_tables(n_angles: int, width: int, sigma: float, wname: str, levels: int) -> Tables:

@@ -16,6 +16,7 @@ from ._stripe_wavelet import (
     account,
     account_tables,
     cached_tables,
+    chunk_slices,
     filter_length,
     level_count,
     make_tables,
@@ -27,9 +28,6 @@ FOURIER_ROWS = 32
 """Profiles transformed at one time, fewer only in memory that is there anyway: cuFFT may round
 otherwise for another number of rows."""
 
-WAVELET_CHUNK = {"cuda": 2**25, "cpu": 1}
-"""Pixels filtered at one time, in whole sinograms and at least one."""
-
 OBJECT_BYTES = {"cuda": 0, "cpu": 8 * 1024}
 """Headers of arrays and other objects, which count where Python's memory is the data's."""
 
@@ -37,11 +35,6 @@ OBJECT_BYTES = {"cuda": 0, "cpu": 8 * 1024}
 def _require_dtype(data: Any, name: str) -> None:
     if data.dtype not in (np.float32, np.uint16):
         raise ValueError(f"{name} takes data of float32 or uint16, not {data.dtype}")
-
-
-def _chunk_slices(pixels: int, shape: tuple[int, ...]) -> int:
-    """Return how many sinograms have at most `pixels` pixels, at least one."""
-    return max(1, pixels // (shape[0] * shape[2]))
 
 
 @from_ledger
@@ -215,13 +208,12 @@ def remove_stripe_ti(data: Any, beta: float = 0.1) -> Any:
 
 @lru_cache(maxsize=64)
 def _fw_work(
+    device: Literal["cuda", "cpu"],
     n_angles: int,
-    n_slices: int,
     width: int,
     sigma: float,
     wname: str,
     levels: int,
-    device: Literal["cuda", "cpu"],
 ) -> tuple[int, int]:
     """Return the bytes of making the tables, and those beside the data of all that follows."""
     tables, filtering = Ledger(device), Ledger(device)
@@ -230,6 +222,7 @@ def _fw_work(
         tables.alloc_bytes(16384)
         account_tables(tables, n_angles, sigma, wname, levels)
         filtering.alloc_bytes(16384 + 4 * min(n_angles * width, 8192))
+    n_slices = chunk_slices(device, n_angles, width, sigma, wname, levels)
     account(filtering, n_angles, n_slices, width, sigma, wname, levels)
     return tables.peak_bytes, filtering.peak_bytes
 
@@ -244,9 +237,8 @@ def _fw_needs(
     level: int | None,
 ) -> None:
     n_angles, _, width = shape
-    n_slices = _chunk_slices(WAVELET_CHUNK[m.device], shape)
     levels = level_count(n_angles, width, level)
-    tables, filtering = _fw_work(n_angles, n_slices, width, sigma, wname, levels, m.device)
+    tables, filtering = _fw_work(m.device, n_angles, width, sigma, wname, levels)
     m.alloc(shape, dtype)
     m.alloc_bytes(OBJECT_BYTES[m.device])
     m.free(m.alloc_bytes(tables))
@@ -305,7 +297,7 @@ def remove_stripe_fw(
     arguments = (n_angles, width, float(sigma), wname, levels)
     tables = cached_tables(*arguments).on(xp) if on_gpu(data) else make_tables(*arguments)
     result = xp.empty(data.shape, dtype=xp.float32)
-    step = _chunk_slices(WAVELET_CHUNK["cuda" if on_gpu(data) else "cpu"], data.shape)
+    step = chunk_slices("cuda" if on_gpu(data) else "cpu", *arguments)
     # Always the same number of sinograms: for another, a library may sum in another order.
     block = xp.zeros((n_angles, step, width), dtype=xp.float32)
     for start in range(0, n, step):

@@ -211,8 +211,10 @@ def test_the_way_of_a_gpu_gives_the_same(function, dtype, monkeypatch):
     for module in (stripe, sorting):
         monkeypatch.setattr(module, "on_gpu", lambda _: True)
     monkeypatch.setitem(sorting.SORT_CHUNK, "cuda", 7 * 51 * 46)
-    monkeypatch.setitem(stripe.WAVELET_CHUNK, "cuda", 7 * 51 * 46)
+    monkeypatch.setitem(wavelet.CHUNK_NUMBERS, "cuda", 300_000)
+    wavelet.chunk_slices.cache_clear()
     got = function(data)
+    wavelet.chunk_slices.cache_clear()
     if function is remove_stripe_fw:
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6 * np.abs(data).max())
     else:
