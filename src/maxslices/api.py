@@ -15,7 +15,7 @@ import numpy as np
 from .arrays import ArraySpec
 from .backends import Backend, select_backend
 from .backends.cpu import CpuBackend
-from .backends.cuda import RESERVED_BYTES, count_devices
+from .backends.cuda import RESERVED_BYTES
 from .backends.select import check_device_name
 from .errors import UsageError
 from .io import SinkFormat, Source, open_source
@@ -251,10 +251,11 @@ def _limits(
     """Return the limits of a device, which need not be here if its memory is given."""
     check_device_name(device)
     is_cuda = device.startswith("cuda") or (device == "auto" and not is_here)
-    if memory is None or not is_cuda or count_devices():
+    if memory is None or not is_cuda:
         return _backend_limits(select_backend(device), memory, host_memory)
     host = CpuBackend().free_bytes() if host_memory is None else parse_bytes(host_memory)
-    return Limits("cuda", parse_bytes(memory), host, RESERVED_BYTES)
+    name = "cuda" if device == "auto" else device
+    return Limits(name, parse_bytes(memory), host, RESERVED_BYTES)
 
 
 def _backend_limits(

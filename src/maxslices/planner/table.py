@@ -16,7 +16,7 @@ def plan_table(plan: Plan) -> str:
     """Return the plan as text: a table a section, and what it all takes."""
     device = f"Device {plan.device}: {format_bytes(plan.budget_bytes)} allowed"
     if plan.reserved_bytes:
-        device += f", {format_bytes(plan.reserved_bytes)} of it reserved for the CUDA context"
+        device += f", {format_bytes(plan.reserved_bytes)} of it for the CUDA context"
     if plan.device != "cpu":
         device += f"; host memory {format_bytes(plan.host_budget_bytes)} allowed"
     lines = [f"Plan for {plan.scan}", device]
