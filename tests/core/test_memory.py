@@ -102,6 +102,24 @@ def test_calls_of_the_function_are_bounded(model, available):
     assert len(asked) <= 2 + 5 * math.log2(MAX_SLICES)
 
 
+@pytest.mark.parametrize(
+    "bytes_at",
+    [lambda n: 10**30 * (n > 10**6), lambda n: n**5, lambda n: 2 ** min(n, 10**4)],
+    ids=["cliff", "power", "exponential"],
+)
+@pytest.mark.parametrize("available", [10, 10**9, 10**17])
+def test_shapes_that_no_line_follows_are_inverted_in_bounded_calls(bytes_at, available):
+    asked = []
+
+    def counted(n: int) -> int:
+        asked.append(n)
+        assert len(asked) <= 2 + 5 * math.log2(MAX_SLICES)
+        return bytes_at(n)
+
+    n = MemoryModel(counted).max_slices(available)
+    assert bytes_at(n) <= available < bytes_at(n + 1)
+
+
 @pytest.mark.parametrize("available", [10**9, 10**10, 140 * 10**9])
 def test_a_nearly_straight_line_is_inverted_in_a_few_calls(available):
     asked = []
