@@ -41,7 +41,7 @@ not named is not needed any more. Found by a search over pruned selection networ
 for all 120 arrangements of zeros and ones that the candidates can have, so for all values."""
 SELECTED = 2
 
-VIEWS_BYTES = 8192
+VIEWS_BYTES = 12288
 """What the views of the arrays below take; it shows where the data are small."""
 
 TILE_VOXELS = 8192
@@ -244,7 +244,7 @@ def count_medians(
         cube = min(n_z, 6 * (size // 2)) * n_y * n_x
         m.alloc(cube, dtype)
         m.alloc(cube, dtype)
-        m.alloc_bytes(VIEWS_BYTES)
+        m.alloc_bytes(VIEWS_BYTES // 2)
         tile = 0  # one of the cubes is gone when single slices are tested
     if tests:
         m.alloc((2, tile), dtype)

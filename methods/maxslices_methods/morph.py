@@ -16,7 +16,8 @@ PIECE_VOXELS = {"cpu": 2**16, "cuda": 2**23}
 """Voxels of scratch: a core's cache, and 32 MiB of a GPU's memory."""
 
 VIEWS_BYTES = 4096
-"""What NumPy's views of a piece take; it shows where the data are small."""
+"""What NumPy's views of a piece take, or CuPy's rounding of its arrays; it shows where the
+data are small."""
 
 BROADCAST_BYTES = 2**15
 """NumPy multiplies by a short row or column through a buffer of 8192 float32."""
@@ -30,7 +31,12 @@ def _even(overlap: float) -> int:
 
 def _stitched_dims(other_dims: tuple[int, int], overlap: float) -> tuple[int, int]:
     n_angles, width = other_dims
-    return n_angles // 2, 2 * width - _even(overlap)
+    pixels = _even(overlap)
+    if n_angles < 2:
+        raise ValueError(f"sino_360_to_180 needs two angles or more, not {n_angles}")
+    if abs(pixels) >= width - 1:
+        raise ValueError(f"overlap must be less than {width - 1} pixels, not {overlap!r}")
+    return n_angles // 2, 2 * width - pixels
 
 
 def _blend_angles(n_rows: int, n_angles: int, overlap: int, device: str) -> int:
@@ -98,22 +104,19 @@ def sino_360_to_180(
        larger than the field of view in parallel-beam tomography", Opt. Express 29, 2021.
     """
     n_angles, n_rows, width = data.shape
+    half, stitched_width = _stitched_dims((n_angles, width), overlap)
     pixels = _even(overlap)
-    if n_angles < 2:
-        raise ValueError(f"sino_360_to_180 needs two angles or more, not {n_angles}")
-    if abs(pixels) >= width - 1:
-        raise ValueError(f"overlap must be less than {width - 1} pixels, not {overlap!r}")
     if side not in ("left", "right"):
         raise ValueError(f"side must be 'left' or 'right', not {side!r}")
     xp = array_namespace(data)
-    half = n_angles // 2
     front, behind = data[:half], data[half : 2 * half, :, ::-1]
     left, right = (behind, front) if side == "left" else (front, behind)
 
-    out = xp.empty((half, n_rows, 2 * width - pixels), dtype=data.dtype)
+    out = xp.empty((half, n_rows, stitched_width), dtype=data.dtype)
     if pixels <= 0:
         out[:, :, :width] = left
-        out[:, :, width : width - pixels] = left[:, :, -1:]
+        if pixels < 0:
+            out[:, :, width : width - pixels] = left[:, :, -1:]
         out[:, :, width - pixels :] = right
         return out
     seam = width - pixels
@@ -138,6 +141,8 @@ def sino_360_to_180(
 
 
 def _new_dims(other_dims: tuple[int, int], newshape: list[int]) -> tuple[int, int]:
+    if len(newshape) != 2 or min(newshape) < 1:
+        raise ValueError(f"newshape must be two numbers of pixels, not {newshape!r}")
     return int(newshape[0]), int(newshape[1])
 
 
@@ -158,31 +163,21 @@ def _resample_memory(
     interpolation: str,
     slice_dim: int,
 ) -> None:
-    n_slices = shape[slice_dim]
-    n_columns = [n for axis, n in enumerate(shape) if axis != slice_dim][1]
-    slices, rows = _resample_piece(n_slices, n_columns, newshape, m.device)
-    old, new = (slices, rows, n_columns), (slices, rows, newshape[1])
+    n_slices, (n_new_rows, n_new) = shape[slice_dim], newshape
+    n_old = shape[2]
+    slices, rows = _resample_piece(n_slices, n_old, newshape, m.device)
+    old, new = slices * rows * n_old, slices * rows * n_new
     m.alloc(shape, dtype)
-    m.alloc((n_slices, *newshape), "float32")
-    for n in newshape:
-        m.alloc(n, "int64")
-        if interpolation == "linear":
-            m.alloc(n, "int64")
-            m.alloc(n, "float32")
-    if m.device == "cpu":
-        m.alloc_bytes(VIEWS_BYTES)
+    m.alloc((n_slices, n_new_rows, n_new), "float32")
     if interpolation == "nearest":
-        m.alloc(old, dtype)
-        m.alloc(new, dtype)
-        return
-    low = m.alloc(old, "float32")
-    casts = [m.alloc(old, dtype)] if dtype != np.float32 else []
-    m.free(m.alloc(old, "float32"), *casts)
-    m.alloc(new, "float32")
-    m.alloc(new, "float32")
-    if m.device == "cpu":
-        m.alloc_bytes(BROADCAST_BYTES)
-    m.free(low)
+        places_bytes, piece_bytes = 8, (old + new) * dtype.itemsize
+    else:
+        cast_bytes = 0 if dtype == np.float32 else dtype.itemsize
+        places_bytes = 8 + 8 + 4
+        piece_bytes = max(old * (4 + 4 + cast_bytes), old * 4 + new * (4 + 4))
+        if m.device == "cpu":
+            piece_bytes += BROADCAST_BYTES
+    m.alloc_bytes(piece_bytes + places_bytes * (n_new_rows + n_new) + VIEWS_BYTES)
 
 
 @method("all", calc_max_slices=_resample_memory, output_dims=_new_dims, output_dtype="float32")
@@ -227,8 +222,7 @@ def data_resampler(
     -----
     The same as `scipy.interpolate.interpn` on that grid.
     """
-    if len(newshape) != 2 or min(newshape) < 1:
-        raise ValueError(f"newshape must be two numbers of pixels, not {newshape!r}")
+    _new_dims((1, 1), newshape)
     if interpolation not in ("linear", "nearest"):
         raise ValueError(f"interpolation must be 'linear' or 'nearest', not {interpolation!r}")
     if axis is not None and slice_dim is not None and axis != slice_dim:

@@ -78,7 +78,8 @@ def test_nan_is_above_all_numbers(size):
 
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize(
-    ("dtype", "dif"), [("uint8", 40), ("uint16", 1), ("uint16", 9000.5), ("float32", 0.7)]
+    ("dtype", "dif"),
+    [("uint8", 40), ("uint16", 1), ("uint16", 9000.5), ("float32", 0.7), ("float32", 1.0)],
 )
 def test_outliers_are_replaced_by_the_median(size, dtype, dif):
     data = values((7, 20, 21), dtype)
