@@ -264,9 +264,15 @@ def test_sides_of_another_window(tmp_path, dls):
         open_source(dls, LoaderOptions(flats=SideData(tmp_path / "flats.npy")))
 
 
-def test_a_failure_leaves_no_file_open(dls):
+def test_a_missing_file_that_differs_in_case(tmp_path):
+    path = scans.write_dls(tmp_path / "SCAN.nxs", DATA)
+    refused(tmp_path / "scan.nxs", f"did you mean {re.escape(str(path))}")
+
+
+@pytest.mark.parametrize("flats", ["auto", SideData(None, "entry1/tomo_entry/data/data")])
+def test_a_failure_leaves_no_file_open(dls, flats):
     replace(dls, ANGLES, np.arange(11.0))
     with pytest.raises(SourceError) as raised:
-        open_source(dls)
+        open_source(dls, LoaderOptions(flats=flats))
     with h5py.File(dls, "a"):  # would be refused while it is open for reading
         assert raised.value.__traceback__ is not None  # which keeps an unclosed file open
