@@ -1,7 +1,8 @@
 """Medians of cubes of voxels on a GPU: two kernels of our own.
 
 cupyx's filter sorts each neighbourhood in local memory; of 27 values a network in
-registers finds the median in 104 steps. The order of values, the edges and the network are those of `_median`.
+registers finds the median in 104 steps. The order of values, the edges and the network
+are those of `_median`.
 """
 
 from __future__ import annotations
