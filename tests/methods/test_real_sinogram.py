@@ -61,7 +61,7 @@ def test_middle_of_the_slice_is_scikit_images(scan, center):
     # smoothed, because linear interpolation there holds less of the noise; and but for a
     # constant, because the object is wider than the detector and both pad it differently
     a, b = (gaussian_filter(image, 2)[compared] for image in (result, reference))
-    assert np.corrcoef(a, b)[0, 1] > 0.995
+    assert np.corrcoef(a, b)[0, 1] > 0.99
     assert np.polyfit(b, a, 1)[0] == pytest.approx(1, abs=0.02)
 
 
