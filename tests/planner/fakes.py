@@ -128,7 +128,7 @@ def extremes(data):
 def flat_field(data, flats, darks=None):
     """Subtract the first flat."""
     out = np.empty(data.shape, np.float32)
-    np.subtract(data, flats[0], out=out)
+    np.subtract(data, flats[0], out=out, dtype=np.float32)
     return out
 
 

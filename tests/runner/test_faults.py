@@ -1,0 +1,276 @@
+"""What goes wrong while a plan runs: a clear line, and nothing left that looks whole."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from maxslices import Pipeline, Registry, from_ledger, run
+from maxslices.errors import MethodError, OutOfMemoryError, StoreError
+from maxslices.io import room
+from maxslices.runner import RunFolder
+from tests.planner.fakes import fakes
+
+DATA = np.random.default_rng(5).random((20, 6, 40), np.float32)
+
+
+@from_ledger
+def two(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+
+
+def run_function(function, out=None, pattern="all", **kwargs):
+    registry = Registry()
+    declared = {
+        key: kwargs.pop(key)
+        for key in ("halo", "side_results", "combine", "looks_at", "output_dtype")
+        if key in kwargs
+    }
+    registry.register(function, name="suspect", pattern=pattern, calc_max_slices=two, **declared)
+    pipeline = Pipeline.from_steps(["suspect"], registry)
+    return run(DATA, pipeline, out, device="cpu", **{"block": 8, **kwargs})
+
+
+def fail(data):
+    raise ValueError("kernel_size must be odd, not 4")
+
+
+WRONG = {
+    "raises": (
+        fail,
+        "suspect failed on projections 0 to 7: ValueError: kernel_size must be odd, not 4",
+    ),
+    "nothing": (lambda data: None, "suspect returned nothing; by its declaration it is 8x6x40"),
+    "number": (lambda data: 3.0, "suspect returned a float; by its"),
+    "other dtype": (
+        lambda data: data.astype(np.float64),
+        "suspect returned 8x6x40 float64; by its declaration it is 8x6x40 float32: correct",
+    ),
+    "other dims": (lambda data: data[:, :, :3], "suspect returned 8x6x3 float32; by its"),
+    "fewer slices": (lambda data: data[1:], "suspect returned 7x6x40 float32; by its"),
+    "2D": (lambda data: data[0], "suspect returned 6x40 float32; by its declaration"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_method_that_does_not_keep_its_word_is_named(tmp_path, case):
+    function, expected = WRONG[case]
+    with pytest.raises(MethodError) as caught:
+        run_function(function, tmp_path / "a" / "out")
+    assert str(caught.value).startswith(expected)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_single_slice_that_fails_is_numbered():
+    def picky(data, slice_dim):
+        if data.shape[0] == 4:
+            raise ValueError("no")
+        return data
+
+    with pytest.raises(MethodError, match="failed on projections 16 to 19: ValueError: no"):
+        run_function(picky)
+    with pytest.raises(MethodError, match="failed on projection 0: ValueError"):
+        run_function(fail, block=1)
+
+
+def test_side_results_of_another_number_are_named():
+    with pytest.raises(MethodError, match="returned 1 side results; it declares 2: low, high"):
+        run_function(lambda data: 1.0, side_results=("low", "high"), combine=lambda parts: parts[0])
+
+
+def test_a_combination_that_fails_is_named():
+    def combine(parts):
+        raise KeyError("x")
+
+    with pytest.raises(MethodError, match="suspect: combining the side results of 3 blocks failed"):
+        run_function(lambda data: 1.0, side_results=("low",), combine=combine)
+
+
+@pytest.mark.parametrize("pattern", ["projection", "sinogram"])
+@pytest.mark.parametrize("halo", [0, 2])
+def test_where_memory_runs_out_the_block_is_halved_and_nothing_is_lost(tmp_path, pattern, halo):
+    def hungry(data, slice_dim):
+        if data.shape[slice_dim] > (5 if halo else 3):
+            raise MemoryError("Unable to allocate 1. TiB")
+        return data * np.float32(2)
+
+    total = DATA.shape[0 if pattern == "projection" else 1]
+    report = run_function(hungry, None, pattern, halo=halo, block=total)
+    np.testing.assert_array_equal(report.result, DATA * np.float32(2))
+    section = report.sections[0]
+    if not halo:
+        assert (section.n_splits, section.smallest_block) == {20: (3, 3), 6: (1, 3)}[total]
+    times = "once" if section.n_splits == 1 else f"{section.n_splits} times"
+    assert f"the block was halved {times}, from {total} to {section.smallest_block}" in str(report)
+
+
+def test_side_results_of_a_halved_block_are_counted_once():
+    def hungry(data):
+        if data.shape[0] > 3:
+            raise MemoryError
+        return len(data)
+
+    report = run_function(hungry, side_results=("n",), combine=sum)
+    assert report.side_results == {"suspect.n": 20}
+
+
+def test_memory_that_runs_out_on_one_slice_ends_the_run(tmp_path):
+    def hungry(data):
+        raise MemoryError("Unable to allocate 1. TiB")
+
+    with pytest.raises(OutOfMemoryError) as caught:
+        run_function(hungry, tmp_path / "out")
+    assert str(caught.value) == (
+        "memory ran out on a single projection, number 0, in the section of suspect: suspect "
+        "failed on projection 0: MemoryError: Unable to allocate 1. TiB"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def run_fakes(out, *steps, **kwargs):
+    return run(DATA, Pipeline.from_steps(steps or ["negate"], fakes), out, device="cpu", **kwargs)
+
+
+def test_a_folder_with_a_run_is_left_as_it_is_unless_overwriting_is_allowed(tmp_path):
+    first = run_fakes(tmp_path)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    with pytest.raises(StoreError, match=r"already holds a run .* --overwrite"):
+        run_fakes(tmp_path, "work")
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    (tmp_path / "notes.txt").write_text("mine")
+    second = run_fakes(tmp_path, "work", overwrite=True)
+    assert second.files == first.files
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["sections"][0]["methods"] == ["work"]
+
+
+def test_overwriting_removes_only_what_the_report_names_in_the_folder(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "data.txt").write_text("mine")
+    out = tmp_path / "out"
+    run_fakes(out)
+    (out / "kept").mkdir()
+    (out / "kept" / "data.txt").write_text("mine")
+    for entry in ("../outside", str(outside), "kept", "..", "/"):
+        (out / "report.json").write_text(json.dumps({"files": [entry]}))
+        with pytest.raises(StoreError):
+            run_fakes(out, overwrite=True)
+    assert (outside / "data.txt").exists()
+    assert (out / "kept" / "data.txt").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"files": 3}', '{"files": [3]}'])
+def test_a_report_that_cannot_be_read_is_not_overwritten(tmp_path, text):
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(StoreError, match="remove the folder by hand"):
+        run_fakes(tmp_path, overwrite=True)
+
+
+def test_a_bad_plan_does_not_cost_the_earlier_run(tmp_path):
+    run_fakes(tmp_path)
+    with pytest.raises(Exception, match="needs"):
+        run_fakes(tmp_path, overwrite=True, memory="1kB")
+    assert (tmp_path / "result.h5").exists()
+
+
+def test_a_taken_name_is_told_before_anything_runs(tmp_path):
+    (tmp_path / "result.h5").write_text("mine")
+    called = []
+
+    def note(data):
+        called.append(1)
+        return data
+
+    with pytest.raises(StoreError, match=r"result.h5: is there already"):
+        run_function(note, tmp_path)
+    assert not called
+    assert [p.name for p in tmp_path.iterdir()] == ["result.h5"]
+
+
+def test_a_file_is_not_a_folder_for_results(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    for out in (tmp_path / "out", tmp_path / "out" / "deeper"):
+        with pytest.raises(StoreError, match=r"out is a file, so results cannot be put there"):
+            run_fakes(out)
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(StoreError, match="cannot be written to: choose another folder"):
+        RunFolder(tmp_path / "out")
+
+
+def test_a_name_that_is_too_long_is_told(tmp_path):
+    with pytest.raises(StoreError, match="File name too long"):
+        RunFolder(tmp_path / ("x" * 300))
+
+
+def test_a_disk_without_room_is_told_before_anything_runs(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(StoreError, match=r"the disk has 1\.00 kB free"):
+        run_fakes(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch):
+    original, written = os.pwrite, []
+
+    def full(fd, data, offset):
+        if len(written) == 5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(1)
+        return original(fd, data, offset)
+
+    monkeypatch.setattr(room.os, "pwrite", full)
+    with pytest.raises(StoreError, match="the disk is full"):
+        run_fakes(tmp_path / "deep" / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounting a small disk needs root")
+def test_a_real_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch):
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a small disk is not allowed here")
+    try:
+        monkeypatch.setattr("maxslices.runner.folder.check_room", lambda path, n_bytes: None)
+        monkeypatch.setattr("maxslices.io.hdf5_sink.check_room", lambda path, n_bytes: None)
+        big = np.ones((20, 60, 400), np.float32)
+        pipeline = Pipeline.from_steps(["negate"], fakes)
+        with pytest.raises(StoreError, match="the disk is full"):
+            run(big, pipeline, tmp_path / "out", device="cpu", block=4)
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_report_that_cannot_be_written_leaves_no_result(tmp_path, monkeypatch):
+    def refuse(self, text):
+        raise StoreError("no room for the report")
+
+    monkeypatch.setattr(RunFolder, "write_report", refuse)
+    with pytest.raises(StoreError, match="no room for the report"):
+        run_fakes(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_side_results_that_json_lacks_do_not_cost_the_run(tmp_path):
+    report = run_function(
+        lambda data: {"a": np.float32(1), "b": object()},
+        tmp_path,
+        side_results=("value",),
+        combine=lambda parts: parts[0],
+    )
+    assert json.loads((tmp_path / "report.json").read_text())["side_results"]
+    assert report.side_results["suspect.value"]["a"] == 1

@@ -1,0 +1,192 @@
+"""What comes out: the same whatever the block, and wherever arrays are kept meanwhile."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from maxslices import Pipeline, run
+from maxslices.errors import DoesNotFitError
+from maxslices.io.array_source import ArraySource
+from maxslices.planner.costs import RUNNER_BYTES
+from tests.planner.fakes import fakes
+
+SHAPE = (23, 17, 64)
+FIND = {"method": "find_middle", "id": "f", "side_outputs": {"cor": "axis"}}
+FAR = {"method": "reaching", "parameters": {"reach": 4}}
+ALL = {"method": "extremes", "id": "e", "side_outputs": {"low": "low", "high": "high"}}
+
+
+def refers(to):
+    return {"method": "scaled_by", "parameters": {"centre": f"${{{{{to}}}}}"}}
+
+
+def source():
+    rng = np.random.default_rng(1)
+    return ArraySource(
+        rng.integers(0, 4000, SHAPE, np.uint16),
+        flats=rng.integers(3000, 4000, (5, *SHAPE[1:]), np.uint16),
+        darks=rng.integers(0, 9, (3, *SHAPE[1:]), np.uint16),
+        angles=np.linspace(0, np.pi, SHAPE[0], dtype=np.float32),
+    )
+
+
+PIPELINES = {
+    "one": ["to_float"],
+    "projections": ["to_float", "negate"],
+    "halo of projections": ["to_float", FAR, "negate"],
+    "halo of sinograms": ["to_float", "work", "neighbours"],
+    "two halos": ["neighbours", "neighbours", "reaching"],
+    "three sections": ["negate", "work", "negate"],
+    "other shape": ["to_float", {"method": "crop", "parameters": {"keep": 5}}, "work", "negate"],
+    "frames of projections": ["flat_field", "negate"],
+    "frames of sinograms": ["flat_field", "work"],
+    "frames with a halo": ["flat_field", "neighbours"],
+    "angles of projections": ["turn", "negate"],
+    "angles of sinograms": ["turn", "work"],
+    "angles with a halo": ["turn", "reaching"],
+    "few slices": ["to_float", FIND, refers("f.side_outputs.axis")],
+    "few slices with a halo": ["to_float", "neighbours", FIND, refers("f.side_outputs.axis")],
+    "all slices": ["to_float", "neighbours", ALL, refers("e.side_outputs.high")],
+}  # fmt: skip
+
+
+def result(steps, **kwargs):
+    return run(source(), Pipeline.from_steps(steps, fakes), device="cpu", **kwargs)
+
+
+@pytest.mark.parametrize("case", PIPELINES)
+def test_the_result_does_not_depend_on_the_block(case):
+    whole = result(PIPELINES[case], block=1000)
+    for block in (1, 2, 5, 16):
+        cut = result(PIPELINES[case], block=block)
+        np.testing.assert_array_equal(cut.result, whole.result)
+        assert cut.side_results == whole.side_results
+
+
+def test_methods_are_given_the_frames_and_angles_of_their_slices():
+    scan = source()
+    data = np.empty(SHAPE, np.uint16)
+    scan.read(0, 0, SHAPE[0], data)
+    flat = scan.read_side("flats", 0, 0, 1)[0]
+    for after in ("negate", "work"):
+        for block in (1, 4, 1000):
+            got = result(["flat_field", after], block=block).result
+            sign = -1 if after == "negate" else 2
+            np.testing.assert_array_equal(got, sign * (data.astype(np.float32) - flat))
+            got = result(["turn", after], block=block).result
+            turned = (data + scan.angles[:, None, None]).astype(np.float32)
+            np.testing.assert_array_equal(got, sign * turned)
+
+
+def test_neighbours_across_blocks_and_at_the_edges_are_right():
+    data = np.random.default_rng(3).random((9, 4, 3), np.float32)
+    got = run(data, Pipeline.from_steps(["neighbours"], fakes), device="cpu", block=2).result
+    padded = np.concatenate([data[:1], data[:1], data, data[-1:]])
+    expected = ((data + padded[:9]) + padded[1:10]) + padded[3:]
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("format", ["hdf5", "tiff"])
+def test_files_hold_what_memory_holds(tmp_path, format):
+    steps = ["to_float", {"method": "negate", "save_result": True}, "neighbours", "work"]
+    expected = result(steps).result
+    report = result(steps, out=tmp_path / "out", block=4, format=format)
+    assert report.result is None
+    assert [path.name.split(".")[0] for path in report.files] == ["02_negate", "result"]
+    got = [run(path, Pipeline.from_steps(["to_float"], fakes), device="cpu").result
+           for path in report.files]  # fmt: skip
+    if format == "tiff":  # one a sinogram
+        got = [got[0], got[1].transpose(1, 0, 2)]
+    np.testing.assert_array_equal(got[1], expected)
+    np.testing.assert_array_equal(got[0], result(steps[:2]).result)
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        "report.json", *(path.name for path in report.files)
+    }  # fmt: skip
+
+
+def test_a_scratch_file_between_sections_changes_nothing(tmp_path):
+    steps = ["to_float", "reaching", "work", "negate"]
+    expected = result(steps).result
+    budget = RUNNER_BYTES + 120_000
+    report = result(steps, out=tmp_path / "out", memory=budget)
+    assert [s.destination for s in report.plan.sections] == ["scratch file"] * 2 + ["result"]
+    with h5py.File(report.files[0]) as file:
+        np.testing.assert_array_equal(file["entry/data/data"], expected)
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"report.json", "result.h5"}
+
+
+def test_nothing_is_written_where_nothing_is_to_be_saved(tmp_path):
+    steps = [{"method": "to_float", "save_result": False}]
+    report = result(steps, out=tmp_path)
+    assert report.files == ()
+    assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
+    assert result(steps).result is None
+
+
+def test_side_results_alone_need_only_the_slices_they_look_at():
+    scan, read = source(), []
+    original = scan.read
+    scan.read = lambda dim, start, stop, out: (
+        read.append((dim, start, stop)), original(dim, start, stop, out)
+    )  # fmt: skip
+    report = run(scan, Pipeline.from_steps([FIND], fakes), device="cpu")
+    assert read == [(1, 8, 9)]
+    assert list(report.side_results) == ["find_middle.cor"]
+
+
+def test_a_method_that_runs_twice_reports_both_side_results():
+    report = result(["to_float", "extremes", "negate", "extremes"])
+    assert list(report.side_results) == [
+        "extremes.low", "extremes.high", "extremes_2.low", "extremes_2.high"
+    ]  # fmt: skip
+    assert report.side_results["extremes_2.low"] == -report.side_results["extremes.high"]
+
+
+def test_a_source_of_the_caller_stays_open():
+    scan = source()
+    pipeline = Pipeline.from_steps(["to_float"], fakes)
+    first = run(scan, pipeline, device="cpu").result
+    np.testing.assert_array_equal(run(scan, pipeline, device="cpu").result, first)
+
+
+def test_the_scan_is_not_changed():
+    data = np.random.default_rng(2).random(SHAPE, np.float32)
+    before = data.copy()
+    run(data, Pipeline.from_steps(["negate", "work", "neighbours"], fakes), device="cpu")
+    np.testing.assert_array_equal(data, before)
+
+
+NAMES = ("to_float", "negate", "work", "neighbours", "reaching", "extremes", "find_middle")
+BIG = np.random.default_rng(0).random((61, 47, 250), np.float32)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    steps=st.lists(st.sampled_from(NAMES), min_size=1, max_size=4),
+    budget=st.integers(RUNNER_BYTES + 500_000, 9_000_000),
+    block=st.sampled_from(["auto", "max", 3]),
+    saved=st.integers(0, 3),
+)
+def test_measured_is_within_estimated_within_budget(tmp_path_factory, steps, budget, block, saved):
+    entries = [
+        {"method": name, **({"save_result": True} if i == saved else {})}
+        for i, name in enumerate(steps)
+    ]
+    pipeline = Pipeline.from_steps(entries, fakes)
+    out = tmp_path_factory.mktemp("run") / "out"
+    try:
+        report = run(BIG, pipeline, out, device="cpu", memory=budget, block=block)
+    except DoesNotFitError:
+        assert not out.exists()
+        return
+    for planned, ran in zip(report.plan.sections, report.sections, strict=True):
+        assert ran.n_splits == 0
+        assert ran.measured_bytes <= planned.estimated_bytes <= planned.available_bytes <= budget
+        # Blocks at an edge have half a halo, so two of them stay below the estimate.
+        if planned.on_blocks and planned.n_blocks > 2:
+            highest = max(step.estimated_bytes for step in planned.steps)
+            assert ran.measured_bytes >= 0.98 * highest
