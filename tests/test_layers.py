@@ -25,13 +25,13 @@ LAYERS = [
         "registry",
         "units",
     },
-    {"backends", "estimators", "meters"},
+    {"backends", "estimators", "io", "meters"},
     {"planner"},
     {"runner"},
-    {"engines", "io", "testing"},
     {"api"},
     {"__init__"},
-    {"cli", "demo"},
+    {"testing", "demo"},
+    {"cli"},
 ]
 """From the bottom up. "__init__" is the package itself: what it offers to users."""
 LAYER_OF = {name: height for height, names in enumerate(LAYERS) for name in names}
