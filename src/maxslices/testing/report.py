@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ..units import format_bytes
 
@@ -67,8 +70,10 @@ def check_message(result: CheckResult) -> str:
 
 
 def _alive_rows(result: CheckResult) -> list[str]:
-    shown, rest = result.alive[:_ROWS], result.alive[_ROWS:]
-    total = sum(row.n_bytes for row in result.alive) or 1
+    input_bytes = math.prod(result.shape) * np.dtype(result.dtype).itemsize
+    rows = [r for r in result.alive if r.where.filename != _TRIAL or r.n_bytes >= input_bytes]
+    shown, rest = rows[:_ROWS], rows[_ROWS:]
+    total = sum(row.n_bytes for row in rows) or 1
     cells = []
     for row in shown:
         given = row.where.filename == _TRIAL
