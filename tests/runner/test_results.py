@@ -189,4 +189,4 @@ def test_measured_is_within_estimated_within_budget(tmp_path_factory, steps, bud
         # Blocks at an edge have half a halo, so two of them stay below the estimate.
         if planned.on_blocks and planned.n_blocks > 2:
             highest = max(step.estimated_bytes for step in planned.steps)
-            assert ran.measured_bytes >= 0.98 * highest
+            assert ran.measured_bytes >= 0.98 * highest - 2**16

@@ -1,0 +1,74 @@
+"""Runs in processes of their own: memory as the system sees it, and signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+SHAPE = (400, 300, 800)  # 192 MB of uint16
+BUDGET = 19_000_000
+
+BOUNDED = """
+import json, sys, tracemalloc
+import numpy as np
+from maxslices import Pipeline, run
+from maxslices.io import open_source
+from tests.planner.fakes import fakes
+
+scan, out, memory = sys.argv[1], sys.argv[2], int(sys.argv[3])
+pipeline = Pipeline.from_steps(["negate", "work"], fakes)
+run(np.zeros((9, 9, 9), np.uint16), pipeline, out + "/warm", device="cpu", memory="9MB")
+with open_source(scan) as source:  # loads the libraries that read it
+    source.read(0, 0, 1, np.empty((1, *source.spec.shape[1:]), source.spec.dtype))
+
+def figure(name):
+    with open("/proc/self/status") as file:
+        return next(int(l.split()[1]) * 1024 for l in file if l.startswith(name))
+
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")
+before = figure("VmRSS")
+tracemalloc.start()
+report = run(scan, pipeline, out + "/run", device="cpu", memory=memory, block="max")
+traced = tracemalloc.get_traced_memory()[1]
+print(json.dumps({
+    "resident": figure("VmHWM") - before,
+    "traced": traced,
+    "measured": [s.measured_bytes for s in report.sections],
+    "estimated": [s.estimated_bytes for s in report.sections],
+    "stores": [s.destination for s in report.plan.sections],
+    "splits": [s.n_splits for s in report.sections],
+}))
+"""
+
+
+@pytest.mark.parametrize("suffix", ["h5", "npy"])
+def test_a_scan_ten_times_the_memory_runs_within_it(tmp_path, suffix):
+    scan = tmp_path / f"scan.{suffix}"
+    if suffix == "h5":  # chunks of a projection, as detectors write them
+        with h5py.File(scan, "w") as file:
+            data = file.create_dataset("entry/data/data", SHAPE, np.uint16, chunks=(1, *SHAPE[1:]))
+            for i in range(SHAPE[0]):
+                data[i] = i
+    else:
+        np.lib.format.open_memmap(scan, "w+", np.uint16, SHAPE).flush()
+    command = [sys.executable, "-c", BOUNDED, str(scan), str(tmp_path), str(BUDGET)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["stores"] == ["scratch file", "result"]
+    assert found["splits"] == [0, 0]
+    assert max(found["estimated"]) <= BUDGET
+    assert min(found["estimated"]) > 0.9 * BUDGET
+    for measured, estimated in zip(found["measured"], found["estimated"], strict=True):
+        assert 0.95 * estimated < measured <= estimated
+    assert found["traced"] <= BUDGET
+    assert found["resident"] <= BUDGET
+
