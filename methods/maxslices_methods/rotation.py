@@ -48,9 +48,11 @@ def _find_center_vo_bytes(
     half = (stacked[0], width // 2 + 1)
     m.alloc(half, np.float32)  # mask
     m.alloc(half, np.float32)  # magnitudes
+    m.alloc_bytes(SMALL_BYTES[m.device])
     if 2 * step % 1:
         m.alloc((n_angles, width), np.float32)  # a term of the interpolation
-    m.alloc_bytes(SMALL_BYTES[m.device])
+        if m.device == "cpu":  # NumPy's buffers, where rows have gaps between them
+            m.free(m.alloc((3, min(8192, n_angles * width)), np.float32))
     m.fft(stacked, np.float32, (0, 1), "r2c")
     m.alloc(half, np.complex64)  # spectrum
 
