@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,36 @@ def run(
         If anything cannot be used, does not fit or fails; `out` then holds nothing that
         looks like a result.
     """
+    return run_announced(
+        scan,
+        pipeline,
+        out,
+        announce=lambda plan: None,
+        device=device,
+        memory=memory,
+        host_memory=host_memory,
+        block=block,
+        format=format,
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+def run_announced(
+    scan: Scan,
+    pipeline: PipelineLike,
+    out: str | os.PathLike[str] | None,
+    *,
+    announce: Callable[[Plan], None],
+    device: str,
+    memory: str | int | None,
+    host_memory: str | int | None,
+    block: BlockChoice,
+    format: SinkFormat,
+    overwrite: bool,
+    progress: bool,
+) -> Report:
+    """Run a pipeline as `run` does, and hand over the plan before it begins."""
     began = time.perf_counter()
     checked = as_pipeline(pipeline)
     backend = select_backend(device)
@@ -153,6 +183,7 @@ def run(
         made = make_plan(
             checked, _spec_of(source), limits, block=block, result_in_memory=folder is None
         )
+        announce(made)
         bar = held.enter_context(progress_bar(progress))
         scratch = Path(tempfile.gettempdir())
         if folder is not None:

@@ -9,15 +9,19 @@ from typing import Any
 def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
-        "check", help="say whether a pipeline file can run", allow_abbrev=False
+        "check",
+        help="say whether a pipeline file can run",
+        description="Check a pipeline file: its form, its methods and their parameters; and, "
+        "with a scan, whether that has the flats, darks and angles that the methods need.",
+        allow_abbrev=False,
     )
     parser.add_argument("pipeline", metavar="PIPELINE", help="pipeline file (YAML)")
     parser.add_argument("scan", metavar="SCAN", nargs="?", help="a scan to check it against")
     parser.set_defaults(handle=handle)
 
 
-def handle(parsed: argparse.Namespace) -> None:
-    """Check, and print what was found; errors are raised."""
+def handle(parsed: argparse.Namespace) -> str:
+    """Check, and return what was found; faults are raised."""
     from ..api import check
 
-    print(check(parsed.pipeline, parsed.scan))
+    return check(parsed.pipeline, parsed.scan)

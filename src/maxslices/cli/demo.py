@@ -9,7 +9,9 @@ from typing import Any
 def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
-        "demo", help="make a scan, plan it, reconstruct it, and leave a picture"
+        "demo",
+        help="make a scan, plan it, reconstruct it, and leave a picture",
+        allow_abbrev=False,
     )
     parser.add_argument(
         "out", metavar="OUT", nargs="?", default="demo-output", help="folder (default: demo-output)"

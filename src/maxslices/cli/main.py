@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import MaxslicesError
 from . import check, demo, methods, plan, run
+from .output import complain, say
 
 COMMANDS = (demo, run, plan, check, methods)
 INTERRUPTED = 130
-"""Exit status of a run that was stopped with Ctrl-C."""
+"""Exit status of a run that was stopped with Ctrl-C or told to end."""
+NO_MEMORY = 3
+"""Exit status where memory ran out."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong with a command line."""
+
+    def error(self, message: str) -> NoReturn:
+        complain(f"error: {message} (see {self.prog} --help)")
+        self.exit(2)
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser with all subcommands."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="maxslices",
         description="GPU image processing in as many slices as fit.",
         allow_abbrev=False,
@@ -47,22 +60,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
         understood, 3 for what does not fit in memory, 130 after Ctrl-C.
     """
     parsed = build_parser().parse_args(arguments)
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
-    try:
-        parsed.handle(parsed)
-        sys.stdout.flush()
-    except MaxslicesError as error:
-        print(f"maxslices: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("maxslices: stopped; no unfinished result was left behind", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone; Python would complain again while it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    with warnings.catch_warnings(), _stoppable():
+        warnings.showwarning = _show_warning  # type: ignore[assignment]
+        try:
+            text = parsed.handle(parsed)
+            if text is not None:
+                say(text)
+        except MaxslicesError as error:
+            complain(f"error: {error}")
+            return error.exit_code
+        except MemoryError as error:
+            complain(f"error: memory ran out ({error}): allow less of it with --memory")
+            return NO_MEMORY
+        except KeyboardInterrupt:
+            complain("stopped; nothing unfinished was left behind")
+            return INTERRUPTED
     return 0
 
 
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let a request to end, or a terminal that closes, stop a run as Ctrl-C does."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup and supervisors have theirs
+                before[number] = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _show_warning(message: Warning | str, *_: Any) -> None:
-    print(f"maxslices: warning: {message}", file=sys.stderr)
+    complain(f"warning: {message}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

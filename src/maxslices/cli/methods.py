@@ -4,60 +4,107 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import textwrap
 from typing import Any
+
+from ..errors import UnknownMethodError
+from ..method import MethodMeta
+
+WIDTH = 100
+_PATTERNS = {
+    "projection": "projections",
+    "sinogram": "sinograms",
+    "all": "projections or sinograms",
+}
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
-    parser = subparsers.add_parser("methods", help="list the methods, or describe one")
+    parser = subparsers.add_parser(
+        "methods",
+        help="list the methods, or describe one",
+        description="List the methods that pipelines may name, or describe one: what it does, "
+        "its parameters, and how it stands in a pipeline file.",
+        allow_abbrev=False,
+    )
     parser.add_argument("name", metavar="NAME", nargs="?", help="a method")
     parser.set_defaults(handle=handle)
 
 
-def handle(parsed: argparse.Namespace) -> None:
-    """Print the list, or one method's parameters and declarations."""
+def handle(parsed: argparse.Namespace) -> str:
+    """Return the list, or one method's description."""
     from ..registry import registry
 
-    if parsed.name:
-        print(_description(registry.get(parsed.name)))
-        return
-    from ..errors import UnknownMethodError
-
+    if parsed.name is not None:
+        return _description(registry.get(parsed.name))
     if not len(registry):
         raise UnknownMethodError(
             "no methods are installed: pip install maxslices-methods, or another package that "
             "has the entry point maxslices.methods"
         )
     width = max(len(meta.name) for meta in registry)
+    lines = []
     for meta in registry:
-        print(f"{meta.name:<{width}}  {meta.pattern:<10}  {_summary(meta)}"[:100].rstrip())
+        head = f"{meta.name:<{width}}  {meta.pattern:<10}  "
+        indent = " " * len(head)
+        lines += textwrap.wrap(head + _summary(meta), WIDTH, subsequent_indent=indent)
+    return "\n".join(lines)
 
 
-def _summary(meta: Any) -> str:
+def _summary(meta: MethodMeta) -> str:
     text = inspect.getdoc(meta.function) or ""
-    return text.split("\n", 1)[0]
+    return " ".join(text.split("\n\n", 1)[0].split())
 
 
-def _description(meta: Any) -> str:
+def _description(meta: MethodMeta) -> str:
+    lines = [meta.full_name, ""]
+    text = inspect.getdoc(meta.function)
+    if text:
+        lines += [*text.splitlines(), ""]
+    lines.append(f"Works on       {_PATTERNS[meta.pattern]}")
+    if meta.halo:
+        halo = "depends on its parameters" if callable(meta.halo) else f"{meta.halo} slices"
+        lines.append(f"Halo           {halo}")
+    if meta.side_results:
+        lines.append(f"Side results   {', '.join(meta.side_results)}; the data go on unchanged")
+    if meta.supplied:
+        lines.append(f"Filled in      {', '.join(meta.supplied)}")
+    source = "declared" if meta.estimator else "none"
+    lines += [f"Memory         estimate {source}", "", "In a pipeline file:", ""]
+    lines += [f"    {line}" for line in _as_yaml(meta)]
+    return "\n".join(lines)
+
+
+def _as_yaml(meta: MethodMeta) -> list[str]:
+    """Return a step of a pipeline file with every parameter, its default and its type."""
     from ..parameters import annotations_of, type_name
 
     hints = annotations_of(meta.function)
-    lines = [f"{meta.full_name}", f"  {_summary(meta)}", ""]
-    lines.append(f"  pattern    {meta.pattern}")
-    if meta.halo:
-        halo = "depends on the parameters" if callable(meta.halo) else meta.halo
-        lines.append(f"  halo       {halo}")
-    if meta.side_results:
-        lines.append(f"  returns    side results: {', '.join(meta.side_results)}")
-    lines.append(f"  estimator  {'declared' if meta.estimator else 'none'}")
-    lines.append("")
-    lines.append("  parameters")
+    lines = [f"- method: {meta.name}", f"  module_path: {meta.module}"]
+    entries = []
     for name, parameter in meta.parameters.items():
-        kind = type_name(hints[name]) if name in hints else ""
         if name in meta.supplied:
-            kind = "supplied by the runner"
-        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
-        lines.append(f"    {name}{default}{f'  ({kind})' if kind else ''}")
-    if not meta.parameters:
-        lines.append("    none")
-    return "\n".join(lines)
+            continue
+        kind = type_name(hints[name]) if name in hints else "any value"
+        if parameter.default is parameter.empty:
+            entries.append((f"    {name}: REQUIRED", kind))
+        else:
+            entries.append((f"    {name}: {_yaml(parameter.default)}", kind))
+    if entries:
+        width = max(len(text) for text, _ in entries)
+        lines.append("  parameters:")
+        lines += [f"{text:<{width}}  # {kind}" for text, kind in entries]
+    if meta.side_results:
+        lines += [f"  id: {meta.name}", "  side_outputs:"]
+        lines += [f"    {name}: {name}" for name in meta.side_results]
+    return lines
+
+
+def _yaml(value: Any) -> str:
+    """Return a default as YAML writes it."""
+    import yaml
+
+    from ..planner import plain
+
+    text: str = yaml.safe_dump(plain(value), default_flow_style=True, width=10**6)
+    return text.removesuffix("...\n").strip()

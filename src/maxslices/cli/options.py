@@ -35,7 +35,7 @@ def block(text: str) -> int | Literal["auto", "max"]:
         return "auto"
     if text == "max":
         return "max"
-    if text.isdigit() and int(text) > 0:
+    if text.isascii() and text.isdigit() and int(text) > 0:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is neither a positive number, auto nor max")
 

@@ -27,18 +27,19 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(handle=handle)
 
 
-def handle(parsed: argparse.Namespace) -> None:
-    """Make the plan and print it."""
+def handle(parsed: argparse.Namespace) -> str:
+    """Make the plan and return it as text."""
     from ..api import plan
     from ..arrays import ArraySpec, parse_shape
     from ..errors import UsageError
 
-    wanted = 2 if parsed.shape is None else 1
-    if len(parsed.paths) != wanted:
+    n_paths = len(parsed.paths)
+    if parsed.shape is None and n_paths != 2:
+        missing = "PIPELINE is missing" if n_paths == 1 else f"{n_paths} paths were given"
+        raise UsageError(f"plan takes SCAN and PIPELINE (or --shape and PIPELINE); {missing}")
+    if parsed.shape is not None and n_paths != 1:
         raise UsageError(
-            "plan takes SCAN and PIPELINE, or --shape and PIPELINE; "
-            f"given were: {' '.join(parsed.paths)}"
-            + (f" and --shape {parsed.shape}" if parsed.shape else "")
+            f"--shape stands in place of SCAN: give PIPELINE alone, not {' '.join(parsed.paths)}"
         )
     if parsed.shape is None and parsed.dtype is not None:
         raise UsageError("--dtype goes with --shape; a scan has its own dtype")
@@ -47,4 +48,4 @@ def handle(parsed: argparse.Namespace) -> None:
         dtype: Any = parsed.dtype or "uint16"
         scan = ArraySpec(parse_shape(parsed.shape), dtype)
     made = plan(scan, parsed.paths[-1], **limits(parsed))
-    print(made.to_json() if parsed.json else made)
+    return made.to_json() if parsed.json else str(made)

@@ -6,11 +6,18 @@ import argparse
 from typing import Any
 
 from .options import add_limits, limits
+from .output import say
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
-    parser = subparsers.add_parser("run", help="run a pipeline on a scan", allow_abbrev=False)
+    parser = subparsers.add_parser(
+        "run",
+        help="run a pipeline on a scan",
+        description="Run a pipeline on a scan within a memory budget; results and report.json go "
+        "to a folder.",
+        allow_abbrev=False,
+    )
     parser.add_argument(
         "scan", metavar="SCAN", help="HDF5/NeXus file, .npy, TIFF or folder of TIFFs"
     )
@@ -26,19 +33,18 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(handle=handle)
 
 
-def handle(parsed: argparse.Namespace) -> None:
-    """Run, and print the plan and the report."""
-    from ..api import run
+def handle(parsed: argparse.Namespace) -> str:
+    """Print the plan, run it, and return the report."""
+    from ..api import run_announced
 
-    report = run(
+    report = run_announced(
         parsed.scan,
         parsed.pipeline,
         parsed.out,
+        announce=lambda plan: say(f"{plan}\n"),
         **limits(parsed),
         format=parsed.format,
         overwrite=parsed.overwrite,
         progress=True,
     )
-    print(report.plan)
-    print()
-    print(report)
+    return str(report)

@@ -1,0 +1,34 @@
+"""What the command line says, and to whom."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..errors import StoreError
+
+
+def say(text: str) -> None:
+    """Print to standard output; silently drop it if its reader has gone.
+
+    Raises
+    ------
+    StoreError
+        If it goes to a file that cannot be written.
+    """
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        # A path's bytes need not be text.
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    except BrokenPipeError:
+        # Python would complain again while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        reason = error.strerror
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise StoreError(f"standard output cannot be written to: {reason}") from None
+
+
+def complain(text: str) -> None:
+    """Print a line to standard error."""
+    print(f"maxslices: {text}", file=sys.stderr)

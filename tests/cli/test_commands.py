@@ -1,0 +1,223 @@
+"""Every subcommand, with right and wrong input; a traceback is never shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from maxslices import __version__
+from maxslices.cli.main import build_parser
+
+CORRECT = "method: dark_flat_field_correction"
+LOG = "method: minus_log"
+
+
+def test_run_prints_the_plan_and_the_report(cli, scan, pipeline, tmp_path):
+    out = tmp_path / "out"
+    status, text, err = cli("run", scan, pipeline(CORRECT, LOG), out, "--device", "cpu")
+    assert (status, err) == (0, "")
+    assert text.index("Plan for") < text.index("Section 1: 30 projections") < text.index("Ran on")
+    assert f"wrote {out}/result.h5" in text.replace("\n    ", "")
+    assert sorted(p.name for p in out.iterdir()) == ["report.json", "result.h5"]
+    assert json.loads((out / "report.json").read_text())["device"] == "cpu"
+
+
+def test_run_writes_tiffs_if_asked(cli, scan, pipeline, tmp_path):
+    arguments = ("run", scan, pipeline(LOG), tmp_path / "out", "--device", "cpu")
+    assert cli(*arguments, "--format", "tiff")[0] == 0
+    assert len(list((tmp_path / "out" / "result").glob("*.tif"))) == 30
+
+
+def test_plan_of_a_scan_and_of_a_shape(cli, scan, pipeline):
+    status, text, _ = cli("plan", scan, pipeline(CORRECT, LOG), "--device", "cpu")
+    assert status == 0
+    assert "30x12x16 uint16" in text
+    arguments = ("plan", "--shape", "1801x2160x2560", "--dtype", "uint16", "--memory", "16GB")
+    status, text, _ = cli(*arguments, pipeline(CORRECT, LOG))
+    assert status == 0
+    assert "Device cuda: 16.0 GB allowed" in text
+    assert "20 frames each of flats and darks are assumed" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_plan_as_json(cli, scan, pipeline):
+    status, text, _ = cli("plan", scan, pipeline(LOG), "--device", "cpu", "--json")
+    assert status == 0
+    assert json.loads(text)["sections"][0]["n_slices"] == 30
+
+
+def test_plan_and_run_agree(cli, scan, pipeline, tmp_path):
+    limits = ("--device", "cpu", "--memory", "3MB", "--block", "7")
+    _, planned, _ = cli("plan", scan, pipeline(LOG), *limits)
+    _, ran, _ = cli("run", scan, pipeline(LOG), tmp_path / "out", *limits)
+    assert planned.strip() in ran
+
+
+def test_check_says_what_there_is(cli, scan, pipeline):
+    status, text, _ = cli("check", pipeline(CORRECT, "method: remove_stripe_ti"), scan)
+    assert status == 0
+    assert "2 methods, well formed" in text
+    assert "section 1, projections: dark_flat_field_correction" in text
+    assert "section 2, sinograms: remove_stripe_ti" in text
+    assert "flats: 4" in text
+    assert "darks: 3" in text
+    assert "angles: 30, 35 to 180 degrees" in text
+    status, text, _ = cli("check", pipeline(CORRECT))
+    assert "it uses a scan's flats, darks" in text
+
+
+def test_methods_are_listed_and_described(cli):
+    status, text, _ = cli("methods")
+    assert status == 0
+    assert "minus_log" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+    status, text, _ = cli("methods", "median_filter")
+    assert status == 0
+    assert "kernel_size: 3" in text
+
+
+def test_what_methods_prints_is_a_step_of_a_pipeline(cli, pipeline, tmp_path):
+    for name in ("median_filter", "fbp", "find_center_vo", "minus_log", "paganin_filter"):
+        _, text, _ = cli("methods", name)
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(text.split("In a pipeline file:\n\n", 1)[1])
+        status, _, err = cli("check", path)
+        assert (status, err) == (0, "")
+
+
+def test_version(cli):
+    assert cli("--version") == (0, f"maxslices {__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", ["", "run", "plan", "check", "methods", "demo"])
+def test_help_fits_the_terminal(cli, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    status, text, _ = cli(*command.split(), "--help")
+    assert status == 0
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+GOOD = ("{scan}", "{good}")
+FAULTS = {
+    "no command": ([], 2, "the following arguments are required: COMMAND (see maxslices --help)"),
+    "unknown command": (["rnu"], 2, "invalid choice: 'rnu' (choose from"),
+    "no pipeline": (["run", "{scan}"], 2, "required: PIPELINE, OUT (see maxslices run --help)"),
+    "no scan file": (["run", "no.nxs", "{good}", "{out}"], 1, "no.nxs"),
+    "no pipeline file": (["run", "{scan}", "no.yaml", "{out}"], 1, "no pipeline file no.yaml"),
+    "memory without unit": (
+        ["run", *GOOD, "{out}", "--memory", "10"],
+        2,
+        "'10' is not an amount of memory: write a number with a unit, for example 16GB",
+    ),
+    "memory in words": (["plan", *GOOD, "--memory", "lots"], 2, "'lots' is not an amount"),
+    "memory of nothing": (["plan", *GOOD, "--memory", "0GB"], 2, "at least one byte"),
+    "too little memory": (
+        ["plan", *GOOD, "--device", "cpu", "--memory", "100kB"],
+        3,
+        "minus_log needs",
+    ),
+    "two budgets": (
+        ["plan", *GOOD, "--device", "cpu", "--host-memory", "1GB"],
+        2,
+        "on the CPU the device's memory is the host's",
+    ),
+    "block of none": (["run", *GOOD, "{out}", "--block", "0"], 2, "'0' is neither a positive"),
+    "block below": (["run", *GOOD, "{out}", "--block", "-3"], 2, "--block"),
+    "block in words": (["run", *GOOD, "{out}", "--block", "many"], 2, "auto nor max"),
+    "unknown device": (["run", *GOOD, "{out}", "--device", "gpu"], 2, "use auto, cpu, cuda or"),
+    "device that is not there": (["run", *GOOD, "{out}", "--device", "cuda:9"], 1, "--device cpu"),
+    "unknown format": (["run", *GOOD, "{out}", "--format", "png"], 2, "'hdf5', 'tiff'"),
+    "unknown option": (["run", *GOOD, "{out}", "--blok", "3"], 2, "unrecognized arguments: --blok"),
+    "shape and scan": (["plan", "--shape", "9x9x9", *GOOD], 2, "--shape stands in place of SCAN"),
+    "shape of two": (["plan", "--shape", "9x9", "{good}"], 2, "'9x9' is not a shape: write"),
+    "shape of none": (["plan", "--shape", "0x9x9", "{good}"], 2, "'0x9x9' is not a shape"),
+    "dtype": (["plan", "--shape", "9x9x9", "--dtype", "unt16", "{good}"], 2, "'unt16' is not a"),
+    "text dtype": (["plan", "--shape", "9x9x9", "--dtype", "U8", "{good}"], 2, "not one of num"),
+    "dtype of a scan": (["plan", *GOOD, "--dtype", "uint8"], 2, "--dtype goes with --shape"),
+    "plan of one path": (["plan", "{scan}"], 2, "PIPELINE is missing"),
+    "unknown method": (["methods", "minus_lgo"], 1, "unknown method 'minus_lgo'; did you mean"),
+    "empty method": (["methods", ""], 1, "unknown method ''"),
+    "faulty pipeline": (["check", "{bad}"], 1, "bad.yaml:1: unknown method 'minus_lug'; did you"),
+    "scan as pipeline": (["check", "{scan}"], 1, "it is not text in UTF-8"),
+    "pipeline as scan": (["plan", "{good}", "{good}"], 1, "good.yaml: .yaml is not a kind of scan"),
+    "folder as pipeline": (["check", "{tmp}"], 1, "Is a directory"),
+    "out is a file": (["run", *GOOD, "{scan}"], 1, "is a file, so results cannot be put there"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_wrong_input_is_answered_in_one_line(cli, scan, pipeline, tmp_path, case):
+    arguments, expected, message = FAULTS[case]
+    places = {
+        "scan": scan,
+        "good": pipeline(LOG, name="good.yaml"),
+        "bad": pipeline("method: minus_lug", name="bad.yaml"),
+        "out": tmp_path / "out",
+        "tmp": tmp_path,
+    }
+    status, out, err = cli(*(a.format(**places) for a in arguments))
+    assert (status, out) == (expected, "")
+    assert message in err
+    assert err.startswith("maxslices: error: ")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_second_run_needs_permission(cli, scan, pipeline, tmp_path):
+    arguments = ("run", scan, pipeline(LOG), tmp_path / "out", "--device", "cpu")
+    assert cli(*arguments)[0] == 0
+    status, _, err = cli(*arguments)
+    assert status == 1
+    assert "already holds a run" in err
+    assert cli(*arguments, "--overwrite")[0] == 0
+
+
+def command(*arguments, **kwargs):
+    environment = {**os.environ, "PYTHONIOENCODING": kwargs.pop("encoding", "utf-8")}
+    return subprocess.run(
+        [sys.executable, "-m", "maxslices.cli.main", *map(os.fsencode, arguments)],
+        stderr=subprocess.PIPE,
+        env=environment,
+        **kwargs,
+    )
+
+
+def test_a_full_disk_behind_standard_output_is_told():
+    with open("/dev/full", "w") as full:
+        done = command("methods", stdout=full)
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == b"maxslices: error: standard output cannot be written to: No space left on device\n"
+    )
+
+
+def test_a_reader_that_leaves_is_no_fault():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = command("methods", stdout=writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_names_that_are_not_text_are_printed(tmp_path):
+    name = os.fsencode(tmp_path) + b"/\xff\xe4.npy"
+    with open(name, "wb") as file:
+        np.save(file, np.ones((3, 4, 5), np.float32))
+    (tmp_path / "p.yaml").write_text("- method: minus_log\n")
+    for encoding in ("utf-8", "ascii"):
+        done = command(
+            "plan", os.fsdecode(name), str(tmp_path / "p.yaml"), "--device", "cpu",
+            stdout=subprocess.PIPE, encoding=encoding,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_the_parser_has_every_command():
+    text = build_parser().format_help()
+    assert all(f"    {name}" in text for name in ("demo", "run", "plan", "check", "methods"))
