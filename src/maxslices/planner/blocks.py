@@ -12,8 +12,9 @@ from .limits import Limits, Room
 BlockChoice = int | Literal["auto", "max"]
 AUTO_SLICES = 32
 """Slices from which a block's fixed costs (calls, launches, seeks) hardly count."""
-AUTO_BLOCKS = 16
-"""Blocks from which a larger block gains nothing but a coarser progress bar."""
+AUTO_BLOCKS = 32
+"""Blocks from which larger ones gain nothing: one of them is measured, which takes longer, and
+the progress bar gets coarser."""
 UNITS = {0: "projection", 1: "sinogram"}
 
 

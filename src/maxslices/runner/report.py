@@ -37,7 +37,8 @@ class SectionReport:
     estimated_bytes: int
     """Planned peak of a block on the device."""
     measured_bytes: int | None
-    """Measured peak on the device; None where nothing could measure it."""
+    """Measured peak on the device, on the CPU that of the widest block; None where nothing
+    could measure it."""
     unseen: tuple[str, ...] = ()
     """What the meters could not see; empty if they saw everything."""
 

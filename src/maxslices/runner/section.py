@@ -15,13 +15,11 @@ from ..arrays import ArraySpec, block_shape
 from ..backends import Backend
 from ..errors import MaxslicesError, MethodError, OutOfMemoryError
 from ..io import Sink, Source, Store
-from ..meters import measure_peak
 from ..planner import SectionPlan, Step
 from .report import SectionReport
+from .section_meter import SectionMeter
 from .side_results import SideResults
 
-SAMPLE_INTERVAL_S = 0.02
-"""Time between samples of a GPU's memory: seldom enough to cost nothing over a run."""
 _UNITS = {0: "projection", 1: "sinogram"}
 
 
@@ -79,13 +77,15 @@ class SectionWork:
             shape or dtype than it declares.
         """
         began, plan = time.perf_counter(), self.plan
+        meter = SectionMeter(self.backend.kind)
         self.smallest_block = plan.block
-        with measure_peak(self.backend.kind, interval_s=SAMPLE_INTERVAL_S) as peak:
-            if plan.slice_dim == 0:
-                self._frames = self._side_data(0, plan.n_slices)
-            self._look_ahead()
+        with meter.whole():
+            with meter.part(any(step.meta.looks_at is not None for step in self.steps)):
+                if plan.slice_dim == 0:
+                    self._frames = self._side_data(0, plan.n_slices)
+                self._look_ahead()
             if plan.on_blocks:
-                self._all_blocks(advance)
+                self._all_blocks(advance, meter)
             else:
                 advance(plan.n_slices)
             for index, values in self._partial.items():
@@ -100,16 +100,20 @@ class SectionWork:
             n_splits=self.n_splits,
             duration_s=time.perf_counter() - began,
             estimated_bytes=plan.estimated_bytes,
-            measured_bytes=peak.counted_bytes,
-            unseen=tuple(peak.unseen),
+            measured_bytes=meter.measured_bytes,
+            unseen=tuple(meter.unseen),
         )
 
-    def _all_blocks(self, advance: Callable[[int], None]) -> None:
+    def _all_blocks(self, advance: Callable[[int], None], meter: SectionMeter) -> None:
         """Run block after block; where memory runs out, again with half as many slices."""
         start, block, is_retry = 0, self.plan.block, False
+        # The first block lacks the halo before it, so a second one with all of it is wider.
+        measured = self.plan.block if any(self.plan.halo) and self.plan.n_blocks > 2 else 0
+        frames_bytes = sum(int(frames.nbytes) for frames in self._frames.values())
         while start < self.plan.n_slices:
             stop = min(start + block, self.plan.n_slices)
-            shortage = self._try_block(start, stop)
+            with meter.part(start <= measured < stop, frames_bytes):
+                shortage = self._try_block(start, stop)
             if shortage is None:
                 advance(stop - start)
                 start, is_retry = stop, False

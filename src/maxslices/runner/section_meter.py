@@ -1,0 +1,57 @@
+"""How much memory a section takes, measured while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..ledger import Device
+from ..meters import measure_peak
+
+SAMPLE_INTERVAL_S = 0.02
+"""Time between samples of a GPU's memory: seldom enough to cost nothing over a run."""
+
+
+class SectionMeter:
+    """Measures all of a section on a GPU; on the CPU parts of it, the highest of which counts.
+
+    On the CPU every allocation of Python is traced, which makes a method that works in many
+    small steps up to three times slower. So only what is representative is measured: one
+    block, the widest.
+
+    Attributes
+    ----------
+    measured_bytes : int or None
+        The peak; None if nothing was measured or the meters are not available.
+    unseen : list of str
+        What the meters could not see.
+    """
+
+    def __init__(self, kind: Device) -> None:
+        self._kind = kind
+        self.measured_bytes: int | None = None
+        self.unseen: list[str] = []
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Measure the section, on a GPU."""
+        with self._measuring(self._kind == "cuda", 0):
+            yield
+
+    @contextmanager
+    def part(self, is_wanted: bool = True, resident_bytes: int = 0) -> Iterator[None]:
+        """Measure a part, on the CPU, where `resident_bytes` were allocated before it."""
+        with self._measuring(is_wanted and self._kind == "cpu", resident_bytes):
+            yield
+
+    @contextmanager
+    def _measuring(self, is_wanted: bool, resident_bytes: int) -> Iterator[None]:
+        if not is_wanted:
+            yield
+            return
+        with measure_peak(self._kind, interval_s=SAMPLE_INTERVAL_S) as peak:
+            yield
+        if peak.counted_bytes is not None:
+            found = peak.counted_bytes + resident_bytes
+            self.measured_bytes = max(found, self.measured_bytes or 0)
+        self.unseen += [text for text in peak.unseen if text not in self.unseen]
