@@ -69,4 +69,3 @@ def test_a_scan_ten_times_the_memory_runs_within_it(tmp_path, suffix):
         assert 0.95 * estimated < measured <= estimated
     assert found["traced"] <= BUDGET
     assert found["resident"] <= BUDGET
-

@@ -43,6 +43,11 @@ class ArrayFrames:
         """Shape and native dtype."""
         return self._spec
 
+    @property
+    def array(self) -> NDArray[Any] | None:
+        """The array itself; None once it is closed."""
+        return self._array
+
     def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
         """Copy a box into `out`."""
         if self._array is None:

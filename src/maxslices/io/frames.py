@@ -234,6 +234,16 @@ class FrameSource:
         spans = ((start, stop), (0, n_rows)) if slice_dim == 0 else ((0, n_angles), (start, stop))
         self._data.read(*spans, out)
 
+    def view(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
+        """Return slices of a scan that is in memory, read-only and not copied, or None."""
+        whole = getattr(self._data.frames, "array", None)
+        if slice_dim != 0 or whole is None or len(self._data.runs) != 1:
+            return None
+        first = self._data.runs[0][0]
+        window = slice(*self._data.rows), slice(*self._data.columns)
+        part = whole[(slice(first + start, first + stop), *window)]
+        return read_only(part) if part.dtype == self._spec.dtype else None
+
     def read_side(self, name: SideName, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
         """Return flats or darks for a block; see `Source.read_side`."""
         side = self._sides[name]
@@ -264,3 +274,12 @@ class FrameSource:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any] | None:
+    """Return a view that cannot be written to, if the array is C-contiguous."""
+    if not array.flags.c_contiguous:
+        return None
+    view = array.view()
+    view.flags.writeable = False
+    return view

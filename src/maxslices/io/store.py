@@ -15,6 +15,7 @@ from ..arrays import ArraySpec
 from ..errors import StoreError
 from ..units import format_bytes
 from .checks import check_block, check_target
+from .frames import read_only
 from .room import bytes_of, check_room, pread_all, pwrite_all, store_errors
 
 
@@ -78,6 +79,10 @@ class MemoryStore:
         """Read slices `start` to `stop` along `slice_dim` into `out`."""
         check_target(self._spec, slice_dim, start, stop, out)
         np.copyto(out, self._slices(slice_dim, start, stop))
+
+    def view(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
+        """Return slices without a copy, read-only, where they are contiguous; else None."""
+        return read_only(self._slices(slice_dim, start, stop))
 
     def _slices(self, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
         return self.array[start:stop] if slice_dim == 0 else self.array[:, start:stop]

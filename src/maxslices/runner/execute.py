@@ -65,6 +65,11 @@ def execute(
     position = 0
     result: np.ndarray | None = None
     with contextlib.ExitStack() as held:
+        preview = pipeline.loader.preview
+        facts = {
+            "detector_start": (preview.detector_y[0] or 0, preview.detector_x[0] or 0),
+            "results_folder": None if folder is None else folder.path,
+        }
         # All at once, and before anything runs: a taken name or a full disk shows now.
         all_sinks = {} if folder is None else _make_sinks(folder, plan, pipeline)
         held.enter_context(backend.limited(plan.budget_bytes - plan.reserved_bytes))
@@ -86,6 +91,7 @@ def execute(
                 side_results,
                 {i - position: all_sinks[i] for i in range(position, stop) if i in all_sinks},
                 store,
+                facts,
             )
             progress.start(f"section {number}/{len(plan.sections)}", section.n_slices)
             reports.append(work.run(progress.advance))

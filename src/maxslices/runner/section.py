@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -36,6 +36,10 @@ class Readable(Protocol):
         ...
 
 
+def _no_view(slice_dim: int, start: int, stop: int) -> None:
+    """Stand for `view` of a reader that has none."""
+
+
 @dataclass(slots=True)
 class SectionWork:
     """A section while it runs."""
@@ -56,6 +60,8 @@ class SectionWork:
     """Index of a step -> where its output is kept as a result."""
     store: Store | None
     """Where the output goes that the next section reads."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What methods may ask for that is the same for all blocks, by name (see `SUPPLIED`)."""
     n_splits: int = 0
     """How many times memory ran out and the block was made smaller."""
     smallest_block: int = 0
@@ -64,6 +70,8 @@ class SectionWork:
     """Flats and darks of all projections, on the device."""
     _partial: dict[int, list[Any]] = field(default_factory=dict)
     """Index of a step -> its side results block by block."""
+    _wants_copies: bool = False
+    """Whether a method has asked for an input of its own, which it may write to."""
     _last_size: int = 0
     """Slices of the last block, with its halo."""
 
@@ -83,7 +91,7 @@ class SectionWork:
             with meter.part(any(step.meta.looks_at is not None for step in self.steps)):
                 if plan.slice_dim == 0:
                     self._frames = self._side_data(0, plan.n_slices)
-                self._look_ahead()
+                self._with_copies_if_wanted(self._look_ahead)
             if plan.on_blocks:
                 self._all_blocks(advance, meter)
             else:
@@ -137,12 +145,28 @@ class SectionWork:
     def _try_block(self, start: int, stop: int) -> str | None:
         """Run a block; return what was said if memory ran out."""
         try:
-            self._run_block(start, stop)
+            self._with_copies_if_wanted(lambda: self._run_block(start, stop))
         except Exception as error:
             if not self._ran_out(error):
                 raise
             return str(error).splitlines()[0] if str(error) else type(error).__name__
         return None
+
+    def _with_copies_if_wanted(self, work: Callable[[], None]) -> None:
+        """Do something; again with copies of the input if a method cannot do with read-only views.
+
+        Data that are in memory already are given to methods as they are, read-only. Compiled
+        methods may refuse such an array, and others work in place.
+        """
+        try:
+            work()
+        except MethodError as error:
+            if self._wants_copies or "read-only" not in str(error):
+                raise
+            self._wants_copies = True
+        else:
+            return
+        work()
 
     def _ran_out(self, error: BaseException | None) -> bool:
         while error is not None:
@@ -200,6 +224,10 @@ class SectionWork:
             # FFT plans of another number of slices, which caches hold, are not in the estimate.
             self.backend.release()
             self._last_size = last - first
+        if self.backend.kind == "cpu" and not self._wants_copies:
+            view = getattr(self.reader, "view", _no_view)(self.plan.slice_dim, first, last)
+            if view is not None:
+                return view
         spec = self.reader.spec
         shape = block_shape(self.plan.slice_dim, last - first, spec.other_dims(self.plan.slice_dim))
         host = np.empty(shape, spec.dtype)
@@ -219,7 +247,7 @@ class SectionWork:
     def _call(self, step: Step, data: Any, frames: dict[str, Any], first: int, last: int) -> Any:
         """Call a method on slices `first` to `last`, with what it is supplied with."""
         meta, slice_dim = step.meta, self.plan.slice_dim
-        supplied = {**frames, "slice_dim": slice_dim}
+        supplied = {**self.facts, **frames, "slice_dim": slice_dim, "first_slice": first}
         if self.source.angles is not None:
             # Where an earlier method left fewer projections, these are the first ones.
             span = slice(first, last) if slice_dim == 0 else slice(data.shape[0])
