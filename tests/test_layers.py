@@ -30,7 +30,7 @@ LAYERS = [
     {"runner"},
     {"api"},
     {"__init__"},
-    {"testing", "demo"},
+    {"testing", "demo", "httomo"},
     {"cli"},
 ]
 """From the bottom up. "__init__" is the package itself: what it offers to users."""

@@ -36,12 +36,16 @@ class Registry:
         self._methods: dict[str, MethodMeta] = {}
         self._sites: dict[str, _Site] = {}
         self._left_out: list[str] = []
+        self._by_module_only: set[str] = set()
+        self._refused: dict[str, str] = {}
         # Two locks: whoever imports a package holds the first, and the package's modules
         # register under the second, perhaps in a thread that imports them at that moment.
         self._loading = threading.RLock()
         self._changing = threading.Lock()
 
-    def register(self, function: Callable[..., Any], **declaration: Any) -> MethodMeta:
+    def register(
+        self, function: Callable[..., Any], *, by_module_only: bool = False, **declaration: Any
+    ) -> MethodMeta:
         """Register a function that one may not own; see `method` for the keywords.
 
         Parameters
@@ -49,6 +53,8 @@ class Registry:
         function : callable
             The method: its first parameter, of whatever name, takes the array. It is not
             changed.
+        by_module_only : bool
+            Whether a plain name never means it where another method has that name too.
         **declaration
             ``pattern`` and what else `method` takes; ``name`` and ``module`` say how
             pipelines name it, by default as it was defined.
@@ -62,7 +68,16 @@ class Registry:
         RegistrationError
             If the declaration cannot work, or the name is taken.
         """
-        return self.add(describe(function, **declaration))
+        meta = self.add(describe(function, **declaration))
+        if by_module_only:
+            with self._changing:
+                self._by_module_only.add(meta.full_name)
+        return meta
+
+    def refuse(self, full_name: str, reason: str) -> None:
+        """Say why a method of another framework cannot be used; told to whoever asks for it."""
+        with self._changing:
+            self._refused[full_name] = reason
 
     def add(self, meta: MethodMeta) -> MethodMeta:
         """Add a record that `describe` made; `register` and the decorator `method` end here.
@@ -100,7 +115,12 @@ class Registry:
         wanted = f"{module}.{name}" if module else name
         if wanted in known:
             return known[wanted]
+        if wanted in self._refused:
+            raise UnknownMethodError(f"{wanted} is not supported: {self._refused[wanted]}")
         same_name = [meta for meta in known.values() if meta.name == name]
+        if not module:
+            own = [meta for meta in same_name if meta.full_name not in self._by_module_only]
+            same_name = own or same_name
         if not module and len(same_name) == 1:
             return same_name[0]
         if not module and same_name:

@@ -1,0 +1,151 @@
+"""What a method of theirs is called with, beyond what a pipeline says: as httomo fills it in."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import DeviceError
+from .database import Entry
+
+HIDDEN = ("calc_peak_gpu_mem",)
+"""Parameters that turn a method into its own memory estimator."""
+_AUTO = Literal["auto"]
+
+
+def show(
+    stub: Callable[..., Any],
+    *,
+    hidden: tuple[str, ...] = (),
+    added: Mapping[str, Any] | None = None,
+    data_name: str | None = None,
+) -> None:
+    """Change the signature that a stand-in shows to pipelines.
+
+    Parameters
+    ----------
+    stub : function
+        Made by `stand_in`; its signature is changed.
+    hidden : tuple of str
+        Parameters that a pipeline does not give.
+    added : mapping
+        Parameters that the runner fills in, with their defaults.
+    data_name : str, optional
+        A first parameter to put before all others.
+    """
+    signature = inspect.signature(stub)
+    parameters = list(signature.parameters.values())
+    if data_name is not None:
+        parameters.insert(0, inspect.Parameter(data_name, inspect.Parameter.POSITIONAL_OR_KEYWORD))
+    kept = [parameters[0]]
+    for parameter in parameters[1:]:
+        if parameter.name in (*HIDDEN, *hidden):
+            continue
+        if parameter.name == "axis":
+            _accept_auto(stub, "axis")
+            parameter = parameter.replace(default="auto")
+        # By name, so that one without a default may follow one with a default.
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+            parameter = parameter.replace(kind=parameter.KEYWORD_ONLY)
+        kept.append(parameter)
+    rest = [kept.pop()] if kept[-1].kind is inspect.Parameter.VAR_KEYWORD else []
+    for name, default in (added or {}).items():
+        kept.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
+    stub.__signature__ = signature.replace(parameters=kept + rest)  # type: ignore[attr-defined]
+
+
+def _accept_auto(stub: Callable[..., Any], name: str) -> None:
+    """Let an annotation, which is text, accept "auto" too."""
+    annotation = stub.__annotations__.get(name)
+    if annotation is not None:
+        stub.__globals__["_maxslices_auto"] = _AUTO
+        stub.__annotations__[name] = f"_maxslices_auto | ({annotation})"
+
+
+class Call:
+    """Calls a method of theirs, imported when it is first called.
+
+    Parameters
+    ----------
+    entry : Entry
+        The method.
+    stub : function
+        Its stand-in, as it was read.
+    """
+
+    def __init__(self, entry: Entry, stub: Callable[..., Any]) -> None:
+        self.entry = entry
+        self.names = tuple(inspect.signature(stub).parameters)
+
+    def supplied(self) -> dict[str, Any]:
+        """Return what the runner fills in for it, with defaults: names and values."""
+        added: dict[str, Any] = {}
+        if "axis" in self.names:
+            added["slice_dim"] = 0
+        if {"shift_xy", "shift_seam_index"} & set(self.names):
+            added["detector_start"] = (0, 0)
+        return added
+
+    def arguments(self, data: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters with which the method itself is called on `data`.
+
+        ``axis: auto`` becomes the axis along which the data are cut; a missing ``gpu_id``
+        the device that holds them; a missing ``shift_xy`` or ``shift_seam_index`` where
+        the loader's preview starts.
+        """
+        given = dict(parameters)
+        slice_dim = given.pop("slice_dim", 0)
+        first_row, first_column = given.pop("detector_start", (0, 0))
+        if "axis" in self.names and given.setdefault("axis", "auto") == "auto":
+            given["axis"] = slice_dim
+        if "shift_xy" in self.names:
+            given.setdefault("shift_xy", [first_column, first_row])
+        if "shift_seam_index" in self.names:
+            given.setdefault("shift_seam_index", first_column)
+        if "gpu_id" in self.names and "gpu_id" not in given and not isinstance(data, np.ndarray):
+            given["gpu_id"] = int(data.device.id)
+        return given
+
+    def __call__(self, data: Any, given: Mapping[str, Any]) -> Any:
+        """Call the method on an array of the kind that it takes; the result is where `data` is.
+
+        Raises
+        ------
+        DeviceError
+            If it needs a GPU and the data are in host memory.
+        """
+        on_host = isinstance(data, np.ndarray)
+        if self.entry.implementation == "gpu_cupy":
+            if on_host:
+                raise DeviceError(
+                    f"{self.entry.full_name} runs on a GPU alone: give --device cuda, or use a "
+                    "method that runs on the CPU too"
+                )
+            return self.function(data, **given)
+        result = self.function(to_host(data), **given)
+        return result if on_host or not isinstance(result, np.ndarray) else to_device(result)
+
+    @functools.cached_property
+    def function(self) -> Callable[..., Any]:
+        """The method itself."""
+        function: Callable[..., Any] = getattr(
+            importlib.import_module(self.entry.module), self.entry.name
+        )
+        return function
+
+
+def to_host(data: Any) -> np.ndarray:
+    """Return an array as NumPy's; one that is NumPy's already as it is."""
+    return data if isinstance(data, np.ndarray) else np.asarray(data.get())
+
+
+def to_device(data: np.ndarray) -> Any:
+    """Return a NumPy array as CuPy's, on the current device."""
+    import cupy
+
+    return cupy.asarray(data)

@@ -1,0 +1,113 @@
+"""The database of methods that httomo-backends brings: YAML files and supporting functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from ..errors import RegistrationError
+from .sources import namespace_of, source_file
+
+Implementation = Literal["cpu", "gpu", "gpu_cupy"]
+_DATABASE = "httomo_backends.methods_database"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the database says of a method."""
+
+    module: str
+    """Dotted module, as in a pipeline's ``module_path``."""
+    name: str
+    """Name of the function."""
+    pattern: str
+    """"projection", "sinogram" or "all"."""
+    implementation: Implementation
+    """Arrays that it takes: NumPy ("cpu", and "gpu" that copies by itself) or CuPy."""
+    output_dims_change: bool
+    """Whether the other two dims of its result differ from its input's."""
+    padding: bool
+    """Whether it needs slices around its block."""
+
+    @property
+    def full_name(self) -> str:
+        """``module.name``."""
+        return f"{self.module}.{self.name}"
+
+    def output_dims(self) -> Callable[..., Any] | None:
+        """Return what gives the result's other two dims, or None where they do not change."""
+        if not self.output_dims_change:
+            return None
+        function = self._supporting("_calc_output_dim_")
+
+        def output_dims(other_dims: tuple[int, int], **parameters: Any) -> tuple[int, int]:
+            first, second = function(tuple(other_dims), **parameters)
+            return int(first), int(second)
+
+        return output_dims
+
+    def halo(self) -> Callable[..., Any] | int:
+        """Return what gives the slices (before, after) that it needs around its block, or 0."""
+        if not self.padding:
+            return 0
+        function = self._supporting("_calc_padding_")
+
+        def halo(**parameters: Any) -> tuple[int, int]:
+            before, after = function(**parameters)
+            return int(before), int(after)
+
+        return halo
+
+    def _supporting(self, prefix: str) -> Callable[..., Any]:
+        """Return a supporting function of httomo-backends; its module is read on first use."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            package, _, rest = self.module.partition(".")
+            module = f"{_DATABASE}.packages.backends.{package}.supporting_funcs.{rest}"
+            try:
+                function = namespace_of(module)[f"{prefix}{self.name}"]
+            except KeyError:
+                raise RegistrationError(
+                    f"httomo-backends has no {prefix}{self.name} in {module}"
+                ) from None
+            return function(*args, **kwargs)
+
+        return call
+
+
+def read_entries(package: str) -> Iterator[Entry]:
+    """Yield what the database has of a package, such as "httomolibgpu"."""
+    query = source_file(f"{_DATABASE}.query")
+    if query is None:
+        return
+    file = query.parent / "packages" / "backends" / package / f"{package}.yaml"
+    if not file.is_file():
+        return
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    with file.open(encoding="utf-8") as opened:
+        yield from _walk(yaml.load(opened, Loader=loader) or {}, (package,), file)
+
+
+def _walk(node: Mapping[str, Any], path: tuple[str, ...], file: Path) -> Iterator[Entry]:
+    for key, value in node.items():
+        if not isinstance(value, Mapping):
+            continue
+        if "pattern" not in value:
+            yield from _walk(value, (*path, key), file)
+            continue
+        try:
+            yield Entry(
+                module=".".join(path),
+                name=key,
+                pattern=value["pattern"],
+                implementation=value["implementation"],
+                output_dims_change=bool(value["output_dims_change"]),
+                padding=bool(value["padding"]),
+            )
+        except KeyError as error:
+            name = ".".join((*path, key))
+            raise RegistrationError(f"{file}: {name} does not say its {error.args[0]}") from None

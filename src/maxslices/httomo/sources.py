@@ -1,0 +1,151 @@
+"""Reading Python source without importing it: signatures, and functions of plain arithmetic.
+
+httomolibgpu needs CuPy, and importing it takes seconds. A plan needs neither.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import copy
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+_HARMLESS = sys.stdlib_module_names | {"numpy"}
+"""Packages that are imported where source is read; all others only when they are used."""
+
+
+def source_file(module: str) -> Path | None:
+    """Return the file of a module, found without importing the packages that it is in.
+
+    Parameters
+    ----------
+    module : str
+        Dotted name.
+
+    Returns
+    -------
+    pathlib.Path or None
+        None if it is not installed, or is no Python source.
+    """
+    package, *rest = module.split(".")
+    spec = importlib.util.find_spec(package)
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = Path(folder, *rest)
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if rest and file.is_file():
+                return file
+    return None
+
+
+def stand_in(module: str, name: str) -> Callable[..., Any] | None:
+    """Return an empty function with the signature of one in a module's source.
+
+    Its annotations are text, as with ``from __future__ import annotations``, and `inspect`
+    finds the source of the function that it stands for.
+
+    Returns
+    -------
+    function or None
+        None if the module is not installed or has no such function.
+
+    Raises
+    ------
+    Exception
+        Whatever its default values raise that cannot be told without its imports.
+    """
+    file = source_file(module)
+    if file is None:
+        return None
+    tree = _parsed(file)
+    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    if not found:
+        return None
+    node = found[-1]
+    empty = copy.copy(node)
+    empty.body, empty.decorator_list = [ast.copy_location(ast.Pass(), node.body[0])], []
+    namespace: dict[str, Any] = {"__name__": module}
+    for statement in tree.body:
+        if isinstance(statement, ast.Import | ast.ImportFrom) and _is_harmless(statement):
+            _execute([statement], file, namespace)
+    _execute([empty], file, namespace)
+    function: Callable[..., Any] = namespace[name]
+    return function
+
+
+def namespace_of(module: str) -> dict[str, Any]:
+    """Run a module's source, in which what it imports is imported only when it is used.
+
+    Returns
+    -------
+    dict
+        Its names; empty if the module is not installed.
+    """
+    file = source_file(module)
+    return {} if file is None else _namespace(module, file)
+
+
+@cache
+def _namespace(module: str, file: Path) -> dict[str, Any]:
+    namespace: dict[str, Any] = {"__name__": module, "__file__": str(file)}
+    for statement in _parsed(file).body:
+        if not isinstance(statement, ast.Import | ast.ImportFrom) or _is_harmless(statement):
+            _execute([statement], file, namespace)
+        elif isinstance(statement, ast.Import):
+            for alias in statement.names:
+                bound = alias.asname or alias.name.partition(".")[0]
+                namespace[bound] = _Later(alias.name if alias.asname else bound)
+        else:
+            for alias in statement.names:
+                namespace[alias.asname or alias.name] = _Later(statement.module or "", alias.name)
+    return namespace
+
+
+class _Later:
+    """What an import would have bound; imports it when it is called or looked into."""
+
+    def __init__(self, module: str, name: str | None = None) -> None:
+        self._target = module, name
+
+    def _resolved(self) -> Any:
+        module, name = self._target
+        imported = importlib.import_module(module)
+        return imported if name is None else getattr(imported, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._resolved()(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._resolved(), name)
+
+
+@cache
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"), str(file))
+
+
+def _is_harmless(statement: ast.Import | ast.ImportFrom) -> bool:
+    if isinstance(statement, ast.ImportFrom):
+        names = [statement.module or ""] if not statement.level else [""]
+    else:
+        names = [alias.name for alias in statement.names]
+    return all(name.partition(".")[0] in _HARMLESS for name in names)
+
+
+def _execute(statements: list[ast.stmt], file: Path, namespace: dict[str, Any]) -> None:
+    code: CodeType = compile(
+        ast.Module(body=statements, type_ignores=[]),
+        str(file),
+        "exec",
+        flags=__future__.annotations.compiler_flag,
+        dont_inherit=True,
+    )
+    exec(code, namespace)
