@@ -17,7 +17,7 @@ from .backends import Backend, select_backend
 from .backends.cpu import CpuBackend
 from .backends.cuda import RESERVED_BYTES
 from .backends.select import check_device_name
-from .errors import UsageError
+from .errors import DeviceError, UsageError
 from .io import SinkFormat, Source, open_source
 from .planner import (
     Limits,
@@ -283,7 +283,13 @@ def _limits(
     check_device_name(device)
     is_cuda = device.startswith("cuda") or (device == "auto" and not is_here)
     if memory is None or not is_cuda:
-        return _backend_limits(select_backend(device), memory, host_memory)
+        try:
+            backend = select_backend(device)
+        except DeviceError as error:
+            raise DeviceError(
+                f"{error}; to plan for a card that is not here, give its --memory"
+            ) from None
+        return _backend_limits(backend, memory, host_memory)
     host = CpuBackend().free_bytes() if host_memory is None else parse_bytes(host_memory)
     name = "cuda" if device == "auto" else device
     return Limits(name, parse_bytes(memory), host, RESERVED_BYTES)

@@ -17,6 +17,9 @@ with CUDA 13 they were about 600 MiB."""
 FREE_SHARE = 0.95
 """Part of the free device memory that is used unasked."""
 
+_SHORTAGE = ("cudaErrorMemoryAllocation", "OUT_OF_MEMORY", "out of memory", "ALLOC_FAILED")
+"""What the runtime, the driver and the libraries (cuFFT, cuBLAS, cuSOLVER) say."""
+
 
 class CudaBackend:
     """CuPy on one GPU; see `Backend`.
@@ -89,11 +92,8 @@ class CudaBackend:
         """Tell whether CuPy or one of CUDA's libraries says that memory did not suffice."""
         if isinstance(error, self._cupy.cuda.memory.OutOfMemoryError | MemoryError):
             return True
-        text = str(error)
-        return type(error).__module__.startswith("cupy") and any(
-            word in text
-            for word in ("cudaErrorMemoryAllocation", "CUFFT_ALLOC_FAILED", "out of memory")
-        )
+        is_of_cupy = type(error).__module__.split(".")[0] in ("cupy", "cupyx", "cupy_backends")
+        return is_of_cupy and any(word in str(error) for word in _SHORTAGE)
 
 
 def count_devices() -> int:

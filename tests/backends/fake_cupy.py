@@ -1,0 +1,77 @@
+"""As much of CuPy as the backend touches, in host memory."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+
+
+class CUDARuntimeError(RuntimeError):
+    pass
+
+
+class OutOfMemoryError(MemoryError):
+    pass
+
+
+CUDARuntimeError.__module__ = "cupy_backends.cuda.api.runtime"
+OutOfMemoryError.__module__ = "cupy.cuda.memory"
+
+
+class Pool:
+    def __init__(self):
+        self.limit, self.in_use, self.held, self.n_freed = 0, 300, 1000, 0
+
+    def get_limit(self):
+        return self.limit
+
+    def set_limit(self, size):
+        self.limit = size
+
+    def total_bytes(self):
+        return self.held
+
+    def free_bytes(self):
+        return self.held - self.in_use
+
+    def free_all_blocks(self):
+        self.held, self.n_freed = self.in_use, self.n_freed + 1
+
+
+def install(monkeypatch, n_devices=1):
+    """Put the stand-in in the place of CuPy and return it."""
+    cupy = ModuleType("cupy")
+    cupy.pool, cupy.entered, cupy.plans_cleared = Pool(), [], []
+
+    class Device:
+        def __init__(self, number=0):
+            self.id = number
+
+        def __enter__(self):
+            cupy.entered.append(self.id)
+            return self
+
+        def __exit__(self, *exc_info):
+            cupy.entered.append(None)
+
+    def count():
+        if n_devices == 0:
+            raise CUDARuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
+        return n_devices
+
+    runtime = SimpleNamespace(
+        CUDARuntimeError=CUDARuntimeError,
+        getDeviceCount=count,
+        memGetInfo=lambda: (100_000, 200_000),
+    )
+    memory = SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
+    cupy.cuda = SimpleNamespace(runtime=runtime, Device=Device, memory=memory)
+    cache = SimpleNamespace(clear=lambda: cupy.plans_cleared.append(1))
+    cupy.fft = SimpleNamespace(config=SimpleNamespace(get_plan_cache=lambda: cache))
+    cupy.get_default_memory_pool = lambda: cupy.pool
+    cupy.asarray, cupy.asnumpy = np.array, np.array
+    cupy.ascontiguousarray = np.ascontiguousarray
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    return cupy

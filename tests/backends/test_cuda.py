@@ -1,0 +1,90 @@
+"""The logic of the GPU's backend, without a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from maxslices.backends.cpu import CpuBackend
+from maxslices.backends.cuda import FREE_SHARE, RESERVED_BYTES, CudaBackend
+from tests.backends.fake_cupy import CUDARuntimeError, OutOfMemoryError, install
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    return install(monkeypatch, n_devices=2)
+
+
+def test_free_is_what_the_device_and_its_pool_have(cupy):
+    assert CudaBackend(1).free_bytes() == int(100_700 * FREE_SHARE) + RESERVED_BYTES
+    assert cupy.entered == [1, None]
+
+
+def test_the_pool_is_limited_to_what_is_in_use_and_the_budget(cupy):
+    cupy.pool.limit = 77
+    with CudaBackend(1).limited(5000):
+        assert cupy.pool.limit == 300 + 5000
+        assert cupy.entered == [1]
+    assert cupy.pool.limit == 77
+    assert cupy.entered == [1, None]
+
+
+def test_the_limit_is_taken_back_after_an_error(cupy):
+    backend = CudaBackend(0)
+    with pytest.raises(KeyboardInterrupt), backend.limited(5000):
+        raise KeyboardInterrupt
+    assert cupy.pool.limit == 0
+    assert cupy.plans_cleared
+
+
+def test_release_gives_back_plans_before_blocks(cupy):
+    CudaBackend(0).release()
+    assert cupy.plans_cleared == [1]
+    assert cupy.pool.n_freed == 1
+
+
+def error_of(module, text):
+    kind = type("SomeError", (RuntimeError,), {"__module__": module})
+    return kind(text)
+
+
+OUT_OF_MEMORY = {
+    "pool": OutOfMemoryError("Out of memory allocating 512 bytes"),
+    "host": MemoryError(),
+    "runtime": CUDARuntimeError("cudaErrorMemoryAllocation: out of memory"),
+    "driver": error_of("cupy_backends.cuda.api.driver", "CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
+    "cufft": error_of("cupy.cuda.cufft", "CUFFT_ALLOC_FAILED"),
+    "cublas": error_of("cupy_backends.cuda.libs.cublas", "CUBLAS_STATUS_ALLOC_FAILED"),
+    "cusolver": error_of("cupy_backends.cuda.libs.cusolver", "CUSOLVER_STATUS_ALLOC_FAILED"),
+}
+
+
+@pytest.mark.parametrize("case", OUT_OF_MEMORY)
+def test_memory_that_ran_out_is_recognised(cupy, case):
+    assert CudaBackend(0).is_out_of_memory(OUT_OF_MEMORY[case])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("the queue is out of memory of it"),
+        CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered"),
+        error_of("cupyish.module", "out of memory"),
+    ],
+)
+def test_other_errors_are_not_taken_for_it(cupy, error):
+    assert not CudaBackend(0).is_out_of_memory(error)
+
+
+def test_blocks_go_there_and_come_back_contiguous(cupy):
+    backend = CudaBackend(0)
+    block = np.arange(24, dtype=np.uint16).reshape(2, 3, 4)
+    back = backend.to_host(backend.to_device(block)[:, 1:])
+    assert back.flags.c_contiguous
+    np.testing.assert_array_equal(back, block[:, 1:])
+
+
+def test_the_cpu_knows_its_own_error():
+    assert CpuBackend().is_out_of_memory(MemoryError())
+    assert not CpuBackend().is_out_of_memory(ValueError("out of memory"))
+    assert CpuBackend().free_bytes() > 0
