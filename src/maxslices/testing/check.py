@@ -18,6 +18,7 @@ from ..ledger import Device
 from ..memory import MemoryModel
 from ..meters import Alive, Place
 from ..method import MethodMeta
+from ..parameters import SUPPLIED
 from ..registry import registry
 from .report import check_message
 from .trial import HOST_NOISE_BYTES, Run, Trial
@@ -91,12 +92,12 @@ class CheckResult:
     @property
     def verdict(self) -> Verdict:
         """What is wrong, or "ok"."""
+        if self.kept_bytes:
+            return "KEEPS MEMORY"
         if self.ratio > self.upper:
             return "UNDERESTIMATE"
         if self.unseen:
             return "NOT SEEN"
-        if self.kept_bytes:
-            return "KEEPS MEMORY"
         too_many_bytes = self.estimated_bytes - self.peak_bytes
         if self.ratio < self.lower and too_many_bytes > self.resolution_bytes:
             return "OVERESTIMATE"
@@ -279,10 +280,11 @@ def compare(
         Lower and upper, as in `check_max_slices`.
     """
     other_dims = ArraySpec(shape, dtype).other_dims(slice_dim)
+    told = {name: value for name, value in parameters.items() if name not in SUPPLIED}
     estimated, _ = meta.calc_max_slices(
-        slice_dim, other_dims, dtype, peak_bytes, device=device, **parameters
+        slice_dim, other_dims, dtype, peak_bytes, device=device, **told
     )
-    model, _ = choose_model(meta, slice_dim, other_dims, dtype, device, parameters)
+    model, _ = choose_model(meta, slice_dim, other_dims, dtype, device, told)
     return CheckResult(
         method=meta.full_name,
         shape=shape,

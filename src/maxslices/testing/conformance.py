@@ -26,7 +26,7 @@ from ..method import MethodMeta
 from ..registry import Registry, registry
 from .blocks import differences_between_blocks
 from .case import Case
-from .check import EstimateError, check_trial
+from .check import check_trial
 from .plugin import MaxSlices
 from .trial import Trial
 
@@ -137,13 +137,11 @@ class MethodConformance:
         self, situation: Situation, max_slices: MaxSlices, on_real_sizes: None
     ) -> None:
         """The estimator gives about as many slices for the peak as were run."""
-        __tracebackhide__ = True
         settings = max_slices.settings
         trial = self.trial(situation, max_slices)
         result = check_trial(trial, settings.lower, settings.upper, trace=None)
         max_slices.note(result)
-        if not result.ok:
-            raise EstimateError(result)
+        _require(result.ok, str(result))
 
     def test_output_is_as_declared(
         self, situation: Situation, max_slices: MaxSlices, on_real_sizes: None
@@ -247,7 +245,6 @@ class MethodConformance:
 
     def test_estimate_at_random_shapes(self, tried_method: str, max_slices: MaxSlices) -> None:
         """Random shapes, with dtypes and parameters of the cases; needs Hypothesis."""
-        __tracebackhide__ = True
         pytest.importorskip("hypothesis")
         from .properties import try_random_situations
 

@@ -172,8 +172,9 @@ def max_slices(request: pytest.FixtureRequest) -> MaxSlices:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
     """Do what the markers of a test ask before its body runs."""
-    __tracebackhide__ = True
     for marker in pyfuncitem.iter_markers("max_slices"):
+        from .check import EstimateError
+
         check = MaxSlices(pyfuncitem)
         try:
             inspect.signature(check).bind(*marker.args, **marker.kwargs)
@@ -182,7 +183,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
                 f"@pytest.mark.max_slices(method, shape, dtype, **parameters): {error}",
                 pytrace=False,
             )
-        check(*marker.args, **marker.kwargs)
+        try:
+            check(*marker.args, **marker.kwargs)
+        except EstimateError as error:
+            pytest.fail(str(error), pytrace=False)
 
 
 class RecordFile(pytest.File):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,6 @@ def try_random_situations(
     dtype, parameters and axis are those of a situation; a shape for which the method
     itself raises `ValueError` is no legal input, and passed over.
     """
-    __tracebackhide__ = True
     options = max_slices.settings
     quick = options.examples <= _QUICK
 
@@ -52,7 +52,6 @@ def try_random_situations(
         dims=st.tuples(st.integers(1, LONGEST_DIM), st.integers(1, LONGEST_DIM)),
     )
     def check(situation: Situation, n_slices: int, dims: tuple[int, int]) -> None:
-        __tracebackhide__ = True
         shape = list(dims)
         shape.insert(situation.slice_dim, n_slices)
         case = replace(situation.case, shape=(shape[0], shape[1], shape[2]))
@@ -66,4 +65,7 @@ def try_random_situations(
         if not result.ok:
             raise EstimateError(result)
 
-    check()
+    try:
+        check()
+    except EstimateError as error:
+        pytest.fail(str(error), pytrace=False)

@@ -9,7 +9,7 @@ from ..units import format_bytes
 from .check import CheckResult
 from .report import headline
 
-_ORDER = ("UNDERESTIMATE", "NOT SEEN", "KEEPS MEMORY", "OVERESTIMATE", "ok")
+_ORDER = ("UNDERESTIMATE", "KEEPS MEMORY", "NOT SEEN", "OVERESTIMATE", "ok")
 
 
 def as_json(result: CheckResult) -> dict[str, Any]:

@@ -1,0 +1,68 @@
+"""How long an estimator takes to answer; run with ``pytest --benchmark-only``."""
+
+from __future__ import annotations
+
+import timeit
+
+import numpy as np
+import pytest
+
+from maxslices import Registry, from_ledger, method, registry
+
+from ..methods.pack import collect
+
+LIMIT_S = 50e-6
+REAL_SHAPE = (1801, 2160, 2560)
+AVAILABLE_BYTES = 80 * 10**9
+
+
+@from_ledger
+def _needs(m, shape, dtype, k=3):
+    data = m.alloc(shape, dtype)
+    work = m.alloc(shape, "float32")
+    m.alloc(shape, "float32")
+    m.free(data, work)
+
+
+def by_hand(slice_dim, other_dims, dtype, available_memory, **kwargs):
+    return available_memory // (2 * other_dims[0] * other_dims[1] * dtype.itemsize), dtype
+
+
+def ask(meta, slice_dim=0, dtype="float32", parameters=None):
+    dims = tuple(n for axis, n in enumerate(REAL_SHAPE) if axis != slice_dim)
+    dtype, parameters = np.dtype(dtype), parameters or {}
+    return lambda: meta.calc_max_slices(slice_dim, dims, dtype, AVAILABLE_BYTES, **parameters)
+
+
+def declared(estimator):
+    @method("all", calc_max_slices=estimator, registry=Registry())
+    def function(data, k: int = 3):
+        return data
+
+    return ask(function.meta)
+
+
+def best_s(function):
+    function()
+    return min(timeit.repeat(function, number=20, repeat=15)) / 20
+
+
+@pytest.mark.parametrize("estimator", [_needs, by_hand], ids=["ledger", "by hand"])
+def test_a_declared_estimator_answers_at_once(estimator):
+    assert best_s(declared(estimator)) < LIMIT_S
+
+
+@pytest.mark.parametrize("estimator", [_needs, by_hand], ids=["ledger", "by hand"])
+def test_benchmark_declared(benchmark, estimator):
+    benchmark(declared(estimator))
+    assert benchmark.stats.stats.median < LIMIT_S
+
+
+PACK = {case.method: case for case in reversed(collect("CASES"))}
+
+
+@pytest.mark.parametrize("name", sorted(PACK))
+def test_benchmark_pack(benchmark, name):
+    case, meta = PACK[name], registry.get(name)
+    slice_dim = meta.slice_dims()[0] if case.slice_dim is None else case.slice_dim
+    benchmark(ask(meta, slice_dim, case.dtype, case.parameters))

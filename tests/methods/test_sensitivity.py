@@ -1,0 +1,63 @@
+"""A wrong estimator of any method of the pack would be noticed: it is made wrong, and is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from maxslices.ledger import Ledger, LedgerEstimator
+from maxslices.method import MethodMeta
+from maxslices.registry import registry
+from maxslices.testing import Case
+from maxslices.testing.check import check_trial
+from maxslices.testing.trial import Trial
+
+from .pack import collect
+
+CASES = collect("CASES")
+FIRST = {case.method: case for case in reversed(CASES)}
+
+
+def scaled(meta: MethodMeta, factor: float) -> MethodMeta:
+    """Return a method whose estimator counts every allocation times `factor`."""
+    estimator = meta.estimator
+    if not isinstance(estimator, LedgerEstimator):
+        pytest.fail(f"{meta.full_name} has no ledger")
+
+    class Scaled(Ledger):
+        __slots__ = ()
+
+        def alloc_bytes(self, n_bytes: int) -> Any:
+            return super().alloc_bytes(int(n_bytes * factor))
+
+    def account(m: Ledger, *args: Any, **kwargs: Any) -> None:
+        wrong = Scaled(m.device)
+        estimator.function(wrong, *args, **kwargs)
+        m.free(m.alloc_bytes(wrong.peak_bytes))
+
+    account.__signature__ = estimator_signature(estimator)  # type: ignore[attr-defined]
+    account.__module__ = meta.module
+    return replace(meta, estimator=LedgerEstimator(account))
+
+
+def estimator_signature(estimator: LedgerEstimator) -> Any:
+    import inspect
+
+    return inspect.signature(estimator.function)
+
+
+def trial(meta: MethodMeta, case: Case) -> Trial:
+    slice_dim = meta.slice_dims()[0] if case.slice_dim is None else case.slice_dim
+    dtype = np.dtype(case.dtype)
+    return Trial(meta, case.shape, dtype, slice_dim, "cpu", case.parameters, case.make_data)
+
+
+@pytest.mark.parametrize("factor, verdict", [(1.3, "OVERESTIMATE"), (0.7, "UNDERESTIMATE")])
+@pytest.mark.parametrize("name", sorted(FIRST))
+def test_thirty_percent_are_noticed(name: str, factor: float, verdict: str) -> None:
+    meta = registry.get(name)
+    result = check_trial(trial(scaled(meta, factor), FIRST[name]), trace=False)
+    assert result.verdict == verdict, str(result)

@@ -1,0 +1,32 @@
+"""A package of methods that is really installed, without a network."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FAKE_PLUGIN = Path(__file__).parent / "fake_plugin"
+collect_ignore = ["fake_plugin"]
+
+
+@pytest.fixture(scope="session")
+def faulty_site(tmp_path_factory):
+    """Return a folder in which pip installed the package `faulty-methods`."""
+    source, site = tmp_path_factory.mktemp("source") / "plugin", tmp_path_factory.mktemp("site")
+    shutil.copytree(FAKE_PLUGIN, source)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    command += ["--no-build-isolation", "--disable-pip-version-check", "--target", site, source]
+    subprocess.run(command, check=True)
+    return site
+
+
+@pytest.fixture
+def with_faulty_methods(faulty_site, monkeypatch):
+    """Let processes that are started see the package."""
+    before = os.environ.get("PYTHONPATH")
+    path = str(faulty_site) if not before else f"{faulty_site}{os.pathsep}{before}"
+    monkeypatch.setenv("PYTHONPATH", path)
+    return faulty_site

@@ -1,0 +1,197 @@
+"""Options of the pytest plugin: flag, ini key and default; recorded peaks; xdist."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+METHODS = """
+import numpy as np
+from maxslices import from_ledger, method
+
+@from_ledger
+def _needs(m, shape, dtype, copies):
+    m.alloc(shape, dtype)
+    for _ in range(copies):
+        m.alloc(shape, "float32")
+    m.alloc_bytes(shape[0] * shape[1] * shape[2] * 2)  # not true: a little too much
+
+@method("all", calc_max_slices=_needs, output_dtype="float32")
+def spread(data, copies: int = 1):
+    parts = [data.astype(np.float32) for _ in range(copies)]
+    return parts[-1]
+"""
+TESTS = """
+import my_methods
+from maxslices.testing import Case, MethodConformance
+
+class TestMine(MethodConformance):
+    package = "my_methods"
+    cases = [Case("spread", (50, 40, 60), "uint16"), Case("spread", (50, 40, 60), "uint16",
+             {"copies": 2})]
+"""
+ESTIMATES = ("-k", "within_bounds")
+
+
+@pytest.fixture
+def project(pytester, monkeypatch):
+    pytester.makepyfile(my_methods=METHODS, test_mine=TESTS)
+    monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=":")
+    return pytester
+
+
+def run(project, *arguments):
+    return project.runpytest_subprocess("-p", "no:cacheprovider", *arguments)
+
+
+def test_the_default_is_used_when_nothing_is_given(project):
+    result = run(project, *ESTIMATES)
+    result.assert_outcomes(passed=2, failed=2)  # 6 bytes a voxel are 0.75 of the 8 estimated
+    result.stdout.fnmatch_lines(["*OVERESTIMATE (wastes memory)*my_methods.spread*0.80 to 1.00)*"])
+
+
+def test_the_ini_key_goes_before_the_default(project):
+    project.makeini("[pytest]\nmaxslices_lower = 0.7\n")
+    run(project, *ESTIMATES).assert_outcomes(passed=4)
+
+
+def test_the_flag_goes_before_the_ini_key(project):
+    project.makeini("[pytest]\nmaxslices_lower = 0.7\n")
+    result = run(project, *ESTIMATES, "--maxslices-lower=0.9")
+    result.assert_outcomes(failed=4)
+
+
+def test_upper_by_ini_and_flag(project):
+    project.makeini("[pytest]\nmaxslices_lower = 0.1\nmaxslices_upper = 0.5\n")
+    run(project, *ESTIMATES).assert_outcomes(failed=4)
+    run(project, *ESTIMATES, "--maxslices-upper=1.0").assert_outcomes(passed=4)
+
+
+@pytest.mark.parametrize("how", ["flag", "ini"])
+def test_device_and_json_at_each_level(project, how):
+    ini = "[pytest]\nmaxslices_lower = 0.7\n"
+    flags = []
+    if how == "ini":
+        ini += "maxslices_device = cpu\nmaxslices_json = out.json\nmaxslices_examples = 7\n"
+    else:
+        flags = ["--maxslices-device=cpu", "--maxslices-json=out.json", "--maxslices-examples=7"]
+    project.makeini(ini)
+    project.makepyfile(
+        test_examples="def test_examples(max_slices):\n    assert max_slices.settings.examples == 7"
+    )
+    run(project, "-k", "within_bounds or test_examples", *flags).assert_outcomes(passed=5)
+    results = json.loads((project.path / "out.json").read_text())["results"]
+    assert {result["device"] for result in results} == {"cpu"}
+    assert len(results) == 4
+
+
+def test_a_device_that_is_not_there_is_said_by_the_flag_and_the_ini_key(project):
+    result = run(project, *ESTIMATES, "--maxslices-device=cuda:99")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*DeviceError: no device cuda:99*"])
+    project.makeini("[pytest]\nmaxslices_device = cuda:98\n")
+    run(project, *ESTIMATES).stdout.fnmatch_lines(["*DeviceError: no device cuda:98*"])
+
+
+@pytest.mark.parametrize(
+    "flag, message",
+    [
+        ("--maxslices-lower=much", "*--maxslices-lower: 'much' is not a number*"),
+        ("--maxslices-lower=-1", "*--maxslices-lower must be positive, not -1*"),
+        ("--maxslices-lower=1.5", "*lower, 1.5, is above upper, 1.0*"),
+        ("--maxslices-replay=none.json", "*no file of recorded peaks: *none.json*"),
+        ("--maxslices-record=none/r.json", "*there is no folder *none to write r.json to*"),
+    ],
+)
+def test_a_wrong_option_is_one_line(project, flag, message):
+    result = run(project, flag)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+
+
+def test_the_help_names_every_flag_with_its_ini_key(project):
+    text = run(project, "--help").stdout.str()
+    for name in ("lower", "upper", "device", "examples", "json", "record", "replay"):
+        assert f"--maxslices-{name}=" in text
+        assert f"maxslices_{name} (string)" in text
+    assert "(ini: maxslices_lower; default: 0.80)" in " ".join(text.split())
+
+
+def test_the_markers_are_listed(project):
+    text = run(project, "--markers").stdout.str()
+    assert "@pytest.mark.max_slices(method, shape, dtype, lower=None" in text
+
+
+def test_recorded_peaks_are_replayed_without_running_a_method(project):
+    project.makeini("[pytest]\nmaxslices_lower = 0.7\n")
+    record = project.path / "peaks.json"
+    result = run(project, *ESTIMATES, f"--maxslices-record={record}")
+    result.stdout.fnmatch_lines(["recorded 4 peaks in *peaks.json, which holds 4"])
+    content = json.loads(record.read_text())
+    first = next(record for record in content["records"] if not record["parameters"])
+    assert set(first) == {
+        "method", "package_version", "shape", "dtype", "slice_dim", "parameters", "device",
+        "peak_bytes", "environment",
+    }  # fmt: skip
+    assert first["method"] == "my_methods.spread"
+    assert 50 * 40 * 60 * 6 <= first["peak_bytes"] < 50 * 40 * 60 * 6 + 10_000
+    assert content["environments"][0]["libraries"]["numpy"]
+
+    run(project, *ESTIMATES, f"--maxslices-record={record}")
+    assert len(json.loads(record.read_text())["records"]) == 4, "the same calls, recorded again"
+
+    project.makepyfile(my_methods=METHODS.replace("np.float32)", "1 / 0)"))
+    project.makeini("[pytest]\nmaxslices_lower = 0.7\nmaxslices_replay = peaks.json\n")
+    result = run(project, "-k", "peaks.json")
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["*maxslices: estimated slices over slices that fit*"])
+
+    project.makepyfile(my_methods=METHODS.replace("* 2)", "* 9)"))
+    result = run(project, "-k", "peaks.json", "-v")
+    result.assert_outcomes(failed=4)
+    result.stdout.fnmatch_lines(
+        [
+            "*spread-50x40x60-uint16-dim0 FAILED*",
+            "OVERESTIMATE (wastes memory): my_methods.spread: estimated 20 slices for the memory "
+            "that 50 slices took (0.400, allowed 0.70 to 1.00)",
+        ]
+    )
+
+
+def test_recorded_peaks_do_not_need_a_test_file(project):
+    run(project, *ESTIMATES, "--maxslices-lower=0.7", "--maxslices-record=peaks.json")
+    (project.path / "test_mine.py").unlink()
+    project.makeconftest("import my_methods")
+    run(project, "--maxslices-lower=0.7", "--maxslices-replay=peaks.json").assert_outcomes(passed=4)
+
+
+def test_a_file_of_something_else_is_said(project):
+    (project.path / "peaks.json").write_text("[1]")
+    result = run(project, "--maxslices-replay=peaks.json", "-k", "peaks.json")
+    assert result.ret != 0
+    result.stdout.fnmatch_lines(["*peaks.json is not a file of recorded peaks of format 1*"])
+
+
+def test_xdist_gathers_results_of_all_workers(project):
+    project.makeini("[pytest]\nmaxslices_lower = 0.7\nmaxslices_examples = 5\n")
+    flags = ["-n2", "--maxslices-json=out.json", "--maxslices-record=peaks.json"]
+    result = run(project, *ESTIMATES, *flags)
+    result.assert_outcomes(passed=4)
+    assert len(json.loads((project.path / "out.json").read_text())["results"]) == 4
+    result.stdout.fnmatch_lines(["recorded 4 peaks in *"])
+    assert result.stdout.str().count("estimated slices over slices that fit") == 1
+    replayed = run(project, "-n2", "-k", "peaks.json", "--maxslices-replay=peaks.json")
+    replayed.assert_outcomes(passed=4)
+
+
+def test_pytest_starts_without_array_libraries():
+    code = (
+        "import sys, maxslices.testing.plugin\n"
+        "heavy = ('torch', 'cupy', 'h5py', 'hypothesis', 'scipy', 'matplotlib')\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
