@@ -1,0 +1,106 @@
+"""What the runner does differently on a GPU, with a backend that only says it is one."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+import pytest
+
+from maxslices import Pipeline, Registry, from_ledger, run
+from maxslices.errors import OutOfMemoryError
+from maxslices.meters import Peak
+from tests.planner.fakes import fakes
+
+DATA = np.random.default_rng(5).random((20, 6, 40), np.float32)
+
+
+class FakeGpu:
+    name, kind, reserved_bytes = "cuda:0", "cuda", 0
+
+    def __init__(self):
+        self.events = []
+
+    def free_bytes(self):
+        return 10**9
+
+    def limited(self, budget_bytes):
+        self.events.append(f"limit {budget_bytes}")
+        return nullcontext()
+
+    def to_device(self, block):
+        self.events.append(f"to {'x'.join(map(str, block.shape))}")
+        return block.copy()
+
+    def to_host(self, block):
+        return np.ascontiguousarray(block)
+
+    def release(self):
+        self.events.append("release")
+
+    def is_out_of_memory(self, error):
+        return isinstance(error, MemoryError)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    backend = FakeGpu()
+
+    @contextmanager
+    def measure(kind, interval_s):
+        assert kind == "cuda"
+        backend.events.append("measure")
+        yield Peak(kind, cupy_in_use_bytes=123)
+
+    monkeypatch.setattr("maxslices.api.select_backend", lambda device: backend)
+    monkeypatch.setattr("maxslices.runner.section_meter.measure_peak", measure)
+    return backend
+
+
+def hungry(fails_when):
+    registry = Registry()
+
+    @from_ledger
+    def two(m, shape, dtype):
+        m.alloc(shape, dtype)
+        m.alloc(shape, dtype)
+
+    def method(data):
+        if fails_when(data):
+            raise MemoryError("the pool is fragmented")
+        return data * np.float32(2)
+
+    registry.register(method, pattern="projection", calc_max_slices=two)
+    return Pipeline.from_steps(["method"], registry)
+
+
+def test_the_whole_section_is_measured_within_a_limited_pool(gpu):
+    report = run(DATA, Pipeline.from_steps(["negate"], fakes), device="cuda", memory="1MB", block=8)
+    np.testing.assert_array_equal(report.result, -DATA)
+    assert gpu.events[0] == "limit 1000000"
+    assert gpu.events.count("measure") == 1
+    assert report.sections[0].measured_bytes == 123
+
+
+def test_caches_are_emptied_before_a_block_of_another_size(gpu):
+    run(DATA, Pipeline.from_steps(["neighbours"], fakes), device="cuda", block=5)
+    events = [e for e in gpu.events if e != "measure"][1:]
+    first, middle, last = "to 6x6x40", "to 8x6x40", "to 7x6x40"
+    assert events == [
+        "release", first, "release", middle, middle, "release", last, "release"
+    ]  # fmt: skip
+
+
+def test_a_fragmented_pool_is_emptied_and_the_block_tried_again(gpu):
+    left = [1]
+    report = run(DATA, hungry(lambda data: left and left.pop()), device="cuda", block=8)
+    np.testing.assert_array_equal(report.result, DATA * 2)
+    assert (report.sections[0].n_splits, report.sections[0].smallest_block) == (0, 8)
+
+
+def test_a_block_that_fails_twice_is_halved(gpu):
+    report = run(DATA, hungry(lambda data: len(data) > 4), device="cuda", block=8)
+    np.testing.assert_array_equal(report.result, DATA * 2)
+    assert (report.sections[0].n_splits, report.sections[0].smallest_block) == (1, 4)
+    with pytest.raises(OutOfMemoryError, match="single projection, number 0"):
+        run(DATA, hungry(lambda data: True), device="cuda", block=8)
