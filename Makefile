@@ -40,4 +40,7 @@ clean:
 .venv/test.stamp: .venv/bin/python $(INPUTS)
 	@echo "installing maxslices with what its tests need into .venv (once)"
 	$(PIP) --editable '.[dev]' --editable ./methods
+	@# Beside the environment: their own requirements (CuPy, an old NumPy) must not be met here.
+	$(PIP) --no-deps --only-binary :all: --upgrade --target .venv/httomo \
+		httomo-backends httomolib httomolibgpu
 	@touch $@

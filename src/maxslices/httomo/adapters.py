@@ -132,7 +132,8 @@ def _rotation(entry: Entry, stub: Callable[..., Any]) -> tuple[Callable[..., Any
             found = [parts[0].frames[0], parts[-1].frames[1]]
         else:
             found = [np.concatenate([part.frames[0] for part in parts])[:, np.newaxis]]
-            given["ind"] = 0
+            if "ind" in call.names:
+                given["ind"] = 0
         first, *others = [to_device(f) for f in found] if parts[0].on_device else found
         if others:
             given["proj2"] = others[0]

@@ -16,6 +16,8 @@ from ..parameters import nearest
 Auto = Literal["auto"]
 
 _AXES = ("angles", "detector_y", "detector_x")
+_SUBSET = "continuous_scan_subset"
+"""A parameter of httomo's loader, null in its templates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,13 @@ class LoaderOptions:
         SourceError
             If a name is unknown or a value cannot be meant.
         """
+        if isinstance(mapping, Mapping) and _SUBSET in mapping:
+            if mapping[_SUBSET] is not None:
+                raise SourceError(
+                    f"{_SUBSET} of the loader is not supported: leave it out and give the "
+                    "projections as preview angles: {start, stop}"
+                )
+            mapping = {name: value for name, value in mapping.items() if name != _SUBSET}
         _check_names("the loader", mapping, tuple(cls.__dataclass_fields__))
         given: dict[str, Any] = {}
         if "data_path" in mapping:

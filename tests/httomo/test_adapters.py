@@ -1,0 +1,355 @@
+"""What httomo's wrappers do, on a made package: how methods are called and what they return."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from maxslices import Registry
+from maxslices.errors import DeviceError, ParameterError, UnknownMethodError
+from maxslices.httomo.adapters import calculate_stats, global_stats
+from maxslices.httomo.database import read_entries
+from maxslices.httomo.register import register_entry
+from maxslices.parameters import check_parameters
+
+ENTRY = """
+{area}:
+  {module}:
+    {name}:
+      pattern: {pattern}
+      output_dims_change: {dims}
+      implementation: {implementation}
+      padding: {padding}
+"""
+
+
+def make(
+    made: Path,
+    module: str,
+    source: str,
+    *,
+    name: str,
+    pattern: str = "all",
+    implementation: str = "cpu",
+    supporting: str | None = None,
+    dims: bool = False,
+    padding: bool = False,
+) -> Registry:
+    """Write a package with one method and its database; return a registry that has it."""
+    area, stem = module.split(".")
+    entry = ENTRY.format(
+        area=area,
+        module=stem,
+        name=name,
+        pattern=pattern,
+        dims=dims,
+        implementation=implementation,
+        padding=padding,
+    )
+    folder = made / "httomo_backends/methods_database/packages/backends/fakelib"
+    (folder / "fakelib.yaml").write_text(entry)
+    (made / "fakelib" / area).mkdir()
+    (made / "fakelib" / area / "__init__.py").touch()
+    (made / "fakelib" / area / f"{stem}.py").write_text(dedent(source))
+    if supporting is not None:
+        (folder / "supporting_funcs" / area).mkdir(parents=True)
+        (folder / "supporting_funcs" / area / f"{stem}.py").write_text(dedent(supporting))
+    methods = Registry()
+    for found in read_entries("fakelib"):
+        register_entry(methods, found)
+    return methods
+
+
+def may_be_imported(made: Path) -> None:
+    (made / "fakelib" / "__init__.py").write_text("")
+
+
+DATA = np.arange(6 * 5 * 4, dtype=np.float32).reshape(6, 5, 4)
+
+
+def test_a_new_method_works_as_soon_as_it_is_in_the_database(made):
+    methods = make(
+        made,
+        "misc.brandnew",
+        """
+        import cupy as cp
+        from typing import Optional, Union
+
+        def grow(tomo: cp.ndarray, by: int, factor: Optional[Union[float, int]] = 2.0,
+                 calc_peak_gpu_mem: bool = False) -> cp.ndarray:
+            return tomo
+        """,
+        name="grow",
+        pattern="projection",
+        implementation="gpu_cupy",
+        dims=True,
+        padding=True,
+        supporting="""
+        import cupy
+        from fakelib.misc.brandnew import grow
+
+        def _calc_padding_grow(**kwargs):
+            return (kwargs["by"], kwargs["by"] + 1)
+
+        def _calc_output_dim_grow(non_slice_dims_shape, **kwargs):
+            return (non_slice_dims_shape[0] + kwargs["by"], non_slice_dims_shape[1])
+        """,
+    )
+    meta = methods["fakelib.misc.brandnew.grow"]
+    assert meta.pattern == "projection"
+    assert list(meta.parameters) == ["by", "factor"]
+    assert meta.halo_slices(by=3) == (3, 4)
+    assert meta.output_other_dims(0, (7, 11), by=3) == (10, 11)
+    assert check_parameters(meta.function, {"by": 3, "factor": None}) == []
+    ((name, text),) = check_parameters(meta.function, {"by": 3, "factor": "much"})
+    assert name == "factor"
+    assert "float or int or None" in text
+    with pytest.raises(DeviceError, match=r"fakelib.misc.brandnew.grow runs on a GPU alone"):
+        meta.function(DATA, by=3)
+
+
+def test_a_method_that_is_not_installed_is_not_there(made):
+    methods = make(made, "misc.other", "def something(data):\n    return data\n", name="missing")
+    assert len(methods) == 0
+
+
+def test_a_method_whose_signature_cannot_be_read_is_refused_with_the_reason(made):
+    source = "from cupy import DEFAULT\n\ndef odd(data, a=DEFAULT):\n    return data\n"
+    methods = make(made, "misc.odd", source, name="odd")
+    with pytest.raises(UnknownMethodError, match=r"odd is not supported.*'DEFAULT' is not defined"):
+        methods.get("odd", "fakelib.misc.odd")
+
+
+def test_axis_auto_is_the_axis_along_which_the_data_are_cut(made):
+    methods = make(
+        made,
+        "misc.axes",
+        "def tell(data, axis: int = 2):\n    return data + axis\n",
+        name="tell",
+    )
+    may_be_imported(made)
+    meta = methods["tell"]
+    assert meta.supplied == ("slice_dim",)
+    assert check_parameters(meta.function, {"axis": "auto"}) == []
+    assert check_parameters(meta.function, {"axis": "none"}) != []
+    np.testing.assert_array_equal(meta.function(DATA, axis="auto", slice_dim=1), DATA + 1)
+    np.testing.assert_array_equal(meta.function(DATA, slice_dim=1), DATA + 1)
+    np.testing.assert_array_equal(meta.function(DATA, axis=0, slice_dim=1), DATA)
+
+
+def test_where_the_preview_starts_is_told(made):
+    methods = make(
+        made,
+        "prep.alignment",
+        """
+        from typing import List
+
+        def correct(data, shift_xy: List[int] = [0, 0], step_xy: List[int] = [1, 1]):
+            return data + shift_xy[0] * 1000 + shift_xy[1]
+        """,
+        name="correct",
+    )
+    may_be_imported(made)
+    meta = methods["correct"]
+    result = meta.function(DATA, detector_start=(3, 7))
+    np.testing.assert_array_equal(result, DATA + 7003)
+    result = meta.function(DATA, shift_xy=[1, 2], detector_start=(3, 7))
+    np.testing.assert_array_equal(result, DATA + 1002)
+
+
+class OnDevice:
+    """Stands for a CuPy array in signatures and copies."""
+
+    def __init__(self, array: np.ndarray, number: int = 0) -> None:
+        self.array = array
+        self.device = SimpleNamespace(id=number)
+
+    def get(self) -> np.ndarray:
+        return self.array
+
+
+def test_the_device_of_the_data_is_the_methods_gpu_id(made):
+    methods = make(
+        made,
+        "misc.denoise",
+        "def smooth(data, gpu_id: int = 0):\n    return gpu_id\n",
+        name="smooth",
+        implementation="gpu_cupy",
+    )
+    may_be_imported(made)
+    assert methods["smooth"].function(OnDevice(DATA, 3)) == 3
+    assert methods["smooth"].function(OnDevice(DATA, 3), gpu_id=1) == 1
+
+
+@pytest.mark.parametrize("implementation", ["cpu", "gpu"])
+def test_what_takes_numpy_arrays_is_given_them_and_its_result_goes_back(
+    made, monkeypatch, implementation
+):
+    methods = make(
+        made,
+        "misc.segm",
+        "import numpy\n\ndef twice(data):\n"
+        "    assert isinstance(data, numpy.ndarray)\n    return 2 * data\n",
+        name="twice",
+        implementation=implementation,
+    )
+    may_be_imported(made)
+    monkeypatch.setattr("maxslices.httomo.arguments.to_device", OnDevice)
+    result = methods["twice"].function(OnDevice(DATA))
+    assert isinstance(result, OnDevice)
+    np.testing.assert_array_equal(result.array, 2 * DATA)
+    np.testing.assert_array_equal(methods["twice"].function(DATA), 2 * DATA)
+
+
+FIND = """
+import numpy as np
+from typing import Literal, Optional, Tuple
+
+def find(data: np.ndarray, ind: Optional[int] = None, average_radius: int = 0,
+         drop: int = 20) -> np.float32:
+    assert data.shape[1] == 1 and ind == 0 and data.dtype == np.float32
+    return np.float32(data.sum() + drop)
+
+def find_wide(data, ind: Optional[int] = None) -> Tuple[np.float32, np.float32,
+              Optional[Literal["left", "right"]], np.float32]:
+    return np.float32(1), np.float32(2), "left", np.float32(3)
+
+def find_pair(proj1: np.ndarray, proj2: np.ndarray, tol: float = 0.5) -> np.float32:
+    return np.float32(proj1[0, 0] + 10 * proj2[0, 0] + tol)
+
+def find_recon(data, angles, step: float = 0.5) -> np.float32:
+    assert len(angles) == len(data)
+    return np.float32(angles.sum())
+"""
+
+
+def in_blocks(meta, data: np.ndarray, *, block: int = 4, **parameters):
+    """Run it on blocks of projections, and combine what they give."""
+    angles = parameters.pop("angles", None)
+    parts = []
+    for start in range(0, len(data), block):
+        given = dict(parameters)
+        if angles is not None:
+            given["angles"] = angles[start : start + block]
+        parts.append(meta.function(data[start : start + block], **given))
+    return meta.combine(parts)
+
+
+def finder(made: Path, name: str):
+    methods = make(made, "recon.rotation", FIND, name=name, pattern="projection")
+    may_be_imported(made)
+    return methods[name]
+
+
+@pytest.mark.parametrize(
+    ("given", "rows"),
+    [
+        ({}, [2]),
+        ({"ind": "mid"}, [2]),
+        ({"ind": 4}, [4]),
+        ({"average_radius": 1}, [1, 2, 3]),
+        ({"ind": 3, "average_radius": 1, "drop": 7}, [2, 3, 4]),
+    ],
+)
+def test_a_centre_is_found_from_one_sinogram_of_all_blocks(made, given, rows):
+    meta = finder(made, "find")
+    assert meta.side_results == ("cor",)
+    assert check_parameters(meta.function, given) == []
+    expected = DATA[:, rows].mean(axis=1).sum() + given.get("drop", 20)
+    assert in_blocks(meta, DATA.astype(np.uint16), **given) == pytest.approx(float(expected))
+
+
+def test_sinograms_beyond_the_detector_are_refused(made):
+    meta = finder(made, "find")
+    with pytest.raises(ParameterError, match=r"sinograms 3 to 5 .* not all among the 5"):
+        meta.function(DATA, ind=4, average_radius=1)
+
+
+def test_what_a_block_gives_does_not_hold_the_block(made):
+    part = finder(made, "find").function(DATA)
+    assert part.frames[0].base is None
+    assert part.frames[0].shape == (6, 4)
+
+
+def test_a_wide_scans_side_results_have_four_names(made):
+    meta = finder(made, "find_wide")
+    assert meta.side_results == ("cor", "overlap", "side", "overlap_position")
+    assert in_blocks(meta, DATA) == (1.0, 2.0, "left", 3.0)
+
+
+def test_a_centre_of_two_projections_is_of_the_first_and_the_last(made):
+    meta = finder(made, "find_pair")
+    given = {"proj1": "auto", "proj2": "auto", "tol": 0.25}
+    assert check_parameters(meta.function, given) == []
+    found = in_blocks(meta, DATA, **given)
+    assert found == DATA[0, 0, 0] + 10 * DATA[-1, 0, 0] + 0.25
+
+
+def test_angles_of_all_blocks_are_put_together(made):
+    meta = finder(made, "find_recon")
+    assert meta.supplied == ("angles",)
+    assert in_blocks(meta, DATA, angles=np.arange(6.0)) == 15.0
+
+
+IMAGES = """
+import numpy as np
+from pathlib import Path
+
+def save_to_images(data, out_dir, subfolder_name: str = "images", axis: int = 1,
+                   offset: int = 0, asynchronous: bool = False):
+    np.nan_to_num(data, copy=False)
+    folder = Path(out_dir) / subfolder_name
+    folder.mkdir(exist_ok=True)
+    for i in range(data.shape[axis]):
+        np.save(folder / f"{i + offset:05d}.npy", data.take(i, axis))
+"""
+
+
+def test_images_are_saved_block_by_block_beside_the_results(made, tmp_path):
+    methods = make(made, "misc.images", IMAGES, name="save_to_images")
+    may_be_imported(made)
+    meta = methods["save_to_images"]
+    given = {"subfolder_name": "pictures", "axis": "auto", "asynchronous": True}
+    assert check_parameters(meta.function, given) == []
+    data = DATA.copy()
+    data[0, 0, 0] = np.nan
+    folders = [
+        meta.function(
+            data[:, first : first + 2],
+            **given,
+            slice_dim=1,
+            first_slice=first,
+            results_folder=tmp_path,
+        )
+        for first in (0, 2, 4)
+    ]
+    assert meta.combine(folders) == str(tmp_path)
+    saved = sorted(tmp_path.glob("pictures/*.npy"))
+    assert [file.stem for file in saved] == [f"{i:05d}" for i in range(5)]
+    np.testing.assert_array_equal(np.load(saved[3]), data[:, 3])
+    assert np.isnan(data[0, 0, 0])
+
+
+def test_no_images_without_a_folder(made):
+    methods = make(made, "misc.images", IMAGES, name="save_to_images")
+    assert methods["save_to_images"].function(DATA, axis="auto") is None
+
+
+def test_images_along_another_axis_than_that_of_the_blocks_are_refused(made, tmp_path):
+    methods = make(made, "misc.images", IMAGES, name="save_to_images")
+    with pytest.raises(ParameterError, match="give axis: auto, not 0"):
+        methods["save_to_images"].function(DATA, axis=0, slice_dim=1, results_folder=tmp_path)
+
+
+def test_statistics_are_of_all_blocks():
+    data = DATA.copy()
+    data[0, 0, :3] = np.nan, np.inf, -np.inf
+    clean = np.nan_to_num(data, nan=0, posinf=0, neginf=0)
+    found = global_stats([calculate_stats(data[:4]), calculate_stats(data[4:])])
+    assert found == (0.0, 119.0, pytest.approx(clean.mean()), 120)
+    assert np.isnan(data[0, 0, 0])
+    assert calculate_stats(np.array([3, 250], np.uint8)) == (3.0, 250.0, 253.0, 2)

@@ -1,0 +1,255 @@
+"""Every method of the real database, and the templates and pipelines that come with it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from maxslices import Registry
+from maxslices.errors import PipelineError, UnknownMethodError
+from maxslices.planner import Pipeline
+from maxslices.planner.sections import cut_into_sections
+
+PACKAGES = ("httomolibgpu", "httomolib")
+REQUIRED = {"newshape": [7, 9], "overlap": 4, "metadata_path": "coefficients.txt"}
+
+
+def database(theirs: Path, package: str) -> dict[str, dict[str, Any]]:
+    """Return full names and what the YAML file says of them, read the plain way."""
+    folder = theirs / "httomo_backends/methods_database/packages/backends" / package
+    tree = yaml.safe_load((folder / f"{package}.yaml").read_text())
+    return {
+        f"{package}.{area}.{module}.{name}": said
+        for area, modules in tree.items()
+        for module, names in modules.items()
+        for name, said in names.items()
+    }
+
+
+def required(parameters: Any) -> dict[str, Any]:
+    return {name: value for name, value in REQUIRED.items() if name in parameters}
+
+
+def source_of(theirs: Path, full_name: str) -> str:
+    file = theirs.joinpath(*full_name.split(".")[:-1]).with_suffix(".py")
+    return file.read_text() if file.is_file() else ""
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_all_methods_that_are_installed_are_registered(real, theirs, package):
+    said = {
+        name: entry
+        for name, entry in database(theirs, package).items()
+        if f"\ndef {name.split('.')[-1]}(" in source_of(theirs, name)
+    }
+    assert len(said) > (20 if package == "httomolibgpu" else 2)
+    for name, entry in said.items():
+        if name == "httomolib.misc.morph.data_reducer":
+            continue
+        meta = real.get(*name.rsplit(".", 1)[::-1])
+        assert meta.pattern == entry["pattern"], name
+        assert meta.estimator is None, name
+        halo = meta.halo_slices(**required(meta.parameters))
+        assert (halo != (0, 0)) == entry["padding"], name
+        dims = meta.output_other_dims(meta.slice_dims()[0], (30, 22), **required(meta.parameters))
+        if not entry["output_dims_change"]:
+            assert dims == (30, 22), name
+
+
+def test_nothing_of_theirs_is_imported(theirs):
+    import subprocess
+
+    code = (
+        f"import sys; sys.path.insert(0, {str(theirs)!r})\n"
+        "from maxslices import Registry\n"
+        "from maxslices.httomo.register import register_all\n"
+        "methods = Registry(); register_all(methods)\n"
+        "for meta in methods:\n"
+        "    given = {k: v for k, v in {'newshape': [7, 9], 'overlap': 4}.items()"
+        " if k in meta.parameters}\n"
+        "    meta.halo_slices(**given), meta.output_other_dims(0, (8, 6), **given)\n"
+        "roots = {name.split('.')[0] for name in sys.modules}\n"
+        "print(sorted(roots & {'httomolibgpu', 'httomolib', 'httomo_backends', 'tomobar',"
+        " 'cupy', 'scipy'}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "halo"),
+    [
+        ("misc.corr.median_filter", {}, (1, 1)),
+        ("misc.corr.remove_outlier", {"kernel_size": 7}, (3, 3)),
+        ("misc.denoise.total_variation_PD", {}, (5, 5)),
+        ("recon.algorithm.FISTA3d_tomobar", {}, (5, 5)),
+        ("prep.phase.paganin_filter", {}, (0, 0)),
+    ],
+)
+def test_halo(real, name, given, halo):
+    assert real[f"httomolibgpu.{name}"].halo_slices(**given) == halo
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "dims"),
+    [
+        ("recon.algorithm.LPRec3d_tomobar", {}, (22, 22)),
+        ("recon.algorithm.FBP3d_tomobar", {"recon_size": 17}, (17, 17)),
+        ("misc.morph.data_resampler", {"newshape": [7, 9]}, (7, 9)),
+        ("misc.corr.median_filter", {}, (30, 22)),
+    ],
+)
+def test_output_dims(real, name, given, dims):
+    assert real[f"httomolibgpu.{name}"].output_other_dims(1, (30, 22), **given) == dims
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "dtype", "expected"),
+    [
+        ("prep.normalize.dark_flat_field_correction", {}, "uint16", "float32"),
+        ("prep.phase.paganin_filter", {}, "uint16", "float32"),
+        ("recon.algorithm.FBP3d_tomobar", {}, "float32", "float32"),
+        ("misc.corr.remove_outlier", {}, "uint16", "uint16"),
+        ("misc.rescale.rescale_to_int", {}, "float32", "uint8"),
+        ("misc.rescale.rescale_to_int", {"bits": 16}, "float32", "uint16"),
+    ],
+)
+def test_output_dtype(real, name, given, dtype, expected):
+    meta = real[f"httomolibgpu.{name}"]
+    assert meta.output_dtype(1, (30, 22), np.dtype(dtype), **given) == expected
+
+
+def test_side_results(real):
+    names = {
+        meta.full_name: meta.side_results
+        for meta in real
+        if meta.side_results and not meta.name.startswith("save")
+    }
+    assert names == {
+        "httomo.methods.calculate_stats": ("glob_stats",),
+        "httomolibgpu.recon.rotation.find_center_vo": ("cor",),
+        "httomolibgpu.recon.rotation.find_center_pc": ("cor",),
+        "httomolibgpu.recon.rotation.find_center_360": (
+            "cor",
+            "overlap",
+            "side",
+            "overlap_position",
+        ),
+    }
+
+
+def test_their_source_is_what_inspect_finds(real):
+    source = inspect.getsource(real["httomolibgpu.prep.phase.paganin_filter"].function)
+    assert source.startswith("def paganin_filter(")
+    assert "return" in source
+
+
+def test_what_only_changes_flats_and_darks_is_refused(real):
+    with pytest.raises(UnknownMethodError, match=r"data_reducer is not supported: .*leave it out"):
+        real.get("data_reducer", "httomolib.misc.morph")
+
+
+def template(theirs: Path, module: str, name: str) -> dict[str, Any]:
+    package = module.split(".")[0]
+    folder = theirs / "httomo_backends/yaml_templates" / package / module
+    (step,) = yaml.safe_load((folder / f"{name}.yaml").read_text())
+    return step
+
+
+def test_templates_are_well_formed(real, theirs):
+    """Every template as it stands, with values only where it says REQUIRED or refers."""
+    folder = theirs / "httomo_backends" / "yaml_templates"
+    checked = 0
+    for file in sorted(folder.glob("httomolib*/*/*.yaml")):
+        (step,) = yaml.safe_load(file.read_text())
+        given = step.get("parameters") or {}
+        for name, value in list(given.items()):
+            if value == "REQUIRED":
+                given[name] = REQUIRED[name]
+            elif isinstance(value, str) and "${{" in value:
+                del given[name]
+        if step["method"] == "data_reducer" or not source_of(
+            theirs, f"{step['module_path']}.{step['method']}"
+        ):
+            continue
+        Pipeline.from_steps([step], real)
+        checked += 1
+    assert checked > 25
+
+
+def directive(theirs: Path, name: str) -> list[dict[str, Any]]:
+    """Return a pipeline of theirs, put together as their generator does."""
+    file = theirs / "httomo_backends" / "pipelines_full" / f"{name}_directive.yaml"
+    steps = []
+    for entry in yaml.safe_load(file.read_text()):
+        step = copy.deepcopy(template(theirs, entry["module_path"], entry["method"]))
+        given = step["parameters"]
+        given |= {key: REQUIRED[key] for key, value in given.items() if value == "REQUIRED"}
+        if entry["method"] == "rescale_to_int":
+            # The wheel of httomolib on PyPI is older than the database.
+            step["module_path"] = "httomolibgpu.misc.rescale"
+        steps.append(step)
+    return steps
+
+
+SECTIONS = {
+    "FBP2d_astra": [3, 1],
+    "FBP3d_tomobar": [3, 4, 2],
+    "FBP3d_tomobar_denoising": [3, 5, 2],
+    "FBP3d_tomobar_noimagesaving": [3, 3],
+    "FISTA3d_tomobar": [3, 2, 2],
+    "LPRec3d_tomobar": [3, 4, 2],
+    "deg360_distortion_FBP3d_tomobar": [3, 5, 2],
+    "deg360_paganin_FBP3d_tomobar": [2, 2, 1, 2, 2],
+    "titaren_center_pc_FBP3d_resample": [2, 5, 2],
+}
+"""Methods in each section as httomo 3.3 draws them, its automatic savers left out."""
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_pipelines_are_cut_as_httomo_cuts_them(real, theirs, name, tmp_path):
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(yaml.safe_dump(directive(theirs, name), sort_keys=False))
+    pipeline = Pipeline.from_file(file, real)
+    assert [len(section.steps) for section in cut_into_sections(pipeline)] == SECTIONS[name]
+
+
+@pytest.mark.parametrize("tag", ["!Sweep [10, 150]", "!SweepRange {start: 1, stop: 5, step: 2}"])
+def test_a_sweep_is_refused_in_one_line(real, theirs, tag, tmp_path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        "- method: paganin_filter\n"
+        "  module_path: httomolibgpu.prep.phase\n"
+        "  parameters:\n"
+        f"    ratio_delta_beta: {tag}\n"
+    )
+    with pytest.raises(PipelineError, match=r"^sweep.yaml:4: sweeps .* are not supported") as error:
+        Pipeline.from_file(file, real)
+    assert "\n" not in str(error.value)
+
+
+def test_a_plain_name_means_a_method_of_another_package(real):
+    def minus_log(data):
+        return data
+
+    only_theirs = real.get("minus_log")
+    own = real.register(minus_log, module="mine", pattern="all")
+    assert only_theirs.module == "httomolibgpu.prep.normalize"
+    assert real.get("minus_log") is own
+    assert real.get("minus_log", "httomolibgpu.prep.normalize") is only_theirs
+
+
+def test_nothing_is_registered_without_httomo_backends(monkeypatch):
+    from maxslices.httomo.register import register_all
+
+    monkeypatch.setattr("maxslices.httomo.sources.importlib.util.find_spec", lambda name: None)
+    methods = Registry()
+    register_all(methods)
+    assert [meta.full_name for meta in methods] == ["httomo.methods.calculate_stats"]
