@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from ..arrays import ArraySpec
 from ..errors import UsageError
-from ..estimators import choose_model
+from ..estimators import declared_model
 from ..ledger import Device
 from ..memory import MemoryModel
 from ..meters import Alive, Place
@@ -284,7 +284,7 @@ def compare(
     estimated, _ = meta.calc_max_slices(
         slice_dim, other_dims, dtype, peak_bytes, device=device, **told
     )
-    model, _ = choose_model(meta, slice_dim, other_dims, dtype, device, told)
+    model = declared_model(meta, slice_dim, other_dims, dtype, device, told)
     return CheckResult(
         method=meta.full_name,
         shape=shape,

@@ -20,7 +20,7 @@ import pytest
 from ..arrays import block_shape
 from ..backends import select_backend
 from ..errors import DeviceError, EstimatorError
-from ..estimators import choose_model
+from ..estimators import declared_model
 from ..ledger import Device
 from ..method import MethodMeta
 from ..registry import Registry, registry
@@ -198,7 +198,7 @@ class MethodConformance:
         dtype, shape = np.dtype(case.dtype), case.shape
         dims = _other_dims(shape, situation.slice_dim)
         for device in _DEVICES:
-            model, _ = choose_model(meta, situation.slice_dim, dims, dtype, device, case.parameters)
+            model = declared_model(meta, situation.slice_dim, dims, dtype, device, case.parameters)
             counts = [*range(1, 130), 255, 256, 257, 1000, 1801, 10_000]
             sizes = [model.bytes(n) for n in counts]
             falls = [i for i in range(1, len(sizes)) if sizes[i] < sizes[i - 1]]
