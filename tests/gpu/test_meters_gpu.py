@@ -161,7 +161,7 @@ def test_torch(cupy):
 
 
 def test_check_of_a_right_and_a_wrong_estimator(cupy):
-    from maxslices import Registry, from_ledger, method
+    from maxslices import Registry, from_ledger
     from maxslices.testing import EstimateError, check_max_slices
 
     @from_ledger

@@ -1,0 +1,165 @@
+"""An estimate beside what was measured, for one shape: figures, table and picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..errors import DeviceError, UsageError
+from ..meters import Peak, Step
+from ..units import format_bytes
+from .check import CheckResult, check_trial, find_method
+from .report import check_message
+from .summary import as_json
+from .trial import Trial
+
+_LABELS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What `measure_method` found."""
+
+    result: CheckResult
+    """The estimate beside the measured peak."""
+    peak: Peak
+    """Every meter's figure, with what was alive and the memory over time.
+
+    It is of a run with places recorded; on a CPU that adds small objects of Python's own.
+    """
+
+    def __str__(self) -> str:
+        return f"{check_message(self.result)}\n{self.peak}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the figures as values that JSON knows."""
+        peak = self.peak
+        return as_json(self.result) | {
+            "meters": {
+                name: getattr(peak, name)
+                for name in (
+                    "numpy_bytes",
+                    "cupy_in_use_bytes",
+                    "cupy_held_bytes",
+                    "torch_allocated_bytes",
+                    "torch_requested_bytes",
+                    "torch_reserved_bytes",
+                    "device_bytes",
+                )
+            },
+            "unseen": list(self.result.unseen),
+            "steps": [[round(s.time_s, 6), s.in_use_bytes, str(s.where)] for s in peak.steps],
+        }
+
+
+def measure_method(
+    method: str,
+    shape: tuple[int, int, int],
+    dtype: DTypeLike = "float32",
+    parameters: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    slice_dim: int | None = None,
+) -> Measurement:
+    """Run a registered method, and put its estimate beside what was measured.
+
+    Parameters
+    ----------
+    method : str
+        Registered name.
+    shape : (int, int, int)
+        Input, axes (angles, detector_y, detector_x), slices included.
+    dtype : dtype-like
+        Input dtype.
+    parameters : mapping, optional
+        Of the method.
+    device : str
+        "auto", "cpu", "cuda" or "cuda:N".
+    slice_dim : int, optional
+        Axis of the slices; by default the first that the pattern allows.
+    """
+    meta = find_method(method)
+    allowed = meta.slice_dims()
+    if slice_dim is not None and slice_dim not in allowed:
+        raise UsageError(
+            f"{meta.full_name} works on slices along dim {' or '.join(map(str, allowed))}, "
+            f"not {slice_dim}"
+        )
+    axis = allowed[0] if slice_dim is None else slice_dim
+    trial = Trial(meta, shape, np.dtype(dtype), axis, device, parameters or {})
+    result = check_trial(trial, trace=False)
+    peak = trial.run(trace=True).peak
+    if peak.counted_bytes is None:
+        raise DeviceError(f"{meta.full_name}: no meter gives its memory: {'; '.join(peak.unseen)}")
+    return Measurement(replace(result, where=peak.where, alive=peak.alive), peak)
+
+
+def plot_measurement(measurement: Measurement, path: Path) -> None:
+    """Draw memory in use over the call, with the lines that allocated most, to an image file.
+
+    Raises
+    ------
+    UsageError
+        If Matplotlib is not installed, or knows no such kind of file.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError(
+            "--plot needs Matplotlib, which is not installed: pip install matplotlib"
+        ) from None
+    result, steps = measurement.result, measurement.peak.steps
+    figure = Figure(figsize=(10, 5), layout="constrained")
+    axes = figure.add_subplot()
+    times = [0.0, *(step.time_s * 1e3 for step in steps)]
+    sizes = [0.0, *(step.in_use_bytes / 1e6 for step in steps)]
+    axes.step(times, sizes, where="post", color="tab:blue")
+    axes.fill_between(times, sizes, step="post", alpha=0.2, color="tab:blue")
+    estimated, measured = result.estimated_bytes / 1e6, result.peak_bytes / 1e6
+    axes.axhline(estimated, color="tab:orange", linestyle="--")
+    axes.annotate(
+        f"estimated {format_bytes(result.estimated_bytes)}, measured "
+        f"{format_bytes(result.peak_bytes)}",
+        (0.99, estimated),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 4),
+        textcoords="offset points",
+        ha="right",
+        color="tab:orange",
+    )
+    for step in _largest_rises(steps):
+        axes.annotate(
+            f"{step.where.line}: {step.where.code[:44]}",
+            (step.time_s * 1e3, step.in_use_bytes / 1e6),
+            xytext=(-4, 3),
+            textcoords="offset points",
+            ha="right",
+            fontsize=7,
+        )
+    axes.set_ylim(0, 1.15 * max(estimated, measured, *sizes))
+    axes.set_xlim(left=-0.15 * (times[-1] or 1))
+    axes.set_xlabel("time (ms)")
+    axes.set_ylabel("memory in use (MB)")
+    shape = "x".join(map(str, result.shape))
+    axes.set_title(f"{result.method}, {shape} {result.dtype}, on {result.device}")
+    try:
+        figure.savefig(path, dpi=150)
+    except ValueError as error:
+        raise UsageError(f"cannot write a picture to {path}: {error}") from None
+
+
+def _largest_rises(steps: tuple[Step, ...]) -> list[Step]:
+    """Return the steps that took most, the first time that each line did so."""
+    rises: dict[tuple[str, int], tuple[int, Step]] = {}
+    before = 0
+    for step in steps:
+        key, rise = (step.where.filename, step.where.line), step.in_use_bytes - before
+        if rise > 0 and rise > rises.get(key, (0, step))[0]:
+            rises[key] = rise, step
+        before = step.in_use_bytes
+    largest = sorted(rises.values(), key=lambda item: -item[0])[:_LABELS]
+    return [step for _, step in largest]
