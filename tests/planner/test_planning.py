@@ -303,3 +303,41 @@ def test_long_names_are_whole_in_the_table_and_no_line_is_too_long():
     assert name in text
     assert path in text.replace("\n    ", "")
     assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_keeping_a_block_without_its_halo_is_counted():
+    steps = "neighbours", "to_float", "find_middle"
+    section = planned(*steps, of=scan("uint8"), block=10).sections[0]
+    # Of float32: the block with a halo of 2+1, its copy without, and a slice being written.
+    assert section.estimated_bytes == RUNNER_BYTES + (13 + 10 + 1) * SINO * 4
+    assert section.steps[1].estimated_bytes == 13 * SINO * (1 + 4)
+    # Projections without their halo are contiguous as they are.
+    section = planned("neighbours", "to_float", of=scan("uint8"), block=10).sections[0]
+    assert section.estimated_bytes == RUNNER_BYTES + 13 * FRAME * (1 + 4)
+
+
+def test_between_sections_is_never_more_than_half_of_the_memory():
+    whole = 4 * 101 * FRAME
+    plan = planned("negate", "work", budget=2 * whole - 1, block=1)
+    assert plan.sections[0].destination == "scratch file"
+    plan = planned("negate", "work", budget=2 * whole, block=1)
+    assert plan.sections[0].destination == "memory"
+
+
+def test_the_slices_that_a_method_looks_at_must_fit_together():
+    registry = Registry()
+
+    @from_ledger
+    def one(m, shape, dtype):
+        m.alloc(shape, dtype)
+
+    registry.register(
+        lambda data: 1.0, name="look", pattern="sinogram", calc_max_slices=one,
+        side_results=("value",), looks_at=lambda n_slices: range(3, 53),
+    )  # fmt: skip
+    pipeline = Pipeline.from_steps(["look"], registry)
+    needed = 50 * SINO * 4 + RUNNER_BYTES
+    plan = make_plan(pipeline, scan(), Limits("cpu", needed, needed), block=1)
+    assert plan.sections[0].estimated_bytes == needed
+    with pytest.raises(DoesNotFitError, match=r"^look needs .* for the 50 sinograms it looks"):
+        make_plan(pipeline, scan(), Limits("cpu", needed - 1, needed - 1), block=1)

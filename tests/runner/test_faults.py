@@ -274,3 +274,12 @@ def test_side_results_that_json_lacks_do_not_cost_the_run(tmp_path):
     )
     assert json.loads((tmp_path / "report.json").read_text())["side_results"]
     assert report.side_results["suspect.value"]["a"] == 1
+
+
+def test_all_results_together_need_room(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    free = int(1.5 * DATA.nbytes) + 100_000
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=free))
+    run_fakes(tmp_path / "one", "negate")
+    with pytest.raises(StoreError, match="the disk has"):
+        run_fakes(tmp_path / "two", *[{"method": "negate", "save_result": True}] * 40)

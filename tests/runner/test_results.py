@@ -233,3 +233,13 @@ def test_views_of_an_array_are_of_the_right_frames():
     for array in (data, data.astype(">f4"), np.asfortranarray(data)):
         got = run(array, Pipeline.from_steps([loader, "negate"], fakes), device="cpu", block=4)
         np.testing.assert_array_equal(got.result, -data[5:])
+
+
+def test_the_copy_without_halo_is_within_the_estimate(tmp_path):
+    np.save(tmp_path / "scan.npy", np.ones((60, 200, 300), np.uint8))
+    pipeline = Pipeline.from_steps(["neighbours", "to_float", "find_middle"], fakes)
+    report = run(tmp_path / "scan.npy", pipeline, tmp_path / "out", device="cpu", block=10)
+    section = report.sections[0]
+    highest = max(step.estimated_bytes for step in report.plan.sections[0].steps)
+    assert highest < 0.9 * (section.estimated_bytes - RUNNER_BYTES) < section.measured_bytes
+    assert section.measured_bytes <= section.estimated_bytes

@@ -198,7 +198,7 @@ def _writing(spec: ArraySpec, slice_dim: int, extra: int, total: int) -> MemoryM
     """Return the model of keeping a block: it, its copy without halo, a slice being written."""
     compact = _one_more(spec, slice_dim)
     block = _widened(spec, slice_dim, extra, total)
-    if extra:
+    if extra and slice_dim != 0:  # projections without their halo are contiguous as they are
         return block + compact
     one_slice = spec.with_slices(slice_dim, 1).nbytes
     return block.plus(one_slice)
