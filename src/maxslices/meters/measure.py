@@ -139,6 +139,8 @@ def _cuda(peak: Peak, trace: bool, interval_s: float) -> Callable[[], None]:
 def _outside(peak: Peak, seen_bytes: int, whom: str, part: float) -> None:
     """Say so if the device's memory grew by clearly more than the allocators account for."""
     grown = peak.device_bytes
+    if grown is not None:
+        peak.outside_bytes = max(0, grown - seen_bytes)
     if grown is not None and grown - seen_bytes > max(_OUTSIDE_BYTES, part * seen_bytes):
         what = "resident memory" if peak.device == "cpu" else "the GPU's memory in use"
         peak.unseen.append(

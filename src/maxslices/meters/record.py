@@ -87,6 +87,8 @@ class Peak:
     device_peak_bytes: int | None = None
     """Most bytes in use while the block ran, counted in the same way. On a GPU it is sampled:
     what lived for less than `sample_interval_s` may be missed."""
+    outside_bytes: int | None = None
+    """How far the device's memory grew beyond what the allocators took for this."""
     sample_interval_s: float | None = None
     """Time between two samples of the device's memory; None: the system keeps the maximum."""
     wall_s: float = 0.0

@@ -1,0 +1,183 @@
+"""Runs a method on slices and says what memory it took."""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..backends import Backend
+from ..meters import Peak, measure_peak
+from ..method import MethodMeta
+from .samples import Samples, array_module, made_up
+
+OUTSIDE_BYTES = 32 * 2**20
+"""Memory outside the allocators below this is not told from what drivers and C libraries
+load and keep."""
+_OUTSIDE_PART = 0.02
+"""The same, as a part of what the allocators took."""
+NOISE_BYTES = {"cpu": 16 * 1024, "cuda": 16 * 512}
+"""Python's own small objects, and the rounding of a few allocations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One call of a method, measured."""
+
+    n_slices: int
+    """Slices that it was given."""
+    n_bytes: int
+    """Most bytes alive at once during the call, input and output included."""
+    kept_bytes: int
+    """Bytes that the call left when its result was gone: FFT plans with their work areas too."""
+    left_bytes: int
+    """Bytes that it left beyond these plans."""
+    before_bytes: int
+    """Bytes that earlier calls had left."""
+    outside_bytes: int
+    """Part of `n_bytes` that was allocated outside the pool; 0 where that is not clear."""
+    duration_s: float
+    """Duration of the call, and of making its input."""
+    unseen: tuple[str, ...] = ()
+    """What the meters could not attribute."""
+
+
+class Bench:
+    """A method with its parameters and data, ready to be called with any number of slices.
+
+    Parameters
+    ----------
+    meta : MethodMeta
+        The method.
+    samples : Samples
+        Makes its input and side data.
+    backend : Backend
+        Where it runs.
+    parameters : mapping
+        The user's; side data among them replace those of `samples`.
+    """
+
+    def __init__(
+        self, meta: MethodMeta, samples: Samples, backend: Backend, parameters: Mapping[str, Any]
+    ) -> None:
+        self.meta, self.samples, self.backend = meta, samples, backend
+        self.parameters = dict(parameters)
+        self.kind = "scan" if samples.first_slices is not None else "even"
+        self._left_bytes = 0
+
+    def run(self, n_slices: int) -> Rung:
+        """Call the method once, everything it allocates counted.
+
+        Memory outside the pool counts where two calls show it, and as much as both show.
+        """
+        rung = self._run(n_slices)
+        if not rung.outside_bytes:
+            return rung
+        again = self._run(n_slices)
+        both = min(rung.outside_bytes, again.outside_bytes)
+        inside = max(r.n_bytes - r.outside_bytes for r in (rung, again))
+        return Rung(
+            n_slices,
+            inside + both,
+            max(rung.kept_bytes, again.kept_bytes),
+            rung.left_bytes + again.left_bytes,
+            rung.before_bytes,
+            both,
+            again.duration_s,
+            again.unseen,
+        )
+
+    def _run(self, n_slices: int) -> Rung:
+        began = time.perf_counter()
+        side = self.samples.side(n_slices)
+        if self.kind != "scan":
+            made_up(self.samples.dtype, self.kind)  # outlives the call, and is not the method's
+        self._clear_plans()
+        start, before = self._allocated(), self._left_bytes
+        data = self.samples.block(n_slices, self.kind)
+        self._finish()
+        with measure_peak(self.backend.kind) as peak:
+            self._call(data, side)
+        del data
+        kept = left = self._allocated() - start
+        if kept:
+            self._clear_plans()
+            left = self._allocated() - start
+        if left > 0:
+            gc.collect()  # cycles hold arrays until then; it takes too long to do it each time
+            kept -= left - (left := self._allocated() - start)
+        self._left_bytes += left
+        counted, unseen = _counted(peak)
+        outside = peak.outside_bytes or 0
+        if outside <= max(OUTSIDE_BYTES, _OUTSIDE_PART * counted):
+            outside = 0
+        return Rung(
+            n_slices,
+            self.samples.nbytes(n_slices) + counted + outside,
+            max(0, kept),
+            left,
+            max(0, before),
+            outside,
+            time.perf_counter() - began,
+            unseen,
+        )
+
+    def close(self) -> None:
+        """Give back the side data."""
+        self.samples.frames = {}
+        self._clear_plans()
+
+    def _call(self, data: Any, side: dict[str, Any]) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about made-up data, which nobody asked for
+            self.meta.function(data, **(side | self.parameters))
+        self._finish()
+
+    def _finish(self) -> None:
+        """Wait for the device."""
+        if self.backend.kind == "cuda":
+            array_module(self.backend).cuda.get_current_stream().synchronize()
+
+    def _clear_plans(self) -> None:
+        """Drop cached FFT plans, so that the next call counts its own."""
+        if self.backend.kind == "cuda":
+            array_module(self.backend).fft.config.get_plan_cache().clear()
+
+    def _allocated(self) -> int:
+        """Return what is allocated: the pool's bytes in use, or traced NumPy arrays."""
+        if self.backend.kind == "cuda":
+            return int(array_module(self.backend).get_default_memory_pool().used_bytes())
+        if not tracemalloc.is_tracing():
+            return 0
+        arrays = tracemalloc.take_snapshot().filter_traces(
+            [tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)]
+        )
+        return sum(trace.size for trace in arrays.traces)
+
+
+def _counted(peak: Peak) -> tuple[int, tuple[str, ...]]:
+    """Return the most bytes alive at once in arrays; two libraries' peaks are added up."""
+    counted = peak.counted_bytes
+    if counted is None:
+        counted = (peak.cupy_in_use_bytes or 0) + (peak.torch_allocated_bytes or 0)
+    return counted, tuple(peak.unseen)
+
+
+@contextmanager
+def traced(backend: Backend) -> Iterator[None]:
+    """Keep tracemalloc on, so that what one call leaves on the CPU is known at the next."""
+    start = backend.kind == "cpu" and not tracemalloc.is_tracing()
+    if start:
+        tracemalloc.start(1)
+    try:
+        yield
+    finally:
+        if start:
+            tracemalloc.stop()

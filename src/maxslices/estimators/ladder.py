@@ -1,0 +1,417 @@
+"""Which slice counts to measure next, and what may be concluded from those measured.
+
+Arithmetic alone: nothing is run here. The rules rest on what methods do with memory. Most
+peaks are the largest of several costs of the form ``fixed + n * per_slice``, so a cost that
+is hidden now behind a fixed one can grow faster later, but never above the line from the
+origin through the last point; that line is what a rung has to fit in before it is run.
+Below the last point the memory never decreases, so that a stretch where it is not known to
+be straight is taken to cost what its end costs.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+_AT_ANSWER = 0.004
+"""Part of the memory that a difference between slopes may cost at the answer, if the slopes
+are to count as equal."""
+_HIDDEN = 0.01
+"""Part of the memory by which a hidden cost may exceed the estimate where nothing is done
+about it."""
+_NEXT_TO = 0.004
+"""Part of a slice count below which the next one is not worth a rung."""
+_MOST_RUNGS = 64
+
+
+class Ladder:
+    """Points (slices, bytes), what follows from them, and the next rung.
+
+    Parameters
+    ----------
+    available_bytes : int
+        The memory for which the answer is wanted.
+    total_slices : int
+        More slices than these are never asked for.
+    run_bytes : int
+        What may really be used while measuring, at most `available_bytes`.
+    noise_bytes : int
+        Differences below this mean nothing.
+    floor_bytes : int
+        Least bytes that a slice more can take: those of the input.
+    limit_s, quick_s : float
+        Time for all rungs; and time within which even a confirmation is worth while that
+        nothing calls for.
+    """
+
+    def __init__(
+        self,
+        available_bytes: int,
+        total_slices: int,
+        *,
+        run_bytes: int,
+        noise_bytes: int,
+        floor_bytes: int,
+        limit_s: float,
+        quick_s: float,
+    ) -> None:
+        self.available_bytes, self.total_slices = available_bytes, total_slices
+        self.run_bytes = min(run_bytes, available_bytes)
+        self.noise_bytes, self.floor_bytes = noise_bytes, floor_bytes
+        self.limit_s, self.quick_s = limit_s, quick_s
+        self.stopped_by_time = False
+        self._points: list[tuple[int, int]] = []
+        self._above: tuple[int, int] | None = None
+        self._expected = 0
+        self._durations_s: dict[int, float] = {}
+        self._steps_of: list[tuple[int, int]] = []
+        self._steps: Steps | None = None
+
+    def add(self, n_slices: int, n_bytes: int, duration_s: float) -> None:
+        """Enter what was measured; more than there is bounds the rungs from above."""
+        if n_slices == self._expected:
+            self._points = [(n, size) for n, size in self._points if n != n_slices]
+        if n_bytes > self.run_bytes:
+            if self._above is None or n_slices < self._above[0]:
+                self._above = n_slices, n_bytes
+            return
+        self._durations_s[n_slices] = duration_s
+        insort(self._points, (n_slices, n_bytes))
+
+    def expect(self, n_slices: int, n_bytes: int) -> None:
+        """Enter a point for the time being, to judge the first rungs by; `add` replaces it."""
+        self.add(n_slices, n_bytes, 0.0)
+        self._expected = n_slices
+
+    def failed(self, n_slices: int) -> None:
+        """Enter that the memory ran out."""
+        self.add(n_slices, max(self.available_bytes, self.upper_bytes(n_slices)) + 1, 0.0)
+
+    @property
+    def has_points(self) -> bool:
+        """Whether anything fitted."""
+        return bool(self._points)
+
+    def is_at_top(self) -> bool:
+        """Tell whether what was run is next to the answer."""
+        n = self.last[0] if self._points else 0
+        if self._above is not None:
+            return self._above[0] - 1 <= n * (1 + _NEXT_TO) + 1
+        return bool(n) and (n >= self.total_slices or self.answer() <= n * 1.02)
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The largest number of slices that fitted, and the most bytes up to there."""
+        return self._points[-1][0], max(size for _, size in self._points)
+
+    def lifted(self) -> list[tuple[int, int]]:
+        """Return the points that fitted, each at least as high as those before."""
+        highest, found = 0, []
+        for n, size in self._points:
+            highest = max(highest, size)
+            found.append((n, highest))
+        return found
+
+    def slopes(self, points: list[tuple[int, int]] | None = None) -> list[float]:
+        """Return the bytes per slice between neighbouring points."""
+        points = self.lifted() if points is None else points
+        return [(b - a) / (n - m) for (m, a), (n, b) in pairwise(points)]
+
+    def established(self) -> bool:
+        """Tell whether the last four points lie on a line, as far as it matters at the answer."""
+        slopes = self.slopes()[-3:]
+        if len(slopes) < 3:
+            return False
+        n, size = self.last
+        steepest = max(*slopes, self.floor_bytes, 1)
+        answer = min(self.total_slices, n + (self.available_bytes - size) / steepest)
+        spread = max(slopes) - min(slopes)
+        allowed = _AT_ANSWER * self.available_bytes + 2 * self.noise_bytes
+        # Where little is left to extrapolate, a line still has to be one.
+        return spread * max(answer - n, n / 4) <= allowed
+
+    def steps(self) -> Steps | None:
+        """Return the steps that all points lie on, if there are such."""
+        points = self.lifted()
+        if points != self._steps_of:
+            self._steps_of = points
+            self._steps = None if self.established() else find_steps(points, self.noise_bytes)
+        return self._steps
+
+    def answer(self) -> int:
+        """Return how many slices fit if the last slope, or the steps, go on."""
+        steps = self.steps()
+        if steps is not None:
+            return steps.last_below(self.available_bytes, self.last[0], self.total_slices)
+        n, size = self.last
+        slope = max(*self.slopes()[-2:], self.floor_bytes, 1)
+        return int(min(self.total_slices, n + (self.available_bytes - size) // slope))
+
+    def is_sure(self) -> bool:
+        """Tell whether it is safe to go on with the last slope: a line, up to a quarter."""
+        known = self.established() or self.steps() is not None
+        return known and 4 * self.last[0] >= self.answer()
+
+    def hidden_bytes(self) -> int:
+        """Return by how much a cost not seen yet could exceed the last slope at the answer."""
+        if self.steps() is not None:  # rare enough to be confirmed
+            return self.available_bytes
+        n, size = self.last
+        slope = max(*self.slopes()[-2:], self.floor_bytes)
+        return int(max(0.0, size / n - slope) * (self.answer() - n))
+
+    def upper_bytes(self, n_slices: int) -> int:
+        """Return what more slices than measured so far take at most."""
+        if not self._points:
+            return self.floor_bytes * n_slices
+        n, size = self.last
+        steps = self.steps()
+        if steps is not None and n_slices <= 4 * n:
+            return max(size, math.ceil(steps(n_slices) * (1 + _AT_ANSWER / 2)) + self.noise_bytes)
+        return math.ceil(size * (n_slices / n) ** self._order()) + self._step_bytes()
+
+    def _order(self) -> int:
+        """Return the power of n with which the bytes grow: 1 unless worse than a line."""
+        points = self.lifted()[-3:]
+        if len(points) < 3 or points[0][1] <= 0:
+            return 1
+        (m, a), _, (n, b) = points
+        if b * m - a * n <= self.noise_bytes * n:  # the line through both passes above 0
+            return 1
+        return max(1, math.ceil(math.log(b / a) / math.log(n / m) - 0.02))
+
+    def _step_bytes(self) -> int:
+        """Return how far points lie above the line through the last, if slopes go up and down.
+
+        Rungs are now multiples of 16, now one more, so that memory taken in steps of 2, 4,
+        8, 16... slices shows at every second rung.
+        """
+        slopes, points = self.slopes()[-4:], self.lifted()[-5:]
+        turns = [
+            (b - a) * (c - b) < 0 and min(abs(b - a), abs(c - b)) > 0.01 * abs(b)
+            for a, b, c in zip(slopes, slopes[1:], slopes[2:], strict=False)
+        ]
+        if self.established() or not any(turns[-1:]):
+            return 0
+        slope = self._pairwise_slope()
+        n, size = points[-1]
+        return max(0, *(math.ceil(y - (size - slope * (n - x))) for x, y in points))
+
+    def _pairwise_slope(self) -> float:
+        """Return the largest slope over two intervals, which steps do not disturb."""
+        points = self.lifted()[-5:]
+        pairs = zip(points, points[2:], strict=False)
+        return max(((b - a) / (n - m) for (m, a), (n, b) in pairs), default=0.0)
+
+    def next_rung(self, elapsed_s: float) -> int | None:
+        """Return the number of slices to measure next; None where it is time to stop."""
+        n, _ = self.last
+        top = self.total_slices if self._above is None else self._above[0] - 1
+        if n >= top or len(self._points) >= _MOST_RUNGS:
+            return None
+        fits = self._most_that_fits(top)
+        if self._above is not None:
+            fits = max(fits, 0)
+            rung = min(fits, (n + top + 1) // 2)
+            return self._in_time(rung, elapsed_s) if rung > n * (1 + _NEXT_TO) else None
+        if self.is_sure():
+            rung = fits
+            if rung <= n * (1 + _NEXT_TO):
+                return None
+            quick = elapsed_s + self._predicted_s(rung) <= self.quick_s
+            wanted = self.hidden_bytes() > _HIDDEN * self.available_bytes
+            if not quick and not wanted:
+                return None
+            return rung if elapsed_s + self._predicted_s(rung) <= self.limit_s else None
+        rung = min(_after(n), fits)
+        if rung <= n or (n >= 64 and rung <= n * (1 + _NEXT_TO)):
+            return None
+        return self._in_time(rung, elapsed_s)
+
+    def _in_time(self, rung: int, elapsed_s: float) -> int | None:
+        if elapsed_s + self._predicted_s(rung) <= self.limit_s:
+            return rung
+        self.stopped_by_time = True
+        return None
+
+    def _predicted_s(self, rung: int) -> float:
+        n = self.last[0]
+        return self._durations_s[n] * rung / n
+
+    def may_run(self, n_slices: int) -> bool:
+        """Tell whether a rung is predicted to fit.
+
+        It may go on from the last point four times as steeply as anything seen (twice, for
+        one slice), but not at once to more than twice the slices; or else stay below the
+        line from the origin.
+        """
+        if self.upper_bytes(n_slices) <= self.run_bytes:
+            return True
+        n, size = self.last
+        if n_slices > max(2 * n, n + 2) or self._order() > 1:
+            return False
+        steepest = max([self.floor_bytes, *self.slopes()])
+        if len(self._points) == 1:  # input, output and twice as much again
+            steepest = 4 * self.floor_bytes
+        times = 2 if n_slices == n + 1 else 4
+        return size + times * steepest * (n_slices - n) + self._step_bytes() <= self.run_bytes
+
+    def _most_that_fits(self, top: int) -> int:
+        low, high = self.last[0], top + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.may_run(middle):
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def curve(self) -> tuple[tuple[int, int], ...]:
+        """Return points between which straight lines are never below the memory, nor beyond."""
+        points = self.lifted()
+        if not points:  # not even the fewest slices fit
+            return (self._above or (1, self.available_bytes + 1),)
+        found = envelope(points, self.noise_bytes)
+        n, size = self.last
+        if self._above is not None:
+            found += [(n + 1, max(self._above[1], size))] if self._above[0] > n + 1 else []
+            found.append((self._above[0], max(self._above[1], size)))
+            n, size = self._above[0], max(self._above[1], size)
+            slope: float = max(size / n, *self.slopes()[-1:], 0.0)
+        elif self.is_sure():
+            steps = self.steps()
+            if steps is not None:
+                return (*found, *steps.beyond(n, size, self.total_slices))
+            slope = max(*self.slopes()[-2:], self.floor_bytes)
+        else:
+            further = max(n + 1, self.answer())
+            slope = max(
+                (self.upper_bytes(further) - self._step_bytes() - size) / (further - n),
+                self._pairwise_slope(),
+                *self.slopes()[-1:],
+                self.floor_bytes,
+            )
+            step = self._step_bytes()
+            if step:
+                n, size = n + 1, size + step + math.ceil(slope)
+                found.append((n, size))
+        found.append((2 * n, size + math.ceil(slope * n)))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Bytes that grow with the slices rounded up: ``fixed + a * n + b * rounded(n)``."""
+
+    period: int
+    """Slices are rounded up to a multiple of this; 0: to a power of two."""
+    fixed: float
+    """Bytes whatever the slices."""
+    per_slice: float
+    """Bytes of a slice."""
+    per_rounded: float
+    """Bytes of a slice of those after rounding."""
+    error_bytes: float
+    """How far points lie above it."""
+
+    def __call__(self, n_slices: int) -> float:
+        """Return the bytes, never too few."""
+        rounded = _rounded(n_slices, self.period)
+        return (
+            self.fixed + self.per_slice * n_slices + self.per_rounded * rounded + self.error_bytes
+        )
+
+    def last_below(self, n_bytes: int, low: int, high: int) -> int:
+        """Return the largest number of slices from `low` to `high` that takes no more."""
+        if self(high) <= n_bytes:
+            return high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self(middle) <= n_bytes else (low, middle)
+        return low
+
+    def beyond(self, n: int, size: int, total: int) -> list[tuple[int, int]]:
+        """Return the steps after a measured point, as points."""
+        found: list[tuple[int, int]] = []
+        edge = n
+        while edge < total and len(found) < 4000:
+            following = _rounded(edge + 1, self.period)
+            if edge > n or _rounded(n, self.period) == n:
+                found.append((edge + 1, max(size, math.ceil(self(edge + 1)))))
+            found.append((following, max(size, math.ceil(self(following)))))
+            edge = following
+        n, size = found[-1] if found else (n, size)
+        slope = math.ceil(self.per_slice + 2 * self.per_rounded)
+        return [*found, (n + 1, size + slope * max(1, self.period)), (3 * n, size + slope * 3 * n)]
+
+
+def find_steps(points: list[tuple[int, int]], noise_bytes: int) -> Steps | None:
+    """Return the steps on which all points lie, if there is a rounding that explains them."""
+    slopes = [(b - a) / (n - m) for (m, a), (n, b) in pairwise(points)]
+    changes = [b - a for a, b in pairwise(slopes) if abs(b - a) > 0.01 * max(slopes)]
+    if len(points) < 6 or min(changes, default=0) >= 0 or max(changes) <= 0:
+        return None
+    ns, sizes = np.array([n for n, _ in points]), np.array([size for _, size in points], float)
+    best: Steps | None = None
+    for period in (0, *range(2, min(256, int(ns[-1]) // 2) + 1)):
+        rounded = np.array([_rounded(int(n), period) for n in ns])
+        terms = np.stack([np.ones(len(ns)), ns, rounded], axis=1)
+        (fixed, a, b), *_ = np.linalg.lstsq(terms, sizes, rcond=None)
+        error = np.abs(sizes - terms @ (fixed, a, b)).max()
+        height = b * (period or 2)
+        if len(set(rounded)) < (3 if period else 5):  # one step alone may be the only one
+            continue
+        if b <= 0 or a < 0 or error > max(noise_bytes, sizes[-1] / 2000) or height < 4 * error:
+            continue
+        if best is None or error < best.error_bytes:
+            best = Steps(period, float(fixed), float(a), float(b), float(error))
+    return best
+
+
+def _rounded(n: int, period: int) -> int:
+    return -(-n // period) * period if period else 1 << (n - 1).bit_length()
+
+
+def envelope(points: list[tuple[int, int]], noise_bytes: int) -> list[tuple[int, int]]:
+    """Return points whose straight lines are never below a function that never decreases.
+
+    Where an interval is not known to be straight, all of it costs what its end costs.
+    """
+    found = points[:1]
+    for index, ((m, _), (n, size)) in enumerate(pairwise(points)):
+        if n > m + 1 and not _is_straight(points, index, noise_bytes):
+            found.append((m + 1, size))
+        found.append((n, size))
+    return found
+
+
+def _is_straight(points: list[tuple[int, int]], index: int, noise_bytes: int) -> bool:
+    def slope(i: int) -> float:
+        (m, a), (n, b) = points[i], points[i + 1]
+        return (b - a) / (n - m)
+
+    (m, _), (n, size) = points[index], points[index + 1]
+    allowed = max(noise_bytes, size // 1000)
+    return any(
+        abs(slope(index) - slope(i)) * (n - m) <= allowed
+        for i in (index - 1, index + 1)
+        if 0 <= i < len(points) - 1
+    )
+
+
+def _after(n: int) -> int:
+    """Return the rung after n: 1, 2, 3, 5, 8, 17, 32, 65, 128, 257, 512...
+
+    They are in turn multiples of 16 and one more, which parts steps from slopes.
+    """
+    for rung in (1, 2, 3, 5, 8):
+        if rung > 1.2 * n:
+            return rung
+    power = 4
+    while (rung := 2**power + (power % 2 == 0)) <= 1.4 * n:
+        power += 1
+    return rung

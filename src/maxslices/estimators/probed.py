@@ -1,0 +1,414 @@
+"""The memory model of a method that nobody wrote an estimator for: measured.
+
+The method is run on a few slices, then on more, and its peak measured each time, until it is
+safe to say how it goes on. `Ladder` decides what to run next; what is here starts it, tells
+apart what stays from call to call, and looks for what would make the answer wrong: memory
+that depends on the data, that leaks, that no meter sees.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..backends import Backend
+from ..errors import EstimatorError
+from ..memory import MemoryModel
+from ..method import MethodMeta
+from ..units import format_bytes
+from .bench import NOISE_BYTES, Bench, Rung, traced
+from .ladder import Ladder, envelope
+from .randomness import random_state_kept
+from .samples import Samples
+
+LIMIT_S = 2.5
+"""Time for the rungs of one probe; a first call that compiles may take longer."""
+QUICK_S = 0.12
+"""Time within which an answer is confirmed though nothing speaks against it."""
+_FIRST = (1, 2, 3, 4, 8, 17, 32)
+"""Slice counts with which a first call is tried."""
+_EXPENSIVE = 0.1
+"""Part of the time limit: a method whose calls take longer is not called for side issues."""
+_SAME = 0.01
+"""Peaks that differ by less are the same."""
+_LOST_BYTES = 512
+"""What stays after a call, if it is at least this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What was found by running a method on a few slices."""
+
+    points: tuple[tuple[int, int], ...]
+    """(slices, bytes): the peak in straight lines between these, and beyond; never below the
+    peak, what stays from call to call included."""
+    kept: tuple[tuple[int, int], ...]
+    """(slices, bytes) that stay after a call when its result is gone; empty if none do."""
+    persistent_bytes: int
+    """Part of every point: what the first call left for good."""
+    rungs: tuple[Rung, ...]
+    """What was run, in order, without the first call."""
+    available_bytes: int
+    """Memory for which the answer was sought."""
+    total_slices: int
+    """Most slices that are ever asked for."""
+    answer: int
+    """Slices that fit in it."""
+    sure: bool
+    """Whether it is measured or follows from a line, rather than being merely safe."""
+    duration_s: float
+    """Time that it took."""
+    notes: tuple[str, ...] = ()
+    """What was noticed, and what was done about it."""
+
+    def model(self) -> MemoryModel:
+        """Return the memory model."""
+        bytes_at = MemoryModel.piecewise(self.points).bytes
+        kept_at = MemoryModel.piecewise(self.kept).bytes if self.kept else None
+        return MemoryModel(bytes_at, kept_at)
+
+    def covers(self, available_bytes: int, total_slices: int) -> bool:
+        """Tell whether it also answers for another amount of memory.
+
+        It does up to four times the slices that were run, if they lie on a line; and up to
+        those that were run in any case.
+        """
+        largest = max((rung.n_slices for rung in self.rungs), default=1)
+        wanted = self.model().max_slices(available_bytes, total_slices)
+        return wanted <= max(largest, self.answer, 4 * largest if self.sure else 0)
+
+
+def probe(
+    meta: MethodMeta,
+    slice_dim: int,
+    other_dims: tuple[int, int],
+    dtype: np.dtype[Any],
+    backend: Backend,
+    parameters: Mapping[str, Any],
+    *,
+    available_bytes: int,
+    total_slices: int,
+    first_slices: np.ndarray | None = None,
+    supplied: Mapping[str, Any] | None = None,
+    limit_s: float = LIMIT_S,
+) -> Probe:
+    """Find a method's memory model by running it on a few slices.
+
+    Parameters
+    ----------
+    meta : MethodMeta
+        The method.
+    slice_dim : int
+        Axis along which the data are cut.
+    other_dims : (int, int)
+        The two dims that remain, in array order.
+    dtype : dtype-like
+        Input dtype.
+    backend : Backend
+        The device; it is run there.
+    parameters : mapping
+        The user's parameters.
+    available_bytes : int
+        Memory that the method may take: no more is used, and what would fit is sought.
+    total_slices : int
+        Slices that there are.
+    first_slices : ndarray, optional
+        The first slices of the scan, on the host, axes (angles, detector_y, detector_x);
+        made up if not given.
+    supplied : mapping, optional
+        Flats, darks and angles; made up if not given. They are not counted.
+    limit_s : float
+        Time for the measurements.
+
+    Returns
+    -------
+    Probe
+
+    Raises
+    ------
+    EstimatorError
+        If the method raises, whatever the number of slices; or not even the fewest slices
+        that it runs on fit in the device's memory.
+
+    Notes
+    -----
+    On the CPU, resident memory that C libraries allocate shows from some 32 MiB up.
+    """
+    began = time.perf_counter()
+    if meta.looks_at is not None:
+        total_slices = min(total_slices, len(meta.looked_at(total_slices, **parameters)))
+    samples = Samples(
+        meta,
+        slice_dim,
+        (int(other_dims[0]), int(other_dims[1])),
+        np.dtype(dtype),
+        backend,
+        first_slices,
+        dict(supplied or {}),
+    )
+    with ExitStack() as stack:
+        stack.enter_context(random_state_kept())
+        stack.enter_context(backend.limited(backend.free_bytes()))
+        stack.enter_context(traced(backend))
+        run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
+        bench = Bench(meta, samples, backend, parameters)
+        search = _Search(bench, backend, available_bytes, total_slices, run_bytes, limit_s)
+        search.run()
+        bench.close()
+    return search.probe(time.perf_counter() - began)
+
+
+class _Search:
+    """One probe under way."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        backend: Backend,
+        available_bytes: int,
+        total_slices: int,
+        run_bytes: int,
+        limit_s: float,
+    ) -> None:
+        self.bench, self.backend, self.limit_s = bench, backend, limit_s
+        self.name = bench.meta.full_name
+        self.notes: list[str] = []
+        self.rungs: list[Rung] = []
+        self.kept: dict[int, int] = {}
+        self.left_bytes = 0
+        self.leak_bytes: dict[int, int] = {}
+        self.accumulates = self.leaks = False
+        self._refusal = ""
+        self.noise_bytes = NOISE_BYTES[backend.kind]
+        self.ladder = Ladder(
+            available_bytes,
+            total_slices,
+            run_bytes=run_bytes,
+            noise_bytes=self.noise_bytes,
+            floor_bytes=bench.samples.nbytes(1),
+            limit_s=limit_s,
+            quick_s=QUICK_S,
+        )
+
+    def run(self) -> None:
+        """Run the method as often as it takes."""
+        first = self._first_call()
+        began = time.perf_counter()
+        self.left_bytes = first.left_bytes
+        n = first.n_slices
+        if n > 1:
+            self.notes.append(f"it cannot be run on fewer than {n} slices ({self._refusal})")
+        again = None
+        if first.duration_s <= 4 * self.limit_s:  # it may have compiled: what does a call take?
+            again = self._measured(n)
+        if again is None or again.duration_s > _EXPENSIVE * self.limit_s:
+            least = again or first
+            self.notes.append(f"a call takes {least.duration_s:.1f} s, so that few were made")
+            self._enter(least, 0 if again is None else None)
+        else:
+            self._few(first, again)
+        while self.ladder.has_points:
+            rung = self.ladder.next_rung(time.perf_counter() - began)
+            if rung is None:
+                break
+            self._climb(rung)
+
+    def _first_call(self) -> Rung:
+        """Import, compile and fill caches, with as few slices as the method runs on."""
+        total = self.ladder.total_slices
+        tried = [n for n in _FIRST if n <= total]
+        errors: list[Exception] = []
+        for n in tried:
+            try:
+                return self.bench.run(n)
+            except Exception as error:  # noqa: BLE001  raised below if it is not the number
+                errors.append(error)
+                self._refusal = f"{type(error).__name__}: {error}"
+                if self.backend.is_out_of_memory(error):
+                    break
+        worst = errors[-1] if self.backend.is_out_of_memory(errors[-1]) else errors[0]
+        raise self._cannot(worst, tried[: len(errors)]) from worst
+
+    def _cannot(self, error: Exception, counts: list[int]) -> EstimatorError:
+        slices = f"{', '.join(map(str, counts))} slice{'s' if counts[-1] > 1 else ''}"
+        if self.backend.is_out_of_memory(error):
+            return EstimatorError(
+                f"{self.name} cannot be measured: {self.backend.name} has not the memory for "
+                f"{slices} ({error})"
+            )
+        return EstimatorError(
+            f"{self.name} cannot be measured: it raised {type(error).__name__}: {error} (with "
+            f"{slices}, parameters {self.bench.parameters})"
+        )
+
+    def _few(self, first: Rung, again: Rung) -> None:
+        """Run few slices, to see what stays, what grows, and what the data do.
+
+        Caches that keep something for each number of slices grow when there are fewer,
+        which are new to them; a work area that is kept for the most slices does not. What
+        grows when nothing is new is lost.
+        """
+        n = first.n_slices
+        found: dict[int, Rung] = {n: again}
+        self.ladder.expect(n, again.n_bytes)
+        for more in (n + 2, n + 1):
+            if more <= self.ladder.total_slices and self.ladder.may_run(more):
+                rung = self._measured(more)
+                if rung is None:
+                    self.ladder.failed(more)
+                else:
+                    found[more] = rung
+        most, usual = max(found), self.bench.kind
+        other = self._with_other_data(found[most])
+        self.leaks = min(again.left_bytes, other.left_bytes) >= _LOST_BYTES
+        if self.leaks:
+            self.left_bytes = max(0, self.left_bytes - again.left_bytes)
+        elif n + 1 in found:
+            self.accumulates = found[n + 1].left_bytes >= _LOST_BYTES
+        if other.n_bytes > found[most].n_bytes and self.bench.kind != usual:
+            found = {k: self._measured(k) or rung for k, rung in found.items()}
+        for rung in found.values():
+            self._enter(rung)
+
+    def _with_other_data(self, rung: Rung) -> Rung:
+        """Run again with other values; where memory changes, keep those that take most."""
+        usual = self.bench.kind
+        found = {usual: rung}
+        for kind in ("dark", "highest", "lowest"):
+            self.bench.kind = kind
+            try:
+                found[kind] = self.bench.run(rung.n_slices)
+            except Exception as error:
+                if kind == "dark" or self.backend.is_out_of_memory(error):
+                    raise
+            if kind == "dark" and self._same(found[kind], rung):
+                self.bench.kind = usual
+                return found[kind]
+        self.bench.kind = max(found, key=lambda kind: found[kind].n_bytes)
+        sizes = sorted(each.n_bytes for each in found.values())
+        self.notes.append(
+            f"its memory depends on the data: {format_bytes(sizes[0])} to "
+            f"{format_bytes(sizes[-1])} for {rung.n_slices} slices; estimated with data of the "
+            f"kind that took most ({self.bench.kind})"
+        )
+        return found[self.bench.kind]
+
+    def _same(self, other: Rung, first: Rung) -> bool:
+        """Tell whether two calls take the same, save for what the first had to cache."""
+        cached = max(0, first.left_bytes - other.left_bytes)
+        gap = abs(first.n_bytes - cached - other.n_bytes)
+        return gap <= max(self.noise_bytes, _SAME * other.n_bytes)
+
+    def _climb(self, n: int) -> None:
+        rung = self._measured(n)
+        if rung is None:
+            self.ladder.failed(n)
+            self.notes.append(f"memory ran out with {n} slices, which were predicted to fit")
+        else:
+            self._enter(rung)
+
+    def _measured(self, n: int) -> Rung | None:
+        """Run n slices; None where the memory did not suffice."""
+        try:
+            return self.bench.run(n)
+        except Exception as error:
+            if self.backend.is_out_of_memory(error):
+                return None
+            raise self._cannot(error, [n]) from error
+
+    def _enter(self, rung: Rung, before_bytes: int | None = None) -> None:
+        """Add what is alive from earlier calls, as far as it would be in a run, and note it."""
+        if before_bytes is None:
+            alone = self.leaks or self.accumulates
+            before_bytes = self.left_bytes if alone else max(self.left_bytes, rung.before_bytes)
+        self.rungs.append(rung)
+        self.kept[rung.n_slices] = rung.kept_bytes + before_bytes
+        if self.leaks:
+            self.leak_bytes[rung.n_slices] = rung.left_bytes
+        self.ladder.add(rung.n_slices, rung.n_bytes + before_bytes, rung.duration_s)
+
+    def probe(self, duration_s: float) -> Probe:
+        """Return what was found."""
+        ladder = self.ladder
+        points = ladder.curve()
+        kept: tuple[tuple[int, int], ...] = ()
+        if any(size >= _LOST_BYTES for size in self.kept.values()):
+            kept = self._kept_curve()
+        lost = self._lost_bytes(points)
+        points = tuple((n, size + lost) for n, size in points)
+        kept = tuple((n, size + lost) for n, size in kept)
+        self._describe(lost)
+        model = MemoryModel.piecewise(points)
+        return Probe(
+            points=points,
+            kept=kept,
+            persistent_bytes=self.left_bytes,
+            rungs=tuple(self.rungs),
+            available_bytes=ladder.available_bytes,
+            total_slices=ladder.total_slices,
+            answer=model.max_slices(ladder.available_bytes, ladder.total_slices),
+            sure=ladder.is_sure() or ladder.is_at_top(),
+            duration_s=duration_s,
+            notes=tuple(self.notes),
+        )
+
+    def _kept_curve(self) -> tuple[tuple[int, int], ...]:
+        """Return what stays, as points; beyond the last as much per slice as the most seen."""
+        sizes, highest = [], 0
+        for n, size in sorted(self.kept.items()):
+            highest = max(highest, size)
+            sizes.append((n, highest))
+        n, size = sizes[-1]
+        slope = -(-(size - sizes[0][1]) // n)
+        if len(sizes) > 1:
+            (m, before), span = sizes[-2], n - sizes[-2][0]
+            slope = max(slope, -(-(size - before) // span)) if m < n else slope
+        return (*envelope(sizes, self.noise_bytes), (2 * n, size + slope * n))
+
+    def _lost_bytes(self, points: tuple[tuple[int, int], ...]) -> int:
+        """Return what all blocks of a run lose, with as many slices in each as then fit."""
+        if not self.leak_bytes:
+            return 0
+        model, total = MemoryModel.piecewise(points), self.ladder.total_slices
+        n, a_call = max(self.leak_bytes.items())
+        per_slice = max(size / k for k, size in self.leak_bytes.items() if k * 2 >= n)
+        constant = max(self.leak_bytes.values()) == min(self.leak_bytes.values())
+
+        def lost(block: int) -> int:
+            each = a_call if constant else int(per_slice * block) + 1
+            return each * (-(-total // block) - 1)
+
+        block = model.max_slices(self.ladder.available_bytes, total)
+        while block > 1 and model.bytes(block) + lost(block) > self.ladder.available_bytes:
+            block = max(1, block - max(1, block // 50))
+        found = lost(max(block, 1))
+        self.notes.append(
+            f"each call loses memory ({format_bytes(a_call)} with {n} slices): "
+            f"{format_bytes(found)} are counted for the {total} slices of a scan"
+        )
+        return found
+
+    def _describe(self, lost_bytes: int) -> None:
+        ladder = self.ladder
+        outside = [rung for rung in self.rungs if rung.outside_bytes]
+        if outside:
+            most = max(outside, key=lambda rung: rung.outside_bytes)
+            self.notes.append(
+                f"{format_bytes(most.outside_bytes)} with {most.n_slices} slices were outside the "
+                "pool: counted"
+            )
+        seen = [rung.n_bytes for rung in sorted(self.rungs, key=lambda rung: rung.n_slices)]
+        falls = any(b < a - max(self.noise_bytes, a // 100) for a, b in pairwise(seen))
+        if falls:
+            self.notes.append("its memory does not always grow with the slices: the most is taken")
+        if ladder.stopped_by_time:
+            self.notes.append(
+                f"stopped for time after {ladder.last[0]} slices: beyond, as much per slice as "
+                "can follow from them"
+            )
