@@ -23,8 +23,9 @@ def test_the_axis_is_found(demo):
 
 
 def test_the_reconstruction_is_the_phantom(demo):
-    # noise and the fine husks at this size; a slice that is turned or off centre has over 0.4
-    assert demo.rmse < 0.25
+    # 0.130: noise, and husks thinner than a pixel. Values 10 % off make it 0.15, an axis 1 pixel
+    # off 0.2, a slice turned or mirrored 0.5.
+    assert demo.rmse < 0.14
 
 
 def test_the_run_stays_within_the_budget(demo):
