@@ -341,3 +341,17 @@ def test_the_slices_that_a_method_looks_at_must_fit_together():
     assert plan.sections[0].estimated_bytes == needed
     with pytest.raises(DoesNotFitError, match=r"^look needs .* for the 50 sinograms it looks"):
         make_plan(pipeline, scan(), Limits("cpu", needed - 1, needed - 1), block=1)
+
+
+def test_an_estimator_that_speaks_of_cuda_alone_is_marked_on_the_cpu():
+    registry = Registry()
+
+    def estimate(slice_dim, other_dims, dtype, available_memory):
+        return available_memory // (2 * other_dims[0] * other_dims[1] * dtype.itemsize), dtype
+
+    registry.register(lambda data: data, name="old", pattern="all", calc_max_slices=estimate)
+    pipeline = Pipeline.from_steps(["old"], registry)
+    for device, expected in (("cuda", "declared"), ("cpu", "declared for CUDA")):
+        plan = make_plan(pipeline, scan(), Limits(device, 9 * MB, 9 * MB))
+        assert plan.sections[0].steps[0].estimator == expected
+        assert plan.sections[0].steps[0].estimated_bytes == 2 * plan.sections[0].block * FRAME * 4

@@ -11,7 +11,7 @@ from ..errors import EstimatorError
 from ..ledger import Device
 from ..memory import MemoryModel
 from ..method import MethodMeta
-from .declared import declared_model
+from .declared import declared_model, speaks_of
 
 
 def choose_model(
@@ -34,4 +34,6 @@ def choose_model(
             f"{meta.full_name} declares no memory estimator, so it cannot be planned: give "
             "calc_max_slices where it is registered"
         )
-    return declared_model(meta, slice_dim, other_dims, dtype, device, parameters), "declared"
+    # An estimator that knows nothing of the CPU is the best there is for it; the plan says so.
+    source = "declared" if speaks_of(meta, device) else "declared for CUDA"
+    return declared_model(meta, slice_dim, other_dims, dtype, device, parameters), source

@@ -28,7 +28,7 @@ class StepPlan:
     estimated_bytes: int
     """Its peak for one block of the plan, halo included."""
     estimator: str
-    """Where the estimate is from: "declared"."""
+    """Where the estimate is from: "declared"; "declared for CUDA" if it knows nothing else."""
 
     @property
     def name(self) -> str:
