@@ -23,8 +23,7 @@ def test_the_axis_is_found(demo):
 
 
 def test_the_reconstruction_is_the_phantom(demo):
-    # 0.130: noise, and husks thinner than a pixel. Values 10 % off make it 0.15, an axis 1 pixel
-    # off 0.2, a slice turned or mirrored 0.5.
+    # 0.130: noise, and husks thinner than a pixel; values 10 % too low make it about 0.15
     assert demo.rmse < 0.14
 
 
