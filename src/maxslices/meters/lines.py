@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 import tracemalloc
+from collections import Counter
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -88,13 +90,13 @@ class LineTracer:
             self._arrays = _arrays_in(frame)
             observe()  # the snapshot's own objects are nobody's peak
 
-    def _describe(self, n_bytes: int) -> str:
+    def _describe(self, n_bytes: int, n_alike: int) -> str:
         """Return name and shape of the one array of this size; the shape alone of several."""
         arrays = list(self._arrays.get(n_bytes, {}).values())
         shapes = {shape for _, shape in arrays}
         if len(shapes) != 1:
             return ""
-        return f"{arrays[0][0]} {arrays[0][1]}" if len(arrays) == 1 else shapes.pop()
+        return f"{arrays[0][0]} {arrays[0][1]}" if n_alike == len(arrays) == 1 else shapes.pop()
 
     def alive(self) -> tuple[Alive, ...]:
         """Return what was alive at the peak, largest first."""
@@ -102,6 +104,7 @@ class LineTracer:
             return ()
         highest = self._highest - self._before
         rows: list[Alive] = []
+        sizes: Counter[int] = Counter()
         small = 0
         for trace in self._snapshot.traces:
             frames = [(f.filename, f.lineno) for f in reversed(trace.traceback)]
@@ -109,7 +112,9 @@ class LineTracer:
                 small += trace.size
                 continue
             filename, line = next((f for f in frames if not is_library(f[0])), frames[0])
-            rows.append(Alive(trace.size, Place(filename, line), self._describe(trace.size)))
+            sizes[trace.size] += 1
+            rows.append(Alive(trace.size, Place(filename, line)))
+        rows = [replace(row, what=self._describe(row.n_bytes, sizes[row.n_bytes])) for row in rows]
         rows.sort(key=lambda row: -row.n_bytes)
         listed = sum(row.n_bytes for row in rows)
         rest = highest - listed - max(0, small - self._before)

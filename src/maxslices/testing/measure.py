@@ -14,11 +14,13 @@ from ..errors import DeviceError, UsageError
 from ..meters import Peak, Step
 from ..units import format_bytes
 from .check import CheckResult, check_trial, find_method
-from .report import check_message
+from .report import check_message, from_harness
 from .summary import as_json
 from .trial import Trial
 
 _LABELS = 8
+_NEGLIGIBLE = 20
+"""Rises of less than this part of the largest have no label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def plot_measurement(measurement: Measurement, path: Path) -> None:
             "--plot needs Matplotlib, which is not installed: pip install matplotlib"
         ) from None
     result, steps = measurement.result, measurement.peak.steps
-    figure = Figure(figsize=(10, 5), layout="constrained")
+    figure = Figure(figsize=(10, 6))
     axes = figure.add_subplot()
     times = [0.0, *(step.time_s * 1e3 for step in steps)]
     sizes = [0.0, *(step.in_use_bytes / 1e6 for step in steps)]
@@ -131,17 +133,24 @@ def plot_measurement(measurement: Measurement, path: Path) -> None:
         ha="right",
         color="tab:orange",
     )
-    for step in _largest_rises(steps):
+    labelled = sorted(_largest_rises(steps), key=lambda step: step.time_s)
+    for number, step in enumerate(labelled, 1):
         axes.annotate(
-            f"{step.where.line}: {step.where.code[:44]}",
+            str(number),
             (step.time_s * 1e3, step.in_use_bytes / 1e6),
-            xytext=(-4, 3),
+            xytext=(-3, 2),
             textcoords="offset points",
             ha="right",
-            fontsize=7,
+            fontweight="bold",
         )
+    lines = [
+        f"{number}  {'the input' if from_harness(step.where) else _line(step)}"
+        for number, step in enumerate(labelled, 1)
+    ]
+    figure.text(0.06, 0.01, "\n".join(lines), fontsize=8, family="monospace", va="bottom")
+    figure.subplots_adjust(left=0.09, right=0.98, top=0.93, bottom=0.12 + 0.025 * len(lines))
     axes.set_ylim(0, 1.15 * max(estimated, measured, *sizes))
-    axes.set_xlim(left=-0.15 * (times[-1] or 1))
+    axes.set_xlim(0, times[-1] or 1)
     axes.set_xlabel("time (ms)")
     axes.set_ylabel("memory in use (MB)")
     shape = "x".join(map(str, result.shape))
@@ -150,6 +159,10 @@ def plot_measurement(measurement: Measurement, path: Path) -> None:
         figure.savefig(path, dpi=150)
     except ValueError as error:
         raise UsageError(f"cannot write a picture to {path}: {error}") from None
+
+
+def _line(step: Step) -> str:
+    return f"{str(step.where).split(' in ')[0]}: {step.where.code[:70]}"
 
 
 def _largest_rises(steps: tuple[Step, ...]) -> list[Step]:
@@ -162,4 +175,4 @@ def _largest_rises(steps: tuple[Step, ...]) -> list[Step]:
             rises[key] = rise, step
         before = step.in_use_bytes
     largest = sorted(rises.values(), key=lambda item: -item[0])[:_LABELS]
-    return [step for _, step in largest]
+    return [step for rise, step in largest if rise * _NEGLIGIBLE > largest[0][0]]

@@ -1,0 +1,97 @@
+"""``maxslices measure METHOD --shape ... [-p name=value] [--plot FILE] [--json]``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ..arrays import parse_shape
+from ..errors import MaxslicesError, MethodError, StoreError, UsageError
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand."""
+    parser = subparsers.add_parser(
+        "measure",
+        help="run one method on made-up data: its estimate beside the measured peak",
+        description="Run one method on made-up data, and put its memory estimate beside the "
+        "measured peak, with what was alive then and where it was allocated.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("method", metavar="METHOD", help="a method, as in `maxslices methods`")
+    parser.add_argument(
+        "--shape",
+        required=True,
+        metavar="AxRxC",
+        help="the block: angles x rows x columns, such as 64x2160x2560",
+    )
+    parser.add_argument(
+        "--dtype", default="float32", help="data type of the input (default: float32)"
+    )
+    parser.add_argument(
+        "-p",
+        "--parameter",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter of the method; may be repeated",
+    )
+    parser.add_argument(
+        "--slice-dim",
+        type=int,
+        choices=(0, 1),
+        help="axis of the slices (default: the first that the method allows)",
+    )
+    parser.add_argument(
+        "--device",
+        default="auto",
+        metavar="auto|cpu|cuda:N",
+        help="where to run (default: a GPU if there is one)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--plot", metavar="FILE", help="draw memory over the call to an image file")
+    parser.set_defaults(handle=handle)
+
+
+def handle(parsed: argparse.Namespace) -> str:
+    """Measure, and return the table or JSON."""
+    import json
+
+    from ..arrays import ArraySpec
+    from ..testing.measure import measure_method, plot_measurement
+
+    spec = ArraySpec(parse_shape(parsed.shape), parsed.dtype)
+    parameters = dict(_parameter(text) for text in parsed.parameter)
+    try:
+        measurement = measure_method(
+            parsed.method,
+            (spec.shape[0], spec.shape[1], spec.shape[2]),
+            spec.dtype,
+            parameters,
+            parsed.device,
+            parsed.slice_dim,
+        )
+    except (MaxslicesError, MemoryError):
+        raise
+    except Exception as error:  # whatever a method raises is said in one line
+        raise MethodError(f"{parsed.method} raised {type(error).__name__}: {error}") from error
+    if parsed.plot is not None:
+        try:
+            plot_measurement(measurement, Path(parsed.plot))
+        except OSError as error:
+            raise StoreError(f"cannot write {parsed.plot}: {error.strerror}") from None
+    return json.dumps(measurement.as_json(), indent=1) if parsed.json else str(measurement)
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    """Read ``name=value``; the value as a pipeline file would have it."""
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise UsageError(f"{text!r} is no parameter: write name=value, such as -p kernel_size=5")
+    try:
+        return name, yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise UsageError(f"the value in {text!r} cannot be read: write it as in YAML") from None

@@ -1,0 +1,53 @@
+import json
+
+import pytest
+
+from maxslices.cli.main import main
+
+BLOCK = ["median_filter", "--shape", "50x40x41", "--device", "cpu"]
+
+
+def test_estimate_beside_measured(capsys):
+    assert main(["measure", *BLOCK, "--dtype", "uint16", "-p", "kernel_size=5"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("ok: maxslices_methods.corr.median_filter: estimated ")
+    assert "50x40x41 uint16, slices along dim 0, on cpu" in text
+    assert "kernel_size=5" in text
+    assert "alive at the peak" in text
+    assert "the input" in text
+    assert "NumPy: " in text
+
+
+def test_json_and_picture(capsys, tmp_path):
+    picture = tmp_path / "memory.png"
+    assert main(["measure", *BLOCK, "--json", "--slice-dim", "1", "--plot", str(picture)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["slices"] == 40
+    assert found["slice_dim"] == 1
+    assert found["verdict"] == "ok"
+    assert found["meters"]["numpy_bytes"] >= found["peak_bytes"] * 0.99
+    assert found["meters"]["cupy_in_use_bytes"] is None
+    assert found["steps"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "arguments, code, message",
+    [
+        (["nothing_like_it", "--shape", "5x5x5"], 1, "unknown method 'nothing_like_it'"),
+        (["median_filter", "--shape", "5x5"], 2, "'5x5' is not a shape"),
+        ([*BLOCK, "--dtype", "flat32"], 2, "'flat32' is not a dtype"),
+        ([*BLOCK, "-p", "kernel_size"], 2, "write name=value"),
+        ([*BLOCK, "-p", "kernel=5"], 1, "has no parameter 'kernel'; did you mean kernel_size?"),
+        (["fbp", "--shape", "9x9x9", "--device", "cpu", "--slice-dim", "0"], 2, "along dim 1"),
+        ([*BLOCK, "--plot", "no/such/folder.png"], 1, "cannot write no/such/folder.png"),
+        ([*BLOCK, "--plot", "picture.none"], 2, "cannot write a picture to picture.none"),
+        ([*BLOCK[:3], "--device", "cuda:99"], 1, "no device cuda:99"),
+    ],
+)
+def test_a_fault_is_one_line(capsys, arguments, code, message):
+    assert main(["measure", *arguments]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
