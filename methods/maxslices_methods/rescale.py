@@ -33,11 +33,17 @@ def _piece_shape(shape: Sequence[int], device: str) -> tuple[int, int, int]:
     return min(n_z, max(1, rows // n_y)), min(n_y, rows), n_x
 
 
+def _piece_voxels(shape: Sequence[int], device: str) -> int:
+    """Return the most voxels of a piece: never fewer for more slices."""
+    return min(math.prod(shape), max(PIECE_VOXELS[device], shape[2]))
+
+
 def _pieces(data: Any, *dtypes: Any) -> Iterator[tuple[Any, ...]]:
     """Yield the place of each piece, and arrays of its shape that all pieces share."""
     xp = array_namespace(data)
-    deep, high, wide = _piece_shape(data.shape, "cuda" if on_gpu(data) else "cpu")
-    buffers = [xp.empty(deep * high * wide, dtype=dtype) for dtype in dtypes]
+    device = "cuda" if on_gpu(data) else "cpu"
+    deep, high, _ = _piece_shape(data.shape, device)
+    buffers = [xp.empty(_piece_voxels(data.shape, device), dtype=dtype) for dtype in dtypes]
     for z in range(0, data.shape[0], deep):
         for y in range(0, data.shape[1], high):
             place = slice(z, z + deep), slice(y, y + high)
@@ -47,7 +53,7 @@ def _pieces(data: Any, *dtypes: Any) -> Iterator[tuple[Any, ...]]:
 
 def _count_pieces(m: Ledger, shape: Sequence[int], *dtypes: str) -> None:
     for dtype in dtypes:
-        m.alloc(_piece_shape(shape, m.device), dtype)
+        m.alloc(_piece_voxels(shape, m.device), dtype)
     if m.device == "cpu":
         m.alloc_bytes(VIEWS_BYTES)
 

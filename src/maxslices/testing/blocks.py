@@ -84,7 +84,8 @@ def _difference(whole: Any, joined: Any, tolerance: float) -> str:
         if a.dtype.kind not in "fciub":
             return f"is {got!r}, not {expected!r}"
         gap = np.abs(a.astype(np.float64) - b.astype(np.float64))
-        extent = float(np.nanmax(a) - np.nanmin(a)) or 1.0
+        # A single value has no range: its magnitude stands for that.
+        extent = float(np.nanmax(a) - np.nanmin(a)) or float(np.nanmax(np.abs(a))) or 1.0
         largest = float(np.nanmax(gap)) / extent
         if not largest <= tolerance:
             where = np.unravel_index(int(np.nanargmax(gap)), gap.shape)

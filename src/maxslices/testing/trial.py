@@ -102,7 +102,8 @@ class Trial:
         if isinstance(result, tuple | list):
             return tuple(self.on_host(item) for item in result)
         if hasattr(result, "ndim") and hasattr(result, "dtype") and result.ndim:
-            return self.backend.to_host(result)
+            on_host = isinstance(result, np.ndarray)  # angles stay there
+            return result if on_host else self.backend.to_host(result)
         return result
 
     def run(self, seed: int = 0, *, trace: bool = False, output: bool = False) -> Run:
