@@ -190,9 +190,10 @@ class Ladder:
         Rungs are now multiples of 16, now one more, so that memory taken in steps of 2, 4,
         8, 16... slices shows at every second rung.
         """
-        slopes, points = self.slopes()[-4:], self.lifted()[-5:]
+        slopes, points = self.slopes()[-3:], self.lifted()[-4:]
         turns = [
-            (b - a) * (c - b) < 0 and min(abs(b - a), abs(c - b)) > 0.01 * abs(b)
+            (b - a) * (c - b) < 0
+            and min(abs(b - a), abs(c - b)) > 0.1 * max(abs(b - a), abs(c - b))
             for a, b, c in zip(slopes, slopes[1:], slopes[2:], strict=False)
         ]
         if self.established() or not any(turns[-1:]):
@@ -239,8 +240,17 @@ class Ladder:
         return None
 
     def _predicted_s(self, rung: int) -> float:
-        n = self.last[0]
-        return self._durations_s[n] * rung / n
+        """Return how long a rung takes at most.
+
+        As long per slice as the last; less where the rungs show that most of the time does not
+        depend on the slices.
+        """
+        n, first = self.last[0], self._points[0][0]
+        last_s = self._durations_s[n]
+        if len(self._points) < 3:
+            return last_s * rung / n
+        per_slice_s = max(0.0, (last_s - self._durations_s[first]) / (n - first))
+        return min(last_s * rung / n, 1.2 * last_s + 2 * per_slice_s * (rung - n))
 
     def may_run(self, n_slices: int) -> bool:
         """Tell whether a rung is predicted to fit.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..errors import EstimatorError
 from ..memory import MemoryModel
 from ..method import MethodMeta
 from ..units import format_bytes
-from .bench import NOISE_BYTES, Bench, Rung, traced
+from .bench import CUSHION_BYTES, NOISE_BYTES, Bench, Rung, traced
 from .ladder import Ladder, envelope
 from .randomness import random_state_kept
 from .samples import Samples
@@ -73,6 +73,46 @@ class Probe:
         kept_at = MemoryModel.piecewise(self.kept).bytes if self.kept else None
         return MemoryModel(bytes_at, kept_at)
 
+    def corrected(self, n_slices: int, n_bytes: int) -> Probe:
+        """Return it with all bytes raised as much as a measured peak calls for."""
+        expected = self.model().bytes(n_slices)
+        if n_bytes <= expected:
+            return self
+
+        def raised(points: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+            return tuple((n, -(-size * n_bytes // expected)) for n, size in points)
+
+        note = (
+            f"a run measured {format_bytes(n_bytes)} with {n_slices} slices, in place of "
+            f"{format_bytes(expected)}: raised by {n_bytes / expected - 1:.1%}"
+        )
+        found = replace(self, points=raised(self.points), kept=raised(self.kept))
+        answer = found.model().max_slices(self.available_bytes, self.total_slices)
+        return replace(found, answer=answer, sure=False, notes=(*self.notes, note))
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return it as JSON can hold it."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Probe:
+        """Return what `as_plain` wrote.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If it is something else.
+        """
+        values = dict(plain)
+        for name in ("points", "kept"):
+            values[name] = tuple((int(n), int(size)) for n, size in values[name])
+        rungs = (dict(rung) for rung in values["rungs"])
+        values["rungs"] = tuple(Rung(**rung | {"unseen": tuple(rung["unseen"])}) for rung in rungs)
+        values["notes"] = tuple(str(note) for note in values["notes"])
+        found = cls(**values)
+        found.model()  # complains about points that make none
+        return found
+
     def covers(self, available_bytes: int, total_slices: int) -> bool:
         """Tell whether it also answers for another amount of memory.
 
@@ -122,7 +162,8 @@ def probe(
         The first slices of the scan, on the host, axes (angles, detector_y, detector_x);
         made up if not given.
     supplied : mapping, optional
-        Flats, darks and angles; made up if not given. They are not counted.
+        Flats, darks and angles; made up if not given, or if flats and darks are given as an
+        `ArraySpec`. They are not counted.
     limit_s : float
         Time for the measurements.
 
@@ -331,7 +372,8 @@ class _Search:
         self.kept[rung.n_slices] = rung.kept_bytes + before_bytes
         if self.leaks:
             self.leak_bytes[rung.n_slices] = rung.left_bytes
-        self.ladder.add(rung.n_slices, rung.n_bytes + before_bytes, rung.duration_s)
+        n_bytes = rung.n_bytes + before_bytes + CUSHION_BYTES[self.backend.kind]
+        self.ladder.add(rung.n_slices, n_bytes, rung.duration_s)
 
     def probe(self, duration_s: float) -> Probe:
         """Return what was found."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import block_shape
+from ..arrays import ArraySpec, block_shape
 from ..backends import Backend
 from ..method import MethodMeta
 
@@ -86,7 +86,8 @@ class Samples:
     first_slices : ndarray, optional
         The first slices of a scan, on the host: repeated in place of made-up data.
     supplied : mapping, optional
-        Flats, darks, angles: those not among them are made up.
+        Flats, darks, angles: those not among them are made up. An `ArraySpec` in place of
+        flats or darks says how many frames there are, and of which dtype.
     """
 
     def __init__(
@@ -133,8 +134,10 @@ class Samples:
         if "slice_dim" in self.meta.supplied:
             side["slice_dim"] = self.slice_dim
         given = {name: value for name, value in self.given.items() if name in self.meta.parameters}
-        for name, value in given.items():
-            if name in ("flats", "darks"):
+        for name, value in list(given.items()):
+            if isinstance(value, ArraySpec):
+                del given[name]
+            elif name in ("flats", "darks"):
                 rows = np.asarray(value)[:, :n_slices] if self.slice_dim == 1 else np.asarray(value)
                 given[name] = self.backend.to_device(np.ascontiguousarray(rows))
             elif name == "angles" and self.slice_dim == 0:
@@ -144,12 +147,18 @@ class Samples:
     def _make_frames(self, shape: tuple[int, int, int]) -> dict[str, Any]:
         """Return made-up flats and darks, close to the ends of the data's range."""
         frames: dict[str, Any] = {}
-        top = np.iinfo(self.dtype).max if self.dtype.kind in "iu" else 1.0
         for name, level in (("flats", 0.95), ("darks", 0.02)):
-            if name not in self.meta.supplied or name in self.given:
+            given = self.given.get(name)
+            if name not in self.meta.supplied or not (
+                given is None or isinstance(given, ArraySpec)
+            ):
                 continue
-            count = min(_PERIOD, N_FRAMES * shape[1] * shape[2])
+            n_frames, dtype = N_FRAMES, self.dtype
+            if given is not None:
+                n_frames, dtype = given.shape[0], given.dtype
+            top = np.iinfo(dtype).max if dtype.kind in "iu" else 1.0
+            count = min(_PERIOD, n_frames * shape[1] * shape[2])
             values = np.random.default_rng(1).random(count, np.float32) * 0.01 + level
-            start = (values * top * 0.98).astype(self.dtype)
-            frames[name] = tiled((N_FRAMES, *shape[1:]), start, None, self.backend)
+            start = (values * top * 0.98).astype(dtype)
+            frames[name] = tiled((n_frames, *shape[1:]), start, None, self.backend)
         return frames

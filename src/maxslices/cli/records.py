@@ -1,0 +1,139 @@
+"""``maxslices records list|show|export|import|clear``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UnknownMethodError
+from ..units import format_bytes
+
+if TYPE_CHECKING:
+    from ..estimators.recorded import Entry, Records
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand with its own subcommands."""
+    parser = subparsers.add_parser(
+        "records",
+        help="the memory of methods, as it was measured",
+        description="Methods without an estimator are measured once, and what was found is kept. "
+        "Exported records make plans for that device elsewhere.",
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    def add(
+        name: str, handle: Callable[[argparse.Namespace], str], text: str
+    ) -> argparse.ArgumentParser:
+        action: argparse.ArgumentParser = actions.add_parser(
+            name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+        )
+        action.add_argument(
+            "--folder", metavar="FOLDER", help="in place of the user's cache, or MAXSLICES_RECORDS"
+        )
+        action.set_defaults(handle=handle)
+        return action
+
+    action = add("list", _list, "list what is kept")
+    action.add_argument("method", metavar="METHOD", nargs="?", help="of this method alone")
+    action.add_argument("--json", action="store_true", help="print JSON")
+    action = add("show", _show, "show all that was measured for a method")
+    action.add_argument("method", metavar="METHOD", help="a method")
+    action = add("export", _export, "write records into a file, for another computer")
+    action.add_argument("file", metavar="FILE", help="where to; it is replaced")
+    action.add_argument("--method", metavar="METHOD", help="of this method alone")
+    action = add("import", _import, "add the records of an exported file")
+    action.add_argument("file", metavar="FILE", help="what `records export` wrote")
+    action = add("clear", _clear, "delete records; methods are then measured again")
+    action.add_argument("method", metavar="METHOD", nargs="?", help="of this method alone")
+
+
+def _records(parsed: argparse.Namespace) -> Records:
+    from ..estimators.recorded import Records
+
+    return Records(parsed.folder)
+
+
+def _list(parsed: argparse.Namespace) -> str:
+    records = _records(parsed)
+    entries = records.entries(parsed.method)
+    if parsed.json:
+        return json.dumps([_summary(entry) for entry in entries], indent=1)
+    if not entries:
+        return f"no records in {records.folder}"
+    lines = [f"{len(entries)} records in {records.folder}"]
+    for entry in entries:
+        each = _summary(entry)
+        lines.append(
+            f"{each['date']}  {each['device']:<12}  {each['method']}  {each['slices']}"
+            + (f"  {each['parameters']}" if each["parameters"] else "")
+        )
+    return "\n".join(lines)
+
+
+def _summary(entry: Entry) -> dict[str, Any]:
+    question, probe = entry["question"], entry["probe"]
+    dims = [*question["other_dims"]]
+    dims.insert(question["slice_dim"], "n")
+    given = question["parameters"].items()
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["time_s"])),
+        "device": entry["place"]["device"],
+        "method": question["method"],
+        "slices": f"{'x'.join(map(str, dims))} {question['dtype']}",
+        "parameters": " ".join(f"{name}={value}" for name, value in given if value is not None),
+        "answer": probe["answer"],
+        "available_bytes": probe["available_bytes"],
+    }
+
+
+def _show(parsed: argparse.Namespace) -> str:
+    records = _records(parsed)
+    entries = records.entries(parsed.method)
+    if not entries:
+        raise UnknownMethodError(
+            f"no records of {parsed.method!r} in {records.folder}; `maxslices records list` "
+            "lists all"
+        )
+    blocks = []
+    for entry in entries:
+        each, probe, place = _summary(entry), entry["probe"], entry["place"]
+        versions = ", ".join(f"{name} {text}" for name, text in place["libraries"].items())
+        lines = [
+            f"{each['method']}  {each['slices']}  on {each['device']}",
+            f"  measured    {each['date']}, in {probe['duration_s']:.2f} s; {versions}",
+            f"  parameters  {each['parameters'] or 'none'}",
+            f"  code        {entry['question']['package']}, source {entry['question']['source']}",
+            f"  answer      {probe['answer']} slices in {format_bytes(probe['available_bytes'])}"
+            + ("" if probe["sure"] else " (at least; not measured up to there)"),
+        ]
+        lines += [f"  note        {note}" for note in probe["notes"]]
+        lines.append(f"  {'slices':>8} {'bytes':>16} {'kept':>14} {'outside':>14} {'seconds':>9}")
+        lines += [
+            f"  {rung['n_slices']:>8} {rung['n_bytes']:>16,} {rung['kept_bytes']:>14,} "
+            f"{rung['outside_bytes']:>14,} {rung['duration_s']:>9.4f}"
+            for rung in probe["rungs"]
+        ]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _export(parsed: argparse.Namespace) -> str:
+    n = _records(parsed).export(parsed.file, parsed.method)
+    return f"{n} record{'s' if n != 1 else ''} written to {parsed.file}"
+
+
+def _import(parsed: argparse.Namespace) -> str:
+    records = _records(parsed)
+    n = records.import_file(parsed.file)
+    devices = ", ".join(records.devices()) or "none"
+    return f"{n} record{'s' if n != 1 else ''} added; there are now some of: {devices}"
+
+
+def _clear(parsed: argparse.Namespace) -> str:
+    n = _records(parsed).clear(parsed.method)
+    return f"{n} record{'s' if n != 1 else ''} deleted"

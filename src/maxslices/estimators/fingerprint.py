@@ -1,0 +1,184 @@
+"""What a measurement is valid for: the method's code, its parameters, data and device."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..arrays import ArraySpec
+from ..backends import Backend
+from ..method import MethodMeta
+
+
+def question(
+    meta: MethodMeta,
+    slice_dim: int,
+    other_dims: tuple[int, int],
+    dtype: np.dtype[Any],
+    parameters: Mapping[str, Any],
+    supplied: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return what is asked about a method, as plain values that JSON can hold.
+
+    Parameters
+    ----------
+    meta, slice_dim, other_dims, dtype, parameters
+        As in `probe`.
+    supplied : mapping, optional
+        Flats, darks and angles, or their `ArraySpec`: shape and dtype count.
+    """
+    return {
+        "method": meta.full_name,
+        "source": source_hash(meta.function),
+        "package": package_version(meta.function),
+        "parameters": _plain(meta.merged(**parameters)),
+        "slice_dim": int(slice_dim),
+        "other_dims": [int(n) for n in other_dims],
+        "dtype": str(np.dtype(dtype)),
+        "side": {
+            name: f"{value.shape[0]} {np.dtype(value.dtype)}"
+            for name, value in sorted((supplied or {}).items())
+            if name in meta.supplied and hasattr(value, "shape") and value.shape
+        },
+    }
+
+
+def place(backend: Backend, function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the device's name and the versions of what runs there."""
+    libraries = {"numpy": np.__version__}
+    if backend.kind == "cuda":
+        libraries |= _cuda_versions()
+    if _module_source(function)[1]:
+        libraries["torch"] = _version("torch")
+    return {"device": device_name(backend), "libraries": libraries}
+
+
+def device_name(backend: Backend) -> str:
+    """Return "cpu", or the GPU's name, such as "NVIDIA H200"."""
+    if backend.kind == "cpu":
+        return "cpu"
+    number = int(backend.name.partition(":")[2] or 0)
+    return _gpu_name(number)
+
+
+@lru_cache(maxsize=16)
+def _gpu_name(number: int) -> str:
+    import cupy
+
+    name = cupy.cuda.runtime.getDeviceProperties(number)["name"]
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+@lru_cache(maxsize=1)
+def _cuda_versions() -> dict[str, str]:
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    return {
+        "cupy": str(cupy.__version__),
+        "cuda runtime": str(runtime.runtimeGetVersion()),
+        "cuda driver": str(runtime.driverGetVersion()),
+    }
+
+
+def source_hash(function: Callable[..., Any]) -> str:
+    """Return a hash that changes with the function and the modules beside its own.
+
+    The modules of its package's folder count, because methods have helpers there; what lies
+    further away is known by `package_version`.
+    """
+    inner = _innermost(function)
+    digest = hashlib.sha256(_module_source(function)[0].encode())
+    digest.update(getattr(inner, "__qualname__", repr(type(inner))).encode())
+    code = getattr(inner, "__code__", None)
+    if code is not None:
+        # Two functions of one name on different lines; and code without a file.
+        digest.update(f"{code.co_firstlineno} {code.co_names} {code.co_varnames}".encode())
+        if not _module_source(function)[0]:
+            digest.update(code.co_code)
+    return digest.hexdigest()[:32]
+
+
+def package_version(function: Callable[..., Any]) -> str:
+    """Return name and version of the package that a function is from."""
+    top = (getattr(_innermost(function), "__module__", None) or "").partition(".")[0]
+    found = getattr(sys.modules.get(top), "__version__", None)
+    return f"{top} {found if isinstance(found, str) else _version(top)}"
+
+
+@lru_cache(maxsize=64)
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return "unknown"
+
+
+def _innermost(function: Any) -> Any:
+    """Return what a partial, a wrapper or an object with ``__call__`` ends up calling."""
+    while hasattr(function, "func") or hasattr(function, "__wrapped__"):
+        function = getattr(function, "__wrapped__", None) or function.func
+    if not hasattr(function, "__code__") and not inspect.isclass(function):
+        function = type(function).__call__
+    return function
+
+
+def _module_source(function: Callable[..., Any]) -> tuple[str, bool]:
+    """Return a hash of a function's module and those beside it, and whether they use torch."""
+    inner = _innermost(function)
+    module = sys.modules.get(getattr(inner, "__module__", None) or "")
+    code = getattr(inner, "__code__", None)
+    name = getattr(module, "__file__", None) or getattr(code, "co_filename", None)
+    if not name or not (path := Path(name)).is_file():
+        return "", False
+    # A module that stands alone may lie among others that have nothing to do with it.
+    alone = not getattr(module, "__package__", None)
+    paths = [path] if alone else sorted({path, *path.parent.glob("*.py")})
+    state = tuple((str(each), (s := each.stat()).st_mtime_ns, s.st_size) for each in paths)
+    return _hash_files(state)
+
+
+@lru_cache(maxsize=256)
+def _hash_files(state: tuple[tuple[str, int, int], ...]) -> tuple[str, bool]:
+    digest, uses_torch = hashlib.sha256(), False
+    for name, _, _ in state:
+        text = Path(name).read_bytes()
+        digest.update(Path(name).name.encode() + b"\0" + text)
+        uses_torch = uses_torch or b"import torch" in text or b"from torch" in text
+    return digest.hexdigest(), uses_torch
+
+
+def canonical(value: Any) -> str:
+    """Write plain values so that equal ones are equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as JSON knows it; an array by shape, dtype and a hash of its data."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item() if value.dtype.kind in "biuf" else str(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in sorted(value.items(), key=str)}
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(item) for item in value), key=canonical)
+    if isinstance(value, list | tuple | range):
+        return [_plain(item) for item in value]
+    if isinstance(value, ArraySpec):
+        return str(value)
+    if isinstance(value, np.ndarray):
+        data = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()[:16]
+        return f"array {value.shape} {value.dtype} {data}"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):  # on a device: not fetched for this
+        return f"array {tuple(value.shape)} {value.dtype}"
+    return f"{type(value).__module__}.{type(value).__qualname__} {value!r}"
