@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 
 from ..ledger import Device
+from .out_of_memory import is_out_of_memory
 
 AVAILABLE_SHARE = 0.8
 """Part of the available memory that is used unasked: the rest is left to the page cache."""
@@ -43,5 +44,5 @@ class CpuBackend:
         """Do nothing: NumPy holds nothing back."""
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Tell whether it is a `MemoryError`."""
-        return isinstance(error, MemoryError)
+        """Tell whether it is a `MemoryError`, or what torch raises in its place."""
+        return is_out_of_memory(error)

@@ -10,15 +10,13 @@ import numpy as np
 
 from ..errors import DeviceError
 from ..ledger import Device
+from .out_of_memory import is_out_of_memory
 
 RESERVED_BYTES = 800 * 2**20
 """CUDA context, kernels and library handles (cuFFT, cuBLAS) outside the pool; on an H200
 with CUDA 13 they were about 600 MiB."""
 FREE_SHARE = 0.95
 """Part of the free device memory that is used unasked."""
-
-_SHORTAGE = ("cudaErrorMemoryAllocation", "OUT_OF_MEMORY", "out of memory", "ALLOC_FAILED")
-"""What the runtime, the driver and the libraries (cuFFT, cuBLAS, cuSOLVER) say."""
 
 
 class CudaBackend:
@@ -90,10 +88,7 @@ class CudaBackend:
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Tell whether CuPy or one of CUDA's libraries says that memory did not suffice."""
-        if isinstance(error, self._cupy.cuda.memory.OutOfMemoryError | MemoryError):
-            return True
-        is_of_cupy = type(error).__module__.split(".")[0] in ("cupy", "cupyx", "cupy_backends")
-        return is_of_cupy and any(word in str(error) for word in _SHORTAGE)
+        return is_out_of_memory(error)
 
 
 def count_devices() -> int:

@@ -1,0 +1,179 @@
+"""Searching by trying: the search itself, and what another process lives and dies through."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maxslices import Registry
+from maxslices.backends import select_backend
+from maxslices.errors import EstimatorError
+from maxslices.estimators.searched import FINENESS, _search, search
+from tests.estimators.searched_methods import SLICE_BYTES, failing
+
+MIB = 2**20
+FLOAT = np.dtype(np.float32)
+
+
+def searched(name: str, available_bytes: int = 256 * MIB, total: int = 64, limit_s=30.0, **given):
+    return search(
+        failing[name],
+        failing[name].slice_dims()[0],
+        (16, 16),
+        FLOAT,
+        select_backend("cpu"),
+        given,
+        available_bytes=available_bytes,
+        total_slices=total,
+        limit_s=limit_s,
+    )
+
+
+@given(limit=st.integers(0, 5000), total=st.integers(1, 4000))
+def test_the_answer_runs_and_is_at_most_a_part_too_small(limit, total):
+    tried = []
+
+    def runs(n: int) -> bool:
+        tried.append(n)
+        assert 1 <= n <= total
+        return n <= limit
+
+    good, bad, is_settled = _search(runs, total)
+    true = min(limit, total)
+    assert is_settled
+    assert true - max(1, true // FINENESS) < good <= true
+    assert bad is None if limit >= total else limit < bad <= good + max(1, good // FINENESS)
+    assert len(tried) == len(set(tried)) <= 2 * total.bit_length() + 1
+
+
+def test_when_the_time_is_up_the_answer_is_what_ran():
+    answers = {1: True, 2: True, 4: True, 8: False, 6: None}
+    assert _search(answers.__getitem__, 100) == (4, 8, False)
+
+
+def test_memory_that_no_meter_sees_is_found():
+    found = searched("unseen", 40 * MIB, total=1000)
+    assert found.margin_bytes == MIB
+    most = (found.available_bytes - found.margin_bytes) // SLICE_BYTES
+    assert most - 2 <= found.n_slices <= most
+    assert found.fails_at == found.n_slices + 1
+    assert found.is_settled
+    assert [a.n_slices for a in found.attempts][:5] == [1, 2, 4, 8, 16]
+    assert {a.outcome for a in found.attempts} == {"ran", "out of memory"}
+    assert found.model().max_slices(found.available_bytes) == found.n_slices
+    assert found.model().max_slices(found.available_bytes - 1) == 0
+    assert str(found).startswith(f"{found.n_slices} slices in 41.9 MB less a margin of 1.05 MB")
+
+
+def test_twice_the_memory_fits_twice_the_slices():
+    small, large = (searched("unseen", n * MIB, 500, per_slice=2 * MIB) for n in (30, 60))
+    assert large.n_slices == pytest.approx(2 * small.n_slices, abs=2)
+
+
+def test_side_data_are_given_and_a_step_is_found():
+    found = searched("steps", 32 * MIB, total=400)
+    assert 0.95 * 31 * MIB / 101 / 1024 < found.n_slices <= 31 * MIB / 101 / 1024 + 3
+
+
+def test_all_that_there_are_fit():
+    found = searched("unseen", 256 * MIB, total=5)
+    assert (found.n_slices, found.fails_at) == (5, None)
+    assert [a.n_slices for a in found.attempts] == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("how", ["memory", "torch", "bad_alloc", "astra", "kill"])
+def test_a_lack_of_memory_is_recognised(how):
+    found = searched("fails", how=how, above=3, total=8)
+    assert (found.n_slices, found.fails_at) == (3, 4)
+    assert [a.outcome for a in found.attempts] == ["ran", "ran", "out of memory", "ran"]
+
+
+def test_not_one_slice_fits():
+    found = searched("fails", how="memory", above=0)
+    assert (found.n_slices, found.fails_at) == (0, 1)
+    assert found.attempts[0].said == "MemoryError: no memory"
+
+
+def test_a_crash_that_more_slices_bring_about_is_a_bound():
+    found = searched("fails", how="segfault", above=2, total=8)
+    assert (found.n_slices, found.fails_at) == (2, 3)
+    assert [a.outcome for a in found.attempts] == ["ran", "ran", "crashed", "crashed"]
+    assert found.attempts[2].said.startswith("SIGSEGV")
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"how": "value", "above": 2}, r"fails cannot be tried: on 4 slices .*ValueError: the arr"),
+        ({"how": "segfault", "above": 0}, r"fails crashed on 1 slice, the fewest .* SIGSEGV"),
+        ({"how": "exit", "above": 2}, r"fails: the process that tried it ended with status 3"),
+        ({"how": "memory"}, r"fails cannot be tried: on 1 slice it raised TypeError"),
+    ],
+)
+def test_another_error_is_an_error(given, text):
+    with pytest.raises(EstimatorError, match=text):
+        searched("fails", **given)
+
+
+def test_it_ends_in_time_and_leaves_no_process():
+    began = time.monotonic()
+    found = searched("fails", how="hang", above=2, limit_s=2.5)
+    assert time.monotonic() - began < 4.5
+    assert (found.n_slices, found.fails_at, found.is_settled) == (2, None, False)
+    assert found.attempts[-1].outcome == "timed out"
+    assert "the time was up" in str(found)
+    assert not psutil.Process().children()
+
+
+def test_what_hangs_on_one_slice_is_an_error():
+    with pytest.raises(EstimatorError, match=r"fails timed out on 1 slice.*within 2 s"):
+        searched("fails", how="hang", above=0, limit_s=2.0)
+
+
+def test_parameters_that_cannot_be_sent_are_an_error():
+    with pytest.raises(EstimatorError, match="cannot be sent to another process"):
+        searched("unseen", per_slice=lambda: 1)
+
+
+def test_a_method_of_the_program_itself_cannot_be_tried():
+    def inner(data):
+        return data
+
+    methods = Registry()
+    meta = methods.register(inner, module="here", pattern="all")
+    arguments = (meta, 0, (4, 4), FLOAT, select_backend("cpu"), {})
+    with pytest.raises(EstimatorError, match=r"here.inner: the process that is to try it cannot"):
+        search(*arguments, available_bytes=10**8, total_slices=4)
+    inner.__module__ = "__main__"
+    with pytest.raises(EstimatorError, match="put it in a module of its own"):
+        search(*arguments, available_bytes=10**8, total_slices=4)
+
+
+def test_this_process_keeps_its_limits_and_memory():
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    searched("unseen", 16 * MIB, total=64)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+def test_a_method_of_a_package_is_found_by_its_name():
+    from maxslices.registry import registry
+
+    meta = registry["maxslices_methods.normalize.minus_log"]
+    found = search(
+        meta,
+        0,
+        (16, 16),
+        FLOAT,
+        select_backend("cpu"),
+        {},
+        available_bytes=64 * MIB,
+        total_slices=9,
+    )
+    assert found.n_slices == 9
