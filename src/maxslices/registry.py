@@ -140,6 +140,14 @@ class Registry:
             hint += f" ({'; '.join(self._left_out)})"
         raise UnknownMethodError(f"unknown method {wanted!r}{hint}")
 
+    def shortest_name(self, meta: MethodMeta) -> str:
+        """Return the shortest name that means a method: its own, or ``module.name``."""
+        try:
+            found = self.get(meta.name)
+        except UnknownMethodError:
+            return meta.full_name
+        return meta.name if found is meta else meta.full_name
+
     def load_entry_points(self) -> None:
         """Import the packages that bring methods; done once, and by itself on first use.
 

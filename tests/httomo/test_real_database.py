@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 
 from maxslices import Registry
 from maxslices.errors import PipelineError, UnknownMethodError
+from maxslices.httomo.register import NOT_SUPPORTED, register_all
 from maxslices.planner import Pipeline
 from maxslices.planner.sections import cut_into_sections
 
@@ -51,7 +53,7 @@ def test_all_methods_that_are_installed_are_registered(real, theirs, package):
     }
     assert len(said) > (20 if package == "httomolibgpu" else 2)
     for name, entry in said.items():
-        if name == "httomolib.misc.morph.data_reducer":
+        if name in NOT_SUPPORTED:
             continue
         meta = real.get(*name.rsplit(".", 1)[::-1])
         assert meta.pattern == entry["pattern"], name
@@ -64,8 +66,6 @@ def test_all_methods_that_are_installed_are_registered(real, theirs, package):
 
 
 def test_nothing_of_theirs_is_imported(theirs):
-    import subprocess
-
     code = (
         f"import sys; sys.path.insert(0, {str(theirs)!r})\n"
         "from maxslices import Registry\n"
@@ -132,17 +132,20 @@ def test_side_results(real):
         for meta in real
         if meta.side_results and not meta.name.startswith("save")
     }
-    assert names == {
-        "httomo.methods.calculate_stats": ("glob_stats",),
-        "httomolibgpu.recon.rotation.find_center_vo": ("cor",),
-        "httomolibgpu.recon.rotation.find_center_pc": ("cor",),
-        "httomolibgpu.recon.rotation.find_center_360": (
-            "cor",
-            "overlap",
-            "side",
-            "overlap_position",
-        ),
-    }
+    assert (
+        names.items()
+        >= {
+            "httomo.methods.calculate_stats": ("glob_stats",),
+            "httomolibgpu.recon.rotation.find_center_vo": ("cor",),
+            "httomolibgpu.recon.rotation.find_center_pc": ("cor",),
+            "httomolibgpu.recon.rotation.find_center_360": (
+                "cor",
+                "overlap",
+                "side",
+                "overlap_position",
+            ),
+        }.items()
+    )
 
 
 def test_their_source_is_what_inspect_finds(real):
@@ -175,9 +178,8 @@ def test_templates_are_well_formed(real, theirs):
                 given[name] = REQUIRED[name]
             elif isinstance(value, str) and "${{" in value:
                 del given[name]
-        if step["method"] == "data_reducer" or not source_of(
-            theirs, f"{step['module_path']}.{step['method']}"
-        ):
+        full_name = f"{step['module_path']}.{step['method']}"
+        if full_name in NOT_SUPPORTED or not source_of(theirs, full_name):
             continue
         Pipeline.from_steps([step], real)
         checked += 1
@@ -247,8 +249,6 @@ def test_a_plain_name_means_a_method_of_another_package(real):
 
 
 def test_nothing_is_registered_without_httomo_backends(monkeypatch):
-    from maxslices.httomo.register import register_all
-
     monkeypatch.setattr("maxslices.httomo.sources.importlib.util.find_spec", lambda name: None)
     methods = Registry()
     register_all(methods)

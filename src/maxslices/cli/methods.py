@@ -42,10 +42,13 @@ def handle(parsed: argparse.Namespace) -> str:
             "no methods are installed: pip install maxslices-methods, or another package that "
             "has the entry point maxslices.methods"
         )
-    width = max(len(meta.name) for meta in registry)
+    # Names with their module come last, and do not widen the column of the others.
+    names = {registry.shortest_name(meta): meta for meta in registry}
+    named = sorted(names.items(), key=lambda entry: ("." in entry[0], entry[0]))
+    width = max((len(name) for name, _ in named if "." not in name), default=0)
     lines = []
-    for meta in registry:
-        head = f"{meta.name:<{width}}  {meta.pattern:<10}  "
+    for name, meta in named:
+        head = f"{name:<{width}}  {meta.pattern:<10}  "
         indent = " " * len(head)
         lines += textwrap.wrap(head + _summary(meta), WIDTH, subsequent_indent=indent)
     return "\n".join(lines)
@@ -53,7 +56,7 @@ def handle(parsed: argparse.Namespace) -> str:
 
 def _summary(meta: MethodMeta) -> str:
     text = inspect.getdoc(meta.function) or ""
-    return " ".join(text.split("\n\n", 1)[0].split())
+    return " ".join(text.split("\n\n", 1)[0].split()).split(". ")[0]
 
 
 def _description(meta: MethodMeta) -> str:

@@ -34,6 +34,7 @@ def register_all(methods: Registry) -> None:
         calculate_stats,
         name="calculate_stats",
         module="httomo.methods",
+        by_module_only=True,
         pattern="all",
         side_results=("glob_stats",),
         combine=global_stats,

@@ -45,7 +45,7 @@ def source_file(module: str) -> Path | None:
 
 
 def stand_in(module: str, name: str) -> Callable[..., Any] | None:
-    """Return an empty function with the signature of one in a module's source.
+    """Return an empty function with the signature and docstring of one in a module's source.
 
     Its annotations are text, as with ``from __future__ import annotations``, and `inspect`
     finds the source of the function that it stands for.
@@ -69,7 +69,11 @@ def stand_in(module: str, name: str) -> Callable[..., Any] | None:
         return None
     node = found[-1]
     empty = copy.copy(node)
-    empty.body, empty.decorator_list = [ast.copy_location(ast.Pass(), node.body[0])], []
+    empty.decorator_list = []
+    if ast.get_docstring(node) is not None:
+        empty.body = node.body[:1]
+    else:
+        empty.body = [ast.copy_location(ast.Pass(), node.body[0])]
     namespace: dict[str, Any] = {"__name__": module}
     for statement in tree.body:
         if isinstance(statement, ast.Import | ast.ImportFrom) and _is_harmless(statement):
