@@ -164,10 +164,8 @@ class Bench:
             return int(array_module(self.backend).get_default_memory_pool().used_bytes())
         if not tracemalloc.is_tracing():
             return 0
-        arrays = tracemalloc.take_snapshot().filter_traces(
-            [tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)]
-        )
-        return sum(trace.size for trace in arrays.traces)
+        traces = tracemalloc.take_snapshot().traces
+        return sum(trace.size for trace in traces if trace.domain == np.lib.tracemalloc_domain)
 
 
 def _counted(peak: Peak) -> tuple[int, tuple[str, ...]]:

@@ -105,8 +105,8 @@ class Ladder:
 
     @property
     def last(self) -> tuple[int, int]:
-        """The largest number of slices that fitted, and the most bytes up to there."""
-        return self._points[-1][0], max(size for _, size in self._points)
+        """The largest number of slices that fitted, and its bytes."""
+        return self.rising()[-1]
 
     def lifted(self) -> list[tuple[int, int]]:
         """Return the points that fitted, each at least as high as those before."""
@@ -116,9 +116,21 @@ class Ladder:
             found.append((n, highest))
         return found
 
-    def slopes(self, points: list[tuple[int, int]] | None = None) -> list[float]:
+    def rising(self) -> list[tuple[int, int]]:
+        """Return the points since the memory last fell, from which it is judged how it goes on."""
+        start = 0
+        for i, ((_, a), (_, b)) in enumerate(pairwise(self._points), start=1):
+            if b < a - self.noise_bytes:
+                start = i
+        highest, found = 0, []
+        for n, size in self._points[start:]:
+            highest = max(highest, size)
+            found.append((n, highest))
+        return found
+
+    def slopes(self) -> list[float]:
         """Return the bytes per slice between neighbouring points."""
-        points = self.lifted() if points is None else points
+        points = self.rising()
         return [(b - a) / (n - m) for (m, a), (n, b) in pairwise(points)]
 
     def established(self) -> bool:
@@ -136,7 +148,7 @@ class Ladder:
 
     def steps(self) -> Steps | None:
         """Return the steps that all points lie on, if there are such."""
-        points = self.lifted()
+        points = self.rising()
         if points != self._steps_of:
             self._steps_of = points
             self._steps = None if self.established() else find_steps(points, self.noise_bytes)
@@ -176,7 +188,7 @@ class Ladder:
 
     def _order(self) -> int:
         """Return the power of n with which the bytes grow: 1 unless worse than a line."""
-        points = self.lifted()[-3:]
+        points = self.rising()[-3:]
         if len(points) < 3 or points[0][1] <= 0:
             return 1
         (m, a), _, (n, b) = points
@@ -190,7 +202,7 @@ class Ladder:
         Rungs are now multiples of 16, now one more, so that memory taken in steps of 2, 4,
         8, 16... slices shows at every second rung.
         """
-        slopes, points = self.slopes()[-3:], self.lifted()[-4:]
+        slopes, points = self.slopes()[-3:], self.rising()[-4:]
         turns = [
             (b - a) * (c - b) < 0
             and min(abs(b - a), abs(c - b)) > 0.1 * max(abs(b - a), abs(c - b))
@@ -204,12 +216,15 @@ class Ladder:
 
     def _pairwise_slope(self) -> float:
         """Return the largest slope over two intervals, which steps do not disturb."""
-        points = self.lifted()[-5:]
+        points = self.rising()[-5:]
         pairs = zip(points, points[2:], strict=False)
         return max(((b - a) / (n - m) for (m, a), (n, b) in pairs), default=0.0)
 
     def next_rung(self, elapsed_s: float) -> int | None:
         """Return the number of slices to measure next; None where it is time to stop."""
+        fall = self._inside_a_fall()
+        if fall is not None and len(self._points) < _MOST_RUNGS:
+            return self._in_time(fall, elapsed_s)
         n, _ = self.last
         top = self.total_slices if self._above is None else self._above[0] - 1
         if n >= top or len(self._points) >= _MOST_RUNGS:
@@ -233,6 +248,13 @@ class Ladder:
             return None
         return self._in_time(rung, elapsed_s)
 
+    def _inside_a_fall(self) -> int | None:
+        """Return a number of slices between two where the memory falls: it may rise before."""
+        for (m, a), (n, b) in pairwise(self._points):
+            if b < a - self.noise_bytes and n - m > max(1, m // 20):
+                return (m + n) // 2
+        return None
+
     def _in_time(self, rung: int, elapsed_s: float) -> int | None:
         if elapsed_s + self._predicted_s(rung) <= self.limit_s:
             return rung
@@ -246,6 +268,8 @@ class Ladder:
         depend on the slices.
         """
         n, first = self.last[0], self._points[0][0]
+        if rung < n:
+            return self._durations_s[n]
         last_s = self._durations_s[n]
         if len(self._points) < 3:
             return last_s * rung / n
@@ -259,6 +283,8 @@ class Ladder:
         one slice), but not at once to more than twice the slices; or else stay below the
         line from the origin.
         """
+        if not self._points:
+            return False
         if self.upper_bytes(n_slices) <= self.run_bytes:
             return True
         n, size = self.last

@@ -246,7 +246,7 @@ class _Search:
         if n > 1:
             self.notes.append(f"it cannot be run on fewer than {n} slices ({self._refusal})")
         again = None
-        if first.duration_s <= 4 * self.limit_s:  # it may have compiled: what does a call take?
+        if first.duration_s <= 3 * self.limit_s:  # it may have compiled: what does a call take?
             again = self._measured(n)
         if again is None or again.duration_s > _EXPENSIVE * self.limit_s:
             least = again or first
@@ -445,6 +445,8 @@ class _Search:
                 f"{format_bytes(most.outside_bytes)} with {most.n_slices} slices were outside the "
                 "pool: counted"
             )
+        unseen = {text for rung in self.rungs if not rung.outside_bytes for text in rung.unseen}
+        self.notes += sorted(unseen)
         seen = [rung.n_bytes for rung in sorted(self.rungs, key=lambda rung: rung.n_slices)]
         falls = any(b < a - max(self.noise_bytes, a // 100) for a, b in pairwise(seen))
         if falls:
