@@ -239,8 +239,15 @@ def in_blocks(meta, data: np.ndarray, *, block: int = 4, **parameters):
     return meta.combine(parts)
 
 
-def finder(made: Path, name: str):
-    methods = make(made, "recon.rotation", FIND, name=name, pattern="projection")
+def finder(made: Path, name: str, implementation: str = "cpu"):
+    methods = make(
+        made,
+        "recon.rotation",
+        FIND,
+        name=name,
+        pattern="projection",
+        implementation=implementation,
+    )
     may_be_imported(made)
     return methods[name]
 
@@ -267,6 +274,11 @@ def test_sinograms_beyond_the_detector_are_refused(made):
     meta = finder(made, "find")
     with pytest.raises(ParameterError, match=r"sinograms 3 to 5 .* not all among the 5"):
         meta.function(DATA, ind=4, average_radius=1)
+
+
+def test_a_centre_that_needs_a_gpu_is_refused_at_the_first_block(made):
+    with pytest.raises(DeviceError, match="find runs on a GPU alone"):
+        finder(made, "find", implementation="gpu_cupy").function(DATA)
 
 
 def test_what_a_block_gives_does_not_hold_the_block(made):

@@ -112,6 +112,7 @@ def _rotation(entry: Entry, stub: Callable[..., Any]) -> tuple[Callable[..., Any
 
     @functools.wraps(stub)
     def method(data: Any, /, **parameters: Any) -> _Part:
+        call.require_place(data)
         given = call.arguments(data, parameters)
         if of_two:
             given = {name: v for name, v in given.items() if name not in ("proj1", "proj2")}

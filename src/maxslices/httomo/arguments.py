@@ -119,16 +119,26 @@ class Call:
         DeviceError
             If it needs a GPU and the data are in host memory.
         """
+        self.require_place(data)
         on_host = isinstance(data, np.ndarray)
         if self.entry.implementation == "gpu_cupy":
-            if on_host:
-                raise DeviceError(
-                    f"{self.entry.full_name} runs on a GPU alone: give --device cuda, or use a "
-                    "method that runs on the CPU too"
-                )
             return self.function(data, **given)
         result = self.function(to_host(data), **given)
         return result if on_host or not isinstance(result, np.ndarray) else to_device(result)
+
+    def require_place(self, data: Any) -> None:
+        """Require that the method can work on data that are where these are.
+
+        Raises
+        ------
+        DeviceError
+            If it needs a GPU and the data are in host memory.
+        """
+        if self.entry.implementation == "gpu_cupy" and isinstance(data, np.ndarray):
+            raise DeviceError(
+                f"{self.entry.full_name} runs on a GPU alone: give --device cuda, or use a "
+                "method that runs on the CPU too"
+            )
 
     @functools.cached_property
     def function(self) -> Callable[..., Any]:
