@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 
 WIDE, MANY = 2000, 2000
 """Beyond so many columns and angles the coarse search works on means of 4 and of 2."""
-SMALL_BYTES = {"cpu": 2**13, "cuda": 2**16}
-"""What sums over an array and tables of a row's length take."""
+SMALL_BYTES = {"cpu": 2**13, "cuda": 512}
+"""What sums over an array take."""
 
 
 def _middle_sinograms(
@@ -51,6 +51,8 @@ def _find_center_vo_bytes(
     m.alloc_bytes(SMALL_BYTES[m.device])
     if 2 * step % 1:
         m.alloc((n_angles, width), np.float32)  # a term of the interpolation
+        if m.device == "cuda":
+            m.alloc((3, width), np.float32)  # where it reads
         if m.device == "cpu":  # NumPy's buffers, where rows have gaps between them
             m.free(m.alloc((3, min(8192, n_angles * width)), np.float32))
     m.fft(stacked, np.float32, (0, 1), "r2c")

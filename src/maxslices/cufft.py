@@ -125,7 +125,7 @@ def _works_in_place(length: int, single: bool) -> bool:
 def _real_works_in_place(length: int, single: bool) -> bool:
     if length % 2 == 0 and length <= 1024 and _largest_prime(length) <= 11:
         return True
-    if single and length <= 128:
+    if single and length % 2 and length <= 128:
         return True
     return (16_384 if single else 2048) % length == 0 or (2187 if single else 729) % length == 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -45,6 +46,7 @@ def test_in_use_to_the_byte(cupy):
 def test_held_and_device(cupy):
     with measure_peak("cuda") as peak:
         big = cupy.empty(300 * MIB, cupy.uint8)
+        time.sleep(0.05)  # the device's memory is sampled
         del big
         cupy.get_default_memory_pool().free_all_blocks()
         small = cupy.empty(100 * MIB, cupy.uint8)

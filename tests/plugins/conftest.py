@@ -41,7 +41,11 @@ def run_with_plugins(tmp_path):
 
     def run(names: list[str], code: str) -> tuple[object, str]:
         paths = [str(path) for name in names for path in install(HERE / name, tmp_path)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": ""}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
+            "PYTHONWARNINGS": "",
+        }
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
         done = subprocess.run(
             [sys.executable, "-c", code],

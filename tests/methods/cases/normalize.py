@@ -24,6 +24,7 @@ GPU_CASES = [
     Case("dark_flat_field_correction", (64, 2160, 2560), "uint16", {"upper_bound": 1.2}),
     Case("dark_flat_field_correction", (64, 2160, 2560)),
     Case("dark_flat_field_correction", (67, 2161, 2557), "uint16"),
+    Case("dark_flat_field_correction", (101, 1009, 1013)),
     Case("minus_log", (64, 2160, 2560)),
     Case("minus_log", (64, 2160, 2560), "uint16", slice_dim=0),
     Case("minus_log", (1801, 32, 2560), slice_dim=1),
