@@ -220,7 +220,10 @@ def test_pipelines_are_cut_as_httomo_cuts_them(real, theirs, name, tmp_path):
     file = tmp_path / "pipeline.yaml"
     file.write_text(yaml.safe_dump(directive(theirs, name), sort_keys=False))
     pipeline = Pipeline.from_file(file, real)
-    assert [len(section.steps) for section in cut_into_sections(pipeline)] == SECTIONS[name]
+    sections = cut_into_sections(pipeline)
+    assert [len(section.steps) for section in sections] == SECTIONS[name]
+    # Images are of reconstructed slices, which lie along the axis of the sinograms.
+    assert sections[-1].slice_dim == 1
 
 
 @pytest.mark.parametrize("tag", ["!Sweep [10, 150]", "!SweepRange {start: 1, stop: 5, step: 2}"])

@@ -35,7 +35,8 @@ def cut_into_sections(pipeline: Pipeline) -> list[Section]:
     A new section starts where the pattern changes; at a second method with a halo (one
     halo around a block serves one method); and at a reference to a side result that
     depends on all data of the section. A side result that depends on a few slices is
-    found beforehand, from those slices alone, so a reference to it cuts nothing.
+    found beforehand, from those slices alone, so a reference to it cuts nothing. A section
+    that can be cut along either axis is cut as the one before it.
     """
     sections: list[Section] = []
     pending: set[str] = set()
@@ -47,7 +48,7 @@ def cut_into_sections(pipeline: Pipeline) -> list[Section]:
             shared = tuple(dim for dim in sections[-1].slice_dims if dim in step.meta.slice_dims())
         needs_all = any(reference.step_id in pending for reference in step.references)
         if not shared or needs_all or (own_halo and has_halo):
-            sections.append(Section(step.meta.slice_dims()))
+            sections.append(Section(_as_before(step.meta.slice_dims(), sections)))
             pending, has_halo = set(), False
         else:
             sections[-1].slice_dims = shared
@@ -56,3 +57,10 @@ def cut_into_sections(pipeline: Pipeline) -> list[Section]:
         if step.id is not None and step.meta.side_results and step.meta.looks_at is None:
             pending.add(step.id)
     return sections
+
+
+def _as_before(slice_dims: tuple[int, ...], sections: list[Section]) -> tuple[int, ...]:
+    """Put the axis of the section before first, if it is among these: nothing is cut anew."""
+    if sections and sections[-1].slice_dim in slice_dims:
+        return tuple(sorted(slice_dims, key=lambda dim: dim != sections[-1].slice_dim))
+    return slice_dims
