@@ -33,8 +33,8 @@ CASES = {
     "halo": (["to_float", "neighbours", "work"], [(S, 3, (2, 1))]),
     "second halo": (["neighbours", "reaching"], [(P, 1, (2, 1)), (P, 1, (3, 3))]),
     "all in a section of its own stays with the one before": (
-        ["work", "neighbours", "reaching"],
-        [(S, 2, (2, 1)), (S, 1, (3, 3))],
+        ["work", "neighbours", "neighbours"],
+        [(S, 2, (2, 1)), (S, 1, (2, 1))],
     ),
     "halo of zero is none": (
         ["neighbours", {"method": "reaching", "parameters": {"reach": 0}}],
