@@ -114,10 +114,16 @@ def test_data_that_take_most_are_found_and_named():
     assert "(highest)" in found.notes[0]
 
 
-def test_memory_that_falls_is_noted():
-    hard = next(hard for hard in HARD if str(hard) == "falls")
-    found = probed_on(hard.function, hard.bytes(64) + ROOM_BYTES)
+def test_memory_that_falls_is_noted_and_looked_into():
+    def falls(data):
+        if len(data) < 20:
+            slices(60)
+        return data * 2
+
+    found = probed_on(falls, 128 * SLICE_BYTES + ROOM_BYTES)
     assert found.notes == ("its memory does not always grow with the slices: the most is taken",)
+    assert found.answer == 64
+    assert found.model().bytes(19) >= 79 * SLICE_BYTES
 
 
 def test_first_slices_of_a_scan_are_what_it_is_run_on():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import inspect
 import json
 import sys
+import types
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -102,10 +104,49 @@ def source_hash(function: Callable[..., Any]) -> str:
     code = getattr(inner, "__code__", None)
     if code is not None:
         # Two functions of one name on different lines; and code without a file.
-        digest.update(f"{code.co_firstlineno} {code.co_names} {code.co_varnames}".encode())
+        digest.update(f"{code.co_firstlineno}".encode())
         if not _module_source(function)[0]:
-            digest.update(code.co_code)
+            digest.update(_code_text(code).encode())
+    bound = [*_bound_by_partial(function), *(cell.cell_contents for cell in _cells(inner))]
+    digest.update(canonical([_bound_text(value) for value in bound]).encode())
     return digest.hexdigest()[:32]
+
+
+def _code_text(code: types.CodeType) -> str:
+    parts = [code.co_code.hex(), repr(code.co_names), repr(code.co_varnames)]
+    for constant in code.co_consts:
+        is_code = isinstance(constant, types.CodeType)
+        parts.append(_code_text(constant) if is_code else repr(constant))
+    return " ".join(parts)
+
+
+def _cells(function: Any) -> list[types.CellType]:
+    cells = getattr(function, "__closure__", None) or ()
+    return [cell for cell in cells if cell != types.CellType()]  # an empty one has no contents
+
+
+def _bound_by_partial(function: Any) -> list[Any]:
+    found: list[Any] = []
+    while isinstance(function, functools.partial):
+        found += [*function.args, dict(function.keywords)]
+        function = function.func
+    return found
+
+
+def _bound_text(value: Any) -> Any:
+    """Return what a function carries with it: another function by its code, objects by type."""
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        return f"{value.__qualname__} {code.co_firstlineno}"
+    try:
+        return _plain(value) if _is_plain(value) else f"{type(value).__qualname__}"
+    except RecursionError:
+        return f"{type(value).__qualname__}"
+
+
+def _is_plain(value: Any) -> bool:
+    kinds = (bool, int, float, str, list, tuple, set, dict, np.ndarray, np.generic)
+    return value is None or isinstance(value, kinds)
 
 
 def package_version(function: Callable[..., Any]) -> str:
@@ -181,4 +222,6 @@ def _plain(value: Any) -> Any:
         return f"array {value.shape} {value.dtype} {data}"
     if hasattr(value, "shape") and hasattr(value, "dtype"):  # on a device: not fetched for this
         return f"array {tuple(value.shape)} {value.dtype}"
+    if hasattr(value, "__qualname__"):  # a function or class: its repr may hold an address
+        return f"{value.__module__}.{value.__qualname__}"
     return f"{type(value).__module__}.{type(value).__qualname__} {value!r}"

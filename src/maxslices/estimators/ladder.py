@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -26,6 +25,7 @@ about it."""
 _NEXT_TO = 0.004
 """Part of a slice count below which the next one is not worth a rung."""
 _MOST_RUNGS = 64
+_MOST_POINTS = 4000
 
 
 class Ladder:
@@ -313,15 +313,19 @@ class Ladder:
             return (self._above or (1, self.available_bytes + 1),)
         found = envelope(points, self.noise_bytes)
         n, size = self.last
+        steps = self.steps() if self._above is None and len(points) == len(self.rising()) else None
+        if steps is not None and self.is_sure():
+            seen = [(1, 0), *points]
+            return tuple(
+                (k, max(each, max(size for m, size in seen if m <= k)))
+                for k, each in steps.points(self.total_slices)
+            )
         if self._above is not None:
             found += [(n + 1, max(self._above[1], size))] if self._above[0] > n + 1 else []
             found.append((self._above[0], max(self._above[1], size)))
             n, size = self._above[0], max(self._above[1], size)
             slope: float = max(size / n, *self.slopes()[-1:], 0.0)
         elif self.is_sure():
-            steps = self.steps()
-            if steps is not None:
-                return (*found, *steps.beyond(n, size, self.total_slices))
             slope = max(*self.slopes()[-2:], self.floor_bytes)
         else:
             further = max(n + 1, self.answer())
@@ -339,26 +343,25 @@ class Ladder:
         return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
 class Steps:
-    """Bytes that grow with the slices rounded up: ``fixed + a * n + b * rounded(n)``."""
+    """Bytes that grow with the slices rounded up: ``fixed + a * n + b * rounded(n)``.
 
-    period: int
-    """Slices are rounded up to a multiple of this; 0: to a power of two."""
-    fixed: float
-    """Bytes whatever the slices."""
-    per_slice: float
-    """Bytes of a slice."""
-    per_rounded: float
-    """Bytes of a slice of those after rounding."""
-    error_bytes: float
-    """How far points lie above it."""
+    Parameters
+    ----------
+    candidates : list of (int, float, float, float, float)
+        All that explain the points: the slices of a step (0: rounded to a power of two),
+        fixed bytes, bytes of a slice, bytes of a slice after rounding, and how far points
+        lie off. The largest of them counts.
+    """
+
+    def __init__(self, candidates: list[tuple[int, float, float, float, float]]) -> None:
+        self.candidates = candidates
 
     def __call__(self, n_slices: int) -> float:
         """Return the bytes, never too few."""
-        rounded = _rounded(n_slices, self.period)
-        return (
-            self.fixed + self.per_slice * n_slices + self.per_rounded * rounded + self.error_bytes
+        return max(
+            fixed + a * n_slices + b * _rounded(n_slices, period) + error
+            for period, fixed, a, b, error in self.candidates
         )
 
     def last_below(self, n_bytes: int, low: int, high: int) -> int:
@@ -370,19 +373,18 @@ class Steps:
             low, high = (middle, high) if self(middle) <= n_bytes else (low, middle)
         return low
 
-    def beyond(self, n: int, size: int, total: int) -> list[tuple[int, int]]:
-        """Return the steps after a measured point, as points."""
-        found: list[tuple[int, int]] = []
-        edge = n
-        while edge < total and len(found) < 4000:
-            following = _rounded(edge + 1, self.period)
-            if edge > n or _rounded(n, self.period) == n:
-                found.append((edge + 1, max(size, math.ceil(self(edge + 1)))))
-            found.append((following, max(size, math.ceil(self(following)))))
-            edge = following
-        n, size = found[-1] if found else (n, size)
-        slope = math.ceil(self.per_slice + 2 * self.per_rounded)
-        return [*found, (n + 1, size + slope * max(1, self.period)), (3 * n, size + slope * 3 * n)]
+    def points(self, total: int) -> list[tuple[int, int]]:
+        """Return both ends of each step, up to `total` slices or the most that are of use."""
+        ends = {1}
+        for period, *_ in self.candidates:
+            edge = 0
+            while edge < total and len(ends) < _MOST_POINTS:
+                edge = _rounded(edge + 1, period)
+                ends |= {edge, edge + 1}
+        last = max(ends)
+        slope = max(a + 2 * b for _, _, a, b, _ in self.candidates)
+        found = [(n, math.ceil(self(n))) for n in sorted(ends)]
+        return [*found, (2 * last, found[-1][1] + math.ceil(slope * last))]
 
 
 def find_steps(points: list[tuple[int, int]], noise_bytes: int) -> Steps | None:
@@ -392,20 +394,18 @@ def find_steps(points: list[tuple[int, int]], noise_bytes: int) -> Steps | None:
     if len(points) < 6 or min(changes, default=0) >= 0 or max(changes) <= 0:
         return None
     ns, sizes = np.array([n for n, _ in points]), np.array([size for _, size in points], float)
-    best: Steps | None = None
+    found = []
     for period in (0, *range(2, min(256, int(ns[-1]) // 2) + 1)):
         rounded = np.array([_rounded(int(n), period) for n in ns])
+        if len(set(rounded)) < (3 if period else 5):  # one step alone may be the only one
+            continue
         terms = np.stack([np.ones(len(ns)), ns, rounded], axis=1)
         (fixed, a, b), *_ = np.linalg.lstsq(terms, sizes, rcond=None)
         error = np.abs(sizes - terms @ (fixed, a, b)).max()
         height = b * (period or 2)
-        if len(set(rounded)) < (3 if period else 5):  # one step alone may be the only one
-            continue
-        if b <= 0 or a < 0 or error > max(noise_bytes, sizes[-1] / 2000) or height < 4 * error:
-            continue
-        if best is None or error < best.error_bytes:
-            best = Steps(period, float(fixed), float(a), float(b), float(error))
-    return best
+        if b > 0 and a >= 0 and error <= max(noise_bytes, sizes[-1] / 2000) and height >= 4 * error:
+            found.append((period, float(fixed), float(a), float(b), float(error)))
+    return Steps(found) if found else None
 
 
 def _rounded(n: int, period: int) -> int:

@@ -87,7 +87,7 @@ class Records:
                 continue
             if place is None and at["device"].casefold() != device.casefold():
                 continue
-            if newest is None or entry["time_s"] > newest["time_s"]:
+            if newest is None or entry["time_s"] >= newest["time_s"]:
                 newest = entry
         if newest is None:
             return None
@@ -106,7 +106,7 @@ class Records:
         entry: Entry = {
             "question": dict(question),
             "place": dict(place),
-            "time_s": round(time.time(), 3),
+            "time_s": round(time.time(), 6),
             "probe": probe.as_plain(),
         }
         try:

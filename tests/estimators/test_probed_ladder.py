@@ -1,0 +1,158 @@
+"""The arithmetic of the ladder, on functions instead of methods."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maxslices.estimators.ladder import Ladder, envelope, find_steps
+from maxslices.memory import MemoryModel
+
+SLICE = 1_000_003
+
+
+def climb(needs, available, *, total=3000, limit_s=1e9, quick_s=1e9, seconds=lambda n: 0.0):
+    """Climb as `probe` does; return ladder, rungs and time."""
+    ladder = Ladder(
+        available,
+        total,
+        run_bytes=available,
+        noise_bytes=0,
+        floor_bytes=SLICE,
+        limit_s=limit_s,
+        quick_s=quick_s,
+    )
+    rungs, elapsed_s = [1], seconds(1)
+    ladder.add(1, needs(1), seconds(1))
+    while ladder.has_points and (n := ladder.next_rung(elapsed_s)) is not None:
+        rungs.append(n)
+        elapsed_s += seconds(n)
+        ladder.add(n, needs(n), seconds(n))
+    return ladder, rungs, elapsed_s
+
+
+def most(needs, available, total=3000):
+    return max((n for n in range(1, total + 1) if needs(n) <= available), default=0)
+
+
+def answer_of(ladder, available, total=3000):
+    return MemoryModel.piecewise(ladder.curve()).max_slices(available, total)
+
+
+costs = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 16)), min_size=1, max_size=4)
+
+
+@settings(max_examples=300, deadline=None)
+@given(costs, st.integers(1, 1500))
+def test_the_largest_of_several_lines_is_found_without_ever_taking_more_than_there_is(pairs, n):
+    def needs(k):
+        return max((a + b * k) * SLICE for a, b in [*pairs, (0, 1)])
+
+    available = needs(n) + SLICE // 2
+    ladder, rungs, _ = climb(needs, available)
+    model, found = MemoryModel.piecewise(ladder.curve()), answer_of(ladder, available)
+    right = most(needs, available)
+    assert found <= right
+    if len(rungs) > 1:
+        assert found >= min(0.98 * right, right - 1)
+    assert [k for k in range(1, found + 1) if model.bytes(k) < needs(k)] == []
+    # Four times the steepest slope so far is allowed; twice the slices at most.
+    assert max(needs(k) for k in rungs) <= 2 * available
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(0, 50),
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.sampled_from([0, 2, 3, 4, 5, 7, 8, 10, 16, 32]),
+    st.integers(30, 900),
+)
+def test_slices_rounded_up_are_safe_and_close(fixed, a, b, period, n):
+    def rounded(k):
+        return -(-k // period) * period if period else 1 << (k - 1).bit_length()
+
+    def needs(k):
+        return (fixed + a * k + b * rounded(k)) * SLICE
+
+    available = needs(n) + SLICE // 2
+    ladder, _, _ = climb(needs, available)
+    model, found = MemoryModel.piecewise(ladder.curve()), answer_of(ladder, available)
+    right = most(needs, available)
+    assert found <= right
+    if right >= max(40, 6 * period):  # before, too few steps were seen to tell them
+        assert found >= 0.95 * right
+    # What counts as noise at the answer is not looked for below it.
+    room = available * 0.006
+    assert [k for k in range(1, found + 1) if model.bytes(k) + room < needs(k)] == []
+
+
+@pytest.mark.parametrize("n", [70, 300, 1000])
+def test_a_line_from_the_origin_is_believed_at_a_quarter_if_time_matters(n):
+    def needs(k):
+        return 3 * k * SLICE
+
+    ladder, rungs, _ = climb(needs, needs(n), quick_s=0.0, seconds=lambda k: 1e-3 * k)
+    assert n / 4 <= max(rungs) <= n * 0.7
+    assert answer_of(ladder, needs(n)) == n
+    assert ladder.is_sure()
+
+
+def test_a_large_fixed_cost_calls_for_rungs_beyond_a_quarter():
+    def needs(k):
+        return max(200 + k, 5 * k) * SLICE
+
+    _, rungs, _ = climb(needs, needs(200), quick_s=0.0, seconds=lambda k: 1e-3 * k)
+    assert max(rungs) >= 190
+
+
+def test_time_is_kept_to_as_far_as_it_can_be_predicted():
+    def needs(k):
+        return (50 + 4 * k) * SLICE
+
+    for limit_s in (0.5, 1.0, 3.0):
+        ladder, _, elapsed_s = climb(
+            needs, needs(500), limit_s=limit_s, quick_s=0.1, seconds=lambda k: 0.05 + 0.004 * k
+        )
+        assert elapsed_s <= limit_s
+        assert answer_of(ladder, needs(500)) <= 500
+
+
+def test_a_second_point_is_never_enough():
+    ladder = Ladder(
+        1000 * SLICE, 999, run_bytes=10**12, noise_bytes=0, floor_bytes=SLICE, limit_s=1, quick_s=1
+    )
+    ladder.add(1, 100 * SLICE, 0.0)
+    ladder.add(2, 101 * SLICE, 0.0)
+    assert not ladder.is_sure()
+    assert answer_of(ladder, 1000 * SLICE) <= 20  # the line through both says 900
+
+
+def test_rungs_part_steps_from_slopes():
+    _, rungs, _ = climb(lambda k: k * SLICE, 10**4 * SLICE, quick_s=0.0, seconds=lambda k: 0.1)
+    assert rungs[:9] == [1, 2, 3, 5, 8, 17, 32, 65, 128]
+
+
+def test_what_lies_between_points_costs_what_the_later_one_does_unless_it_is_straight():
+    points = [(1, 10), (2, 20), (3, 30), (8, 130), (9, 140), (20, 250)]
+    assert envelope(points, 0) == [
+        (1, 10), (2, 20), (3, 30), (4, 130), (8, 130), (9, 140), (20, 250)
+    ]  # fmt: skip
+
+
+def test_one_step_is_not_taken_for_many():
+    points = [(n, 2 * n + 50 * (n >= 7)) for n in (1, 2, 3, 5, 8, 10, 14)]
+    assert find_steps(points, 0) is None
+
+
+def test_steps_are_told_from_what_is_measured():
+    def needs(k):
+        return 7 + 2 * k + 3 * (-(-k // 12) * 12)
+
+    points = [(n, needs(n)) for n in (1, 2, 3, 5, 8, 17, 32, 65)]
+    steps = find_steps(points, 0)
+    assert {period for period, *_ in steps.candidates} == {11, 12}  # the points allow both
+    assert [n for n in range(1, 200) if steps(n) < needs(n) - 1e-6] == []
+    (only,) = find_steps([*points, (128, needs(128))], 0).candidates
+    assert [round(each) for each in only] == [12, 7, 2, 3, 0]
