@@ -1,5 +1,6 @@
 """What the check concludes from figures, and how it says so."""
 
+import gc
 import pickle
 
 import numpy as np
@@ -196,3 +197,19 @@ def test_the_error_can_be_pickled_for_xdist():
         check_max_slices(function, (60, *OTHER), np.float32, device="cpu")
     again = pickle.loads(pickle.dumps(caught.value))
     assert str(again) == str(caught.value)
+
+
+def test_garbage_of_the_method_is_no_memory_kept_and_all_is_as_before():
+    def in_a_cycle(data):
+        holder = [data * 2]
+        holder.append(holder)
+        return holder[0] + 1
+
+    def three(m, shape, dtype):
+        for _ in range(3):
+            m.alloc(shape, dtype)
+
+    assert gc.get_freeze_count() == 0
+    result = check_max_slices(make(three, in_a_cycle), (60, *OTHER), "float32", device="cpu")
+    assert (result.kept_bytes, result.verdict) == (0, "ok")
+    assert gc.get_freeze_count() == 0

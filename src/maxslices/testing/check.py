@@ -21,7 +21,7 @@ from ..method import MethodMeta
 from ..parameters import SUPPLIED
 from ..registry import registry
 from .report import check_message
-from .trial import HOST_NOISE_BYTES, Run, Trial
+from .trial import HOST_NOISE_BYTES, Run, Trial, quick_collections
 
 LOWER, UPPER = 0.80, 1.00
 """Default bounds of estimated slices over slices that were run."""
@@ -227,6 +227,11 @@ def check_trial(
     trace : bool or None
         Find out what was alive at the peak, which takes another run; None: if it fails.
     """
+    with quick_collections():
+        return _check_trial(trial, lower, upper, trace)
+
+
+def _check_trial(trial: Trial, lower: float, upper: float, trace: bool | None) -> CheckResult:
     runs, cached_bytes, kept_bytes, notes = _measure(trial)
     if cached_bytes:
         notes = (*notes, f"{cached_bytes:,} bytes stay in caches after the first call: counted")

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from .check import EstimateError, check_trial
+from .trial import quick_collections
 
 if TYPE_CHECKING:
     from .conformance import MethodConformance, Situation
@@ -66,6 +67,7 @@ def try_random_situations(
             raise EstimateError(result)
 
     try:
-        check()
+        with quick_collections():
+            check()
     except EstimateError as error:
         pytest.fail(str(error), pytrace=False)
