@@ -440,14 +440,15 @@ def _is_straight(points: list[tuple[int, int]], index: int, noise_bytes: int) ->
 
 
 def _after(n: int) -> int:
-    """Return the rung after n: 1, 2, 3, 5, 8, 17, 32, 65, 128, 257, 512...
+    """Return the rung after n: 1, 2, 3, 5, 8, 16, 33, 64, 129, 256, 513...
 
-    They are in turn multiples of 16 and one more, which parts steps from slopes.
+    They are in turn multiples of 16 and one more (of 3: one more, and multiples), which parts
+    steps from slopes.
     """
     for rung in (1, 2, 3, 5, 8):
         if rung > 1.2 * n:
             return rung
     power = 4
-    while (rung := 2**power + (power % 2 == 0)) <= 1.4 * n:
+    while (rung := 2**power + (power % 2)) <= 1.4 * n:
         power += 1
     return rung
