@@ -1,8 +1,17 @@
-"""Every example in the README and the docs: Python is run, commands are run, files are read."""
+"""Every example in the README and the docs: Python is run, commands are run, files are read.
+
+Python that begins with a comment such as ``# my_module.py`` is written to that file, to be imported
+by what follows. A text block is what the example before it printed, or the message of its error.
+"""
 
 import doctest
+import linecache
+import os
 import re
 import shlex
+import subprocess
+import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,48 +20,122 @@ from maxslices import Pipeline, registry
 from maxslices.cli.main import build_parser, main
 from maxslices.demo.phantom import flower_head
 from maxslices.demo.scan import make_scan
+from maxslices.testing import EstimateError
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+FILE_NAME = re.compile(r"# (\w+)\.py$", re.MULTILINE)
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
     """A folder with a small scan and a pipeline; what examples register is forgotten again."""
-    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     registry.load_entry_points()
     monkeypatch.setattr(registry, "_methods", dict(registry._methods))
     make_scan(Path("scan.nxs"), flower_head(rows=8, columns=96), n_angles=61, shift=0.8)
-    return tmp_path
+    modules = set(sys.modules)
+    yield folder
+    for name in set(sys.modules) - modules:
+        if getattr(sys.modules[name], "__file__", None) == str(folder / f"{name}.py"):
+            del sys.modules[name]
 
 
 def blocks(page):
     return [(match[1], match[2]) for match in BLOCK.finditer(page.read_text())]
 
 
+def same_text(found, wanted):
+    """Whether each line that is wanted was printed; numbers to a hundredth."""
+    lines = iter(found.splitlines())
+    return all(any(same_line(line, want) for line in lines) for want in wanted.splitlines())
+
+
+def same_line(found, wanted):
+    numbers = [[float(n.replace(",", "")) for n in NUMBER.findall(t)] for t in (found, wanted)]
+    words = [" ".join(NUMBER.sub("0", text).split()) for text in (found, wanted)]
+    return words[0] == words[1] and numbers[0] == pytest.approx(numbers[1], rel=0.01)
+
+
+def write_yaml(text):
+    path = Path("another.yaml" if Path("pipeline.yaml").exists() else "pipeline.yaml")
+    path.write_text(text)
+    Pipeline.from_file(path)
+
+
+def write_module(name, text):
+    Path(f"{name}.py").write_text(text)
+    linecache.checkcache()
+    if sys.modules.pop(name, None):  # as in a process that starts anew
+        for full_name in [n for n, meta in registry._methods.items() if meta.module == name]:
+            del registry._methods[full_name]
+
+
+def run_commands(text):
+    for line in text.splitlines():
+        program, *arguments = shlex.split(line.removeprefix("$ "))
+        if program == "maxslices":
+            assert main(arguments) == 0, line
+        elif program == "pytest":
+            options = "-q -p no:cacheprovider --maxslices-examples 20 --maxslices-device cpu"
+            done = subprocess.run(
+                [sys.executable, "-m", "pytest", *arguments],
+                env={**os.environ, "PYTEST_ADDOPTS": options},
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            print(done.stdout, done.stderr)
+            assert done.returncode == 0, done.stdout
+
+
+def run_python(page, text, namespace):
+    if text.startswith(">>>"):
+        test = doctest.DocTestParser().get_doctest(text, namespace, page.name, None, 0)
+        runner = doctest.DocTestRunner()
+        runner.run(test, clear_globs=False)
+        assert runner.failures == 0
+    elif name := FILE_NAME.match(text):
+        write_module(name[1], text)
+    else:
+        exec(compile(text, page.name, "exec"), namespace)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples(page, workplace, capsys):
     namespace = {"__name__": f"docs_{page.stem}"}
-    for language, text in blocks(page):
-        if language == "yaml":
-            path = workplace / "pipeline.yaml"
-            if path.exists():
-                path = workplace / "another.yaml"
-            path.write_text(text)
-            Pipeline.from_file(path)
-        elif language == "console":
-            for line in text.splitlines():
-                program, *arguments = shlex.split(line.removeprefix("$ "))
-                if program == "maxslices":
-                    assert main(arguments) == 0, f"{line}\n{capsys.readouterr().err}"
-        elif language == "python" and text.startswith(">>>"):
-            test = doctest.DocTestParser().get_doctest(text, namespace, page.name, None, 0)
-            runner = doctest.DocTestRunner()
-            runner.run(test, clear_globs=False)
-            assert runner.failures == 0, capsys.readouterr().out
-        elif language == "python":
-            exec(compile(text, page.name, "exec"), namespace)
+    found, printed = blocks(page), ""
+    for (language, text), (following, _) in pairwise([*found, ("", "")]):
+        if language == "text":
+            assert same_text(printed, text), f"{page.name} shows\n{text}\nbut printed\n{printed}"
+        elif language == "yaml":
+            write_yaml(text)
+        elif language in ("console", "python"):
+            try:
+                if language == "console":
+                    run_commands(text)
+                else:
+                    run_python(page, text, namespace)
+            except EstimateError as error:
+                if following != "text":
+                    raise
+                print(error)
+            printed = capsys.readouterr().out
+
+
+def test_the_texts_of_pages_are_compared_line_by_line():
+    printed = "first  1.00\nestimated 106 slices\nlast"
+    assert same_text(printed, "first 1.0\nlast\n")
+    assert same_text(printed, "estimated 106 slices")
+    assert not same_text(printed, "estimated 108 slices")
+    assert not same_text(printed, "last\nfirst 1.00")
+    assert not same_text(printed, "lost")
 
 
 def test_the_synopses_of_the_readme_are_those_of_the_command_line():
