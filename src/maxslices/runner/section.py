@@ -115,8 +115,7 @@ class SectionWork:
     def _all_blocks(self, advance: Callable[[int], None], meter: SectionMeter) -> None:
         """Run block after block; where memory runs out, again with half as many slices."""
         start, block, is_retry = 0, self.plan.block, False
-        # The first block lacks the halo before it, so a second one with all of it is wider.
-        measured = self.plan.block if any(self.plan.halo) and self.plan.n_blocks > 2 else 0
+        measured = self._start_of_the_widest()
         frames_bytes = sum(int(frames.nbytes) for frames in self._frames.values())
         while start < self.plan.n_slices:
             stop = min(start + block, self.plan.n_slices)
@@ -141,6 +140,15 @@ class SectionWork:
             block, is_retry = -(-(stop - start) // 2), False
             self.smallest_block = block
             self.n_splits += 1
+
+    def _start_of_the_widest(self) -> int:
+        """Return where the first of the widest blocks starts: those at an edge lack halo there."""
+        (before, after), total, block = self.plan.halo, self.plan.n_slices, self.plan.block
+
+        def width(start: int) -> int:
+            return min(total, start + block + after) - max(0, start - before)
+
+        return max(range(0, total, block), key=width)
 
     def _try_block(self, start: int, stop: int) -> str | None:
         """Run a block; return what was said if memory ran out."""
