@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 
 WIDE, MANY = 2000, 2000
 """Beyond so many columns and angles the coarse search works on means of 4 and of 2."""
-SMALL_BYTES = {"cpu": 2**13, "cuda": 512}
-"""What sums over an array take."""
+SMALL_BYTES = {"cpu": 3 * 2**13, "cuda": 512}
+"""What sums over an array take: NumPy's buffers, more of them before 2.3."""
 
 
 def _middle_sinograms(
