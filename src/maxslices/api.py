@@ -18,6 +18,7 @@ from .backends.cpu import CpuBackend
 from .backends.cuda import RESERVED_BYTES
 from .backends.select import check_device_name
 from .errors import DeviceError, UsageError
+from .estimators import Chooser, Records
 from .io import SinkFormat, Source, open_source
 from .planner import (
     Limits,
@@ -30,6 +31,7 @@ from .planner import (
 )
 from .planner.blocks import BlockChoice
 from .runner import Report, RunFolder, execute
+from .runner.learn import learn
 from .runner.progress import progress_bar
 from .units import parse_bytes
 
@@ -48,6 +50,7 @@ def plan(
     memory: str | int | None = None,
     host_memory: str | int | None = None,
     block: BlockChoice = "auto",
+    estimator: str | None = None,
 ) -> Plan:
     """Say what a pipeline would take on a scan, without running anything.
 
@@ -68,6 +71,10 @@ def plan(
         Budget in host memory; by default most of what is free. On the CPU it is `memory`.
     block : int, "auto" or "max"
         Slices in a block.
+    estimator : {"declared", "recorded", "probed", "searched"}, optional
+        The only source of estimates to use. By default what a method declares, else what is
+        recorded of it on this device and these versions, else it is probed: run on a few
+        slices. A search tries what runs, in a process of its own.
 
     Returns
     -------
@@ -88,11 +95,14 @@ def plan(
     """
     checked = as_pipeline(pipeline)
     is_here = not isinstance(scan, ArraySpec)
-    limits = _limits(device, memory, host_memory, is_here)
+    limits, backend = _limits(device, memory, host_memory, is_here)
+    if backend is None and _measures(checked, estimator):
+        backend = _card_here(device)
     if isinstance(scan, ArraySpec):
-        return _plan_shape(scan, checked, limits, block)
+        return _plan_shape(scan, checked, limits, block, backend, estimator)
     with _opened(scan, checked) as source:
-        return make_plan(checked, _spec_of(source), limits, block=block)
+        chooser = _chooser(_spec_of(source), limits, backend, estimator, source)
+        return make_plan(checked, _spec_of(source), limits, chooser=chooser, block=block)
 
 
 def run(
@@ -107,6 +117,7 @@ def run(
     format: SinkFormat = "hdf5",
     overwrite: bool = False,
     progress: bool = False,
+    estimator: str | None = None,
 ) -> Report:
     """Run a pipeline on a scan within a memory budget.
 
@@ -132,6 +143,8 @@ def run(
         Whether the results of an earlier run in `out` may be replaced.
     progress : bool
         Whether to show a progress bar, if standard error is a terminal.
+    estimator : {"declared", "recorded", "probed", "searched"}, optional
+        The only source of estimates to use; see `plan`.
 
     Returns
     -------
@@ -155,6 +168,7 @@ def run(
         format=format,
         overwrite=overwrite,
         progress=progress,
+        estimator=estimator,
     )
 
 
@@ -171,6 +185,7 @@ def run_announced(
     format: SinkFormat,
     overwrite: bool,
     progress: bool,
+    estimator: str | None,
 ) -> Report:
     """Run a pipeline as `run` does, and hand over the plan before it begins."""
     began = time.perf_counter()
@@ -180,8 +195,14 @@ def run_announced(
     folder = None if out is None else RunFolder(out, format, overwrite)
     with contextlib.ExitStack() as held:
         source = held.enter_context(_opened(scan, checked))
+        chooser = _chooser(_spec_of(source), limits, backend, estimator, source)
         made = make_plan(
-            checked, _spec_of(source), limits, block=block, result_in_memory=folder is None
+            checked,
+            _spec_of(source),
+            limits,
+            chooser=chooser,
+            block=block,
+            result_in_memory=folder is None,
         )
         announce(made)
         bar = held.enter_context(progress_bar(progress))
@@ -190,6 +211,7 @@ def run_announced(
             held.enter_context(folder)
             scratch = folder.path
         sections, side, result = execute(made, checked, source, backend, folder, bar, scratch)
+        learn(made, sections, chooser)
         report = Report(
             plan=made,
             device=backend.name,
@@ -266,20 +288,72 @@ def _spec_of(source: Source) -> ScanSpec:
     return ScanSpec(source.spec, source.flats, source.darks, source.angles is not None, source.name)
 
 
-def _plan_shape(scan: ArraySpec, pipeline: Pipeline, limits: Limits, block: BlockChoice) -> Plan:
+def _plan_shape(
+    scan: ArraySpec,
+    pipeline: Pipeline,
+    limits: Limits,
+    block: BlockChoice,
+    backend: Backend | None,
+    estimator: str | None,
+) -> Plan:
     """Plan for a scan of which only the shape is known."""
     wanted = {name for step in pipeline.steps for name in step.meta.supplied}
     assumed = [name for name in ("flats", "darks") if name in wanted]
     notes = [f"{ASSUMED_FRAMES} frames each of {' and '.join(assumed)} are assumed"]
     frames = scan.with_slices(0, ASSUMED_FRAMES)
     spec = ScanSpec(scan, frames, frames, True, "a scan")
-    return make_plan(pipeline, spec, limits, block=block, notes=notes if assumed else [])
+    chooser = _chooser(spec, limits, backend, estimator)
+    return make_plan(
+        pipeline, spec, limits, chooser=chooser, block=block, notes=notes if assumed else []
+    )
+
+
+def _measures(pipeline: Pipeline, estimator: str | None) -> bool:
+    """Tell whether a method's estimate has to be measured, or was."""
+    undeclared = any(step.meta.estimator is None for step in pipeline.steps)
+    return undeclared or estimator in ("recorded", "probed", "searched")
+
+
+def _card_here(device: str) -> Backend | None:
+    """Return the GPU meant, if it is here."""
+    try:
+        backend = select_backend(device)
+    except DeviceError:
+        return None
+    return backend if backend.kind == "cuda" else None
+
+
+def _chooser(
+    scan: ScanSpec,
+    limits: Limits,
+    backend: Backend | None,
+    estimator: str | None,
+    source: Source | None = None,
+) -> Chooser:
+    """Return what finds memory models for a scan on a device."""
+    side = {name: spec for name in ("flats", "darks") for spec in scan.frames({name})}
+
+    def first_slices(slice_dim: int, n_slices: int) -> np.ndarray:
+        assert source is not None
+        first = np.empty(source.spec.with_slices(slice_dim, n_slices).shape, source.spec.dtype)
+        source.read(slice_dim, 0, n_slices, first)
+        return first
+
+    return Chooser(
+        limits.kind,
+        backend=backend,
+        records=Records(),
+        available_bytes=limits.budget_bytes - limits.reserved_bytes,
+        side=side,
+        first_slices=None if source is None else first_slices,
+        forced=estimator,
+    )
 
 
 def _limits(
     device: str, memory: str | int | None, host_memory: str | int | None, is_here: bool
-) -> Limits:
-    """Return the limits of a device, which need not be here if its memory is given."""
+) -> tuple[Limits, Backend | None]:
+    """Return the limits of a device, and the device; which need not be here given its memory."""
     check_device_name(device)
     is_cuda = device.startswith("cuda") or (device == "auto" and not is_here)
     if memory is None or not is_cuda:
@@ -289,10 +363,10 @@ def _limits(
             raise DeviceError(
                 f"{error}; to plan for a card that is not here, give its --memory"
             ) from None
-        return _backend_limits(backend, memory, host_memory)
+        return _backend_limits(backend, memory, host_memory), backend
     host = CpuBackend().free_bytes() if host_memory is None else parse_bytes(host_memory)
     name = "cuda" if device == "auto" else device
-    return Limits(name, parse_bytes(memory), host, RESERVED_BYTES)
+    return Limits(name, parse_bytes(memory), host, RESERVED_BYTES), None
 
 
 def _backend_limits(

@@ -27,6 +27,11 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         metavar="N|auto|max",
         help="slices in a block (default: auto)",
     )
+    parser.add_argument(
+        "--estimator",
+        choices=["declared", "recorded", "probed", "searched"],
+        help="the only source of estimates to use (default: declared, else recorded, else probed)",
+    )
 
 
 def block(text: str) -> int | Literal["auto", "max"]:
@@ -47,4 +52,5 @@ def limits(parsed: argparse.Namespace) -> dict[str, Any]:
         "memory": parsed.memory,
         "host_memory": parsed.host_memory,
         "block": parsed.block,
+        "estimator": parsed.estimator,
     }

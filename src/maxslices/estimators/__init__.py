@@ -1,6 +1,7 @@
 """Where memory models come from."""
 
-from .choose import choose_model
+from .choose import Choice, Chooser, Question
 from .declared import declared_model
+from .recorded import Records
 
-__all__ = ["choose_model", "declared_model"]
+__all__ = ["Choice", "Chooser", "Question", "Records", "declared_model"]

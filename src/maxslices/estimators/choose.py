@@ -2,38 +2,249 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from ..errors import EstimatorError
+from ..arrays import ArraySpec
+from ..backends import Backend
+from ..errors import EstimatorError, UsageError
 from ..ledger import Device
 from ..memory import MemoryModel
 from ..method import MethodMeta
 from .declared import declared_model, speaks_of
 
+if TYPE_CHECKING:  # measuring is imported when something is measured
+    from .probed import Probe
+    from .recorded import Records
 
-def choose_model(
-    meta: MethodMeta,
-    slice_dim: int,
-    other_dims: tuple[int, int],
-    dtype: np.dtype[Any],
-    device: Device,
-    parameters: Mapping[str, Any],
-) -> tuple[MemoryModel, str]:
-    """Return the memory model of a method for these slices, and the name of its source.
+Origin = Literal["declared", "recorded", "probed", "searched"]
+"""Where a model comes from, in the order in which they are tried; a search only if asked for."""
 
-    Raises
-    ------
-    EstimatorError
-        If the method declares no estimator, or it fails.
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a method is asked to be planned for."""
+
+    meta: MethodMeta
+    """The method."""
+    slice_dim: int
+    """Axis along which the data are cut."""
+    other_dims: tuple[int, int]
+    """The two dims that remain, in array order."""
+    dtype: np.dtype[Any]
+    """Input dtype."""
+    parameters: Mapping[str, Any]
+    """The user's parameters, as far as they are known before anything runs."""
+    total_slices: int
+    """Slices that there are."""
+    is_first: bool = False
+    """Whether its data are the scan itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A memory model and where it comes from."""
+
+    model: MemoryModel
+    """Bytes for n slices."""
+    origin: str
+    """"declared", "declared for CUDA", "recorded", "probed" or "searched"."""
+    why: str = ""
+    """Why not the source before it, and what was noticed; empty for what authors declare."""
+
+
+class Chooser:
+    """Finds memory models for one device.
+
+    Parameters
+    ----------
+    device : {"cuda", "cpu"}
+        Whose memory is spoken of.
+    backend : Backend, optional
+        The device, if it is here: methods without an estimator are probed on it.
+    records : Records, optional
+        What was probed before. Answers from any device of this kind serve for one that is
+        not here.
+    available_bytes : int, optional
+        Memory that a method may take, at most.
+    side : mapping, optional
+        Flats and darks as `ArraySpec`.
+    first_slices : callable, optional
+        ``first_slices(slice_dim, n)``, the first n slices of the scan.
+    forced : {"declared", "recorded", "probed", "searched"}, optional
+        The only source that may be used.
     """
-    if meta.estimator is None:
-        raise EstimatorError(
-            f"{meta.full_name} declares no memory estimator, so it cannot be planned: give "
-            "calc_max_slices where it is registered"
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        backend: Backend | None = None,
+        records: Records | None = None,
+        available_bytes: int = 0,
+        side: Mapping[str, ArraySpec] | None = None,
+        first_slices: Callable[[int, int], np.ndarray] | None = None,
+        forced: str | None = None,
+    ) -> None:
+        if forced is not None and forced not in get_args(Origin):
+            valid = ", ".join(get_args(Origin))
+            raise UsageError(f"{forced!r} is not a source of estimates: use one of {valid}")
+        self.device = device
+        self.backend = backend
+        self.records = records
+        self._available_bytes = available_bytes
+        self._side = dict(side or {})
+        self._first_slices = first_slices
+        self._forced = forced
+        self.chosen: list[tuple[Question, Choice]] = []
+        """What was asked and answered, in order."""
+
+    def choose(self, asked: Question) -> Choice:
+        """Return a method's memory model: declared, else recorded, else probed.
+
+        Raises
+        ------
+        EstimatorError
+            If no source has an answer, naming what would give one; or one fails.
+        """
+        choice = self._choose(asked)
+        self.chosen.append((asked, choice))
+        return choice
+
+    def _choose(self, asked: Question) -> Choice:
+        meta, forced = asked.meta, self._forced
+        if forced in (None, "declared") and meta.estimator is not None:
+            return self._declared(asked)
+        if forced == "declared":
+            raise EstimatorError(
+                f"{meta.full_name} declares no memory estimator: give calc_max_slices where it is "
+                "registered, or let it be probed"
+            )
+        missing = "it declares no estimator" if meta.estimator is None else "as asked for"
+        if forced in (None, "recorded"):
+            found = self._recorded(asked)
+            if found is not None:
+                probed, where = found
+                return Choice(probed.model(), "recorded", f"{missing}; measured on {where}")
+        if forced == "recorded":
+            raise EstimatorError(f"nothing is recorded of {self._described(asked)}")
+        if self.backend is None:
+            raise EstimatorError(
+                f"{meta.full_name} declares no memory estimator, nothing is recorded of "
+                f"{self._described(asked)}, and there is no such device here to measure it on: "
+                "import records from one (maxslices records import)"
+            )
+        if forced == "searched":
+            return self._searched(asked)
+        made = self._probed(asked)
+        noticed = "".join(f"; {note}" for note in made.notes)
+        ran = f"probed in {made.duration_s:.2g} s, {len(made.rungs)} runs{noticed}"
+        return Choice(made.model(), "probed", f"{missing}; {ran}")
+
+    def learn(self, asked: Question, n_slices: int, measured_bytes: int) -> bool:
+        """Correct what is recorded of a method by a measured peak; tell whether it was too low."""
+        if self.backend is None or self.records is None:
+            return False
+        from .fingerprint import place
+
+        known, where = self._question(asked), place(self.backend, asked.meta.function)
+        found = self.records.find(known, where)
+        if found is None or found.model().bytes(n_slices) >= measured_bytes:
+            return False
+        self.records.add(known, where, found.corrected(n_slices, measured_bytes))
+        return True
+
+    def _declared(self, asked: Question) -> Choice:
+        # An estimator that knows nothing of the CPU is the best there is for it; the plan says so.
+        origin = "declared" if speaks_of(asked.meta, self.device) else "declared for CUDA"
+        model = declared_model(
+            asked.meta,
+            asked.slice_dim,
+            asked.other_dims,
+            asked.dtype,
+            self.device,
+            asked.parameters,
         )
-    # An estimator that knows nothing of the CPU is the best there is for it; the plan says so.
-    source = "declared" if speaks_of(meta, device) else "declared for CUDA"
-    return declared_model(meta, slice_dim, other_dims, dtype, device, parameters), source
+        return Choice(model, origin)
+
+    def _recorded(self, asked: Question) -> tuple[Probe, str] | None:
+        if self.records is None:
+            return None
+        from .fingerprint import device_name, place
+
+        known = self._question(asked)
+        if self.backend is not None:
+            found = self.records.find(known, place(self.backend, asked.meta.function))
+            if found is None or not found.covers(self._available_bytes, asked.total_slices):
+                return None
+            return found, device_name(self.backend)
+        for name in self.records.devices():
+            if (name == "cpu") == (self.device == "cpu"):
+                found = self.records.find(known, device=name)
+                if found is not None:
+                    return found, name
+        return None
+
+    def _probed(self, asked: Question) -> Probe:
+        assert self.backend is not None
+        from .fingerprint import place
+        from .probed import probe
+
+        first = None
+        if asked.is_first and self._first_slices is not None:
+            first = self._first_slices(asked.slice_dim, 1)
+        made = probe(
+            asked.meta,
+            asked.slice_dim,
+            asked.other_dims,
+            asked.dtype,
+            self.backend,
+            asked.parameters,
+            available_bytes=self._available_bytes,
+            total_slices=asked.total_slices,
+            first_slices=first,
+            supplied=self._side,
+        )
+        if self.records is not None:
+            where = place(self.backend, asked.meta.function)
+            self.records.add(self._question(asked), where, made)
+        return made
+
+    def _searched(self, asked: Question) -> Choice:
+        assert self.backend is not None
+        from .searched import search
+
+        found = search(
+            asked.meta,
+            asked.slice_dim,
+            asked.other_dims,
+            asked.dtype,
+            self.backend,
+            asked.parameters,
+            available_bytes=self._available_bytes,
+            total_slices=asked.total_slices,
+        )
+        return Choice(found.model(), "searched", f"as asked for; {found}")
+
+    def _question(self, asked: Question) -> dict[str, Any]:
+        from .fingerprint import question
+
+        return question(
+            asked.meta,
+            asked.slice_dim,
+            asked.other_dims,
+            asked.dtype,
+            asked.parameters,
+            self._side,
+        )
+
+    def _described(self, asked: Question) -> str:
+        from .fingerprint import device_name
+
+        dims = "x".join(map(str, asked.other_dims))
+        unit = "projections" if asked.slice_dim == 0 else "sinograms"
+        where = device_name(self.backend) if self.backend else f"a {self.device} device"
+        return f"{asked.meta.full_name} for {unit} of {dims} {asked.dtype} on {where}"

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from ..arrays import ArraySpec
 from ..errors import SourceError
-from ..estimators import choose_model
-from ..ledger import Device
+from ..estimators import Chooser, Question
 from ..memory import MemoryModel
 from .scan import ScanSpec
 from .sections import Section
@@ -32,6 +31,8 @@ class StepCost:
     """Bytes for n slices of a block, its halo included."""
     estimator: str
     """Where the model is from."""
+    why: str
+    """Why from there; empty where the author declares it."""
     looked_at: int
     """Slices that its side results depend on; 0 where it runs on every block."""
 
@@ -84,7 +85,7 @@ class SectionCost:
 
 
 def section_cost(
-    section: Section, current: ArraySpec, scan: ScanSpec, device: Device, is_stored: bool
+    section: Section, current: ArraySpec, scan: ScanSpec, chooser: Chooser, is_stored: bool
 ) -> SectionCost:
     """Follow shape and dtype through a section, and ask for each method's model.
 
@@ -96,8 +97,8 @@ def section_cost(
         The whole array before them.
     scan : ScanSpec
         For flats and darks.
-    device : {"cuda", "cpu"}
-        Whose memory the models speak of.
+    chooser : Chooser
+        Finds the models.
     is_stored : bool
         Whether its output is kept even if no step says so: for the next section, or as the
         result in memory.
@@ -114,7 +115,8 @@ def section_cost(
     first, costs = current, []
     for step in section.steps:
         _check_shape(step, current, scan)
-        costs.append(_step_cost(step, current, slice_dim, extra, device))
+        is_first = current is scan.projections
+        costs.append(_step_cost(step, current, slice_dim, extra, chooser, is_first))
         current = costs[-1].output
     side = _side_model(section, scan, slice_dim, total).widened(extra, total)
     kept = [cost.output for cost in costs if cost.step.save_result]
@@ -124,7 +126,7 @@ def section_cost(
     models += [_writing(output, slice_dim, extra, total) for output in kept]
     models.append(_widened(first, slice_dim, extra, total))
     peek = max((_peek_bytes(costs, i, side, extra) for i in range(len(costs))), default=0)
-    own_bytes = RUNNER_BYTES if device == "cpu" else 0
+    own_bytes = RUNNER_BYTES if chooser.device == "cpu" else 0
     # In host memory there is at a time what goes to the device or what comes back, and a
     # slice that is being written.
     moved = [_widened(first, slice_dim, extra, total)]
@@ -140,7 +142,12 @@ def section_cost(
 
 
 def _step_cost(
-    step: Step, current: ArraySpec, slice_dim: int, extra: int, device: Device
+    step: Step,
+    current: ArraySpec,
+    slice_dim: int,
+    extra: int,
+    chooser: Chooser,
+    is_first: bool,
 ) -> StepCost:
     meta, parameters = step.meta, step.known_parameters()
     other_dims, total = current.other_dims(slice_dim), current.shape[slice_dim]
@@ -150,9 +157,17 @@ def _step_cost(
         first, second = meta.output_other_dims(slice_dim, other_dims, **parameters)
         whole = (total, first, second) if slice_dim == 0 else (first, total, second)
         output = ArraySpec(whole, dtype)
-    model, source = choose_model(meta, slice_dim, other_dims, current.dtype, device, parameters)
-    looked_at = len(meta.looked_at(total, **parameters))
-    return StepCost(step, current, output, model.widened(extra, total), source, looked_at)
+    asked = Question(meta, slice_dim, other_dims, current.dtype, parameters, total, is_first)
+    chosen = chooser.choose(asked)
+    return StepCost(
+        step,
+        current,
+        output,
+        model=chosen.model.widened(extra, total),
+        estimator=chosen.origin,
+        why=chosen.why,
+        looked_at=len(meta.looked_at(total, **parameters)),
+    )
 
 
 def _check_shape(step: Step, data: ArraySpec, scan: ScanSpec) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ..errors import DoesNotFitError, SourceError
+from ..estimators import Chooser
 from ..units import format_bytes
 from .blocks import (
     BlockChoice,
@@ -29,6 +30,7 @@ def make_plan(
     scan: ScanSpec,
     limits: Limits,
     *,
+    chooser: Chooser | None = None,
     block: BlockChoice = "auto",
     result_in_memory: bool = False,
     notes: Sequence[str] = (),
@@ -43,6 +45,8 @@ def make_plan(
         What they are given.
     limits : Limits
         Device and budgets.
+    chooser : Chooser, optional
+        Finds memory models; by default those that authors declare.
     block : int, "auto" or "max"
         Slices in a block: as many as asked for, enough to keep the device busy, or as many
         as fit.
@@ -72,11 +76,12 @@ def make_plan(
             f"{format_bytes(limits.reserved_bytes)} that the CUDA context takes; allow more "
             "with --memory"
         )
+    chooser = chooser or Chooser(limits.kind)
     has_result = any(step.save_result for step in pipeline.steps)
     sections, costs, current = cut_into_sections(pipeline), [], scan.projections
     for number, section in enumerate(sections, start=1):
         is_stored = number < len(sections) or (result_in_memory and has_result)
-        costs.append(section_cost(section, current, scan, limits.kind, is_stored))
+        costs.append(section_cost(section, current, scan, chooser, is_stored))
         current = costs[-1].output
     last: Destination = "nothing"
     if has_result:
@@ -104,7 +109,7 @@ def make_plan(
         ),
         scratch_bytes=max((sum(pair) for pair in pairwise([0, *scratch])), default=0),
         result_bytes=0 if result_in_memory else sum(results),
-        notes=tuple(notes),
+        notes=(*notes, *_origins(costs)),
     )
 
 
@@ -127,6 +132,12 @@ def check_supplied(pipeline: Pipeline, scan: ScanSpec) -> None:
                     f"{scan.name} has no {name}, which {step.meta.name} needs: give them with "
                     f"{how} in the pipeline's loader (standard_tomo), or leave the method out"
                 )
+
+
+def _origins(costs: list[SectionCost]) -> list[str]:
+    """Say of each model that no author declared why it is from where it is."""
+    steps = [cost for section in costs for cost in section.steps if cost.why]
+    return [f"{cost.step.meta.name} is {cost.estimator}: {cost.why}" for cost in steps]
 
 
 def _held_bytes(cost: SectionCost, destination: Destination) -> int:
