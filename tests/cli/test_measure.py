@@ -41,7 +41,10 @@ def test_json_and_picture(capsys, tmp_path):
         ([*BLOCK, "-p", "kernel=5"], 1, "has no parameter 'kernel'; did you mean kernel_size?"),
         (["fbp", "--shape", "9x9x9", "--device", "cpu", "--slice-dim", "0"], 2, "along dim 1"),
         ([*BLOCK, "--plot", "no/such/folder.png"], 1, "cannot write no/such/folder.png"),
+        ([*BLOCK, "--plot", "."], 1, "cannot write .: it is a folder"),
         ([*BLOCK, "--plot", "picture.none"], 2, "cannot write a picture to picture.none"),
+        ([*BLOCK, "--plot", "picture"], 2, "name a file such as picture.png"),
+        (["minus_log", "--shape", "100000x100000x9000", "--device", "cpu"], 3, "measure fewer"),
         ([*BLOCK[:3], "--device", "cuda:99"], 1, "no device cuda:99"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..arrays import parse_shape
-from ..errors import MaxslicesError, MethodError, StoreError, UsageError
+from ..errors import MaxslicesError, MethodError, OutOfMemoryError, StoreError, UsageError
 
 
 def add_parser(subparsers: Any) -> None:
@@ -59,8 +59,11 @@ def handle(parsed: argparse.Namespace) -> str:
     import json
 
     from ..arrays import ArraySpec
-    from ..testing.measure import measure_method, plot_measurement
+    from ..testing.measure import check_picture, measure_method, plot_measurement
 
+    picture = None if parsed.plot is None else Path(parsed.plot)
+    if picture is not None:
+        check_picture(picture)
     spec = ArraySpec(parse_shape(parsed.shape), parsed.dtype)
     parameters = dict(_parameter(text) for text in parsed.parameter)
     try:
@@ -72,15 +75,19 @@ def handle(parsed: argparse.Namespace) -> str:
             parsed.device,
             parsed.slice_dim,
         )
-    except (MaxslicesError, MemoryError):
+    except MaxslicesError:
         raise
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"memory ran out on a block of {parsed.shape} ({error}): measure fewer slices"
+        ) from None
     except Exception as error:  # whatever a method raises is said in one line
         raise MethodError(f"{parsed.method} raised {type(error).__name__}: {error}") from error
-    if parsed.plot is not None:
+    if picture is not None:
         try:
-            plot_measurement(measurement, Path(parsed.plot))
+            plot_measurement(measurement, picture)
         except OSError as error:
-            raise StoreError(f"cannot write {parsed.plot}: {error.strerror}") from None
+            raise StoreError(f"cannot write {picture}: {error.strerror}") from None
     return json.dumps(measurement.as_json(), indent=1) if parsed.json else str(measurement)
 
 

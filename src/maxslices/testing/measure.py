@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..errors import DeviceError, UsageError
+from ..errors import DeviceError, StoreError, UsageError
 from ..meters import Peak, Step
 from ..units import format_bytes
 from .check import CheckResult, check_trial, find_method
@@ -100,20 +100,41 @@ def measure_method(
     return Measurement(replace(result, where=peak.where, alive=peak.alive), peak)
 
 
-def plot_measurement(measurement: Measurement, path: Path) -> None:
-    """Draw memory in use over the call, with the lines that allocated most, to an image file.
+def check_picture(path: Path) -> None:
+    """Require that a picture can be drawn there, before anything takes its time.
 
     Raises
     ------
     UsageError
         If Matplotlib is not installed, or knows no such kind of file.
+    StoreError
+        If the folder is not there, or the path is one itself.
     """
     try:
-        from matplotlib.figure import Figure
+        from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
         raise UsageError(
             "--plot needs Matplotlib, which is not installed: pip install matplotlib"
         ) from None
+    if path.is_dir():
+        raise StoreError(f"cannot write {path}: it is a folder")
+    if not path.parent.is_dir():
+        raise StoreError(f"cannot write {path}: there is no folder {path.parent}")
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in known:
+        raise UsageError(
+            f"cannot write a picture to {path}: name a file such as {path.stem}.png; the endings "
+            f"known are {', '.join(sorted(known))}"
+        )
+
+
+def plot_measurement(measurement: Measurement, path: Path) -> None:
+    """Draw memory in use over the call, with the lines that allocated most, to an image file.
+
+    `check_picture` says beforehand whether it can be written.
+    """
+    from matplotlib.figure import Figure
+
     result, steps = measurement.result, measurement.peak.steps
     figure = Figure(figsize=(10, 6))
     axes = figure.add_subplot()
@@ -126,11 +147,10 @@ def plot_measurement(measurement: Measurement, path: Path) -> None:
     axes.annotate(
         f"estimated {format_bytes(result.estimated_bytes)}, measured "
         f"{format_bytes(result.peak_bytes)}",
-        (0.99, estimated),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, 4),
-        textcoords="offset points",
+        (0.99, 0.97),
+        xycoords="axes fraction",
         ha="right",
+        va="top",
         color="tab:orange",
     )
     labelled = sorted(_largest_rises(steps), key=lambda step: step.time_s)
@@ -149,16 +169,14 @@ def plot_measurement(measurement: Measurement, path: Path) -> None:
     ]
     figure.text(0.06, 0.01, "\n".join(lines), fontsize=8, family="monospace", va="bottom")
     figure.subplots_adjust(left=0.09, right=0.98, top=0.93, bottom=0.12 + 0.025 * len(lines))
-    axes.set_ylim(0, 1.15 * max(estimated, measured, *sizes))
-    axes.set_xlim(0, times[-1] or 1)
-    axes.set_xlabel("time (ms)")
+    axes.set_ylim(0, 1.2 * max(estimated, measured, *sizes))
+    axes.set_xlim(-0.02 * (times[-1] or 1), times[-1] or 1)  # room for a label at the start
+    tracing = "; tracing adds small objects of Python's own" if result.device == "cpu" else ""
+    axes.set_xlabel(f"time (ms){tracing}")
     axes.set_ylabel("memory in use (MB)")
     shape = "x".join(map(str, result.shape))
     axes.set_title(f"{result.method}, {shape} {result.dtype}, on {result.device}")
-    try:
-        figure.savefig(path, dpi=150)
-    except ValueError as error:
-        raise UsageError(f"cannot write a picture to {path}: {error}") from None
+    figure.savefig(path, dpi=150)
 
 
 def _line(step: Step) -> str:

@@ -58,7 +58,7 @@ def check_message(result: CheckResult) -> str:
         (
             "estimated",
             f"{format_bytes(result.estimated_bytes)} ({result.estimated_bytes:,} bytes) for "
-            f"{result.slices} slices: {_times(result)}",
+            f"{result.slices} slice{'s'[: result.slices != 1]}: {_times(result)}",
         ),
     ]
     if result.where is not None:
