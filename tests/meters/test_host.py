@@ -194,6 +194,18 @@ def test_trace_tells_the_line_of_the_peak_and_what_was_alive():
     assert 16 * MB <= most.in_use_bytes < 16 * MB + 10 * OBJECTS_BYTES
 
 
+def half_precision():
+    return np.float16
+
+
+def test_a_line_goes_on_when_what_it_calls_has_returned():
+    with measure_peak(trace=True) as peak:
+        np.ones((100, 100, 100), half_precision())
+    codes = {step.where.code for step in peak.steps}
+    assert codes == {"np.ones((100, 100, 100), half_precision())"}
+    assert peak.where.code in codes
+
+
 def test_trace_names_an_array_of_a_size_of_its_own():
     with measure_peak(trace=True) as peak:
         odd = np.ones((7, 101, 103), np.float64)

@@ -73,7 +73,12 @@ class LineTracer:
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
         if threading.get_ident() == self._thread and not is_library(frame.f_code.co_filename):
             self._note(frame)
-            self._place = _place(frame)
+            following: FrameType | None = frame
+            if event == "return":  # the line that called goes on, and no event says so
+                following = frame.f_back
+                while following is not None and is_library(following.f_code.co_filename):
+                    following = following.f_back
+            self._place = _place(following or frame)
         return self._line
 
     def _note(self, frame: FrameType | None) -> None:
