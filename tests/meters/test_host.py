@@ -1,4 +1,5 @@
 import contextlib
+import re
 import subprocess
 import sys
 import threading
@@ -153,13 +154,14 @@ with measure_peak() as peak:
     ctypes.memset(block, 1, 200_000_000)
     libc.free(block)
 assert peak.numpy_bytes < 1_100_000, peak
-assert peak.device_bytes > 200_000_000, peak
+# The kernel counts pages in batches, one a processor: a few MB are not there yet.
+assert 180_000_000 < peak.device_bytes < 240_000_000, peak
 assert peak.peak_bytes is None
 print(peak.unseen[0])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "resident memory grew by 20" in done.stdout
+    assert re.match(r"resident memory grew by (1[89]|2[0-3])\d MB, but NumPy took", done.stdout)
     assert "elsewhere" in done.stdout
 
 
