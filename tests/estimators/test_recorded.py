@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from maxslices.backends import select_backend
 from maxslices.cli.main import main
 from maxslices.errors import UsageError
 from maxslices.estimators.bench import Rung
-from maxslices.estimators.fingerprint import place, question, source_hash
+from maxslices.estimators.fingerprint import place, question, required_versions, source_hash
 from maxslices.estimators.probed import Probe
 from maxslices.estimators.recorded import FOLDER_VARIABLE, Records, records_folder
 from maxslices.method import describe
@@ -322,3 +323,10 @@ def test_the_command_exports_and_imports(command, tmp_path):
     status, _, text = command("export", tmp_path / "no" / "folder.json")
     assert status == 1
     assert "cannot be written" in text
+
+
+def test_versions_of_what_a_package_requires_belong_to_the_place():
+    found = required_versions("maxslices_methods")
+    assert found["scipy"] == importlib.metadata.version("scipy")
+    assert "maxslices" not in found
+    assert required_versions("no_such_package") == {}

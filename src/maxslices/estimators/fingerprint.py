@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import inspect
 import json
+import re
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -56,7 +57,7 @@ def question(
 
 def place(backend: Backend, function: Callable[..., Any]) -> dict[str, Any]:
     """Return the device's name and the versions of what runs there."""
-    libraries = {"numpy": np.__version__}
+    libraries = {"numpy": np.__version__} | required_versions(_package(function))
     if backend.kind == "cuda":
         libraries |= _cuda_versions()
     if _module_source(function)[1]:
@@ -151,9 +152,42 @@ def _is_plain(value: Any) -> bool:
 
 def package_version(function: Callable[..., Any]) -> str:
     """Return name and version of the package that a function is from."""
-    top = (getattr(_innermost(function), "__module__", None) or "").partition(".")[0]
+    top = _package(function)
     found = getattr(sys.modules.get(top), "__version__", None)
     return f"{top} {found if isinstance(found, str) else _version(top)}"
+
+
+def _package(function: Callable[..., Any]) -> str:
+    return (getattr(_innermost(function), "__module__", None) or "").partition(".")[0]
+
+
+@lru_cache(maxsize=64)
+def required_versions(package: str) -> dict[str, str]:
+    """Return name and version of all installed packages that one requires, directly or not.
+
+    A method's memory may be theirs: what reconstructs in httomolibgpu is tomobar and ASTRA.
+    This package's own requirements play no part in it.
+    """
+    found: dict[str, str] = {}
+    pending = [package]
+    while pending:
+        try:
+            distribution = importlib.metadata.distribution(pending.pop())
+        except (importlib.metadata.PackageNotFoundError, ValueError):
+            continue
+        for line in distribution.requires or ():
+            requirement, _, marker = line.partition(";")
+            name = re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0].lower()
+            if (
+                "extra" in marker
+                or name == "maxslices"
+                or name in found
+                or (version := _version(name)) == "unknown"
+            ):
+                continue
+            found[name] = version
+            pending.append(name)
+    return found
 
 
 @lru_cache(maxsize=64)
