@@ -1,0 +1,162 @@
+"""Which source a memory model is taken from, and what a run teaches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from maxslices import ArraySpec, MaxslicesError, Pipeline, Registry, from_ledger, plan, run
+from maxslices.backends import select_backend
+from maxslices.errors import EstimatorError, UsageError
+from maxslices.estimators import Chooser, Question, Records
+from maxslices.estimators.fingerprint import place
+from maxslices.estimators.probed import Probe
+from maxslices.method import MethodMeta
+
+CALLS: list[int] = []
+SHAPE = (40, 83, 97)
+
+
+def doubled(data, factor: float = 2.0):
+    CALLS.append(data.shape[0])
+    return data * np.float32(factor)
+
+
+def hungry(data):
+    copies = np.repeat(data, 9, axis=0)
+    return copies[: data.shape[0]] * np.float32(2)
+
+
+@from_ledger
+def needs(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc(shape, "float32")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("MAXSLICES_RECORDS", str(tmp_path / "records"))
+    CALLS.clear()
+
+
+def registered(declares: bool) -> tuple[Registry, MethodMeta]:
+    registry = Registry()
+    meta = registry.register(
+        doubled,
+        pattern="projection",
+        output_dtype="float32",
+        calc_max_slices=needs if declares else None,
+    )
+    return registry, meta
+
+
+def question(meta: MethodMeta) -> Question:
+    return Question(meta, 0, SHAPE[1:], np.dtype("float32"), {}, SHAPE[0])
+
+
+def chooser(**given) -> Chooser:
+    return Chooser(
+        "cpu",
+        backend=select_backend("cpu"),
+        records=Records(),
+        available_bytes=2_000_000,
+        **given,
+    )
+
+
+def test_what_the_author_declares_comes_first_and_runs_nothing():
+    _, meta = registered(declares=True)
+    choice = chooser().choose(question(meta))
+    assert (choice.origin, choice.why, CALLS) == ("declared", "", [])
+
+
+def test_without_a_declaration_it_is_probed_once_and_then_recorded():
+    _, meta = registered(declares=False)
+    first = chooser().choose(question(meta))
+    n_calls = len(CALLS)
+    again = chooser().choose(question(meta))
+    assert (first.origin, again.origin) == ("probed", "recorded")
+    assert n_calls > 2
+    assert len(CALLS) == n_calls
+    assert "declares no estimator" in again.why
+    assert "cpu" in again.why
+    assert again.model.bytes(20) == first.model.bytes(20)
+    per_slice = 2 * 4 * SHAPE[1] * SHAPE[2]
+    assert 20 * per_slice <= first.model.bytes(20) <= 20 * per_slice * 1.02 + 20_000
+
+
+def test_probing_can_be_asked_for_where_an_estimator_is_declared():
+    _, meta = registered(declares=True)
+    choice = chooser(forced="probed").choose(question(meta))
+    assert choice.origin == "probed"
+    assert "as asked for" in choice.why
+    assert CALLS
+
+
+@pytest.mark.parametrize(
+    ("forced", "message"),
+    [("declared", "declares no memory estimator"), ("recorded", "nothing is recorded of")],
+)
+def test_a_source_that_has_no_answer_says_so(forced, message):
+    _, meta = registered(declares=False)
+    with pytest.raises(EstimatorError, match=message):
+        chooser(forced=forced).choose(question(meta))
+    assert CALLS == []
+
+
+def test_without_the_device_only_a_record_helps():
+    _, meta = registered(declares=False)
+    absent = Chooser("cuda", records=Records(), available_bytes=10**9)
+    with pytest.raises(EstimatorError, match="no such device here"):
+        absent.choose(question(meta))
+    at_home = chooser()
+    at_home.choose(question(meta))
+    known = at_home._question(question(meta))
+    elsewhere = place(select_backend("cpu"), doubled) | {"device": "NVIDIA H200"}
+    found = Records().find(known, place(select_backend("cpu"), doubled))
+    Records().add(known, elsewhere, found)
+    choice = absent.choose(question(meta))
+    assert choice.origin == "recorded"
+    assert "NVIDIA H200" in choice.why
+
+
+def test_an_unknown_source_is_refused():
+    with pytest.raises(UsageError, match="'guessed' is not a source of estimates"):
+        chooser(forced="guessed")
+
+
+def test_a_plan_says_where_its_numbers_are_from():
+    registry, _ = registered(declares=False)
+    pipeline = Pipeline.from_steps(["doubled"], registry)
+    data = np.ones(SHAPE, np.float32)
+    for origin in ("probed", "recorded"):
+        made = plan(data, pipeline, device="cpu", memory="3MB")
+        assert made.sections[0].steps[0].estimator == origin
+        assert any(f"doubled is {origin}" in note for note in made.notes)
+    with pytest.raises(MaxslicesError, match="no such device here"):
+        plan(ArraySpec(SHAPE, "float32"), pipeline, device="cuda", memory="3GB")
+
+
+def test_a_run_corrects_a_record_that_was_too_low(tmp_path):
+    registry = Registry()
+    registry.register(hungry, pattern="projection", output_dtype="float32")
+    pipeline = Pipeline.from_steps(["hungry"], registry)
+    data = np.ones(SHAPE, np.float32)
+    plan(data, pipeline, device="cpu", memory="40MB")
+    backend, records = select_backend("cpu"), Records()
+    (entry,) = records.entries()
+    spoiled = dict(entry["probe"])
+    spoiled["points"] = [(n, size // 2) for n, size in spoiled["points"]]
+    records.add(entry["question"], entry["place"], Probe.from_plain(spoiled))
+
+    def recorded() -> int:
+        return records.find(entry["question"], place(backend, hungry)).model().bytes(SHAPE[0])
+
+    before = recorded()
+    report = run(data, pipeline, tmp_path / "out", device="cpu", memory="40MB", block="max")
+    (section,) = report.sections
+    assert section.block == SHAPE[0]
+    assert section.measured_bytes > section.estimated_bytes
+    assert recorded() >= section.measured_bytes > before
+    again = plan(data, pipeline, device="cpu", memory="40MB", block="max")
+    assert again.sections[0].estimated_bytes >= section.measured_bytes
