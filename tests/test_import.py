@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 
@@ -39,9 +38,9 @@ def test_the_import_takes_less_than_300_ms():
         "import maxslices; print(middle - began, time.process_time() - began)"
     )
     python(code)  # writes the byte code
-    times = [tuple(map(float, python(code).split())) for _ in range(5)]
-    numpy_s = statistics.median(each[0] for each in times)
-    total_s = min(statistics.median(each[1] for each in times), 1.5 * min(t[1] for t in times))
+    times = [tuple(map(float, python(code).split())) for _ in range(7)]
+    numpy_s = min(each[0] for each in times)
+    total_s = min(each[1] for each in times)  # a busy machine makes it longer, never shorter
     assert total_s < 0.3 * max(1.0, numpy_s / 0.1)
 
 

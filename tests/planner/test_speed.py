@@ -22,10 +22,13 @@ STEPS = [
 ]  # fmt: skip
 
 
-def fastest_s(*command, times=3):
-    """Return the shortest processor time of a few runs; the machine may be busy otherwise."""
+def fastest_s(*command, limit_s, tries=8):
+    """Return the shortest processor time of a few runs, the last of them within the limit.
+
+    The machine may be busy otherwise: that makes a run longer, and never shorter.
+    """
     found = []
-    for _ in range(times):
+    while len(found) < tries and not (found and found[-1] < limit_s):
         process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -35,9 +38,9 @@ def fastest_s(*command, times=3):
 
 
 def test_help_is_there_in_half_a_second():
-    assert fastest_s("-m", "maxslices.cli.main", "--help") < 0.5
+    assert fastest_s("-m", "maxslices.cli.main", "--help", limit_s=0.5) < 0.5
 
 
 @pytest.mark.skipif(find_spec("maxslices_methods") is None, reason="needs maxslices-methods")
 def test_a_plan_of_ten_steps_takes_less_than_a_second():
-    assert fastest_s("-c", PLAN.format(steps=STEPS)) < 1.0
+    assert fastest_s("-c", PLAN.format(steps=STEPS), limit_s=1.0) < 1.0
