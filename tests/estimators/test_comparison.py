@@ -1,0 +1,65 @@
+"""A declared estimator held against a probe."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from maxslices import from_ledger
+from maxslices.backends import select_backend
+from maxslices.estimators.comparison import compare_with_probe
+from maxslices.method import describe
+
+DIMS = (101, 97)
+
+
+def doubled(data):
+    return data * np.float32(2)
+
+
+def estimator(n_results):
+    @from_ledger
+    def needs(m, shape, dtype):
+        m.alloc(shape, dtype)
+        for _ in range(n_results):
+            m.alloc(shape, "float32")
+
+    return needs
+
+
+def compare(n_results):
+    meta = describe(
+        doubled,
+        pattern="projection",
+        output_dtype="float32",
+        calc_max_slices=estimator(n_results),
+    )
+    return compare_with_probe(
+        meta,
+        0,
+        DIMS,
+        "float32",
+        select_backend("cpu"),
+        available_bytes=100 * 2 * 4 * DIMS[0] * DIMS[1],
+        total_slices=1000,
+        upper=1.02,  # the probe counts Python's objects as well
+    )
+
+
+def test_a_right_estimator_agrees():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = compare(1)
+    assert found.declared_slices == 100
+    assert 98 <= found.probed_slices <= 100
+
+
+@pytest.mark.parametrize(("n_results", "slices"), [(0, 200), (2, 66)])
+def test_a_wrong_one_is_warned_of_with_both_numbers(n_results, slices):
+    with pytest.warns(UserWarning, match=rf"allows {slices} slices, a probe \d+") as caught:
+        found = compare(n_results)
+    assert found.declared_slices == slices
+    assert "doubled" in str(caught[0].message)
+    assert (found.ratio > 1) == (n_results == 0)
