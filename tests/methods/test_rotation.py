@@ -129,9 +129,9 @@ def test_input_stays():
 
 def test_it_takes_less_than_two_seconds_on_a_small_scan():
     data = sinogram(7.3, n_angles=400, detector=512)
-    start_s = time.perf_counter()
+    start_s = time.process_time()
     find_center_vo(data)
-    assert time.perf_counter() - start_s < 2
+    assert time.process_time() - start_s < 2
 
 
 @pytest.mark.parametrize("parameters", [{}, {"step": 0.3}])
