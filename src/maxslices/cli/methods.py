@@ -72,10 +72,22 @@ def _description(meta: MethodMeta) -> str:
         lines.append(f"Side results   {', '.join(meta.side_results)}; the data go on unchanged")
     if meta.supplied:
         lines.append(f"Filled in      {', '.join(meta.supplied)}")
-    source = "declared" if meta.estimator else "none"
-    lines += [f"Memory         estimate {source}", "", "In a pipeline file:", ""]
+    lines += [f"Memory         {_source(meta)}", "", "In a pipeline file:", ""]
     lines += [f"    {line}" for line in _as_yaml(meta)]
     return "\n".join(lines)
+
+
+def _source(meta: MethodMeta) -> str:
+    """Say where a plan takes the method's memory from, and why."""
+    from ..estimators import Records
+
+    places = sorted({str(e["place"]["device"]) for e in Records().entries(meta.full_name)})
+    if meta.estimator:
+        asked = f"; recorded on {', '.join(places)} for --estimator recorded" if places else ""
+        return f"declared by its author{asked}"
+    if places:
+        return f"recorded on {', '.join(places)}, for none is declared; elsewhere it is probed"
+    return "probed when it is planned, for none is declared and nothing is recorded"
 
 
 def _as_yaml(meta: MethodMeta) -> list[str]:
