@@ -18,4 +18,5 @@ default_role = "code"
 html_theme = "furo"
 html_title = f"maxslices {release}"
 html_static_path = ["_static"]
+html_css_files = ["custom.css"]
 html_theme_options = {"navigation_with_keys": True}
