@@ -270,7 +270,7 @@ def test_a_method_of_a_third_of_a_second_stays_within_the_limit(clock):
         return np.multiply(data, 2)
 
     found = probed_on(heavy, 100 * SLICE_BYTES + ROOM_BYTES)
-    assert clock.now_s <= 3.5
+    assert clock.now_s <= 8.5
     assert found.duration_s == clock.now_s
     assert found.answer == 40
 
@@ -281,7 +281,7 @@ def test_a_cheap_method_with_much_memory_is_not_run_to_the_end_of_it(clock):
         return data * 2
 
     found = probed_on(cheap, 800 * SLICE_BYTES + ROOM_BYTES)
-    assert max(rung.n_slices for rung in found.rungs) == 129
+    assert [rung.n_slices for rung in found.rungs] == [1, 3, 2, 5, 8, 16, 33, 113]
     assert found.answer == 400
     assert clock.now_s < 0.4
 
@@ -299,10 +299,23 @@ def test_memory_that_runs_out_all_the_same_bounds_the_answer():
 
 def test_a_method_that_always_raises_is_an_error_that_says_so():
     def method(data, *, size: int = 3):
-        raise TypeError("no such luck")
+        raise ValueError("no such luck")
 
-    with pytest.raises(EstimatorError, match=r"TypeError: no such luck \(with 1, 2, 3, 4, 8, 17"):
+    with pytest.raises(EstimatorError, match=r"ValueError: no such luck \(with 1, 2, 3, 4, 8, 17"):
         probed_on(method, 10**7, parameters={"size": 5})
+
+
+@pytest.mark.parametrize("kind", [ImportError, TypeError, NotImplementedError, FileNotFoundError])
+def test_an_error_that_has_nothing_to_do_with_the_slices_is_reported_at_once(kind):
+    calls = []
+
+    def method(data):
+        calls.append(len(data))
+        raise kind("no such luck")
+
+    with pytest.raises(EstimatorError, match=f"{kind.__name__}: no such luck .with 1 slice,"):
+        probed_on(method, 10**7)
+    assert calls == [1]
 
 
 def test_a_method_that_raises_later_is_an_error_that_names_the_slices():

@@ -115,8 +115,27 @@ def test_time_is_kept_to_as_far_as_it_can_be_predicted():
         ladder, _, elapsed_s = climb(
             needs, needs(500), limit_s=limit_s, quick_s=0.1, seconds=lambda k: 0.05 + 0.004 * k
         )
-        assert elapsed_s <= limit_s
+        assert elapsed_s <= max(limit_s, min(3.2 * limit_s, 0.1 * 3000 * 0.004))
         assert answer_of(ladder, needs(500)) <= 500
+
+
+def test_a_rung_at_a_quarter_is_worth_a_tenth_of_the_scans_time():
+    def needs(k):
+        return (100 + k) * SLICE
+
+    def took(total):
+        return climb(
+            needs, needs(1000), total=total, limit_s=1.0, quick_s=0, seconds=lambda k: 0.005 * k
+        )
+
+    ladder, rungs, elapsed_s = took(4000)
+    assert max(rungs) >= 250
+    assert 1.0 < elapsed_s <= 0.1 * 4000 * 0.005
+    assert answer_of(ladder, needs(1000)) == 1000
+    ladder, rungs, elapsed_s = took(1000)
+    assert max(rungs) <= 129
+    assert elapsed_s <= 1.0
+    assert ladder.stopped_by_time
 
 
 def test_a_second_point_is_never_enough():
@@ -130,8 +149,25 @@ def test_a_second_point_is_never_enough():
 
 
 def test_rungs_part_steps_from_slopes():
-    _, rungs, _ = climb(lambda k: k * SLICE, 10**4 * SLICE, quick_s=0.0, seconds=lambda k: 0.1)
+    _, rungs, _ = climb(
+        lambda k: (k + (k > 8)) * SLICE, 10**4 * SLICE, quick_s=0.0, seconds=lambda k: 0.1
+    )
     assert rungs[:9] == [1, 2, 3, 5, 8, 16, 33, 64, 129]
+
+
+def test_an_exact_line_up_to_33_slices_is_held_against_a_quarter_of_the_answer_at_once():
+    _, rungs, _ = climb(lambda k: 3 * k * SLICE, 6000 * SLICE, quick_s=0.0, seconds=lambda k: 0.1)
+    assert rungs == [1, 2, 3, 5, 8, 16, 33, 513]
+    assert rungs[-1] * 4 >= 2000
+
+
+@pytest.mark.parametrize("n", range(880, 900))
+def test_steps_too_small_to_matter_are_never_too_many_slices(n):
+    def needs(k):
+        return (k + -(-k // 5) * 5) * SLICE
+
+    ladder, _, _ = climb(needs, needs(n) + SLICE // 2)
+    assert answer_of(ladder, needs(n) + SLICE // 2) <= most(needs, needs(n) + SLICE // 2)
 
 
 def test_what_lies_between_points_costs_what_the_later_one_does_unless_it_is_straight():

@@ -24,6 +24,10 @@ _HIDDEN = 0.01
 about it."""
 _NEXT_TO = 0.004
 """Part of a slice count below which the next one is not worth a rung."""
+_LONGEST = 3.2
+"""Times the limit that a probe may take where that is little beside what the scan takes."""
+_OF_SCAN = 0.1
+"""Part of the time of the whole scan that is little."""
 _MOST_RUNGS = 64
 _MOST_POINTS = 4000
 
@@ -91,6 +95,10 @@ class Ladder:
         """Enter that the memory ran out."""
         self.add(n_slices, max(self.available_bytes, self.upper_bytes(n_slices)) + 1, 0.0)
 
+    def lift(self, n_bytes: int, n_slices: int | None = None) -> None:
+        """Add bytes to what was measured: to all of it, or with one number of slices."""
+        self._points = [(n, size + n_bytes * (n_slices in (None, n))) for n, size in self._points]
+
     @property
     def has_points(self) -> bool:
         """Whether anything fitted."""
@@ -145,6 +153,15 @@ class Ladder:
         allowed = _AT_ANSWER * self.available_bytes + 2 * self.noise_bytes
         # Where little is left to extrapolate, a line still has to be one.
         return spread * max(answer - n, n / 4) <= allowed
+
+    def is_exact(self) -> bool:
+        """Tell whether all points, up to 33 slices or more, lie on one line."""
+        points = self.rising()
+        if len(points) < 6 or len(points) < len(self._points) or points[-1][0] < 33:
+            return False
+        (m, a), (n, b) = points[0], points[-1]
+        slope = (b - a) / (n - m)
+        return all(abs(size - a - slope * (k - m)) <= self.noise_bytes for k, size in points)
 
     def steps(self) -> Steps | None:
         """Return the steps that all points lie on, if there are such."""
@@ -246,6 +263,10 @@ class Ladder:
         rung = min(_after(n), fits)
         if rung <= n or (n >= 64 and rung <= n * (1 + _NEXT_TO)):
             return None
+        if self.is_exact():  # what lies between says little
+            quarter = min(16 * -(-self.answer() // 64) + 1, fits)
+            if quarter > rung and elapsed_s + self._predicted_s(quarter) <= self._allowed_s():
+                return quarter
         return self._in_time(rung, elapsed_s)
 
     def _inside_a_fall(self) -> int | None:
@@ -256,10 +277,19 @@ class Ladder:
         return None
 
     def _in_time(self, rung: int, elapsed_s: float) -> int | None:
-        if elapsed_s + self._predicted_s(rung) <= self.limit_s:
+        if elapsed_s + self._predicted_s(rung) <= self._allowed_s():
             return rung
         self.stopped_by_time = True
         return None
+
+    def _allowed_s(self) -> float:
+        """Return the time limit, or more where the scan will take far longer."""
+        n, first = self.last[0], self._points[0][0]
+        if len(self._points) < 5 or n < 8:
+            return self.limit_s
+        per_slice_s = max(0.0, (self._durations_s[n] - self._durations_s[first]) / (n - first))
+        scan_s = per_slice_s * self.total_slices
+        return max(self.limit_s, min(_OF_SCAN * scan_s, _LONGEST * self.limit_s))
 
     def _predicted_s(self, rung: int) -> float:
         """Return how long a rung takes at most.
@@ -327,6 +357,11 @@ class Ladder:
             slope: float = max(size / n, *self.slopes()[-1:], 0.0)
         elif self.is_sure():
             slope = max(*self.slopes()[-2:], self.floor_bytes)
+            # Small steps may pass for a line: as much above it as any of the last points.
+            off = max(math.ceil(y - (size - slope * (n - x))) for x, y in self.rising()[-4:])
+            if off > self.noise_bytes:
+                n, size = n + 1, size + off + math.ceil(slope)
+                found.append((n, size))
         else:
             further = max(n + 1, self.answer())
             slope = max(

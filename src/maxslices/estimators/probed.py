@@ -22,19 +22,33 @@ from ..errors import EstimatorError
 from ..memory import MemoryModel
 from ..method import MethodMeta
 from ..units import format_bytes
-from .bench import CUSHION_BYTES, NOISE_BYTES, Bench, Rung, traced
+from .bench import CUSHION_BYTES, GRAIN_BYTES, NOISE_BYTES, Bench, Rung, traced
 from .ladder import Ladder, envelope
 from .randomness import random_state_kept
 from .samples import Samples
 
 LIMIT_S = 2.5
 """Time for the rungs of one probe; a first call that compiles may take longer."""
-QUICK_S = 0.12
+_CALLS = 25
+"""As many calls as short as the shortest may take, if that is longer..."""
+_LONGEST = 3.2
+"""... but not longer than so many times the limit."""
+QUICK_S = 0.1
 """Time within which an answer is confirmed though nothing speaks against it."""
 _FIRST = (1, 2, 3, 4, 8, 17, 32)
 """Slice counts with which a first call is tried."""
 _EXPENSIVE = 0.1
 """Part of the time limit: a method whose calls take longer is not called for side issues."""
+_NOT_SIZES = (
+    ImportError,
+    NameError,
+    AttributeError,
+    TypeError,
+    NotImplementedError,
+    OSError,
+    SyntaxError,
+)
+"""Errors that do not depend on the number of slices."""
 _SAME = 0.01
 """Peaks that differ by less are the same."""
 _LOST_BYTES = 512
@@ -165,7 +179,8 @@ def probe(
         Flats, darks and angles; made up if not given, or if flats and darks are given as an
         `ArraySpec`. They are not counted.
     limit_s : float
-        Time for the measurements.
+        Time for the measurements: up to three times as much if every call is long, or if it is
+        still little beside what the whole scan takes.
 
     Returns
     -------
@@ -226,6 +241,8 @@ class _Search:
         self.leak_bytes: dict[int, int] = {}
         self.accumulates = self.leaks = False
         self._refusal = ""
+        self._lifted = False
+        self._stays_bytes = 0
         self.noise_bytes = NOISE_BYTES[backend.kind]
         self.ladder = Ladder(
             available_bytes,
@@ -240,6 +257,9 @@ class _Search:
     def run(self) -> None:
         """Run the method as often as it takes."""
         first = self._first_call()
+        # What the first call leaves outside the pool is what the backend's reserve is for.
+        self._stays_bytes = max(0, self.bench.stays_bytes - self.backend.reserved_bytes)
+        self._seen_bytes = self.bench.stays_bytes
         began = time.perf_counter()
         self.left_bytes = first.left_bytes
         n = first.n_slices
@@ -252,6 +272,10 @@ class _Search:
             least = again or first
             self.notes.append(f"a call takes {least.duration_s:.1f} s, so that few were made")
             self._enter(least, 0 if again is None else None)
+            self.ladder.limit_s = max(
+                self.limit_s,
+                min(_CALLS * least.duration_s, _LONGEST * self.limit_s) if again else 0.0,
+            )
         else:
             self._few(first, again)
         while self.ladder.has_points:
@@ -267,11 +291,11 @@ class _Search:
         errors: list[Exception] = []
         for n in tried:
             try:
-                return self.bench.run(n)
+                return self.bench.first(n)
             except Exception as error:  # noqa: BLE001  raised below if it is not the number
                 errors.append(error)
                 self._refusal = f"{type(error).__name__}: {error}"
-                if self.backend.is_out_of_memory(error):
+                if isinstance(error, _NOT_SIZES) or self.backend.is_out_of_memory(error):
                     break
         worst = errors[-1] if self.backend.is_out_of_memory(errors[-1]) else errors[0]
         raise self._cannot(worst, tried[: len(errors)]) from worst
@@ -368,12 +392,38 @@ class _Search:
         if before_bytes is None:
             alone = self.leaks or self.accumulates
             before_bytes = self.left_bytes if alone else max(self.left_bytes, rung.before_bytes)
+        self._count_outside(rung)
+        before_bytes += self._stays_bytes
         self.rungs.append(rung)
         self.kept[rung.n_slices] = rung.kept_bytes + before_bytes
         if self.leaks:
             self.leak_bytes[rung.n_slices] = rung.left_bytes
         n_bytes = rung.n_bytes + before_bytes + CUSHION_BYTES[self.backend.kind]
+        if self.bench.uses_outside:
+            n_bytes += rung.doubtful_bytes + self._grain_bytes()
         self.ladder.add(rung.n_slices, n_bytes, rung.duration_s)
+
+    def _count_outside(self, rung: Rung) -> None:
+        """Correct the rungs so far for what has been learnt of memory outside the pool.
+
+        If a call uses it, what was too little to be clear in smaller calls was that, too.
+        What stays after a call is a constant if it comes once; if it comes again and again
+        it grows with the slices, and is seen as a slope.
+        """
+        if self.bench.uses_outside and self.ladder.noise_bytes < self._grain_bytes():
+            self.ladder.noise_bytes = self._grain_bytes()
+            for each in self.rungs:
+                self.ladder.lift(each.doubtful_bytes + self._grain_bytes(), each.n_slices)
+        grown = self.bench.stays_bytes - self._seen_bytes
+        self._seen_bytes = self.bench.stays_bytes
+        self._stays_bytes += grown
+        if grown and not self._lifted:
+            self._lifted = True
+            self.ladder.lift(grown)
+            self.kept = {n: size + grown for n, size in self.kept.items()}
+
+    def _grain_bytes(self) -> int:
+        return 2 * GRAIN_BYTES if self.backend.kind == "cuda" else 0
 
     def probe(self, duration_s: float) -> Probe:
         """Return what was found."""
@@ -444,6 +494,10 @@ class _Search:
             self.notes.append(
                 f"{format_bytes(most.outside_bytes)} with {most.n_slices} slices were outside the "
                 "pool: counted"
+            )
+        if self._stays_bytes:
+            self.notes.append(
+                f"{format_bytes(self._stays_bytes)} stay outside the pool after calls: counted"
             )
         unseen = {text for rung in self.rungs if not rung.outside_bytes for text in rung.unseen}
         self.notes += sorted(unseen)

@@ -1,0 +1,206 @@
+"""Memory outside a GPU's pool: what stays, and what comes and goes; on a GPU that is made up."""
+
+from __future__ import annotations
+
+import types
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+import pytest
+
+from maxslices.estimators import bench, probed
+from maxslices.estimators.probed import probe
+from maxslices.estimators.samples import Samples
+from maxslices.meters import Peak
+from maxslices.method import describe
+
+MB = 10**6
+GRAIN = 2 * 2**20
+DIMS = (1801, 2560)
+INPUT_BYTES = 1801 * 2560 * 4
+
+
+class Gpu:
+    """A stand-in for CuPy, the backend, the meters and the clock; bytes are only counted."""
+
+    kind = "cuda"
+    name = "cuda:0"
+    reserved_bytes = 800 * 2**20
+
+    def __init__(self):
+        self.pool = self.outside = self.highest_outside = self.inside = 0
+        self.now_s = 0.0
+        self.counts = []
+
+    # The method.
+
+    def take(self, n, *, inside=0, outside=0, stays=0, seconds=0.0):
+        self.counts.append(n)
+        self.inside = int(inside)
+        self.pool = max(self.pool, int(inside) + INPUT_BYTES * n)
+        self.highest_outside = self.outside + int(outside) + int(stays)
+        self.outside += int(stays)
+        self.now_s += seconds
+
+    # The backend, and the meters.
+
+    def used(self, outside):
+        return -(-self.pool // GRAIN) * GRAIN + -(-outside // GRAIN) * GRAIN
+
+    def free_bytes(self):
+        return 140 * 10**9
+
+    def limited(self, budget_bytes):
+        return nullcontext()
+
+    def is_out_of_memory(self, error):
+        return isinstance(error, MemoryError)
+
+    @contextmanager
+    def measure_peak(self, kind):
+        peak, pool = Peak("cuda"), self.pool
+        peak.device_before_bytes = self.used(self.outside)
+        yield peak
+        peak.cupy_in_use_bytes = self.inside
+        peak.device_peak_bytes = self.used(self.highest_outside)
+        peak.outside_bytes = max(0, peak.device_bytes - (self.pool - pool))
+
+    def module(self, backend):
+        cuda = types.SimpleNamespace(
+            runtime=types.SimpleNamespace(
+                memGetInfo=lambda: (10**12 - self.used(self.outside), 10**12)
+            ),
+            get_current_stream=lambda: types.SimpleNamespace(synchronize=lambda: None),
+        )
+        config = types.SimpleNamespace(get_plan_cache=lambda: types.SimpleNamespace(clear=int))
+        pool = types.SimpleNamespace(used_bytes=int, total_bytes=lambda: self.pool)
+        return types.SimpleNamespace(
+            cuda=cuda,
+            fft=types.SimpleNamespace(config=config),
+            get_default_memory_pool=lambda: pool,
+        )
+
+    def perf_counter(self):
+        return self.now_s
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    gpu = Gpu()
+    monkeypatch.setattr(bench, "measure_peak", gpu.measure_peak)
+    monkeypatch.setattr(bench, "array_module", gpu.module)
+    monkeypatch.setattr(probed, "time", gpu)
+    monkeypatch.setattr(bench, "time", gpu)
+    small = np.zeros(1, np.float32)
+    monkeypatch.setattr(
+        Samples, "block", lambda self, n, kind: np.broadcast_to(small, self.shape(n))
+    )
+    return gpu
+
+
+def probed_on(gpu, take, available_bytes):
+    meta = describe(
+        lambda data: gpu.take(data.shape[1], **take(data.shape[1])),
+        pattern="sinogram",
+        name="f",
+        module="m",
+    )
+    return probe(
+        meta, 1, DIMS, np.dtype("f4"), gpu, {}, available_bytes=available_bytes, total_slices=2160
+    )
+
+
+def check(found, needs, available, least=0.98):
+    right = max(n for n in range(1, 2161) if needs(n) <= available)
+    assert least * right <= found.answer <= right, (found.answer, right, found.notes)
+    model = found.model()
+    assert [n for n in range(1, right + 1) if model.bytes(n) < needs(n) - GRAIN] == []
+
+
+def needs_of(take):
+    def needs(n):
+        taken = take(n)
+        return INPUT_BYTES * n + taken["inside"] + taken.get("outside", 0)
+
+    return needs
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.3, 0.5])
+def test_textures_that_come_and_go_are_a_slope_from_the_first_slice(gpu, seconds):
+    def take(n):
+        return {"inside": 120 * MB * n, "outside": 26.2 * MB * n, "seconds": seconds * (1 + n / 99)}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, needs_of(take), 24 * 10**9)
+    assert any("were outside the pool: counted" in note for note in found.notes)
+    assert gpu.now_s <= (3.0 if seconds < 0.25 else 10.0)
+
+
+@pytest.mark.parametrize("call", [2, 3, 4, 5, 7, 8])
+def test_what_a_library_loads_once_is_counted_once(gpu, call):
+    def take(n):
+        stays = 114 * MB if len(gpu.counts) + 1 == call else 0
+        return {"inside": 150 * MB * n, "stays": stays, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, lambda n: INPUT_BYTES * n + 150 * MB * n + 114 * MB, 24 * 10**9)
+    assert any("stay outside the pool" in note for note in found.notes)
+
+
+def test_what_the_first_call_loads_is_what_the_reserve_is_for(gpu):
+    def take(n):
+        return {"inside": 150 * MB * n, "stays": 0 if gpu.counts else 300 * MB, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, lambda n: INPUT_BYTES * n + 150 * MB * n, 24 * 10**9, least=0.99)
+    assert found.notes == ()
+
+
+def test_a_librarys_cache_that_grows_with_the_slices_is_a_slope(gpu):
+    def take(n):
+        stays = max(0, 40 * MB * n - gpu.outside)
+        return {"inside": 100 * MB * n, "stays": stays, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    # The 40 MB of the first call are the reserve's.
+    check(found, lambda n: INPUT_BYTES * n + 140 * MB * n - 40 * MB, 24 * 10**9, least=0.95)
+
+
+def test_a_jump_that_a_repeated_call_does_not_show_is_not_counted(gpu):
+    def take(n):
+        outside = 500 * MB if len(gpu.counts) == 6 else 0
+        return {"inside": 100 * MB * n, "outside": outside, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, lambda n: INPUT_BYTES * n + 100 * MB * n, 24 * 10**9, least=0.99)
+
+
+def test_textures_and_a_module_loaded_at_three_slices(gpu):
+    def take(n):
+        stays = 90 * MB if n == 3 and 3 not in gpu.counts else 0
+        outside = 26.2 * MB * n
+        return {"inside": 110 * MB * n, "outside": outside, "stays": stays, "seconds": 0.03}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, needs_of(take), 24 * 10**9)
+
+
+def test_two_rungs_are_not_enough_to_be_at_the_limit(gpu):
+    def take(n):  # a little more per slice later: as with textures sampled too late
+        outside = 26 * MB * n if n < 8 else 26.4 * MB * n
+        return {"inside": 116 * MB * n, "outside": outside, "seconds": 0.6}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, needs_of(take), 24 * 10**9, least=0.95)
+
+
+def test_a_wrong_import_is_not_tried_with_other_slices(gpu):
+    calls = []
+
+    def take(n):
+        calls.append(n)
+        raise ImportError("no astra here")
+
+    with pytest.raises(probed.EstimatorError, match=r"ImportError: no astra here \(with 1 slice"):
+        probed_on(gpu, take, 24 * 10**9)
+    assert calls == [1]
