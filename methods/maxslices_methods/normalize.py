@@ -19,7 +19,8 @@ LEAST_TRANSMISSION = 1e-6
 """Transmission in place of values without a logarithm, one photon in a million."""
 
 BROADCAST_BYTES = 2**15
-"""NumPy subtracts a frame of less than half as many bytes through a buffer of this size."""
+"""NumPy subtracts a frame of less than half as many bytes, before 2.3 of as many, through a buffer
+of this size."""
 
 
 @from_ledger
@@ -28,7 +29,7 @@ def _correction_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any]) ->
     dark = m.alloc(shape[1:], "float32")
     signal = m.alloc(shape[1:], "float32")
     m.alloc(shape, "float32")  # the result; masks of dead pixels are gone by then
-    if m.device == "cpu" and shape[1] * shape[2] <= BROADCAST_BYTES // 8:
+    if m.device == "cpu" and shape[1] * shape[2] <= BROADCAST_BYTES // 4:
         m.alloc_bytes(BROADCAST_BYTES)
     m.free(dark, signal)
 

@@ -26,8 +26,8 @@ and a block with fewer pays for those that it does not have."""
 HC_KEV_UM = 1.239841984e-3
 """Planck's constant times the speed of light, in keV times micrometre."""
 
-OBJECT_BYTES = {"cuda": 0, "cpu": 5 * 1024}
-"""Headers of arrays and other objects, which count where Python's memory is the data's."""
+OBJECT_BYTES = {"cuda": 0, "cpu": 2**15}
+"""Headers of arrays, NumPy's buffers before 2.3: they count where Python's memory is the data's."""
 
 LOWEST_TRANSMISSION = 1e-6
 """Filtered transmissions below this, of which there is no logarithm, are taken as this."""

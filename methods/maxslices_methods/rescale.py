@@ -22,8 +22,9 @@ PIECE_VOXELS = {"cpu": 2**15, "cuda": 2**23}
 VIEWS_BYTES = 4096
 """What NumPy's views of a piece take; it shows where the data are small."""
 
-REDUCTION_BYTES = 2**18
-"""More than CuPy's reductions of one piece take: 32 bytes for each 2048 voxels, and results."""
+REDUCTION_BYTES = {"cpu": 2**16, "cuda": 2**18}
+"""What reductions of one piece take: NumPy's buffer before 2.3; more than CuPy's 32 bytes for each
+2048 voxels, and results."""
 
 
 def _piece_shape(shape: Sequence[int], device: str) -> tuple[int, int, int]:
@@ -62,8 +63,7 @@ def _count_pieces(m: Ledger, shape: Sequence[int], *dtypes: str) -> None:
 def _statistics_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
     m.alloc(shape, dtype)
     _count_pieces(m, shape, "float64", "bool")
-    if m.device == "cuda":
-        m.alloc_bytes(REDUCTION_BYTES)
+    m.alloc_bytes(REDUCTION_BYTES[m.device])
 
 
 def _combine(blocks: Sequence[Statistics]) -> Statistics:

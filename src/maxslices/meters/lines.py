@@ -125,7 +125,8 @@ class LineTracer:
         rest = highest - listed - max(0, small - self._before)
         if rest * _NEGLIGIBLE > highest and self.where:
             rows.append(Alive(rest, self.where, "freed again when the line was done"))
-        return tuple(sorted(rows, key=lambda row: -row.n_bytes))
+        rows.sort(key=lambda row: (-row.n_bytes, row.where.filename, row.where.line))
+        return tuple(rows)
 
 
 def _place(frame: FrameType) -> Place:
