@@ -134,6 +134,7 @@ def test_textures_that_come_and_go_are_a_slope_from_the_first_slice(gpu, seconds
     check(found, needs_of(take), 24 * 10**9)
     assert any("were outside the pool: counted" in note for note in found.notes)
     assert gpu.now_s <= (3.0 if seconds < 0.25 else 10.0)
+    assert {1, 2, 3, 5, 8} <= {rung.n_slices for rung in found.rungs}
 
 
 @pytest.mark.parametrize("call", [2, 3, 4, 5, 7, 8])
@@ -173,6 +174,7 @@ def test_a_jump_that_a_repeated_call_does_not_show_is_not_counted(gpu):
 
     found = probed_on(gpu, take, 24 * 10**9)
     check(found, lambda n: INPUT_BYTES * n + 100 * MB * n, 24 * 10**9, least=0.99)
+    assert found.notes == ()
 
 
 def test_textures_and_a_module_loaded_at_three_slices(gpu):
