@@ -110,7 +110,7 @@ def _works_in_place(length: int, single: bool) -> bool:
     if prime > 127:
         return length <= _fused_limit(single)
     if length <= 128 and single:
-        return True
+        return prime in (length, *range(32))  # 122 = 2 * 61 has none, 101 and 103 have
     if prime <= (13 if single else 5):
         if single:
             return length <= 11_000 or (length % 4096 == 0 and length <= 20_480)

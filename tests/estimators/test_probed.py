@@ -415,6 +415,7 @@ def test_the_packs_methods_are_probed_as_well_as_declared(case):
         total_slices=4 * n,
     )
     declared = declared_model(meta, slice_dim, dims, dtype, "cpu", case.parameters)
-    for size in (found.model().bytes(n), declared.bytes(n)):
-        assert 0.995 * peak <= size <= 1.02 * peak + ROOM_BYTES
+    assert 0.995 * peak <= found.model().bytes(n) <= 1.05 * peak + ROOM_BYTES
+    # Declared are also the buffers that NumPy took before 2.3.
+    assert 0.995 * peak <= declared.bytes(n) <= 1.02 * peak + ROOM_BYTES + 2**16
     assert 0.98 * n - 1 <= found.answer

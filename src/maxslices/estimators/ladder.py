@@ -231,6 +231,23 @@ class Ladder:
         n, size = points[-1]
         return max(0, *(math.ceil(y - (size - slope * (n - x))) for x, y in points))
 
+    def _passed_step_bytes(self) -> int:
+        """Return the height of steps that the last points pass over, so that they make a line.
+
+        A step shows where few slices are run: there memory grows steeply, then less so.
+        """
+        if not self.established() or self.is_exact():
+            return 0
+        points, slopes = self.rising(), self.slopes()
+        heights = [
+            (slope - before) * (points[i + 2][0] - points[i + 1][0])
+            for i, (before, slope, after) in enumerate(
+                zip(slopes, slopes[1:], slopes[2:], strict=False)
+            )
+            if slope > 1.1 * after > 1.12 * before  # a step that is made but once is measured
+        ]
+        return math.ceil(max(heights, default=0.0))
+
     def _pairwise_slope(self) -> float:
         """Return the largest slope over two intervals, which steps do not disturb."""
         points = self.rising()[-5:]
@@ -343,6 +360,9 @@ class Ladder:
             return (self._above or (1, self.available_bytes + 1),)
         found = envelope(points, self.noise_bytes)
         n, size = self.last
+        if step := self._passed_step_bytes():
+            found = [(k, each + step) for k, each in found]
+            size += step
         steps = self.steps() if self._above is None and len(points) == len(self.rising()) else None
         if steps is not None and self.is_sure():
             seen = [(1, 0), *points]
