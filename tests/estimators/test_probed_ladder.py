@@ -84,7 +84,8 @@ def test_slices_rounded_up_are_safe_and_close(fixed, a, b, period, n):
     right = most(needs, available)
     assert found <= right
     if right >= max(40, 6 * period):  # before, too few steps were seen to tell them
-        assert found >= 0.95 * right
+        # Where two roundings explain what was seen, the answers may be a step apart.
+        assert found >= min(0.95 * right, right - period)
     # What counts as noise at the answer is not looked for below it.
     room = available * 0.006 if n >= 100 else b * period * SLICE
     assert [k for k in range(1, found + 1) if model.bytes(k) + room < needs(k)] == []

@@ -19,6 +19,8 @@ import numpy as np
 _AT_ANSWER = 0.004
 """Part of the memory that a difference between slopes may cost at the answer, if the slopes
 are to count as equal."""
+_PASSED = 0.02
+"""Part of the memory up to which a step may have gone unnoticed among the last points."""
 _HIDDEN = 0.01
 """Part of the memory by which a hidden cost may exceed the estimate where nothing is done
 about it."""
@@ -246,7 +248,8 @@ class Ladder:
             )
             if slope > 1.1 * after > 1.12 * before  # a step that is made but once is measured
         ]
-        return math.ceil(max(heights, default=0.0))
+        height = math.ceil(max(heights, default=0.0))
+        return height if height <= _PASSED * self.available_bytes else 0
 
     def _pairwise_slope(self) -> float:
         """Return the largest slope over two intervals, which steps do not disturb."""
@@ -360,9 +363,9 @@ class Ladder:
             return (self._above or (1, self.available_bytes + 1),)
         found = envelope(points, self.noise_bytes)
         n, size = self.last
-        if step := self._passed_step_bytes():
-            found = [(k, each + step) for k, each in found]
-            size += step
+        passed = self._passed_step_bytes()
+        if passed:  # no more than what the last point was seen to take
+            found = [(k, min(each + passed, size)) for k, each in found]
         steps = self.steps() if self._above is None and len(points) == len(self.rising()) else None
         if steps is not None and self.is_sure():
             seen = [(1, 0), *points]
@@ -379,6 +382,7 @@ class Ladder:
             slope = max(*self.slopes()[-2:], self.floor_bytes)
             # Small steps may pass for a line: as much above it as any of the last points.
             off = max(math.ceil(y - (size - slope * (n - x))) for x, y in self.rising()[-4:])
+            off = max(off, passed)
             if off > self.noise_bytes:
                 n, size = n + 1, size + off + math.ceil(slope)
                 found.append((n, size))
