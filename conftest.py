@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import warnings
 
 import pytest
 from hypothesis import settings
 
 # Machines that run tests are shared and noisy: no example fails for its duration.
-settings.register_profile("maxslices", deadline=None)
+# Continuous integration tries the same examples every time; elsewhere new ones are looked for.
+settings.register_profile("maxslices", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("maxslices")
 
 
