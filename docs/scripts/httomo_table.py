@@ -2,7 +2,7 @@
 
 Run it where there are a GPU, httomolibgpu and httomo-backends::
 
-    python tests/gpu/httomo_table.py [--out DIR] [--limit-s 165] [--only NAME]
+    python docs/scripts/httomo_table.py [--out DIR] [--limit-s 165] [--only NAME]
 
 For each case the method is run on N slices and its true peak measured: CuPy's pool by a memory
 hook of this script, and what is outside the pool. Then the method is probed as if exactly that
