@@ -78,9 +78,3 @@ class OutOfMemoryError(MethodError):
     """The device ran out of memory inside a method, though the plan said it fits."""
 
     exit_code = 3
-
-
-class RunInterrupted(MaxslicesError):
-    """The user stopped a run; nothing that looks whole was left behind."""
-
-    exit_code = 130
