@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxslices.estimators.ladder import Ladder, envelope, find_steps
+from maxslices.estimators.envelope import envelope
+from maxslices.estimators.ladder import Ladder
+from maxslices.estimators.steps import find_steps
 from maxslices.memory import MemoryModel
 
 SLICE = 1_000_003

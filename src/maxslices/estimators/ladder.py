@@ -14,7 +14,8 @@ import math
 from bisect import insort
 from itertools import pairwise
 
-import numpy as np
+from .envelope import envelope
+from .steps import Steps, find_steps
 
 _AT_ANSWER = 0.004
 """Part of the memory that a difference between slopes may cost at the answer, if the slopes
@@ -31,7 +32,6 @@ _LONGEST = 3.2
 _OF_SCAN = 0.1
 """Part of the time of the whole scan that is little."""
 _MOST_RUNGS = 64
-_MOST_POINTS = 4000
 
 
 class Ladder:
@@ -400,102 +400,6 @@ class Ladder:
                 found.append((n, size))
         found.append((2 * n, size + math.ceil(slope * n)))
         return tuple(found)
-
-
-class Steps:
-    """Bytes that grow with the slices rounded up: ``fixed + a * n + b * rounded(n)``.
-
-    Parameters
-    ----------
-    candidates : list of (int, float, float, float, float)
-        All that explain the points: the slices of a step (0: rounded to a power of two),
-        fixed bytes, bytes of a slice, bytes of a slice after rounding, and how far points
-        lie off. The largest of them counts.
-    """
-
-    def __init__(self, candidates: list[tuple[int, float, float, float, float]]) -> None:
-        self.candidates = candidates
-
-    def __call__(self, n_slices: int) -> float:
-        """Return the bytes, never too few."""
-        return max(
-            fixed + a * n_slices + b * _rounded(n_slices, period) + error
-            for period, fixed, a, b, error in self.candidates
-        )
-
-    def last_below(self, n_bytes: int, low: int, high: int) -> int:
-        """Return the largest number of slices from `low` to `high` that takes no more."""
-        if self(high) <= n_bytes:
-            return high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self(middle) <= n_bytes else (low, middle)
-        return low
-
-    def points(self, total: int) -> list[tuple[int, int]]:
-        """Return both ends of each step, up to `total` slices or the most that are of use."""
-        ends = {1}
-        for period, *_ in self.candidates:
-            edge = 0
-            while edge < total and len(ends) < _MOST_POINTS:
-                edge = _rounded(edge + 1, period)
-                ends |= {edge, edge + 1}
-        last = max(ends)
-        slope = max(a + 2 * b for _, _, a, b, _ in self.candidates)
-        found = [(n, math.ceil(self(n))) for n in sorted(ends)]
-        return [*found, (2 * last, found[-1][1] + math.ceil(slope * last))]
-
-
-def find_steps(points: list[tuple[int, int]], noise_bytes: int) -> Steps | None:
-    """Return the steps on which all points lie, if there is a rounding that explains them."""
-    slopes = [(b - a) / (n - m) for (m, a), (n, b) in pairwise(points)]
-    changes = [b - a for a, b in pairwise(slopes) if abs(b - a) > 0.01 * max(slopes)]
-    if len(points) < 6 or min(changes, default=0) >= 0 or max(changes) <= 0:
-        return None
-    ns, sizes = np.array([n for n, _ in points]), np.array([size for _, size in points], float)
-    found = []
-    for period in (0, *range(2, min(256, int(ns[-1]) // 2) + 1)):
-        rounded = np.array([_rounded(int(n), period) for n in ns])
-        if len(set(rounded)) < (3 if period else 5):  # one step alone may be the only one
-            continue
-        terms = np.stack([np.ones(len(ns)), ns, rounded], axis=1)
-        (fixed, a, b), *_ = np.linalg.lstsq(terms, sizes, rcond=None)
-        error = np.abs(sizes - terms @ (fixed, a, b)).max()
-        height = b * (period or 2)
-        if b > 0 and a >= 0 and error <= max(noise_bytes, sizes[-1] / 2000) and height >= 4 * error:
-            found.append((period, float(fixed), float(a), float(b), float(error)))
-    return Steps(found) if found else None
-
-
-def _rounded(n: int, period: int) -> int:
-    return -(-n // period) * period if period else 1 << (n - 1).bit_length()
-
-
-def envelope(points: list[tuple[int, int]], noise_bytes: int) -> list[tuple[int, int]]:
-    """Return points whose straight lines are never below a function that never decreases.
-
-    Where an interval is not known to be straight, all of it costs what its end costs.
-    """
-    found = points[:1]
-    for index, ((m, _), (n, size)) in enumerate(pairwise(points)):
-        if n > m + 1 and not _is_straight(points, index, noise_bytes):
-            found.append((m + 1, size))
-        found.append((n, size))
-    return found
-
-
-def _is_straight(points: list[tuple[int, int]], index: int, noise_bytes: int) -> bool:
-    def slope(i: int) -> float:
-        (m, a), (n, b) = points[i], points[i + 1]
-        return (b - a) / (n - m)
-
-    (m, _), (n, size) = points[index], points[index + 1]
-    allowed = max(noise_bytes, size // 1000)
-    return any(
-        abs(slope(index) - slope(i)) * (n - m) <= allowed
-        for i in (index - 1, index + 1)
-        if 0 <= i < len(points) - 1
-    )
 
 
 def _after(n: int) -> int:

@@ -18,19 +18,28 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from ..backends import Backend, select_backend
+from ..arrays import ArraySpec
+from ..backends import select_backend
 from ..backends.out_of_memory import is_out_of_memory
 from ..errors import EstimatorError
 from ..method import MethodMeta
 
+FIRST = (1, 2, 3, 4, 8, 17, 32)
+"""Slice counts with which a first call is tried."""
+GRAIN_BYTES = 2 * 2**20
+"""Steps in which a GPU's driver hands out memory."""
 _LOG_BYTES = 16_384
 """How much of the end of a log is looked at."""
+_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
+"""Of the other process: glibc would keep larger and larger arrays that were freed, from which
+later ones are made that a limit does not see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +58,8 @@ class Errand:
     """"cpu" or "cuda:N"."""
     parameters: dict[str, Any]
     """The user's parameters."""
-    allowed_bytes: int
-    """Memory that the method may take."""
+    side: dict[str, ArraySpec]
+    """Flats and darks, of which as many are made up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +70,10 @@ class Answer:
     """Whether it ran, or why not."""
     text: str = ""
     """The exception: its type and what it says."""
+    is_clean: bool = True
+    """Whether nothing of the call is left, so that another can be made."""
     log: str = ""
-    """What was written to standard error meanwhile."""
+    """What was written to standard output and error meanwhile."""
 
 
 class TimedOut(Exception):
@@ -127,14 +138,15 @@ class TrialProcess:
         self._answers, far_end = os.pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
         self._is_ready = False
+        path = os.pathsep.join(filter(None, sys.path))
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", f"from {__name__} import main; main({far_end})"],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
+                stdout=self._log,
                 stderr=self._log,
                 pass_fds=[far_end],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env=os.environ | _ENVIRONMENT | {"PYTHONPATH": path},
             )
         finally:
             os.close(far_end)
@@ -143,8 +155,8 @@ class TrialProcess:
         self._read = b""
         self._send(packed)
 
-    def ask(self, n_slices: int, limit_s: float) -> Answer:
-        """Run the method and return what came of it.
+    def ask(self, n_slices: int, allowed_bytes: int, limit_s: float) -> Answer:
+        """Run the method in so many bytes and return what came of it.
 
         Raises
         ------
@@ -164,7 +176,7 @@ class TrialProcess:
                 )
             self._is_ready = True
         start = os.fstat(self._log.fileno()).st_size
-        self._send(pickle.dumps(n_slices))
+        self._send(pickle.dumps((n_slices, allowed_bytes)))
         answer = self._receive(until)
         return replace(answer, log=self._log_from(start))
 
@@ -215,8 +227,9 @@ def main(descriptor: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks ends this process
     requests = sys.stdin.buffer
 
-    def answer(kind: str, text: str = "") -> None:
-        os.write(descriptor, json.dumps({"kind": kind, "text": text}).encode() + b"\n")
+    def answer(kind: str, text: str = "", is_clean: bool = True) -> None:
+        said = {"kind": kind, "text": text, "is_clean": is_clean}
+        os.write(descriptor, json.dumps(said).encode() + b"\n")
 
     path, errand = _next(requests)
     sys.path[:] = path
@@ -228,19 +241,28 @@ def main(descriptor: int) -> None:
     answer("ready")
     while True:
         try:
-            n_slices = _next(requests)
+            n_slices, allowed_bytes = _next(requests)
         except EOFError:
             return
-        try:
-            trial.run(n_slices)
-        except Exception as error:  # noqa: BLE001 - what a method raises is for the one who asks
-            answer("out of memory" if is_out_of_memory(error) else "error", _said(error))
-        else:
-            answer("ran")
+        kind, text = _tried(trial, n_slices, allowed_bytes)
+        answer(kind, text, trial.is_clean())
+
+
+def _tried(trial: _Trial, n_slices: int, allowed_bytes: int) -> tuple[str, str]:
+    """Run the method and return what came of it; what it raised is gone after that."""
+    try:
+        trial.run(n_slices, allowed_bytes)
+    except Exception as error:  # noqa: BLE001 - what a method raises is for the one who asks
+        return ("out of memory" if is_out_of_memory(error) else "error"), _said(error)
+    return "ran", ""
 
 
 class _Trial:
-    """The method and its data, in the process that may die."""
+    """The method and its data, in the process that may die.
+
+    It is called once without a limit, so that what the first call loads and keeps (the
+    device's context, libraries, compiled kernels, caches) is not counted in any other.
+    """
 
     def __init__(self, errand: Errand) -> None:
         from .samples import Samples
@@ -254,19 +276,42 @@ class _Trial:
             errand.other_dims,
             np.dtype(errand.dtype),
             self._backend,
+            supplied=dict(errand.side),
         )
-        self._ballast = 0
+        self._limit: _AddressSpace | _Ballast
+        if self._backend.kind == "cpu":
+            self._limit = _AddressSpace()
+        else:
+            self._limit = _Ballast(self._backend.reserved_bytes)
+        self._first_call()
+        self._settle()
+        self._limit.count_what_is_loaded()
 
-    def run(self, n_slices: int) -> None:
+    def _first_call(self) -> None:
+        for n_slices in FIRST:
+            try:
+                return self._call(n_slices, self._samples.side(n_slices))
+            except Exception as error:  # noqa: BLE001 - it is met again when it is asked for
+                if is_out_of_memory(error):
+                    return None
+
+    def run(self, n_slices: int, allowed_bytes: int) -> None:
         """Run the method once, with no more memory than it may take."""
-        gc.collect()
-        self._backend.release()
         side = self._samples.side(n_slices)
         self._samples.block(1, "even")  # what it keeps for the next is not the method's
-        if self._backend.kind == "cpu":
-            _limit_address_space(self._errand.allowed_bytes)
-        elif not self._ballast:
-            self._ballast = _take_all_but(self._errand.allowed_bytes, self._backend)
+        self._settle()
+        with self._limit.to(allowed_bytes):
+            self._call(n_slices, side)
+
+    def is_clean(self) -> bool:
+        """Give back what can be, and tell whether anything of the last call is left."""
+        try:
+            self._settle()
+            return self._limit.is_clean()
+        except RuntimeError:  # a GPU's error that stays
+            return False
+
+    def _call(self, n_slices: int, side: dict[str, Any]) -> None:
         data = self._samples.block(n_slices, "even")
         result = self._meta.function(data, **(side | self._errand.parameters))
         if self._backend.kind == "cuda":
@@ -274,6 +319,99 @@ class _Trial:
 
             cupy.cuda.runtime.deviceSynchronize()
         del result
+
+    def _settle(self) -> None:
+        gc.collect()
+        self._backend.release()
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+
+
+class _AddressSpace:
+    """On the CPU: a limit to the process's address space."""
+
+    def count_what_is_loaded(self) -> None:
+        """Do nothing: the limit is so much more than the process has when it is set."""
+
+    def is_clean(self) -> bool:
+        """Return True: an array that was freed is unmapped, see `_ENVIRONMENT`."""
+        return True
+
+    @contextmanager
+    def to(self, allowed_bytes: int) -> Iterator[None]:
+        """Let this process take so much more memory than it has now."""
+        import resource
+
+        import psutil
+
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:  # what glibc keeps of freed memory would come on top
+            trim(0)
+        before, hard = resource.getrlimit(resource.RLIMIT_AS)
+        limits = [n for n in (before, hard) if n != resource.RLIM_INFINITY]
+        soft = psutil.Process().memory_info().vms + allowed_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (min(soft, *limits, soft), hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (before, hard))
+
+
+class _Ballast:
+    """On a GPU: an allocation that leaves exactly so much of the device's memory free.
+
+    Parameters
+    ----------
+    reserved_bytes : int
+        What the planner sets aside for libraries; what the first call left beyond that counts
+        as the method's.
+    """
+
+    def __init__(self, reserved_bytes: int) -> None:
+        import cupy
+
+        self._runtime = cupy.cuda.runtime
+        self._runtime.free(0)  # makes the context
+        self._at_start_bytes = self._free_bytes()
+        self._reserved_bytes = reserved_bytes
+        self._beyond_bytes = 0
+        self._before_bytes = 0
+        self._held: list[int] = []
+
+    def _free_bytes(self) -> int:
+        return int(self._runtime.memGetInfo()[0])
+
+    def count_what_is_loaded(self) -> None:
+        """Count what the process keeps by now."""
+        grown = self._at_start_bytes - self._free_bytes()
+        self._beyond_bytes = max(0, grown - self._reserved_bytes)
+
+    def is_clean(self) -> bool:
+        """Tell whether as much is free as before the last call."""
+        self._runtime.deviceSynchronize()
+        return self._free_bytes() + GRAIN_BYTES >= self._before_bytes
+
+    @contextmanager
+    def to(self, allowed_bytes: int) -> Iterator[None]:
+        """Leave so much free, to the step in which a driver hands out memory."""
+        self._before_bytes = self._free_bytes()
+        self._fill(max(0, allowed_bytes - self._beyond_bytes))
+        try:
+            yield
+        finally:
+            while self._held:
+                self._runtime.free(self._held.pop())
+
+    def _fill(self, allowed_bytes: int) -> None:
+        """Allocate until no more than what is allowed is free."""
+        smaller = 0
+        while (rest := self._free_bytes() - allowed_bytes - smaller) > 0:
+            size = -(-rest // GRAIN_BYTES) * GRAIN_BYTES
+            try:
+                self._held.append(int(self._runtime.malloc(size)))
+            except self._runtime.CUDARuntimeError:  # all that is free cannot be had
+                smaller += GRAIN_BYTES
 
 
 def _find(method: tuple[str, str, str]) -> MethodMeta:
@@ -288,32 +426,6 @@ def _find(method: tuple[str, str, str]) -> MethodMeta:
     if not isinstance(meta, MethodMeta):
         raise EstimatorError(f"{defined_in}.{name} is no registered method")
     return meta
-
-
-def _limit_address_space(allowed_bytes: int) -> None:
-    """Let this process take so much more memory than it has now."""
-    import resource
-
-    import psutil
-
-    # What glibc keeps of freed memory would come on top.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    soft = psutil.Process().memory_info().vms + allowed_bytes
-    if hard != resource.RLIM_INFINITY:
-        soft = min(soft, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-def _take_all_but(allowed_bytes: int, backend: Backend) -> int:
-    """Take the device's free memory save what is allowed; return its address, or 0."""
-    import cupy
-
-    free, _ = cupy.cuda.runtime.memGetInfo()
-    rest = free - allowed_bytes - backend.reserved_bytes
-    return int(cupy.cuda.runtime.malloc(rest)) if rest > 0 else 0
 
 
 def _next(requests: BinaryIO) -> Any:
