@@ -1,0 +1,300 @@
+"""When each stage of a run was at work: shares of the wall time, and a trace to look at.
+
+A block passes five stages: it is read, copied to the device, computed, copied back, written. They
+overlap, so their times say nothing added up. What says something is the share of the wall time in
+which a stage was at work at all, and which of them hardly ever rested: that one bounds the run.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+Stage = Literal["read", "in", "compute", "out", "write"]
+Bound = Literal["read", "link in", "compute", "link out", "write", "itself", "turns"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+_BOUND_BY: dict[Stage, Bound] = {
+    "read": "read",
+    "in": "link in",
+    "compute": "compute",
+    "out": "link out",
+    "write": "write",
+}
+BUSY = 0.6
+"""Share of the wall time from which on a stage is said to bound a section."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One stage at work on one block. Times are seconds of `time.perf_counter`."""
+
+    stage: Stage
+    """Which stage."""
+    start_s: float
+    """When it began."""
+    stop_s: float
+    """When it was done."""
+    first_slice: int
+    """The block's first slice."""
+    last_slice: int
+    """One past the block's last slice."""
+    n_bytes: int
+    """Bytes that were moved; of a computation, its input and output."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageUse:
+    """What a stage did during a section."""
+
+    active_s: float
+    """Seconds in which it was at work; several threads at once count once."""
+    share: float
+    """Share of the section's wall time in which it was at work."""
+    n_bytes: int
+    """Bytes that it moved."""
+    n_spans: int
+    """How many blocks, or parts of blocks, it worked on."""
+
+    @property
+    def gb_per_s(self) -> float:
+        """Return GB/s (powers of 1000) while it was at work."""
+        return self.n_bytes / self.active_s / 1e9 if self.active_s > 0 else 0.0
+
+
+class SectionTimeline:
+    """The spans of one section, and what follows from them.
+
+    Attributes
+    ----------
+    name : str
+        What the section is called, such as its methods' names.
+    start_s, stop_s : float
+        When it began and ended, seconds of `time.perf_counter`.
+    spans : tuple of Span
+        All spans, as they were added.
+    stages : dict of str to StageUse
+        The stages that were used, in the order of a block's way.
+    idle_share : float
+        Share of the wall time in which no stage was at work.
+    """
+
+    def __init__(self, name: str, start_s: float, stop_s: float, spans: Iterable[Span]) -> None:
+        self.name, self.start_s, self.stop_s = name, start_s, stop_s
+        self.spans = tuple(spans)
+        self.stages: dict[str, StageUse] = {}
+        for stage in STAGES:
+            own = [span for span in self.spans if span.stage == stage]
+            if own:
+                active_s = self._active_s(own)
+                n_bytes = sum(span.n_bytes for span in own)
+                self.stages[stage] = StageUse(active_s, self._share(active_s), n_bytes, len(own))
+        self.idle_share = 1 - self._share(self._active_s(self.spans))
+
+    @property
+    def duration_s(self) -> float:
+        """Return the section's wall time."""
+        return self.stop_s - self.start_s
+
+    @property
+    def bound_by(self) -> Bound | None:
+        """Return what bounds the section; None if nothing was recorded of it.
+
+        The busiest stage, if it was at work for `BUSY` of the wall time. Where no stage was,
+        making one of them faster gains little: then it is "itself", the runner's own overheads,
+        if mostly nothing was at work, else "turns": the stages waited for each other, as they
+        do with too few blocks to overlap.
+        """
+        if not self.stages:
+            return None
+        busiest = max(self.stages, key=lambda stage: self.stages[stage].share)
+        if self.stages[busiest].share >= BUSY:
+            return _BOUND_BY[busiest]  # type: ignore[index]
+        return "itself" if self.idle_share > 0.5 else "turns"
+
+    @property
+    def compute_idle_share(self) -> float:
+        """Return the share of the wall time in which nothing was computed."""
+        return 1 - self.stages["compute"].share if "compute" in self.stages else 1.0
+
+    @property
+    def slices_per_s(self) -> float:
+        """Return slices a second, of all that any stage worked on."""
+        if not self.spans or self.duration_s <= 0:
+            return 0.0
+        first = min(span.first_slice for span in self.spans)
+        return (max(span.last_slice for span in self.spans) - first) / self.duration_s
+
+    def _share(self, active_s: float) -> float:
+        return active_s / self.duration_s if self.duration_s > 0 else 0.0
+
+    def _active_s(self, spans: Iterable[Span]) -> float:
+        """Return seconds within the section in which at least one of the spans lasted."""
+        total, until = 0.0, self.start_s
+        for start, stop in sorted((span.start_s, span.stop_s) for span in spans):
+            start, stop = max(start, until), min(stop, self.stop_s)
+            if stop > start:
+                total += stop - start
+                until = stop
+        return total
+
+
+class Timeline:
+    """Collects spans from any thread, section after section.
+
+    Examples
+    --------
+    >>> timeline = Timeline()
+    >>> timeline.begin_section("minus_log", at_s=10.0)
+    >>> timeline.add("read", 10.0, 10.5, 0, 32, 10**9)
+    >>> timeline.add("compute", 10.2, 11.1, 0, 32, 2 * 10**9)
+    >>> section = timeline.end_section(at_s=11.0)
+    >>> section.bound_by, round(section.stages["read"].share, 2)
+    ('compute', 0.5)
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._done: list[SectionTimeline] = []
+        self._open: tuple[str, float] | None = None
+        self._spans: list[Span] = []
+
+    def begin_section(self, name: str, at_s: float | None = None) -> None:
+        """Begin a section, now or at `at_s`.
+
+        Raises
+        ------
+        RuntimeError
+            If the section before it was not ended.
+        """
+        with self._lock:
+            if self._open is not None:
+                raise RuntimeError(f"section {self._open[0]!r} was begun and not ended")
+            self._open = name, time.perf_counter() if at_s is None else at_s
+            self._spans = []
+
+    def add(
+        self,
+        stage: Stage,
+        start_s: float,
+        stop_s: float,
+        first_slice: int,
+        last_slice: int,
+        n_bytes: int,
+    ) -> None:
+        """Add a span of the section that is open; from any thread.
+
+        Parameters
+        ----------
+        stage : {"read", "in", "compute", "out", "write"}
+            Which stage was at work.
+        start_s, stop_s : float
+            From when to when, seconds of `time.perf_counter`. What lies outside of the
+            section does not count.
+        first_slice, last_slice : int
+            The block, and one past its last slice.
+        n_bytes : int
+            Bytes moved.
+
+        Raises
+        ------
+        RuntimeError
+            If no section was begun.
+        ValueError
+            If there is no such stage.
+        """
+        if stage not in _BOUND_BY:
+            raise ValueError(f"{stage!r} is not a stage: choose {', '.join(STAGES)}")
+        span = Span(stage, start_s, stop_s, first_slice, last_slice, n_bytes)
+        with self._lock:
+            if self._open is None:
+                raise RuntimeError(f"a span of {stage!r} belongs to no section: begin one first")
+            self._spans.append(span)
+
+    def end_section(self, at_s: float | None = None) -> SectionTimeline:
+        """End the section that is open, now or at `at_s`, and return it.
+
+        Raises
+        ------
+        RuntimeError
+            If no section was begun.
+        """
+        with self._lock:
+            if self._open is None:
+                raise RuntimeError("no section was begun")
+            name, start_s = self._open
+            stop_s = time.perf_counter() if at_s is None else at_s
+            section = SectionTimeline(name, start_s, stop_s, self._spans)
+            self._done.append(section)
+            self._open = None
+            return section
+
+    @property
+    def sections(self) -> tuple[SectionTimeline, ...]:
+        """Return the sections that have ended, in order."""
+        with self._lock:
+            return tuple(self._done)
+
+    def to_chrome(self) -> str:
+        """Return the timeline in Chrome's trace event format, as JSON text.
+
+        ui.perfetto.dev and chrome://tracing open it: a process a section, a track a stage, a
+        bar a block. Where several threads work for one stage at once it has several tracks,
+        since bars of one track may not overlap. Times count from the first section's start.
+        """
+        sections = self.sections
+        origin_s = sections[0].start_s if sections else 0.0
+        events: list[dict[str, Any]] = []
+        for pid, section in enumerate(sections, start=1):
+            events += _section_events(pid, section, origin_s)
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":"))
+
+
+def _section_events(
+    pid: int, section: SectionTimeline, origin_s: float
+) -> Iterator[dict[str, Any]]:
+    yield _named(pid, 0, "process_name", name=f"{pid} {section.name}")
+    yield _named(pid, 0, "process_sort_index", sort_index=pid)
+    tid = 0
+    for stage in STAGES:
+        own = sorted(
+            (span for span in section.spans if span.stage == stage), key=lambda s: s.start_s
+        )
+        busy_until: list[float] = []  # one entry a track
+        first = tid + 1
+        for span in own:
+            track = next((i for i, t in enumerate(busy_until) if t <= span.start_s), None)
+            if track is None:
+                track = len(busy_until)
+                busy_until.append(0.0)
+                number = f" {track + 1}" if track else ""
+                yield _named(pid, first + track, "thread_name", name=f"{stage}{number}")
+                yield _named(pid, first + track, "thread_sort_index", sort_index=first + track)
+            busy_until[track] = span.stop_s
+            yield _bar(pid, first + track, span, origin_s)
+        tid += len(busy_until)
+
+
+def _named(pid: int, tid: int, event: str, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "pid": pid, "tid": tid, "name": event, "args": args}
+
+
+def _bar(pid: int, tid: int, span: Span, origin_s: float) -> dict[str, Any]:
+    duration_s = max(0.0, span.stop_s - span.start_s)
+    return {
+        "ph": "X",
+        "pid": pid,
+        "tid": tid,
+        "cat": span.stage,
+        "name": f"{span.stage} {span.first_slice}-{span.last_slice - 1}",
+        "ts": round(1e6 * (span.start_s - origin_s), 3),
+        "dur": round(1e6 * duration_s, 3),
+        "args": {
+            "slices": span.last_slice - span.first_slice,
+            "bytes": span.n_bytes,
+            "GB/s": round(span.n_bytes / duration_s / 1e9, 3) if duration_s > 0 else None,
+        },
+    }
