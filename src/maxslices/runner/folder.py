@@ -14,6 +14,7 @@ from ..io import Sink, SinkFormat, create_sink, remove_result
 from ..io.room import check_room
 
 REPORT_NAME = "report.json"
+TIMELINE_NAME = "timeline.json"
 
 
 class RunFolder:
@@ -43,6 +44,7 @@ class RunFolder:
         self._finished: list[Path] = []
         self._is_whole = False
         self._made: list[Path] = []
+        self._timeline: Path | None = None
         report = self.path / REPORT_NAME
         try:
             self._earlier = report if report.exists() else None
@@ -60,6 +62,8 @@ class RunFolder:
                 f"{self.path} already holds a run ({REPORT_NAME}): choose another folder, or "
                 "allow it to be replaced with --overwrite"
             )
+        if self._earlier is None and (self.path / TIMELINE_NAME).exists():
+            raise StoreError(_foreign(self.path / TIMELINE_NAME))
 
     def __enter__(self) -> Self:
         if self._earlier is not None:
@@ -84,6 +88,8 @@ class RunFolder:
             sink.abandon()
         for path in self._finished:
             remove_result(path)
+        if self._timeline is not None:
+            self._timeline.unlink(missing_ok=True)
         for made in self._made:
             if any(made.iterdir()):
                 break
@@ -111,28 +117,47 @@ class RunFolder:
             self._finished.append(sink.finish())
         return tuple(self._finished)
 
+    def write_timeline(self, text: str) -> Path:
+        """Write the timeline beside the results, and return where."""
+        self._timeline = self._write(TIMELINE_NAME, text)
+        return self._timeline
+
     def write_report(self, text: str) -> None:
         """Write the report, which marks the folder as holding a whole run."""
-        part = self.path / f".{REPORT_NAME}.part"
+        self._write(REPORT_NAME, text)
+        self._is_whole = True
+
+    def _write(self, name: str, text: str) -> Path:
+        part, path = self.path / f".{name}.part", self.path / name
         try:
             part.write_text(text, encoding="utf-8")
-            part.replace(self.path / REPORT_NAME)
+            part.replace(path)
         except OSError as error:
             part.unlink(missing_ok=True)
-            raise StoreError(f"cannot write {self.path / REPORT_NAME}: {error.strerror}") from None
-        self._is_whole = True
+            raise StoreError(f"cannot write {path}: {error.strerror}") from None
+        return path
+
+
+def _foreign(path: Path) -> str:
+    return f"{path} is there already and of no run: move it away, or choose another folder"
 
 
 def _remove_earlier(report: Path) -> None:
     """Remove the files that an earlier run's report names, then the report itself."""
     try:
-        named = json.loads(report.read_text(encoding="utf-8"))["files"]
-        results = [report.parent / Path(entry).name for entry in named]
+        earlier = json.loads(report.read_text(encoding="utf-8"))
+        results = [report.parent / Path(entry).name for entry in earlier["files"]]
+        has_timeline = earlier.get("timeline") is not None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"cannot replace the run in {report.parent}: {report.name} is not readable as a "
             f"report ({error}); remove the folder by hand"
         ) from None
+    timeline = report.parent / TIMELINE_NAME
+    if has_timeline:
+        results.append(timeline)
+    elif timeline.exists():
+        raise StoreError(_foreign(timeline))
     for result in results:
         remove_result(result)
     remove_result(report)

@@ -12,8 +12,32 @@ from typing import Any
 import numpy as np
 
 from ..planner import Plan, plain
-from ..planner.table import wrapped
+from ..planner.table import WIDTH, wrapped
 from ..units import format_bytes
+from .timeline import STAGES, Stage, StageUse, Timeline
+
+_BOUNDS = {
+    "read": "reading",
+    "link in": "the link in",
+    "compute": "computing",
+    "link out": "the link out",
+    "write": "writing",
+    "itself": "its own overheads",
+    "turns": "stages that waited for each other",
+}
+_STAGE_OF: dict[str, Stage] = {"link in": "in", "link out": "out"}
+
+
+@dataclass(frozen=True, slots=True)
+class BlockUse:
+    """From which slice on blocks had which size."""
+
+    first_slice: int
+    """The first slice of the first block of this size."""
+    block: int
+    """Slices in a block, halo not counted."""
+    why: str
+    """What decided it, such as "memory ran out"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +65,21 @@ class SectionReport:
     could measure it."""
     unseen: tuple[str, ...] = ()
     """What the meters could not see; empty if they saw everything."""
+    stages: dict[str, StageUse] = field(default_factory=dict)
+    """What "read", "in", "compute", "out" and "write" did; only those that there were."""
+    idle_share: float | None = None
+    """Share of the wall time in which no stage was at work; None if that was not recorded."""
+    bound_by: str | None = None
+    """What bounded it: "read", "link in", "compute", "link out", "write"; "itself", the runner's
+    overheads; "turns", stages that waited for each other; None if that was not recorded."""
+    blocks: tuple[BlockUse, ...] = ()
+    """The block sizes that were used, in order."""
+
+    @property
+    def gb_per_s(self) -> float | None:
+        """Return GB/s of the stage that bounded it, while that was at work; None if none did."""
+        name = _STAGE_OF.get(self.bound_by or "", self.bound_by)
+        return self.stages[name].gb_per_s if name in self.stages else None
 
     @property
     def slices_per_s(self) -> float:
@@ -73,18 +112,20 @@ class Report:
     """Wall time of everything."""
     result: np.ndarray | None = field(default=None, repr=False, compare=False)
     """The final result, where it was kept in memory."""
+    timeline: Timeline | None = field(default=None, repr=False, compare=False)
+    """When each stage was at work on each block."""
+    timeline_file: Path | None = None
+    """Where the timeline was written, for ui.perfetto.dev or chrome://tracing."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain types, ready for JSON."""
         return {
             "device": self.device,
             "duration_s": self.duration_s,
-            "sections": [
-                {**plain(dataclasses.asdict(s)), "slices_per_s": s.slices_per_s, "ratio": s.ratio}
-                for s in self.sections
-            ],
+            "sections": [_section(s) for s in self.sections],
             "side_results": {k: plain(v) for k, v in self.side_results.items()},
             "files": [str(path) for path in self.files],
+            "timeline": None if self.timeline_file is None else str(self.timeline_file),
             "plan": self.plan.to_dict(),
         }
 
@@ -106,6 +147,7 @@ class Report:
                 f"{format_bytes(section.measured_bytes):>12}{ratio:>8}"
             )
             lines += [f"    {more}" for more in names[1:]]
+            lines += _stages_lines(section) + _blocks_lines(section)
             if section.n_splits:
                 lines.append(
                     f"    memory ran out: the block was halved "
@@ -115,6 +157,37 @@ class Report:
         lines += [f"  {name} = {_short(value)}" for name, value in self.side_results.items()]
         lines += [f"  wrote {path}" for path in self.files]
         return wrapped(lines)
+
+
+def _section(section: SectionReport) -> dict[str, Any]:
+    """Return a section as plain types, with what is derived from its fields."""
+    entry: dict[str, Any] = plain(dataclasses.asdict(section))
+    for name, use in section.stages.items():
+        entry["stages"][name]["gb_per_s"] = use.gb_per_s
+    entry.update(slices_per_s=section.slices_per_s, ratio=section.ratio, gb_per_s=section.gb_per_s)
+    return entry
+
+
+def _stages_lines(section: SectionReport) -> list[str]:
+    """Say how busy each stage was, and what bounded the section; on one line if that is enough."""
+    if section.idle_share is None or section.bound_by is None:
+        return []
+    used = [(name, section.stages[name].share) for name in STAGES if name in section.stages]
+    shares = [f"{name} {100 * share:.0f} %" for name, share in used]
+    busy = ", ".join([*shares, f"idle {100 * section.idle_share:.0f} %"])
+    speed = "" if section.gb_per_s is None else f", {section.gb_per_s:.1f} GB/s"
+    bound = f"bound by {_BOUNDS[section.bound_by]}{speed}"
+    line = f"    {busy}: {bound}"
+    return [line] if len(line) <= WIDTH else [f"    {busy}:", f"      {bound}"]
+
+
+def _blocks_lines(section: SectionReport) -> list[str]:
+    """Say how the block changed, if it did."""
+    if len(section.blocks) < 2:
+        return []
+    first, *later = section.blocks
+    changes = [f"{use.block} from slice {use.first_slice} on ({use.why})" for use in later]
+    return [f"    blocks of {first.block}, {', '.join(changes)}"]
 
 
 def _short(value: Any) -> str:

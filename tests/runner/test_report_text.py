@@ -1,0 +1,162 @@
+"""The report as text and JSON, and the timeline beside it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from maxslices import Pipeline, Report, run
+from maxslices.errors import StoreError
+from maxslices.runner import RunFolder, SectionReport
+from maxslices.runner.report import BlockUse
+from maxslices.runner.timeline import StageUse, Timeline
+from tests.planner.fakes import fakes
+
+GB = 10**9
+
+
+def section(**fields):
+    known = {
+        "methods": ("dark_flat_field_correction", "minus_log"),
+        "slice_dim": 0,
+        "n_slices": 64,
+        "block": 32,
+        "smallest_block": 32,
+        "n_splits": 0,
+        "duration_s": 2.0,
+        "estimated_bytes": 4 * GB,
+        "measured_bytes": 3 * GB,
+    }
+    return SectionReport(**{**known, **fields})
+
+
+STAGES = {
+    "read": StageUse(0.24, 0.12, 3 * GB, 2),
+    "in": StageUse(1.9, 0.95, 5 * GB, 2),
+    "compute": StageUse(0.76, 0.38, 15 * GB, 2),
+    "out": StageUse(1.94, 0.97, 107 * GB, 2),
+    "write": StageUse(2.0, 1.0, 10 * GB, 2),
+}
+
+
+@pytest.fixture(scope="module")
+def made():
+    data = np.zeros((6, 4, 8), np.uint16)
+    return run(data, Pipeline.from_steps(["to_float"], fakes), device="cpu")
+
+
+def report(made, *sections, **fields):
+    return Report(made.plan, "cpu", sections, {}, (), 2.0, **fields)
+
+
+def test_a_line_says_how_busy_each_stage_was_and_what_bounded(made):
+    text = str(report(made, section(stages=STAGES, idle_share=0.02, bound_by="link out")))
+    whole = " ".join(text.split())
+    assert (
+        "read 12 %, in 95 %, compute 38 %, out 97 %, write 100 %, idle 2 %: "
+        "bound by the link out, 55.2 GB/s"
+    ) in whole
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("bound_by", "said"),
+    [
+        ("read", "bound by reading, 12.5 GB/s"),
+        ("link in", "bound by the link in, 2.6 GB/s"),
+        ("compute", "bound by computing, 19.7 GB/s"),
+        ("write", "bound by writing, 5.0 GB/s"),
+        ("itself", "bound by its own overheads\n"),
+        ("turns", "bound by stages that waited for each other\n"),
+    ],
+)
+def test_each_bound_has_words(made, bound_by, said):
+    one = section(stages=STAGES, idle_share=0.02, bound_by=bound_by)
+    assert said in f"{report(made, one)}\n"
+
+
+def test_stages_that_there_were_not_are_not_shown(made):
+    stages = {"compute": STAGES["compute"], "read": STAGES["read"]}
+    text = str(report(made, section(stages=stages, idle_share=0.5, bound_by="itself")))
+    assert "    read 12 %, compute 38 %, idle 50 %: bound by" in text
+
+
+def test_without_a_timeline_nothing_is_said_of_stages(made):
+    text = str(report(made, section()))
+    assert "idle" not in text
+    assert "bound by" not in text
+
+
+def test_blocks_that_changed_are_listed(made):
+    blocks = (
+        BlockUse(0, 8, "to measure with"),
+        BlockUse(8, 32, "measured"),
+        BlockUse(40, 16, "memory ran out"),
+    )
+    text = str(report(made, section(blocks=blocks)))
+    assert "    blocks of 8, 32 from slice 8 on (measured), 16 from slice 40 on (memory ran" in text
+    assert "blocks of" not in str(report(made, section(blocks=blocks[:1])))
+
+
+def test_the_json_holds_it_all(made):
+    blocks = (BlockUse(0, 8, "chosen"),)
+    one = section(stages=STAGES, idle_share=0.02, bound_by="write", blocks=blocks)
+    entry = json.loads(report(made, one).to_json())["sections"][0]
+    assert entry["stages"]["read"] == {
+        "active_s": 0.24,
+        "share": 0.12,
+        "n_bytes": 3 * GB,
+        "n_spans": 2,
+        "gb_per_s": 12.5,
+    }
+    assert list(entry["stages"]) == ["read", "in", "compute", "out", "write"]
+    assert (entry["idle_share"], entry["bound_by"], entry["gb_per_s"]) == (0.02, "write", 5.0)
+    assert entry["blocks"] == [{"first_slice": 0, "block": 8, "why": "chosen"}]
+    assert (entry["slices_per_s"], entry["ratio"]) == (32.0, 0.75)
+
+
+def test_an_older_section_report_has_no_bound(made):
+    one = section()
+    assert (one.bound_by, one.gb_per_s, one.idle_share, one.stages) == (None, None, None, {})
+
+
+class TestTimelineFile:
+    """The timeline stands in the folder of a run."""
+
+    def finished(self, path, overwrite=False):
+        with RunFolder(path, overwrite=overwrite) as folder:
+            written = folder.write_timeline(Timeline().to_chrome())
+            folder.write_report(json.dumps({"files": [], "timeline": str(written)}))
+        return written
+
+    def test_it_stands_beside_the_report(self, tmp_path):
+        written = self.finished(tmp_path)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["report.json", "timeline.json"]
+        assert json.loads(written.read_text())["traceEvents"] == []
+
+    def test_it_goes_with_its_run(self, tmp_path):
+        self.finished(tmp_path)
+        with RunFolder(tmp_path, overwrite=True) as folder:
+            assert list(tmp_path.iterdir()) == []
+            folder.write_report('{"files": []}')
+        assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
+
+    def test_an_unfinished_run_leaves_none(self, tmp_path):
+        with RunFolder(tmp_path / "out") as folder:
+            folder.write_timeline("{}")
+        assert not (tmp_path / "out").exists()
+
+    def test_one_of_somebody_else_is_never_replaced(self, tmp_path):
+        (tmp_path / "timeline.json").write_text("mine")
+        with pytest.raises(StoreError, match="is there already and of no run"):
+            RunFolder(tmp_path)
+        (tmp_path / "report.json").write_text('{"files": []}')
+        with (
+            pytest.raises(StoreError, match="is there already"),
+            RunFolder(tmp_path, overwrite=True),
+        ):
+            pass
+        assert (tmp_path / "timeline.json").read_text() == "mine"
+        assert (tmp_path / "report.json").exists()
