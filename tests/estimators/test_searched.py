@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -13,7 +15,9 @@ from hypothesis import strategies as st
 from maxslices import Registry
 from maxslices.backends import select_backend
 from maxslices.errors import EstimatorError
-from maxslices.estimators.searched import FINENESS, _search, search
+from maxslices.estimators import Question
+from maxslices.estimators.searched import FINENESS, Attempt, Search, _points, _search, search
+from maxslices.estimators.trial_process import GRAIN_BYTES, _Ballast
 from tests.estimators.searched_methods import SLICE_BYTES, failing
 
 MIB = 2**20
@@ -21,17 +25,15 @@ FLOAT = np.dtype(np.float32)
 
 
 def searched(name: str, available_bytes: int = 256 * MIB, total: int = 64, limit_s=30.0, **given):
-    return search(
-        failing[name],
-        failing[name].slice_dims()[0],
-        (16, 16),
-        FLOAT,
-        select_backend("cpu"),
-        given,
-        available_bytes=available_bytes,
-        total_slices=total,
-        limit_s=limit_s,
-    )
+    meta = failing[name]
+    asked = Question(meta, meta.slice_dims()[0], (16, 16), FLOAT, given, total)
+    backend = select_backend("cpu")
+    return search(asked, backend, available_bytes=available_bytes, limit_s=limit_s)
+
+
+def of_all_memory(found: Search) -> list[Attempt]:
+    allowed = found.available_bytes - found.margin_bytes
+    return [each for each in found.attempts if each.allowed_bytes == allowed]
 
 
 @given(limit=st.integers(0, 5000), total=st.integers(1, 4000))
@@ -56,6 +58,46 @@ def test_when_the_time_is_up_the_answer_is_what_ran():
     assert _search(answers.__getitem__, 100) == (4, 8, False)
 
 
+@given(
+    fixed=st.integers(0, 5000),
+    slope=st.integers(1, 300),
+    curve=st.sampled_from(["line", "16", "power", "two slopes", "concave"]),
+    allowed=st.integers(2_000, 100_000),
+    total=st.integers(1, 3000),
+)
+def test_what_is_planned_with_less_memory_fits(fixed, slope, curve, allowed, total):
+    def needed(n: int) -> int:
+        rounded = {
+            "line": n,
+            "16": -(-n // 16) * 16,
+            "power": 1 << (n - 1).bit_length(),
+            "two slopes": n + max(0, n - 20),
+            "concave": min(n, 20) * 4 + n,
+        }[curve]
+        return fixed + slope * rounded
+
+    tries = []
+
+    def runs(n: int, size: int) -> bool:
+        tries.append((n, size))
+        return needed(n) <= size
+
+    most, fails_at, _ = _search(lambda n: runs(n, allowed), total)
+    if not most:
+        return
+    n_first = len(tries)
+    points, is_straight = _points(runs, most, allowed, 10, fails_at is None)
+    found = Search(most, fails_at, allowed, 0, tuple(sorted(points.items())), is_straight, (), True)
+    model = found.model()
+    for n in range(1, most + 1):
+        assert needed(n) <= model.bytes(n), n
+    if curve == "line":
+        assert is_straight
+        for n in (1, 1 + most // 2, most):
+            assert model.bytes(n) <= 1.02 * needed(n) + slope * (1 + n // FINENESS) + allowed // 90
+    assert len(tries) - n_first < 60
+
+
 def test_memory_that_no_meter_sees_is_found():
     found = searched("unseen", 40 * MIB, total=1000)
     assert found.margin_bytes == MIB
@@ -65,8 +107,10 @@ def test_memory_that_no_meter_sees_is_found():
     assert found.is_settled
     assert [a.n_slices for a in found.attempts][:5] == [1, 2, 4, 8, 16]
     assert {a.outcome for a in found.attempts} == {"ran", "out of memory"}
-    assert found.model().max_slices(found.available_bytes) == found.n_slices
-    assert found.model().max_slices(found.available_bytes - 1) == 0
+    model = found.model()
+    assert model.max_slices(found.available_bytes) == found.n_slices
+    for n in (1, 3, 10, 20, 30, found.n_slices):  # less memory can be planned with, too
+        assert n * SLICE_BYTES < model.bytes(n) <= n * SLICE_BYTES + 2 * MIB + found.margin_bytes
     assert str(found).startswith(f"{found.n_slices} slices in 41.9 MB less a margin of 1.05 MB")
 
 
@@ -83,14 +127,16 @@ def test_side_data_are_given_and_a_step_is_found():
 def test_all_that_there_are_fit():
     found = searched("unseen", 256 * MIB, total=5)
     assert (found.n_slices, found.fails_at) == (5, None)
-    assert [a.n_slices for a in found.attempts] == [1, 2, 4, 5]
+    assert [a.n_slices for a in of_all_memory(found)] == [1, 2, 4, 5]
+    assert 5 * SLICE_BYTES < found.model().bytes(5) <= 8 * SLICE_BYTES
 
 
 @pytest.mark.parametrize("how", ["memory", "torch", "bad_alloc", "astra", "kill"])
 def test_a_lack_of_memory_is_recognised(how):
     found = searched("fails", how=how, above=3, total=8)
     assert (found.n_slices, found.fails_at) == (3, 4)
-    assert [a.outcome for a in found.attempts] == ["ran", "ran", "out of memory", "ran"]
+    outcomes = [a.outcome for a in of_all_memory(found)]
+    assert outcomes == ["ran", "ran", "out of memory", "ran"]
 
 
 def test_not_one_slice_fits():
@@ -102,7 +148,8 @@ def test_not_one_slice_fits():
 def test_a_crash_that_more_slices_bring_about_is_a_bound():
     found = searched("fails", how="segfault", above=2, total=8)
     assert (found.n_slices, found.fails_at) == (2, 3)
-    assert [a.outcome for a in found.attempts] == ["ran", "ran", "crashed", "crashed"]
+    outcomes = [a.outcome for a in of_all_memory(found)]
+    assert outcomes == ["ran", "ran", "crashed", "crashed"]
     assert found.attempts[2].said.startswith("SIGSEGV")
 
 
@@ -146,12 +193,12 @@ def test_a_method_of_the_program_itself_cannot_be_tried():
 
     methods = Registry()
     meta = methods.register(inner, module="here", pattern="all")
-    arguments = (meta, 0, (4, 4), FLOAT, select_backend("cpu"), {})
+    asked, backend = Question(meta, 0, (4, 4), FLOAT, {}, 4), select_backend("cpu")
     with pytest.raises(EstimatorError, match=r"here.inner: the process that is to try it cannot"):
-        search(*arguments, available_bytes=10**8, total_slices=4)
+        search(asked, backend, available_bytes=10**8)
     inner.__module__ = "__main__"
     with pytest.raises(EstimatorError, match="put it in a module of its own"):
-        search(*arguments, available_bytes=10**8, total_slices=4)
+        search(asked, backend, available_bytes=10**8)
 
 
 def test_this_process_keeps_its_limits_and_memory():
@@ -166,14 +213,53 @@ def test_a_method_of_a_package_is_found_by_its_name():
     from maxslices.registry import registry
 
     meta = registry["maxslices_methods.normalize.minus_log"]
-    found = search(
-        meta,
-        0,
-        (16, 16),
-        FLOAT,
-        select_backend("cpu"),
-        {},
-        available_bytes=64 * MIB,
-        total_slices=9,
-    )
+    asked = Question(meta, 0, (16, 16), FLOAT, {}, 9)
+    found = search(asked, select_backend("cpu"), available_bytes=64 * MIB)
     assert found.n_slices == 9
+
+
+class Runtime:
+    """As much of CUDA's runtime as a ballast needs."""
+
+    class CUDARuntimeError(RuntimeError):
+        pass
+
+    def __init__(self, free_bytes: int, stuck_bytes: int = 0) -> None:
+        self.free_bytes, self.stuck_bytes, self.held = free_bytes, stuck_bytes, {}
+
+    def memGetInfo(self) -> tuple[int, int]:
+        return self.free_bytes, 100 * 2**30
+
+    def malloc(self, size: int) -> int:
+        size = -(-size // GRAIN_BYTES) * GRAIN_BYTES
+        if size > self.free_bytes - self.stuck_bytes:
+            raise self.CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+        self.free_bytes -= size
+        self.held[len(self.held) + 1] = size
+        return len(self.held)
+
+    def free(self, pointer: int) -> None:
+        self.free_bytes += self.held.pop(pointer, 0)
+
+    def deviceSynchronize(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("stuck_mib", "left_mib"), [(0, 999), (300, 999), (2000, 2000)])
+def test_a_ballast_leaves_exactly_what_is_allowed(monkeypatch, stuck_mib, left_mib):
+    runtime = Runtime(8001 * MIB, stuck_mib * MIB)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    ballast = _Ballast(800 * MIB)
+    runtime.free_bytes -= 700 * MIB  # libraries: within what is reserved
+    assert not ballast.is_clean()
+    assert ballast.is_clean()
+    with ballast.to(1000 * MIB):
+        assert left_mib * MIB <= runtime.free_bytes <= (left_mib + 1) * MIB
+    assert runtime.free_bytes == 7301 * MIB
+    runtime.free_bytes -= 60 * MIB
+    assert ballast.is_clean()
+    runtime.free_bytes -= 240 * MIB  # beyond it: the method's
+    assert not ballast.is_clean()
+    if not stuck_mib:
+        with ballast.to(1000 * MIB):
+            assert 798 * MIB <= runtime.free_bytes <= 800 * MIB

@@ -1,6 +1,7 @@
 """Where memory models come from."""
 
-from .choose import Choice, Chooser, Question
+from .asked import Question
+from .choose import Choice, Chooser
 from .declared import declared_model
 from .recorded import Records
 

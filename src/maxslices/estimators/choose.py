@@ -13,7 +13,7 @@ from ..backends import Backend
 from ..errors import EstimatorError, UsageError
 from ..ledger import Device
 from ..memory import MemoryModel
-from ..method import MethodMeta
+from .asked import Question
 from .declared import declared_model, speaks_of
 
 if TYPE_CHECKING:  # measuring is imported when something is measured
@@ -22,26 +22,6 @@ if TYPE_CHECKING:  # measuring is imported when something is measured
 
 Origin = Literal["declared", "recorded", "probed", "searched"]
 """Where a model comes from, in the order in which they are tried; a search only if asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a method is asked to be planned for."""
-
-    meta: MethodMeta
-    """The method."""
-    slice_dim: int
-    """Axis along which the data are cut."""
-    other_dims: tuple[int, int]
-    """The two dims that remain, in array order."""
-    dtype: np.dtype[Any]
-    """Input dtype."""
-    parameters: Mapping[str, Any]
-    """The user's parameters, as far as they are known before anything runs."""
-    total_slices: int
-    """Slices that there are."""
-    is_first: bool = False
-    """Whether its data are the scan itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +197,7 @@ class Chooser:
         assert self.backend is not None
         from .searched import search
 
-        found = search(
-            asked.meta,
-            asked.slice_dim,
-            asked.other_dims,
-            asked.dtype,
-            self.backend,
-            asked.parameters,
-            available_bytes=self._available_bytes,
-            total_slices=asked.total_slices,
-        )
+        found = search(asked, self.backend, available_bytes=self._available_bytes, side=self._side)
         return Choice(found.model(), "searched", f"as asked for; {found}")
 
     def _question(self, asked: Question) -> dict[str, Any]:

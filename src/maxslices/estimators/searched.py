@@ -1,8 +1,9 @@
 """The slices that fit, by trying: for memory that no meter sees.
 
 A C library may allocate where neither CuPy's pool nor tracemalloc looks. What is left is to
-run the method until it fails: twice as many slices each time, then bisection. Tries are made in
-another process: a crash, or a CUDA error that stays, ends that one.
+run the method until it fails: twice as many slices each time, then bisection; and then with
+less memory, so that there is a model to plan with. Tries are made in another process: a crash,
+or a CUDA error that stays, ends that one.
 """
 
 from __future__ import annotations
@@ -12,27 +13,32 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from ..arrays import ArraySpec
 from ..backends import Backend
 from ..backends.out_of_memory import logs_out_of_memory
 from ..errors import EstimatorError
 from ..memory import UNREACHABLE_BYTES, MemoryModel
 from ..method import MethodMeta
 from ..units import format_bytes
+from .asked import Question
 from .trial_process import Died, Errand, TimedOut, TrialProcess, reference_to
 
 Outcome = Literal["ran", "out of memory", "crashed", "timed out"]
+Runs = Callable[[int, int], bool | None]
 LIMIT_S = 120.0
 """Time for all tries together."""
 FINENESS = 128
 """The answer is settled when what ran and what did not differ by this part of it, or by 1."""
-MARGIN = 0.01
+MARGIN = 1 / 256
 """Part of the available memory that is left free while it is tried."""
-LEAST_MARGIN_BYTES = {"cpu": 2**20, "cuda": 64 * 2**20}
+LEAST_MARGIN_BYTES = {"cpu": 2**20, "cuda": 8 * 2**20}
 """The least that is left free: a library's own small allocations are not always the same."""
+_CHECKS = 3
+"""Points between the first and the last at which it is tried whether a line goes through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,8 @@ class Attempt:
 
     n_slices: int
     """Slices that it was given."""
+    allowed_bytes: int
+    """Memory that it had, beside what the process had loaded."""
     outcome: Outcome
     """What came of it."""
     duration_s: float
@@ -61,6 +69,10 @@ class Search:
     """Memory for which the answer was sought."""
     margin_bytes: int
     """Part of it that was kept free in every try."""
+    points: tuple[tuple[int, int], ...]
+    """(slices, bytes) that ran, margin included, by slices; the last is the answer."""
+    is_straight: bool
+    """Whether lines between the points are safe; if not, slices cost what the next point does."""
     attempts: tuple[Attempt, ...]
     """What was tried, in order."""
     is_settled: bool
@@ -72,57 +84,56 @@ class Search:
         return sum(attempt.duration_s for attempt in self.attempts)
 
     def model(self) -> MemoryModel:
-        """Return a memory model: what ran takes all that there was, and more does not fit.
+        """Return a memory model: through what ran; more than the most that ran does not fit."""
+        if not self.points:
+            return MemoryModel(lambda n: UNREACHABLE_BYTES)
+        line = MemoryModel.piecewise(self.points)
 
-        It is right for no other amount of memory, and never says less than the method takes.
-        """
-        return MemoryModel(
-            lambda n: self.available_bytes if n <= self.n_slices else UNREACHABLE_BYTES
-        )
+        def bytes_at(n: int) -> int:
+            if n > self.n_slices:
+                return UNREACHABLE_BYTES
+            if self.is_straight:
+                return line.bytes(n)
+            return next(size for k, size in self.points if k >= n)
+
+        return MemoryModel(bytes_at)
 
     def __str__(self) -> str:
-        tried = ", ".join(f"{a.n_slices} {a.outcome}" for a in self.attempts)
+        allowed = self.available_bytes - self.margin_bytes
+        asked = [a for a in self.attempts if a.allowed_bytes == allowed]
+        tried = ", ".join(f"{a.n_slices} {a.outcome}" for a in asked)
+        others = len(self.attempts) - len(asked)
+        less = f"; {others} tries with less memory" if others else ""
         end = "" if self.is_settled else "; the time was up"
         return (
             f"{self.n_slices} slices in {format_bytes(self.available_bytes)} less a margin of "
-            f"{format_bytes(self.margin_bytes)} (tried: {tried}{end})"
+            f"{format_bytes(self.margin_bytes)} (tried in {self.duration_s:.2g} s: "
+            f"{tried}{less}{end})"
         )
 
 
 def search(
-    meta: MethodMeta,
-    slice_dim: int,
-    other_dims: tuple[int, int],
-    dtype: np.dtype[Any],
+    asked: Question,
     backend: Backend,
-    parameters: Mapping[str, Any],
     *,
     available_bytes: int,
-    total_slices: int,
+    side: Mapping[str, ArraySpec] | None = None,
     limit_s: float = LIMIT_S,
 ) -> Search:
     """Find how many slices a method can be given, by running it until it fails.
 
     Parameters
     ----------
-    meta : MethodMeta
-        The method; another process must be able to import it.
-    slice_dim : int
-        Axis along which the data are cut.
-    other_dims : (int, int)
-        The two dims that remain, in array order.
-    dtype : dtype-like
-        Input dtype.
+    asked : Question
+        The method with its parameters and data; another process must be able to import it.
+        No more slices are tried than there are.
     backend : Backend
-        The device; the other process uses the same. On a GPU the memory beyond
-        `available_bytes` is taken while it is tried, on the CPU the process's address space
-        is limited.
-    parameters : mapping
-        The user's parameters.
+        The device; the other process uses the same. On a GPU all but the memory allowed is
+        taken while it is tried, on the CPU the process's address space is limited.
     available_bytes : int
         Memory that the method may take, input and output included.
-    total_slices : int
-        Slices that there are: no more are tried.
+    side : mapping, optional
+        Flats and darks as `ArraySpec`; not counted.
     limit_s : float
         Time for all tries together, in seconds. When it is up, the answer is what ran.
 
@@ -135,21 +146,95 @@ def search(
     EstimatorError
         If the method fails for another reason than a lack of memory, crashes or takes too
         long on a single slice, or another process cannot import it.
+
+    Notes
+    -----
+    After the answer for the memory available, less and less of it is tried with one slice, and
+    with some numbers of slices between: 2^k + 1, which shows what is rounded up to a power
+    of two or to 16.
     """
     margin = max(math.ceil(available_bytes * MARGIN), LEAST_MARGIN_BYTES[backend.kind])
     errand = Errand(
-        method=reference_to(meta),
-        slice_dim=slice_dim,
-        other_dims=(int(other_dims[0]), int(other_dims[1])),
-        dtype=np.dtype(dtype).str,
+        method=reference_to(asked.meta),
+        slice_dim=asked.slice_dim,
+        other_dims=(int(asked.other_dims[0]), int(asked.other_dims[1])),
+        dtype=np.dtype(asked.dtype).str,
         device=backend.name,
-        parameters=dict(parameters),
-        allowed_bytes=max(0, available_bytes - margin),
+        parameters=dict(asked.parameters),
+        side=dict(side or {}),
     )
+    allowed = max(0, available_bytes - margin)
+    total = asked.total_slices
+    if asked.meta.looks_at is not None:
+        total = min(total, len(asked.meta.looked_at(total, **asked.parameters)))
     attempts: list[Attempt] = []
-    with _Trials(meta, errand, limit_s, attempts) as trials:
-        runs, fails_at, is_settled = _search(trials.runs, total_slices)
-    return Search(runs, fails_at, available_bytes, margin, tuple(attempts), is_settled)
+    with _Trials(asked.meta, errand, limit_s, attempts) as trials:
+        n, fails_at, is_settled = _search(lambda k: trials.runs(k, allowed), total)
+        points: dict[int, int] = {}
+        is_straight = True
+        if n:
+            step = max(LEAST_MARGIN_BYTES[backend.kind], allowed // 1000)
+            points, is_straight = _points(trials.runs, n, allowed, step, fails_at is None)
+    return Search(
+        n,
+        fails_at,
+        available_bytes,
+        margin,
+        tuple((k, points[k] + margin) for k in sorted(points)),
+        is_straight,
+        tuple(attempts),
+        is_settled,
+    )
+
+
+def _points(
+    runs: Runs, most: int, allowed_bytes: int, step_bytes: int, is_loose: bool
+) -> tuple[dict[int, int], bool]:
+    """Return memory with which some numbers of slices ran, and whether a line goes through.
+
+    Parameters
+    ----------
+    runs : callable
+        Tells whether a number of slices runs in so many bytes; None when the time is up.
+    most : int
+        Slices that ran with all that is allowed.
+    allowed_bytes : int
+        That.
+    step_bytes : int
+        How finely memory is sought.
+    is_loose : bool
+        Whether more slices might have run with it, so that they need less perhaps.
+    """
+    top = allowed_bytes
+    if is_loose:
+        top = _least(runs, most, 0, top, step_bytes)
+    points = {most: top}
+    if most == 1:
+        return points, True
+    points[1] = _least(runs, 1, 0, top, step_bytes)
+    line, is_straight, above = MemoryModel.piecewise(list(points.items())), True, top
+    for power in range((most - 2).bit_length() - 1, 0, -1)[:_CHECKS]:
+        n = 2**power + 1
+        expected = line.bytes(n)
+        answer = runs(n, expected) if expected < above else True
+        if answer is None:
+            return points, False
+        if not answer:
+            is_straight = False
+            expected = _least(runs, n, expected, above, step_bytes)
+        points[n] = above = min(expected, above)
+    return points, is_straight
+
+
+def _least(runs: Runs, n: int, low: int, high: int, step_bytes: int) -> int:
+    """Return memory with which n slices run, close to the least, from what did not and did."""
+    while high - low > max(step_bytes, high // FINENESS):
+        middle = (low + high) // 2
+        answer = runs(n, middle)
+        if answer is None:
+            break
+        low, high = (low, middle) if answer else (middle, high)
+    return high
 
 
 def _search(runs: Callable[[int], bool | None], total: int) -> tuple[int, int | None, bool]:
@@ -182,6 +267,7 @@ class _Trials:
         self._until = time.monotonic() + limit_s
         self._limit_s = limit_s
         self._process: TrialProcess | None = None
+        self._has_failed = False
 
     def __enter__(self) -> _Trials:
         return self
@@ -189,16 +275,17 @@ class _Trials:
     def __exit__(self, *exc_info: object) -> None:
         self._drop()
 
-    def runs(self, n_slices: int) -> bool | None:
-        """Tell whether the method runs on so many slices; None when the time is up."""
+    def runs(self, n_slices: int, allowed_bytes: int) -> bool | None:
+        """Tell whether the method runs on so many slices in so many bytes.
+
+        None when the time is up.
+        """
         began = time.monotonic()
         if began >= self._until:
             return None
-        outcome, said = self._try(n_slices)
+        outcome, said = self._try(n_slices, allowed_bytes)
         duration_s = time.monotonic() - began
-        self._attempts.append(Attempt(n_slices, outcome, duration_s, said))
-        if outcome != "ran" and not (outcome == "out of memory" and self._is_clean()):
-            self._drop()
+        self._attempts.append(Attempt(n_slices, allowed_bytes, outcome, duration_s, said))
         if outcome in ("crashed", "timed out") and not self._has_run():
             raise EstimatorError(
                 f"{self._meta.full_name} {outcome} on {_slices(n_slices)}, the fewest that were "
@@ -211,41 +298,50 @@ class _Trials:
             self._process.close()
             self._process = None
 
-    def _is_clean(self) -> bool:
-        """Tell whether the process can go on: a GPU's libraries may not, or hold memory."""
-        return self._errand.device == "cpu" and self._process is not None and self._process.is_alive
-
     def _has_run(self) -> bool:
         return any(attempt.outcome == "ran" for attempt in self._attempts)
 
-    def _try(self, n_slices: int) -> tuple[Outcome, str]:
+    def _try(self, n_slices: int, allowed_bytes: int) -> tuple[Outcome, str]:
         if self._process is None:
-            self._process = TrialProcess(self._errand)
+            self._process, self._has_failed = TrialProcess(self._errand), False
         try:
-            answer = self._process.ask(n_slices, self._until - time.monotonic())
+            answer = self._process.ask(
+                n_slices, allowed_bytes, max(0.0, self._until - time.monotonic())
+            )
         except TimedOut:
+            self._drop()
             return "timed out", f"no answer within {self._limit_s:.0f} s for all tries"
         except Died as death:
-            said = _last_line(death.log)
-            if logs_out_of_memory(death.log):
-                return "out of memory", said
-            if death.status >= 0:
-                raise EstimatorError(
-                    f"{self._meta.full_name}: the process that tried it ended with status "
-                    f"{death.status}{f': {said}' if said else ''}"
-                ) from None
-            if -death.status == signal.SIGKILL:
-                return "out of memory", "the system killed the process"
-            name = signal.Signals(-death.status).name
-            return "crashed", f"{name}{f': {said}' if said else ''}"
-        if logs_out_of_memory(answer.log):
-            return "out of memory", _last_line(answer.log)
-        if answer.kind == "error":
+            self._drop()
+            return self._ended(death)
+        kind, said = answer.kind, answer.text
+        if kind != "out of memory" and logs_out_of_memory(answer.log):
+            kind, said = "out of memory", _last_line(answer.log)
+        had_failed, self._has_failed = self._has_failed, self._has_failed or kind != "ran"
+        if kind == "error" or not answer.is_clean:
+            self._drop()
+        if kind == "error":
+            if had_failed:  # what ran out of memory before may be what it suffers from
+                return self._try(n_slices, allowed_bytes)
             raise EstimatorError(
-                f"{self._meta.full_name} cannot be tried: on {_slices(n_slices)} it raised "
-                f"{answer.text}"
+                f"{self._meta.full_name} cannot be tried: on {_slices(n_slices)} it raised {said}"
             )
-        return ("ran" if answer.kind == "ran" else "out of memory"), answer.text
+        return ("ran" if kind == "ran" else "out of memory"), said
+
+    def _ended(self, death: Died) -> tuple[Outcome, str]:
+        """Say why a process ended."""
+        said = _last_line(death.log)
+        if logs_out_of_memory(death.log):
+            return "out of memory", said
+        if death.status >= 0:
+            raise EstimatorError(
+                f"{self._meta.full_name}: the process that tried it ended with status "
+                f"{death.status}{f': {said}' if said else ''}"
+            ) from None
+        if -death.status == signal.SIGKILL:
+            return "out of memory", "the system killed the process"
+        name = signal.Signals(-death.status).name
+        return "crashed", f"{name}{f': {said}' if said else ''}"
 
 
 def _slices(n: int) -> str:

@@ -26,15 +26,18 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 
 from ..arrays import ArraySpec
-from ..backends import select_backend
+from ..backends import call_method, select_backend
 from ..backends.out_of_memory import is_out_of_memory
 from ..errors import EstimatorError
 from ..method import MethodMeta
+from .samples import Samples
 
 FIRST = (1, 2, 3, 4, 8, 17, 32)
 """Slice counts with which a first call is tried."""
 GRAIN_BYTES = 2 * 2**20
 """Steps in which a GPU's driver hands out memory."""
+LEFT_BYTES = 64 * 2**20
+"""What a call may leave on a GPU (modules that its driver loads) if another is to be made."""
 _LOG_BYTES = 16_384
 """How much of the end of a log is looked at."""
 _ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
@@ -265,27 +268,17 @@ class _Trial:
     """
 
     def __init__(self, errand: Errand) -> None:
-        from .samples import Samples
-
         self._errand = errand
         self._meta = _find(errand.method)
         self._backend = select_backend(errand.device)
-        self._samples = Samples(
-            self._meta,
-            errand.slice_dim,
-            errand.other_dims,
-            np.dtype(errand.dtype),
-            self._backend,
-            supplied=dict(errand.side),
-        )
+        self._samples = self._new_samples()
         self._limit: _AddressSpace | _Ballast
         if self._backend.kind == "cpu":
             self._limit = _AddressSpace()
         else:
             self._limit = _Ballast(self._backend.reserved_bytes)
         self._first_call()
-        self._settle()
-        self._limit.count_what_is_loaded()
+        self.is_clean()
 
     def _first_call(self) -> None:
         for n_slices in FIRST:
@@ -304,16 +297,28 @@ class _Trial:
             self._call(n_slices, side)
 
     def is_clean(self) -> bool:
-        """Give back what can be, and tell whether anything of the last call is left."""
+        """Give back what can be, and tell whether much of the last call is left."""
+        self._samples = self._new_samples()  # gives back the side data
         try:
             self._settle()
             return self._limit.is_clean()
         except RuntimeError:  # a GPU's error that stays
             return False
 
+    def _new_samples(self) -> Samples:
+        errand = self._errand
+        return Samples(
+            self._meta,
+            errand.slice_dim,
+            errand.other_dims,
+            np.dtype(errand.dtype),
+            self._backend,
+            supplied=dict(errand.side),
+        )
+
     def _call(self, n_slices: int, side: dict[str, Any]) -> None:
         data = self._samples.block(n_slices, "even")
-        result = self._meta.function(data, **(side | self._errand.parameters))
+        result = call_method(self._meta, data, side | self._errand.parameters, self._backend)
         if self._backend.kind == "cuda":
             import cupy
 
@@ -330,9 +335,6 @@ class _Trial:
 
 class _AddressSpace:
     """On the CPU: a limit to the process's address space."""
-
-    def count_what_is_loaded(self) -> None:
-        """Do nothing: the limit is so much more than the process has when it is set."""
 
     def is_clean(self) -> bool:
         """Return True: an array that was freed is unmapped, see `_ENVIRONMENT`."""
@@ -376,26 +378,23 @@ class _Ballast:
         self._at_start_bytes = self._free_bytes()
         self._reserved_bytes = reserved_bytes
         self._beyond_bytes = 0
-        self._before_bytes = 0
+        self._settled_bytes = self._at_start_bytes
         self._held: list[int] = []
 
     def _free_bytes(self) -> int:
         return int(self._runtime.memGetInfo()[0])
 
-    def count_what_is_loaded(self) -> None:
-        """Count what the process keeps by now."""
-        grown = self._at_start_bytes - self._free_bytes()
-        self._beyond_bytes = max(0, grown - self._reserved_bytes)
-
     def is_clean(self) -> bool:
-        """Tell whether as much is free as before the last call."""
+        """Count what the process keeps by now; tell whether the last call has left little."""
         self._runtime.deviceSynchronize()
-        return self._free_bytes() + GRAIN_BYTES >= self._before_bytes
+        free, before = self._free_bytes(), self._settled_bytes
+        self._settled_bytes = free
+        self._beyond_bytes = max(0, self._at_start_bytes - free - self._reserved_bytes)
+        return before - free <= LEFT_BYTES
 
     @contextmanager
     def to(self, allowed_bytes: int) -> Iterator[None]:
         """Leave so much free, to the step in which a driver hands out memory."""
-        self._before_bytes = self._free_bytes()
         self._fill(max(0, allowed_bytes - self._beyond_bytes))
         try:
             yield

@@ -1,0 +1,31 @@
+"""What a method is asked to be planned for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..method import MethodMeta
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a method is asked to be planned for."""
+
+    meta: MethodMeta
+    """The method."""
+    slice_dim: int
+    """Axis along which the data are cut."""
+    other_dims: tuple[int, int]
+    """The two dims that remain, in array order."""
+    dtype: np.dtype[Any]
+    """Input dtype."""
+    parameters: Mapping[str, Any]
+    """The user's parameters, as far as they are known before anything runs."""
+    total_slices: int
+    """Slices that there are."""
+    is_first: bool = False
+    """Whether its data are the scan itself."""
