@@ -236,13 +236,21 @@ class FrameSource:
 
     def view(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
         """Return slices of a scan that is in memory, read-only and not copied, or None."""
+        part = self.window(slice_dim, start, stop) if slice_dim == 0 else None
+        return None if part is None else read_only(part)
+
+    def window(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
+        """Return slices of a scan that is in memory, not copied and with gaps perhaps, or None."""
         whole = getattr(self._data.frames, "array", None)
-        if slice_dim != 0 or whole is None or len(self._data.runs) != 1:
+        if whole is None or len(self._data.runs) != 1 or whole.dtype != self._spec.dtype:
             return None
-        first = self._data.runs[0][0]
-        window = slice(*self._data.rows), slice(*self._data.columns)
-        part = whole[(slice(first + start, first + stop), *window)]
-        return read_only(part) if part.dtype == self._spec.dtype else None
+        (first, last), (top, bottom) = self._data.runs[0], self._data.rows
+        if slice_dim == 0:
+            first, last = first + start, first + stop
+        else:
+            top, bottom = top + start, top + stop
+        part: NDArray[Any] = whole[first:last, top:bottom, slice(*self._data.columns)]
+        return part
 
     def read_side(self, name: SideName, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
         """Return flats or darks for a block; see `Source.read_side`."""

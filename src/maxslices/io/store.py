@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, Protocol, Self
@@ -45,12 +45,28 @@ class Store(Protocol):
 
 
 class MemoryStore:
-    """A store in memory."""
+    """A store in memory.
 
-    def __init__(self, spec: ArraySpec) -> None:
+    Parameters
+    ----------
+    spec : ArraySpec
+        Shape and dtype of the whole.
+    allocate : callable, optional
+        Makes the array of a shape and dtype, such as one in pinned memory; by default
+        `numpy.empty`.
+
+    Raises
+    ------
+    StoreError
+        If there is not as much memory.
+    """
+
+    def __init__(
+        self, spec: ArraySpec, allocate: Callable[[tuple[int, ...], Any], NDArray[Any]] = np.empty
+    ) -> None:
         self._spec = spec
         try:
-            self._array: NDArray[Any] | None = np.empty(spec.shape, spec.dtype)
+            self._array: NDArray[Any] | None = allocate(spec.shape, spec.dtype)
         except MemoryError:
             raise StoreError(
                 f"{format_bytes(spec.nbytes)} for a result between two sections ({spec}) are more "
@@ -83,6 +99,10 @@ class MemoryStore:
     def view(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
         """Return slices without a copy, read-only, where they are contiguous; else None."""
         return read_only(self._slices(slice_dim, start, stop))
+
+    def window(self, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
+        """Return slices without a copy, along the second dim with gaps between them."""
+        return self._slices(slice_dim, start, stop)
 
     def _slices(self, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
         return self.array[start:stop] if slice_dim == 0 else self.array[:, start:stop]
