@@ -61,6 +61,8 @@ class MethodMeta:
     """``looks_at(n_slices, **kwargs)``: the only slices that the side results depend on."""
     combine: Callable[[list[Any]], Any] | None = None
     """Makes one side result of those of all blocks, where every slice is looked at."""
+    array_module: str | None = None
+    """"torch" where it takes and returns tensors; None: NumPy's or CuPy's arrays."""
     parameters: Mapping[str, inspect.Parameter] = field(default_factory=dict)
     """The function's parameters after the data, those the runner supplies included."""
     accepts_any: bool = False
@@ -298,6 +300,7 @@ def method(
     side_results: Iterable[str] = (),
     looks_at: Callable[..., Iterable[int]] | None = None,
     combine: Callable[[list[Any]], Any] | None = None,
+    array_module: str | None = None,
     registry: Registry | None = None,
 ) -> Callable[[F], F]:
     """Register a function as a processing method; the function comes back unchanged.
@@ -328,6 +331,10 @@ def method(
     combine : callable, optional
         Makes one result of the list of all blocks' results; required for side results
         without `looks_at`.
+    array_module : {"torch"}, optional
+        The function takes its data, flats and darks as torch tensors on the device, and
+        returns one; arrays of other methods become tensors, and back, without a copy.
+        torch itself is imported when the method runs.
     registry : Registry, optional
         Where to register; the global registry by default.
 
@@ -370,6 +377,7 @@ def method(
             side_results=side_results,
             looks_at=looks_at,
             combine=combine,
+            array_module=array_module,
         )
         target.add(meta)
         # What cannot take attributes (a builtin) is registered all the same.
@@ -394,6 +402,7 @@ def describe(
     side_results: Iterable[str] = (),
     looks_at: Callable[..., Iterable[int]] | None = None,
     combine: Callable[[list[Any]], Any] | None = None,
+    array_module: str | None = None,
 ) -> MethodMeta:
     """Check a declaration and make its record; see `method` for the parameters.
 
@@ -455,6 +464,11 @@ def describe(
         declare("looks_at", looks_at, "n_slices")
     if combine is not None and not callable(combine):
         raise RegistrationError(f"{label}: combine is {combine!r}, not a function")
+    if array_module not in (None, "torch"):
+        raise RegistrationError(
+            f"{label}: array_module is 'torch', or left out for NumPy and CuPy, not "
+            f"{array_module!r}"
+        )
     names = _check_side_results(label, side_results, looks_at, combine)
     return MethodMeta(
         function=function,
@@ -468,6 +482,7 @@ def describe(
         side_results=names,
         looks_at=looks_at,
         combine=combine,
+        array_module=array_module,
         parameters=parameters,
         accepts_any=accepts_any,
         callbacks=callbacks,

@@ -28,12 +28,11 @@ class FakeCuda:
     def memory_allocated(self, index=0):
         return self.current["allocated"]
 
-    def memory_stats(self):
-        stats = {}
-        for kind, value in self.current.items():
-            stats[f"{kind}_bytes.all.current"] = value
-            stats[f"{kind}_bytes.all.peak"] = self.peak[kind]
-        return stats
+    def memory_stats_as_nested_dict(self):
+        return {
+            f"{kind}_bytes": {"all": {"current": value, "peak": self.peak[kind]}}
+            for kind, value in self.current.items()
+        }
 
     def reset_peak_memory_stats(self):
         self.peak = dict(self.current)

@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import DeviceError
 from ..ledger import Device
 from .out_of_memory import is_out_of_memory
+from .torch_memory import cached_bytes, release_cache
 
 RESERVED_BYTES = 800 * 2**20
 """CUDA context, kernels and library handles (cuFFT, cuBLAS) outside the pool; on an H200
@@ -57,7 +58,8 @@ class CudaBackend:
         with self._device:
             free, _ = self._cupy.cuda.runtime.memGetInfo()
             pool = self._cupy.get_default_memory_pool()
-            return int((free + pool.free_bytes()) * FREE_SHARE) + self.reserved_bytes
+            unused = free + pool.free_bytes() + cached_bytes()
+            return int(unused * FREE_SHARE) + self.reserved_bytes
 
     @contextmanager
     def limited(self, budget_bytes: int) -> Iterator[None]:
@@ -82,9 +84,10 @@ class CudaBackend:
         return np.asarray(self._cupy.asnumpy(self._cupy.ascontiguousarray(block)))
 
     def release(self) -> None:
-        """Drop cached FFT plans and the pool's unused blocks."""
+        """Drop cached FFT plans and unused blocks of the pool and of torch's allocator."""
         self._cupy.fft.config.get_plan_cache().clear()
         self._cupy.get_default_memory_pool().free_all_blocks()
+        release_cache()
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Tell whether CuPy or one of CUDA's libraries says that memory did not suffice."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Backend
+from ..backends import Backend, call_method, require_libraries
 from ..meters import Peak, measure_peak
 from ..method import MethodMeta
 from .samples import Samples, array_module, made_up
@@ -77,6 +77,7 @@ class Bench:
     def __init__(
         self, meta: MethodMeta, samples: Samples, backend: Backend, parameters: Mapping[str, Any]
     ) -> None:
+        require_libraries([meta])
         self.meta, self.samples, self.backend = meta, samples, backend
         self.parameters = dict(parameters)
         self.kind = "scan" if samples.first_slices is not None else "even"
@@ -193,7 +194,7 @@ class Bench:
             warnings.simplefilter("ignore")
             logging.disable(logging.CRITICAL)
             try:
-                self.meta.function(data, **(side | self.parameters))
+                call_method(self.meta, data, side | self.parameters, self.backend)
             finally:
                 logging.disable(level)
         self._finish()
@@ -211,7 +212,11 @@ class Bench:
     def _allocated(self) -> int:
         """Return what is allocated: the pool's bytes in use, or traced NumPy arrays."""
         if self.backend.kind == "cuda":
-            return int(array_module(self.backend).get_default_memory_pool().used_bytes())
+            in_use = int(array_module(self.backend).get_default_memory_pool().used_bytes())
+            torch: Any = sys.modules.get("torch")
+            if torch is not None and torch.cuda.is_initialized():
+                in_use += int(torch.cuda.memory_allocated())
+            return in_use
         if not tracemalloc.is_tracing():
             return 0
         traces = tracemalloc.take_snapshot().traces

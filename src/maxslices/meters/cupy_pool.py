@@ -18,6 +18,7 @@ from typing import Any
 
 from .places import current_place, describe_array, is_library
 from .record import Alive, Place, Step
+from .torch_allocator import TorchMeter
 
 _HOOK = "maxslices meter"
 
@@ -35,8 +36,10 @@ class _Event:
 class CupyMeter:
     """Bytes that CuPy's pool hands out and holds, on the current device, in all threads."""
 
-    def __init__(self, trace: bool = False) -> None:
+    def __init__(self, trace: bool = False, torch: TorchMeter | None = None) -> None:
         self.trace = trace
+        self.torch = torch
+        self.with_torch_bytes = self.highest_held = self.held_before = 0
         self.in_use_bytes: int | None = None
         self.held_bytes: int | None = None
         self.unseen: list[str] = []
@@ -66,6 +69,7 @@ class CupyMeter:
 
     def allocated(self, pointer: int, n_bytes: int) -> None:
         """Count an allocation of this device's pool."""
+        self._compare_with_torch()
         self.own_bytes += n_bytes - self.own.pop(pointer, 0)
         self.own[pointer] = n_bytes
         if self.trace:
@@ -77,6 +81,7 @@ class CupyMeter:
 
     def freed(self, pointer: int, n_bytes: int) -> None:
         """Count what goes back to the pool; a pointer from before is not this block's."""
+        self._compare_with_torch()
         own = self.own.pop(pointer, None)
         if own is None:
             self.freed_before_bytes += n_bytes
@@ -105,6 +110,15 @@ class CupyMeter:
         if most > self.highest:
             self.highest, self.peak_event = most, len(self.events)
 
+    def _compare_with_torch(self) -> None:
+        """Remember the most that both had at one time.
+
+        Called before what CuPy has in use changes: it was the same since the last time.
+        """
+        if self.torch is not None:
+            most = self.own_bytes + self.torch.most_since_last_asked()
+            self.with_torch_bytes = max(self.with_torch_bytes, most)
+
     def sample(self) -> None:
         """Read the pool from the sampling thread: sees threads that never call a hook."""
         with _tracker.lock:
@@ -114,6 +128,7 @@ class CupyMeter:
 
     def end(self, complaint: str | None) -> None:
         """Fill in the figures."""
+        self._compare_with_torch()
         self.compare()
         self.in_use_bytes = self.highest
         self.held_bytes = max(self.highest, self.highest_held - self.used_before)
@@ -183,6 +198,9 @@ class _Tracker:
             current = cupy.cuda.get_allocator()
             if self._installed is not None and current is self._installed:
                 current = self._original
+            if getattr(current, "counted_by", None) == "torch":
+                meter.in_use_bytes = meter.held_bytes = 0  # all of it is in torch's figures
+                return
             pool = getattr(current, "__self__", None)
             if not isinstance(pool, cupy.cuda.MemoryPool):
                 meter.unseen.append(

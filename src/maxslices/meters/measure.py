@@ -101,7 +101,7 @@ def _cpu(peak: Peak, trace: bool, interval_s: float) -> Callable[[], None]:
 
 def _cuda(peak: Peak, trace: bool, interval_s: float) -> Callable[[], None]:
     torch = TorchMeter()
-    cupy = CupyMeter(trace) if _wants_cupy() else None
+    cupy = CupyMeter(trace, torch) if _wants_cupy() else None
     also = (torch.sample,) if cupy is None else (torch.sample, cupy.sample)
     device = DeviceMeter(interval_s, also)
     device.start()
@@ -126,7 +126,8 @@ def _cuda(peak: Peak, trace: bool, interval_s: float) -> Callable[[], None]:
         peak.device_before_bytes, peak.device_peak_bytes = device.before_bytes, device.highest_bytes
         peak.sample_interval_s = interval_s
         if peak.cupy_in_use_bytes and peak.torch_allocated_bytes:
-            peak.unseen.append("CuPy and torch both allocated, and their peaks need not coincide")
+            assert cupy is not None
+            peak.cupy_and_torch_bytes = cupy.with_torch_bytes
         grown = 0
         if cupy is not None and cupy.in_use_bytes is not None:
             grown += cupy.highest_held - cupy.held_before

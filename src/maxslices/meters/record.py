@@ -81,6 +81,9 @@ class Peak:
     """The same, before torch rounds them up."""
     torch_reserved_bytes: int | None = None
     """Most bytes that torch's allocator held for this."""
+    cupy_and_torch_bytes: int | None = None
+    """Most bytes alive at one time in CuPy's pool and torch's blocks together; None unless both
+    allocated."""
     device_before_bytes: int | None = None
     """Bytes in use when the block began: of the GPU, by all programs; on the CPU, resident
     memory of this process."""
@@ -106,14 +109,15 @@ class Peak:
     def counted_bytes(self) -> int | None:
         """The figure of the library that the code runs on: NumPy, CuPy in use, or torch allocated.
 
-        Where CuPy and torch both allocated, it is None, since their peaks need not coincide.
-        It is a lower bound if `unseen` is not empty.
+        Where CuPy and torch both allocated, it is the most that both had alive at one time, which
+        is less than the sum of their peaks if these do not coincide. It is a lower bound if
+        `unseen` is not empty.
         """
         if self.device == "cpu":
             return self.numpy_bytes
         cupy, torch = self.cupy_in_use_bytes, self.torch_allocated_bytes
         if cupy and torch:
-            return None
+            return self.cupy_and_torch_bytes
         return torch if torch and not cupy else cupy if cupy is not None else torch
 
     @property
@@ -136,6 +140,7 @@ class Peak:
             "torch allocated": self.torch_allocated_bytes,
             "torch requested": self.torch_requested_bytes,
             "torch reserved": self.torch_reserved_bytes,
+            "CuPy and torch at one time": self.cupy_and_torch_bytes,
             "GPU in use" if self.device == "cuda" else "resident": self.device_bytes,
         }
         lines = [

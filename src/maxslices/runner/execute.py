@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..backends import Backend
+from ..backends import Backend, require_libraries, shared_allocator
 from ..io import MemoryStore, ScratchStore, Sink, Source, Store
 from ..planner import Pipeline, Plan
 from .folder import RunFolder
@@ -70,9 +70,14 @@ def execute(
             "detector_start": (preview.detector_y[0] or 0, preview.detector_x[0] or 0),
             "results_folder": None if folder is None else folder.path,
         }
-        # All at once, and before anything runs: a taken name or a full disk shows now.
+        # All at once, and before anything runs: what is not installed, a taken name or a full
+        # disk shows now.
+        with_torch = require_libraries(step.meta for step in pipeline.steps)
         all_sinks = {} if folder is None else _make_sinks(folder, plan, pipeline)
-        held.enter_context(backend.limited(plan.budget_bytes - plan.reserved_bytes))
+        budget_bytes = plan.budget_bytes - plan.reserved_bytes
+        held.enter_context(backend.limited(budget_bytes))
+        if with_torch and backend.kind == "cuda":
+            held.enter_context(shared_allocator(budget_bytes))
         for number, section in enumerate(plan.sections, start=1):
             stop = position + len(section.steps)
             store: Store | None = None

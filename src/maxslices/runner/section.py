@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import ArraySpec, block_shape
-from ..backends import Backend
+from ..backends import Backend, call_method
 from ..errors import MaxslicesError, MethodError, OutOfMemoryError
 from ..io import Sink, Source, Store
 from ..planner import SectionPlan, Step
@@ -263,7 +263,7 @@ class SectionWork:
         parameters = {k: self.side_results.resolve(v) for k, v in step.parameters.items()}
         filled = {name: supplied[name] for name in meta.supplied if name in supplied}
         try:
-            return meta.function(data, **parameters, **filled)
+            return call_method(meta, data, parameters | filled, self.backend)
         except MaxslicesError:
             raise
         except Exception as error:

@@ -51,6 +51,7 @@ class Measurement:
                     "torch_allocated_bytes",
                     "torch_requested_bytes",
                     "torch_reserved_bytes",
+                    "cupy_and_torch_bytes",
                     "device_bytes",
                 )
             },

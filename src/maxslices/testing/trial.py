@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import block_shape
-from ..backends import Backend, select_backend
+from ..backends import Backend, call_method, require_libraries, select_backend
 from ..meters import Peak, measure_peak
 from ..method import MethodMeta
 from .inputs import check_given, input_data, looked_at, supplied_data
@@ -71,6 +72,7 @@ class Trial:
                 f"{' or '.join(map(str, meta.slice_dims()))}, not {slice_dim}"
             )
         check_given(meta, parameters)
+        require_libraries([meta])
         self.meta, self.dtype, self.slice_dim = meta, dtype, slice_dim
         self.parameters, self.make_data = dict(parameters), make_data
         self.backend: Backend = select_backend(device)
@@ -90,7 +92,8 @@ class Trial:
 
     def call(self, data: Any, **other: Any) -> Any:
         """Call the method as the runner does."""
-        return self.meta.function(data, **(self.side | self.parameters | other))
+        parameters = self.side | self.parameters | other
+        return call_method(self.meta, data, parameters, self.backend)
 
     def on_device(self, host: np.ndarray) -> Any:
         """Return a copy of the input where the method works."""
@@ -148,7 +151,11 @@ class Trial:
         if self.backend.kind == "cuda":
             import cupy
 
-            return int(cupy.get_default_memory_pool().used_bytes())
+            in_use = int(cupy.get_default_memory_pool().used_bytes())
+            torch: Any = sys.modules.get("torch")
+            if torch is not None and torch.cuda.is_initialized():
+                in_use += int(torch.cuda.memory_allocated())
+            return in_use
         return _traced_array_bytes() if tracemalloc.is_tracing() else 0
 
 

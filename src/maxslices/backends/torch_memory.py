@@ -1,0 +1,81 @@
+"""One allocator for CuPy and torch: while it is in force, CuPy's arrays are torch's memory.
+
+Two pools would each keep what the other lacks. torch's caching allocator is the one that can be
+shared: CuPy takes its memory from any function, torch's own cannot be replaced once it is in use.
+torch's statistics then count both, peak included.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def shared_allocator(budget_bytes: int) -> Iterator[None]:
+    """Have CuPy allocate from torch's allocator on the current device, up to a budget in all.
+
+    What CuPy's pool has handed out before stays there. Inside `cupy.cuda.using_allocator`,
+    which CuPy does not let anything override, both allocators stay apart.
+    """
+    import cupy
+    import torch
+
+    number = int(cupy.cuda.Device().id)
+    before = cupy.cuda.get_allocator()
+    with torch.cuda.device(number):
+        torch.cuda.empty_cache()
+        total = int(torch.cuda.get_device_properties(number).total_memory)
+        share = (int(torch.cuda.memory_reserved()) + budget_bytes) / total
+        torch.cuda.set_per_process_memory_fraction(min(1.0, share), number)
+    try:
+        cupy.cuda.set_allocator(_allocator(cupy, torch))
+    except ValueError:
+        before = None
+    try:
+        yield
+    finally:
+        if before is not None:
+            cupy.cuda.set_allocator(before)
+        torch.cuda.set_per_process_memory_fraction(1.0, number)
+
+
+def _allocator(cupy: Any, torch: Any) -> Any:
+    def allocate(n_bytes: int, number: int) -> int:
+        stream = int(cupy.cuda.get_current_stream().ptr)
+        address: int = torch.cuda.caching_allocator_alloc(n_bytes, number, stream)
+        return address
+
+    def free(address: int, number: int) -> None:
+        torch.cuda.caching_allocator_delete(address)
+
+    memory = cupy.cuda.PythonFunctionAllocator(allocate, free)
+
+    def malloc(n_bytes: int) -> Any:
+        return memory.malloc(n_bytes)
+
+    malloc.counted_by = "torch"  # type: ignore[attr-defined]  # for the meters
+    return malloc
+
+
+def release_cache() -> None:
+    """Give back what torch's allocator holds but has not handed out; no torch, no effect."""
+    torch = _torch()
+    if torch is not None:
+        torch.cuda.empty_cache()
+
+
+def cached_bytes() -> int:
+    """Return what torch's allocator holds on the current device but has not handed out."""
+    torch = _torch()
+    if torch is None:
+        return 0
+    return int(torch.cuda.memory_reserved()) - int(torch.cuda.memory_allocated())
+
+
+def _torch() -> Any:
+    """Return torch if it is at work on a GPU."""
+    torch: Any = sys.modules.get("torch")
+    return torch if torch is not None and torch.cuda.is_initialized() else None
