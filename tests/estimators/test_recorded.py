@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from maxslices.errors import UsageError
 from maxslices.estimators.bench import Rung
 from maxslices.estimators.fingerprint import place, question, required_versions, source_hash
 from maxslices.estimators.probed import Probe
-from maxslices.estimators.recorded import FOLDER_VARIABLE, Records, records_folder
+from maxslices.estimators.recorded import FOLDER_VARIABLE, FORMAT, Records, records_folder
 from maxslices.method import describe
 
 CPU = select_backend("cpu")
@@ -173,11 +174,12 @@ def test_it_is_found_in_less_than_5_ms_among_many(records):
         "{",
         "[]",
         "null",
-        '{"format": 99, "entries": []}',
-        '{"format": 1, "entries": [{}]}',
+        '{"format": "2", "entries": []}',
+        f'{{"format": {FORMAT}, "entries": [{{}}]}}',
+        "[" * 100_000,
         "\xff",
     ],
-    ids=repr,
+    ids=lambda text: text[:20],
 )
 def test_a_file_that_cannot_be_understood_is_set_aside(records, text):
     records.add(asked(), HERE, PROBE)
@@ -190,6 +192,59 @@ def test_a_file_that_cannot_be_understood_is_set_aside(records, text):
     )
     records.add(asked(), HERE, PROBE)
     assert records.find(asked(), HERE) == PROBE
+
+
+@pytest.mark.parametrize("version", [1, FORMAT + 1])
+def test_entries_of_another_version_are_no_answers_and_are_replaced(records, tmp_path, version):
+    records.add(asked(), HERE, PROBE)
+    (file,) = records.folder.glob("*.json")
+    text = file.read_text().replace(f'"format": {FORMAT}', f'"format": {version}')
+    file.write_text(text)
+    assert records.find(asked(), HERE) is None
+    assert records.entries() == []
+    assert file.read_text() == text
+    with pytest.raises(UsageError, match=rf"of version {version}, from another version"):
+        records.import_file(file)
+    records.add(asked(size=8), HERE, PROBE)
+    assert [each["question"]["parameters"]["size"] for each in records.entries()] == [8]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"question": {"other_dims": 3}},
+        {"question": {"other_dims": None}},
+        {"question": {"parameters": []}},
+        {"question": {"slice_dim": 2}},
+        {"place": {"libraries": []}},
+        {"probe": {"answer": None}, "time_s": 1e300},
+        {"probe": {"points": [[1, 1e999]]}},
+        {"probe": {"rungs": [{}]}},
+        {"probe": {"available_bytes": None}},
+        {"probe": {"duration_s": "long"}},
+        {"probe": {"rungs": [PROBE.as_plain()["rungs"][0] | {"n_bytes": None}]}},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("default")
+def test_a_damaged_entry_is_never_a_traceback(records, damage, command):
+    records.add(asked(), HERE, PROBE)
+    (file,) = records.folder.glob("*.json")
+    content = json.loads(file.read_text())
+    (entry,) = content["entries"]
+    for name, value in damage.items():
+        entry[name] = entry[name] | value if isinstance(value, dict) else value
+    text = json.dumps(content)
+    for arguments in (["list"], ["show", "blur"], ["clear"], ["export", file.parent / "x"]):
+        file.write_text(text)
+        status, _, said = command(*arguments, "--folder", records.folder)
+        assert (status == 0) == (arguments[0] in ("list", "clear"))
+        assert "Traceback" not in said
+        assert "cannot be understood" in said
+    file.write_text(text)
+    status, _, said = command("import", file)
+    assert status == 2
+    assert "is not a file of records" in said
 
 
 @pytest.mark.parametrize("damage", [{"points": []}, {"points": 3}, {"surplus": 1}], ids=str)
@@ -251,7 +306,7 @@ def test_exported_records_are_used_elsewhere_and_the_newer_stays(records, tmp_pa
     assert len(elsewhere.entries()) == 2
 
 
-@pytest.mark.parametrize("text", [None, "{}", '{"format": 1, "entries": [{"question": 3}]}'])
+@pytest.mark.parametrize("text", [None, "{}", '{"format": 2, "entries": [{"question": 3}]}'])
 def test_a_file_that_is_none_is_not_imported(records, tmp_path, text):
     if text is not None:
         (tmp_path / "some.json").write_text(text)
@@ -305,9 +360,14 @@ def test_the_command_lists_shows_and_clears(command):
         assert part in text
     assert command("clear", "blur")[1] == "1 record deleted\n"
     assert command("clear")[1] == "0 records deleted\n"
-    status, _, text = command("show", "blur")
-    assert status == 1
-    assert "no records of 'blur'" in text
+    for arguments in (["show"], ["list"], ["clear"], ["export", "never.json", "--method"]):
+        status, _, text = command(*arguments, "blur")
+        assert status == 1
+        assert "no records of 'blur'" in text
+    status, _, text = command("export", "never.json")
+    assert status == 2
+    assert "nothing to write" in text
+    assert not Path("never.json").exists()
 
 
 def test_the_command_exports_and_imports(command, tmp_path):
@@ -316,7 +376,7 @@ def test_the_command_exports_and_imports(command, tmp_path):
     assert command("export", file)[1] == f"1 record written to {file}\n"
     other = ("--folder", tmp_path / "other")
     assert command("import", file, *other)[1] == "1 record added; there are now some of: cpu\n"
-    assert "1 records in" in command("list", *other)[1]
+    assert "1 record in" in command("list", *other)[1]
     status, _, text = command("import", tmp_path / "none.json")
     assert status == 2
     assert "cannot be read" in text

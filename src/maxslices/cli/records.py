@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UnknownMethodError
+from ..errors import UnknownMethodError, UsageError
 from ..units import format_bytes
 
 if TYPE_CHECKING:
@@ -58,14 +58,30 @@ def _records(parsed: argparse.Namespace) -> Records:
     return Records(parsed.folder)
 
 
+def _of(records: Records, method: str | None) -> list[Entry]:
+    """Return what is kept; of a method that is named there must be something.
+
+    Raises
+    ------
+    UnknownMethodError
+        If there is not.
+    """
+    entries = records.entries(method)
+    if method is not None and not entries:
+        raise UnknownMethodError(
+            f"no records of {method!r} in {records.folder}; `maxslices records list` lists all"
+        )
+    return entries
+
+
 def _list(parsed: argparse.Namespace) -> str:
     records = _records(parsed)
-    entries = records.entries(parsed.method)
+    entries = _of(records, parsed.method)
     if parsed.json:
         return json.dumps([_summary(entry) for entry in entries], indent=1)
     if not entries:
         return f"no records in {records.folder}"
-    lines = [f"{len(entries)} records in {records.folder}"]
+    lines = [f"{_n(len(entries))} in {records.folder}"]
     for entry in entries:
         each = _summary(entry)
         lines.append(
@@ -92,15 +108,8 @@ def _summary(entry: Entry) -> dict[str, Any]:
 
 
 def _show(parsed: argparse.Namespace) -> str:
-    records = _records(parsed)
-    entries = records.entries(parsed.method)
-    if not entries:
-        raise UnknownMethodError(
-            f"no records of {parsed.method!r} in {records.folder}; `maxslices records list` "
-            "lists all"
-        )
     blocks = []
-    for entry in entries:
+    for entry in _of(_records(parsed), parsed.method):
         each, probe, place = _summary(entry), entry["probe"], entry["place"]
         versions = ", ".join(f"{name} {text}" for name, text in place["libraries"].items())
         lines = [
@@ -123,17 +132,24 @@ def _show(parsed: argparse.Namespace) -> str:
 
 
 def _export(parsed: argparse.Namespace) -> str:
-    n = _records(parsed).export(parsed.file, parsed.method)
-    return f"{n} record{'s' if n != 1 else ''} written to {parsed.file}"
+    records = _records(parsed)
+    if not _of(records, parsed.method):
+        raise UsageError(f"no records in {records.folder}, so there is nothing to write")
+    return f"{_n(records.export(parsed.file, parsed.method))} written to {parsed.file}"
 
 
 def _import(parsed: argparse.Namespace) -> str:
     records = _records(parsed)
     n = records.import_file(parsed.file)
     devices = ", ".join(records.devices()) or "none"
-    return f"{n} record{'s' if n != 1 else ''} added; there are now some of: {devices}"
+    return f"{_n(n)} added; there are now some of: {devices}"
 
 
 def _clear(parsed: argparse.Namespace) -> str:
-    n = _records(parsed).clear(parsed.method)
-    return f"{n} record{'s' if n != 1 else ''} deleted"
+    records = _records(parsed)
+    _of(records, parsed.method)
+    return f"{_n(records.clear(parsed.method))} deleted"
+
+
+def _n(count: int) -> str:
+    return f"{count} record{'s' if count != 1 else ''}"

@@ -19,6 +19,7 @@ from .declared import declared_model, speaks_of
 if TYPE_CHECKING:  # measuring is imported when something is measured
     from .probed import Probe
     from .recorded import Records
+    from .searched import Search
 
 Origin = Literal["declared", "recorded", "probed", "searched"]
 """Where a model comes from, in the order in which they are tried; a search only if asked for."""
@@ -34,6 +35,10 @@ class Choice:
     """"declared", "declared for CUDA", "recorded", "probed" or "searched"."""
     why: str = ""
     """Why not the source before it, and what was noticed; empty for what authors declare."""
+    output_dtype: np.dtype[Any] | None = None
+    """Dtype that its result was seen to have; None where nobody looked, or it is declared."""
+    output_dims: tuple[int, int] | None = None
+    """The result's other two dims, likewise."""
 
 
 class Chooser:
@@ -108,21 +113,22 @@ class Chooser:
             found = self._recorded(asked)
             if found is not None:
                 probed, where = found
-                return Choice(probed.model(), "recorded", f"{missing}; measured on {where}")
+                why = f"{missing}; measured on {where}"
+                return _choice(asked, probed, "recorded", why)
         if forced == "recorded":
             raise EstimatorError(f"nothing is recorded of {self._described(asked)}")
         if self.backend is None:
             raise EstimatorError(
-                f"{meta.full_name} declares no memory estimator, nothing is recorded of "
-                f"{self._described(asked)}, and there is no such device here to measure it on: "
-                "import records from one (maxslices records import)"
+                f"{self._described(asked)}: no memory estimator is declared, nothing is recorded, "
+                "and there is no such device here to measure it on: import records from one "
+                "(maxslices records import)"
             )
         if forced == "searched":
             return self._searched(asked)
         made = self._probed(asked)
         noticed = "".join(f"; {note}" for note in made.notes)
         ran = f"probed in {made.duration_s:.2g} s, {len(made.rungs)} runs{noticed}"
-        return Choice(made.model(), "probed", f"{missing}; {ran}")
+        return _choice(asked, made, "probed", f"{missing}; {ran}")
 
     def learn(self, asked: Question, n_slices: int, measured_bytes: int) -> bool:
         """Correct what is recorded of a method by a measured peak; tell whether it was too low."""
@@ -198,7 +204,7 @@ class Chooser:
         from .searched import search
 
         found = search(asked, self.backend, available_bytes=self._available_bytes, side=self._side)
-        return Choice(found.model(), "searched", f"as asked for; {found}")
+        return _choice(asked, found, "searched", f"as asked for; {found}")
 
     def _question(self, asked: Question) -> dict[str, Any]:
         from .fingerprint import question
@@ -219,3 +225,20 @@ class Chooser:
         unit = "projections" if asked.slice_dim == 0 else "sinograms"
         where = device_name(self.backend) if self.backend else f"a {self.device} device"
         return f"{asked.meta.full_name} for {unit} of {dims} {asked.dtype} on {where}"
+
+
+def _choice(asked: Question, found: Probe | Search, origin: Origin, why: str) -> Choice:
+    """Return what was measured; of its result what the author does not declare."""
+    meta, dtype, dims = asked.meta, None, None
+    if meta.estimator is None:
+        seen_dtype, seen_dims = (getattr(found, f"output_{of}", None) for of in ("dtype", "dims"))
+        if seen_dtype and _is_open(meta.declared_dtype):
+            dtype = np.dtype(seen_dtype)
+        if seen_dims and _is_open(meta.output_dims):
+            dims = (int(seen_dims[0]), int(seen_dims[1]))
+    return Choice(found.model(), origin, why, dtype, dims)
+
+
+def _is_open(declared: Any) -> bool:
+    """Tell whether something is not declared, or by a function that says of itself it guesses."""
+    return declared is None or getattr(declared, "is_guess", False)

@@ -24,11 +24,16 @@ from .probed import Probe
 
 FOLDER_VARIABLE = "MAXSLICES_RECORDS"
 """Environment variable that names the folder of the records."""
-FORMAT = 1
-"""Version of the files; others are not read."""
+FORMAT = 2
+"""Version of the files, raised whenever they or what they mean change: entries of another
+version are not answers, and go when the method is measured again. 2: long calls are no longer
+taken for the last slope; dtype and dims of the result."""
+
+_LATEST_S = 2**36
+"""Times after this one, in the year 4147, are none."""
 
 Entry = dict[str, Any]
-_FAULTS = (ValueError, KeyError, TypeError, AttributeError)
+_FAULTS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What a file that is not one of records leads to when it is read as if it were."""
 
 
@@ -124,7 +129,7 @@ class Records:
             entry
             for name in self._methods()
             if method in (None, name, name.rpartition(".")[2])
-            for entry in self._read(name)
+            for entry in self._read_whole(name)
         ]
         return sorted(found, key=lambda entry: float(entry["time_s"]))
 
@@ -160,7 +165,7 @@ class Records:
         try:
             entries = _checked(json.loads(Path(path).read_text(encoding="utf-8")))
             for entry in entries:
-                Probe.from_plain(entry["probe"])
+                _check_answer(entry["probe"])
         except OSError as error:
             raise UsageError(f"{path}: records cannot be read: {error.strerror}") from None
         except _FAULTS as error:
@@ -201,12 +206,24 @@ class Records:
     def _read(self, method: str) -> list[Entry]:
         path = self._path(method)
         try:
-            return _checked(json.loads(path.read_text(encoding="utf-8")))
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return [] if _is_of_another_version(content) else _checked(content)
         except OSError:
             return []
         except _FAULTS as error:
             self._set_aside(method, error)
             return []
+
+    def _read_whole(self, method: str) -> list[Entry]:
+        """Return a method's entries, all of whose answers are in order."""
+        entries = self._read(method)
+        try:
+            for entry in entries:
+                _check_answer(entry["probe"])
+        except _FAULTS as error:
+            self._set_aside(method, error)
+            return []
+        return entries
 
     def _set_aside(self, method: str, error: Exception) -> None:
         path = self._path(method)
@@ -256,6 +273,11 @@ def _makes_stale(new: Entry, old: Entry) -> bool:
     )
 
 
+def _is_of_another_version(content: Any) -> bool:
+    found = content["format"]
+    return type(found) is int and found > 0 and found != FORMAT
+
+
 def _checked(content: Any) -> list[Entry]:
     """Return the entries of a file.
 
@@ -264,8 +286,13 @@ def _checked(content: Any) -> list[Entry]:
     ValueError, KeyError, TypeError
         If it is not as it should be.
     """
+    if _is_of_another_version(content):
+        raise ValueError(
+            f"it is of version {content['format']}, from another version of maxslices; here is "
+            f"{FORMAT}"
+        )
     if content["format"] != FORMAT:
-        raise ValueError(f"format {content['format']}, not {FORMAT}")
+        raise ValueError(f"version {content['format']!r}")
     for entry in content["entries"]:
         question, at = entry["question"], entry["place"]
         if not _is_name(question["method"]):
@@ -274,11 +301,36 @@ def _checked(content: Any) -> list[Entry]:
             raise ValueError("a place is not a device with libraries")
         if not isinstance(question["source"], str) or not isinstance(question["package"], str):
             raise ValueError("a question without source")
-        float(entry["time_s"])
+        if not isinstance(question["parameters"], dict) or not isinstance(question["dtype"], str):
+            raise ValueError("a question without parameters or dtype")
+        if question["slice_dim"] not in (0, 1) or len(question["other_dims"]) != 2:
+            raise ValueError("a question without slices")
+        if not 0 <= float(entry["time_s"]) < _LATEST_S:
+            raise ValueError(f"{entry['time_s']} is no time")
         if not isinstance(entry["probe"], dict):
             raise TypeError("an answer is not an object")
     entries: list[Entry] = list(content["entries"])
     return entries
+
+
+def _check_answer(plain: Mapping[str, Any]) -> None:
+    """Require that an answer is one.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError, OverflowError
+        If it is something else.
+    """
+    found = Probe.from_plain(plain)
+    for rung in found.rungs:
+        numbers = (rung.n_slices, rung.n_bytes, rung.kept_bytes, rung.outside_bytes)
+        if not all(type(number) is int for number in numbers):
+            raise ValueError(f"{numbers} are not a call with its bytes")
+        float(rung.duration_s)
+    for number in (found.answer, found.available_bytes, found.total_slices):
+        if type(number) is not int:
+            raise ValueError(f"{number!r} is not a number of slices or bytes")
+    float(found.duration_s)
 
 
 def _is_name(value: Any) -> bool:

@@ -77,6 +77,10 @@ class Search:
     """What was tried, in order."""
     is_settled: bool
     """Whether it ended by itself, and not because the time was up."""
+    output_dtype: str = ""
+    """Dtype of the method's result; "" where it returned no array."""
+    output_dims: tuple[int, int] | None = None
+    """The result's other two dims, likewise."""
 
     @property
     def duration_s(self) -> float:
@@ -175,6 +179,7 @@ def search(
         if n:
             step = max(LEAST_MARGIN_BYTES[backend.kind], allowed // 1000)
             points, is_straight = _points(trials.runs, n, allowed, step, fails_at is None)
+    output_dtype, output_dims = trials.output or ("", None)
     return Search(
         n,
         fails_at,
@@ -184,6 +189,8 @@ def search(
         is_straight,
         tuple(attempts),
         is_settled,
+        output_dtype,
+        output_dims,
     )
 
 
@@ -268,6 +275,7 @@ class _Trials:
         self._limit_s = limit_s
         self._process: TrialProcess | None = None
         self._has_failed = False
+        self.output: tuple[str, tuple[int, int]] | None = None
 
     def __enter__(self) -> _Trials:
         return self
@@ -315,6 +323,7 @@ class _Trials:
             self._drop()
             return self._ended(death)
         kind, said = answer.kind, answer.text
+        self.output = answer.output or self.output
         if kind != "out of memory" and logs_out_of_memory(answer.log):
             kind, said = "out of memory", _last_line(answer.log)
         had_failed, self._has_failed = self._has_failed, self._has_failed or kind != "ran"

@@ -73,6 +73,8 @@ class Answer:
     """Whether it ran, or why not."""
     text: str = ""
     """The exception: its type and what it says."""
+    output: tuple[str, tuple[int, int]] | None = None
+    """Dtype of the array that it returned, and the two dims besides the slices."""
     is_clean: bool = True
     """Whether nothing of the call is left, so that another can be made."""
     log: str = ""
@@ -216,7 +218,10 @@ class TrialProcess:
                     raise Died(self._process.wait(), self._log_from(0))
                 self._read += received
         line, _, self._read = self._read.partition(b"\n")
-        return Answer(**json.loads(line))
+        said = json.loads(line)
+        if (output := said.get("output")) is not None:
+            said["output"] = (output[0], tuple(output[1]))
+        return Answer(**said)
 
     def _log_from(self, start: int) -> str:
         size = os.fstat(self._log.fileno()).st_size
@@ -230,8 +235,8 @@ def main(descriptor: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks ends this process
     requests = sys.stdin.buffer
 
-    def answer(kind: str, text: str = "", is_clean: bool = True) -> None:
-        said = {"kind": kind, "text": text, "is_clean": is_clean}
+    def answer(kind: str, text: str = "", **more: Any) -> None:
+        said = {"kind": kind, "text": text, **more}
         os.write(descriptor, json.dumps(said).encode() + b"\n")
 
     path, errand = _next(requests)
@@ -248,7 +253,7 @@ def main(descriptor: int) -> None:
         except EOFError:
             return
         kind, text = _tried(trial, n_slices, allowed_bytes)
-        answer(kind, text, trial.is_clean())
+        answer(kind, text, output=trial.output, is_clean=trial.is_clean())
 
 
 def _tried(trial: _Trial, n_slices: int, allowed_bytes: int) -> tuple[str, str]:
@@ -272,6 +277,7 @@ class _Trial:
         self._meta = _find(errand.method)
         self._backend = select_backend(errand.device)
         self._samples = self._new_samples()
+        self.output: tuple[str, tuple[int, int]] | None = None
         self._limit: _AddressSpace | _Ballast
         if self._backend.kind == "cpu":
             self._limit = _AddressSpace()
@@ -323,6 +329,10 @@ class _Trial:
             import cupy
 
             cupy.cuda.runtime.deviceSynchronize()
+        shape = getattr(result, "shape", ())
+        if len(shape) == 3 and hasattr(result, "dtype"):
+            dims = [int(n) for axis, n in enumerate(shape) if axis != self._errand.slice_dim]
+            self.output = str(result.dtype), (dims[0], dims[1])
         del result
 
     def _settle(self) -> None:

@@ -62,7 +62,9 @@ _MAKES_REAL_TOO = ("data_resampler",)
 
 
 def _output_dtype(entry: Entry, call: Call) -> Callable[..., Any]:
-    """Return what tells the dtype of the result, of which the database says nothing.
+    """Return what guesses the dtype of the result, of which the database says nothing.
+
+    It counts as long as nobody has looked, see `Choice.output_dtype`.
 
     Real numbers stay what they are. Integers become float32 where they are normalized,
     filtered for their phase, reconstructed or interpolated, and stay what they are in all
@@ -76,6 +78,7 @@ def _output_dtype(entry: Entry, call: Call) -> Callable[..., Any]:
             return np.dtype(f"uint{parameters['bits']}")
         return np.dtype(np.float32) if makes_real and dtype.kind in "biu" else dtype
 
+    output_dtype.is_guess = True  # type: ignore[attr-defined]
     return output_dtype
 
 
