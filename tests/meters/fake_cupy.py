@@ -8,6 +8,7 @@ import threading
 from types import ModuleType
 
 GRANULE_BYTES = 512
+GRAIN_BYTES = 2 * 2**20
 
 
 class Pool:
@@ -15,7 +16,7 @@ class Pool:
 
     def __init__(self, module):
         self._module = module
-        self._used = self._total = 0
+        self._used = self._total = self._driver = self._small = 0
         self._pointers = itertools.count(1000)
         self._lock = threading.Lock()
 
@@ -26,8 +27,20 @@ class Pool:
         return self._total
 
     def free_all_blocks(self):
-        self._module.device_used_bytes -= self._total - self._used
-        self._total = self._used
+        kept = -(-self._used // GRAIN_BYTES) * GRAIN_BYTES
+        self._module.device_used_bytes -= self._driver - kept
+        self._total, self._driver, self._small = self._used, kept, 0
+
+    def _take(self, n_bytes):
+        """Take from the driver: in whole grains, which small blocks share."""
+        before = -(-self._small // GRAIN_BYTES)
+        if n_bytes < GRAIN_BYTES:
+            self._small += n_bytes
+            grains = -(-self._small // GRAIN_BYTES) - before
+        else:
+            grains = -(-n_bytes // GRAIN_BYTES)
+        self._driver += grains * GRAIN_BYTES
+        self._module.device_used_bytes += grains * GRAIN_BYTES
 
     def malloc(self, size):
         rounded = -(-size // GRANULE_BYTES) * GRANULE_BYTES
@@ -37,13 +50,14 @@ class Pool:
         with self._lock:
             self._used += rounded
             pointer = next(self._pointers)
-        if self._used > self._total:
+        taken = self._used - self._total
+        if taken > 0:
             for hook in hooks:
-                hook.alloc_preprocess(device_id=0, mem_size=self._used - self._total)
-            self._module.device_used_bytes += self._used - self._total
+                hook.alloc_preprocess(device_id=0, mem_size=taken)
+            self._take(taken)
             self._total = self._used
             for hook in hooks:
-                hook.alloc_postprocess(device_id=0, mem_size=rounded, mem_ptr=pointer)
+                hook.alloc_postprocess(device_id=0, mem_size=taken, mem_ptr=pointer)
         block = Block(self, pointer, rounded)
         for hook in hooks:
             hook.malloc_postprocess(

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 
 import pytest
 
@@ -126,9 +127,37 @@ def test_memory_outside_the_pool_is_reported(cupy):
         cupy.device_used_bytes += 100_000_000
     cupy.device_used_bytes -= 100_000_000
     assert peak.cupy_in_use_bytes == 1 * KIB
-    assert peak.device_bytes == 100_001_024
+    assert peak.device_bytes == 100_000_000 + 2 * 2**20
+    assert peak.outside_bytes == peak.outside_after_bytes == 100_000_000
     assert peak.peak_bytes is None
     assert "100 MB were allocated elsewhere" in peak.unseen[0]
+
+
+MIB = 2**20
+
+
+def test_what_the_driver_rounds_up_is_not_outside_the_pool(cupy):
+    with measure_peak("cuda") as peak:
+        for n_bytes in (3 * MIB, 5 * MIB + 512, 1 * MIB, 512, 1 * MIB):
+            cupy.alloc(n_bytes)
+    assert peak.rounding_bytes == 1 * MIB + (1 * MIB - 512) + (2 * MIB - 512)
+    assert peak.outside_bytes == peak.outside_after_bytes == 0
+    assert peak.unseen == []
+
+
+def test_what_is_rounded_up_is_forgotten_with_the_blocks_that_were_given_back(cupy):
+    with measure_peak("cuda") as peak:
+        for _ in range(9):
+            cupy.alloc(3 * MIB).free()
+            cupy.pool.free_all_blocks()
+        cupy.device_used_bytes += 50 * MIB  # comes and goes
+        cupy.alloc(3 * MIB)
+        cupy.alloc(1 * MIB)
+        time.sleep(0.02)  # the device's memory is sampled
+        cupy.device_used_bytes -= 50 * MIB
+    assert peak.rounding_bytes == 2 * MIB
+    assert 50 * MIB <= peak.outside_bytes <= 52 * MIB
+    assert peak.outside_after_bytes <= 2 * MIB
 
 
 def test_another_allocator_gives_no_figure(cupy):

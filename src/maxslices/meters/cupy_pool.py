@@ -21,6 +21,9 @@ from .record import Alive, Place, Step
 from .torch_allocator import TorchMeter
 
 _HOOK = "maxslices meter"
+GRAIN_BYTES = 2 * 2**20
+"""Steps in which a GPU's driver hands out memory: to the pool too, which counts what it asked
+for; small blocks share a step."""
 
 
 class _Event:
@@ -46,6 +49,7 @@ class CupyMeter:
         self.events: list[_Event] = []
         self.peak_event = 0
         self.began = 0.0
+        self.rounding_bytes = self._small_bytes = self.held_after = 0
 
     def start(self) -> None:
         """Begin to count."""
@@ -65,7 +69,7 @@ class CupyMeter:
         self.own: dict[int, int] = {}
         self.own_bytes = self.highest = self.unaccounted = self.freed_before_bytes = 0
         self.live: dict[int, _Event] = {}
-        self.held_before = self.highest_held = int(pool.total_bytes())
+        self.held_before = self.highest_held = self._held = int(pool.total_bytes())
 
     def allocated(self, pointer: int, n_bytes: int) -> None:
         """Count an allocation of this device's pool."""
@@ -92,6 +96,23 @@ class CupyMeter:
             self._name_arrays(frame)
             self.live.pop(pointer, None)
             self.events.append(_Event(pointer, -own, current_place(frame), ""))
+
+    def taken(self, n_bytes: int) -> None:
+        """Count what the pool took from the driver, and how far the driver rounded that up.
+
+        Where the pool gave blocks back meanwhile it is not known which: then it begins anew.
+        """
+        held = int(self.pool.total_bytes())
+        if held < self._held + n_bytes:
+            self.rounding_bytes = self._small_bytes = 0
+        self._held = held
+        self.highest_held = max(self.highest_held, held)
+        if n_bytes >= GRAIN_BYTES:
+            self.rounding_bytes += -n_bytes % GRAIN_BYTES
+        else:
+            before = -self._small_bytes % GRAIN_BYTES
+            self._small_bytes += n_bytes
+            self.rounding_bytes += -self._small_bytes % GRAIN_BYTES - before
 
     def compare(self) -> None:
         """Hold the pool's count against the hooks', and remember the larger.
@@ -130,6 +151,7 @@ class CupyMeter:
         """Fill in the figures."""
         self._compare_with_torch()
         self.compare()
+        self.held_after = int(self.pool.total_bytes())
         self.in_use_bytes = self.highest
         self.held_bytes = max(self.highest, self.highest_held - self.used_before)
         if complaint:
@@ -290,11 +312,11 @@ class _Tracker:
         """Called before the pool takes memory from the device."""
 
     def alloc_postprocess(self, device_id: int, mem_size: int, mem_ptr: int) -> None:
-        """Called after."""
+        """Called after, with a null pointer if there was no memory."""
         with self.lock:
             for meter in self.meters:
-                if meter.device_id == device_id:
-                    meter.highest_held = max(meter.highest_held, int(meter.pool.total_bytes()))
+                if mem_ptr and meter.device_id == device_id:
+                    meter.taken(mem_size)
 
 
 def _cupy() -> Any:

@@ -22,6 +22,7 @@ class DeviceMeter:
         self.interval_s = interval_s
         self.before_bytes: int | None = None
         self.highest_bytes: int | None = None
+        self.after_bytes: int | None = None
         self._also = also
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
@@ -41,12 +42,15 @@ class DeviceMeter:
         if self._thread is not None:
             self._done.set()
             self._thread.join()
-            self.sample()
+            self.after_bytes = self.sample()
 
-    def sample(self) -> None:
+    def sample(self) -> int:
         """Read once."""
-        if self._read is not None and self.highest_bytes is not None:
-            self.highest_bytes = max(self.highest_bytes, self._read())
+        assert self._read is not None
+        assert self.highest_bytes is not None
+        now_bytes = self._read()
+        self.highest_bytes = max(self.highest_bytes, now_bytes)
+        return now_bytes
 
     def _run(self) -> None:
         while not self._done.wait(self.interval_s):

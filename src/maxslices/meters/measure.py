@@ -128,11 +128,17 @@ def _cuda(peak: Peak, trace: bool, interval_s: float) -> Callable[[], None]:
         if peak.cupy_in_use_bytes and peak.torch_allocated_bytes:
             assert cupy is not None
             peak.cupy_and_torch_bytes = cupy.with_torch_bytes
-        grown = 0
+        grown = after = 0
         if cupy is not None and cupy.in_use_bytes is not None:
-            grown += cupy.highest_held - cupy.held_before
-        grown += max(0, torch.highest["reserved_bytes"] - torch.before["reserved_bytes"])
+            peak.rounding_bytes = cupy.rounding_bytes
+            grown += cupy.highest_held - cupy.held_before + cupy.rounding_bytes
+            after += cupy.held_after - cupy.held_before + cupy.rounding_bytes
+        reserved = torch.before["reserved_bytes"]
+        grown += max(0, torch.highest["reserved_bytes"] - reserved)
+        after += torch.reserved_after - reserved
         _outside(peak, grown, "the allocators", 0.02)
+        if device.before_bytes is not None and device.after_bytes is not None:
+            peak.outside_after_bytes = max(0, device.after_bytes - device.before_bytes - after)
 
     return finish
 

@@ -91,7 +91,12 @@ class Peak:
     """Most bytes in use while the block ran, counted in the same way. On a GPU it is sampled:
     what lived for less than `sample_interval_s` may be missed."""
     outside_bytes: int | None = None
-    """How far the device's memory grew beyond what the allocators took for this."""
+    """How far the device's memory grew beyond what the allocators took for this, and beyond
+    `rounding_bytes`."""
+    outside_after_bytes: int = 0
+    """What of that is still there on a GPU when the block has ended."""
+    rounding_bytes: int = 0
+    """How far a GPU's driver rounded up what CuPy's pool took: to steps of 2 MiB."""
     sample_interval_s: float | None = None
     """Time between two samples of the device's memory; None: the system keeps the maximum."""
     wall_s: float = 0.0

@@ -28,7 +28,7 @@ class TorchMeter:
         self.highest: dict[str, int] = dict.fromkeys(_KINDS, 0)
         self.figures: dict[str, int] | None = None
         self.unseen: list[str] = []
-        self._sampled = self._recent = 0
+        self._sampled = self._recent = self.reserved_after = 0
         self._index: int | None = None
 
     def start(self) -> None:
@@ -51,6 +51,7 @@ class TorchMeter:
                 # What is reserved but free at the start can be handed out, as in CuPy's pool.
                 base = self.before | {"reserved_bytes": self.before["allocated_bytes"]}
                 self.figures = {kind: max(0, self.highest[kind] - base[kind]) for kind in _KINDS}
+                self.reserved_after = _stats(torch)["reserved_bytes"][0]
                 if self._sampled > self.highest["allocated_bytes"]:
                     self.unseen.append("the code reset torch's peak statistics")
             _active.remove(self)
