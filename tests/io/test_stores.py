@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from maxslices.arrays import ArraySpec
 from maxslices.errors import StoreError, UsageError
 from maxslices.io import MemoryStore, ScratchStore
-from maxslices.io.room import pread_all
+from maxslices.io.pieces import pread_all
 
 DATA = np.arange(5 * 7 * 11, dtype="u2").reshape(5, 7, 11)
 SPEC = ArraySpec(DATA.shape, DATA.dtype)
@@ -107,9 +107,9 @@ def test_too_little_room_is_said_before(tmp_path, monkeypatch):
 
 
 def test_a_disk_that_fills_up(tmp_path, monkeypatch):
-    write = os.pwrite
-    with ScratchStore(SPEC, tmp_path) as store, open("/dev/full", "wb") as full:
-        monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(full.fileno(), data, at))
+    write = os.pwritev
+    with ScratchStore(SPEC, tmp_path, band_rows=3) as store, open("/dev/full", "wb") as full:
+        monkeypatch.setattr(os, "pwritev", lambda fd, data, at: write(full.fileno(), data, at))
         with pytest.raises(StoreError, match=r"the disk is full: the whole needs 770 B"):
             store.write(0, 0, DATA)
 
@@ -124,12 +124,15 @@ def test_a_quota_is_named(tmp_path, monkeypatch):
             store.write(0, 0, DATA)
 
 
+@pytest.mark.parametrize("band_rows", [1, 3, 7])
 @pytest.mark.parametrize("at_once", [1, 7, 100])
-def test_short_reads_and_writes_are_continued(tmp_path, monkeypatch, at_once):
-    write, read = os.pwrite, os.preadv
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:at_once], at))
-    monkeypatch.setattr(os, "preadv", lambda fd, outs, at: read(fd, [outs[0][:at_once]], at))
-    with ScratchStore(SPEC, tmp_path) as store:
+def test_short_reads_and_writes_are_continued(tmp_path, monkeypatch, at_once, band_rows):
+    write, writev, read = os.pwrite, os.pwritev, os.preadv
+    cut = slice(None, at_once)
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[cut], at))
+    monkeypatch.setattr(os, "pwritev", lambda fd, data, at: writev(fd, [data[0][cut]], at))
+    monkeypatch.setattr(os, "preadv", lambda fd, outs, at: read(fd, [outs[0][cut]], at))
+    with ScratchStore(SPEC, tmp_path, band_rows=band_rows) as store:
         store.write(1, 0, DATA)
         out = np.empty_like(DATA)
         store.read(0, 0, 5, out)
@@ -140,7 +143,7 @@ def test_a_file_that_ends_early(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"123")
     with path.open("rb") as file, pytest.raises(EOFError, match="2 bytes too early"):
-        pread_all(file.fileno(), memoryview(bytearray(5)), 0)
+        pread_all(file.fileno(), [memoryview(bytearray(5))], 0)
 
 
 def test_more_memory_than_there_is():

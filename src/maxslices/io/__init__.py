@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from .options import AngleRange, LoaderOptions, Preview, SideData
+from .scratch import ScratchStore
 from .sink import Sink, SinkFormat, create_sink, remove_result
 from .source import Source, open_source
-from .store import MemoryStore, ScratchStore, Store
+from .store import MemoryStore, Store
 
 __all__ = [
     "AngleRange",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from ..errors import SourceError
 from .checks import check_angles, check_dtype
 from .frames import FrameSource, Selection, Span
 from .options import LoaderOptions
+from .plain_frames import PlainFrames
 from .side import plain_source
+from .threads import copy
 
 _MAPPED_BYTES = 2**26
-"""Bytes of an ``.npy`` file that are mapped at one time, or a frame if that is larger."""
+"""Bytes of a Fortran-ordered file that are mapped at one time, or a frame if that is larger."""
 
 
 class ArrayFrames:
@@ -52,7 +55,7 @@ class ArrayFrames:
         """Copy a box into `out`."""
         if self._array is None:
             raise SourceError(f"{self._name}: is closed")
-        np.copyto(out, self._array[slice(*frames), slice(*rows), slice(*columns)])
+        copy(out, self._array[slice(*frames), slice(*rows), slice(*columns)])
 
     def close(self) -> None:
         """Let go of the array, and of its file."""
@@ -110,7 +113,7 @@ def array_source(data: NDArray[Any], options: LoaderOptions) -> FrameSource:
 
 
 def npy_source(path: Path, options: LoaderOptions) -> FrameSource:
-    """Open an ``.npy`` file as a scan, memory-mapped."""
+    """Open an ``.npy`` file as a scan."""
     return plain_source(str(path), Selection.of(npy_frames(path)), options)
 
 
@@ -120,10 +123,11 @@ def npy_frames(path: Path) -> NpyFrames:
 
 
 class NpyFrames:
-    """Frames in an ``.npy`` file, mapped into memory for each read and no longer.
+    """Frames in an ``.npy`` file, read by offset.
 
-    A map that stays would leave every page that was ever read with the process, so that its
-    resident memory grows to the size of the file.
+    One in Fortran order has no frame in one piece: it is mapped into memory for each read and
+    no longer. A map that stays would leave every page that was ever read with the process, so
+    that its resident memory grows to the size of the file.
 
     Raises
     ------
@@ -133,7 +137,14 @@ class NpyFrames:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._spec = self._mapped().spec
+        array = self._mapped()
+        self._spec = ArrayFrames(str(path), array).spec
+        self._places: PlainFrames | None = None
+        if array.flags.c_contiguous:
+            n_frames, n_rows, n_columns = array.shape
+            frames = np.arange(n_frames, dtype=np.int64)
+            offsets = array.offset + array[0].nbytes * frames
+            self._places = PlainFrames(offsets, (n_rows, n_columns), array.dtype)
 
     @property
     def name(self) -> str:
@@ -146,17 +157,27 @@ class NpyFrames:
         return self._spec
 
     def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
-        """Copy a box into `out`, some frames at a time."""
-        step = max(1, _MAPPED_BYTES // max(1, out[0].nbytes))
-        for first in range(frames[0], frames[1], step):
-            last = min(first + step, frames[1])
-            part = out[first - frames[0] : last - frames[0]]
-            self._mapped().read_box((first, last), rows, columns, part)
+        """Read a box into `out`."""
+        if self._places is None:
+            step = max(1, _MAPPED_BYTES // max(1, out[0].nbytes))
+            for first in range(frames[0], frames[1], step):
+                last = min(first + step, frames[1])
+                part = out[first - frames[0] : last - frames[0]]
+                copy(part, self._mapped()[first:last, slice(*rows), slice(*columns)])
+            return
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self._places.read(fd, frames, rows, columns, out)
+            finally:
+                os.close(fd)
+        except (OSError, EOFError) as error:
+            raise SourceError(f"{self._path}: cannot be read any more ({error})") from None
 
     def close(self) -> None:
         """Do nothing: the file is open only while it is read."""
 
-    def _mapped(self) -> ArrayFrames:
+    def _mapped(self) -> np.memmap[Any, Any]:
         try:
             array = np.load(self._path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
@@ -164,7 +185,7 @@ class NpyFrames:
                 f"{self._path}: cannot be read as .npy ({error}): it is no such file, is cut off, "
                 "or holds Python objects; write it again with numpy.save"
             ) from None
-        if not isinstance(array, np.ndarray):
+        if not isinstance(array, np.memmap):
             array.close()
             raise SourceError(f"{self._path}: is an .npz archive: save one array with numpy.save")
-        return ArrayFrames(str(self._path), array)
+        return array

@@ -9,8 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from ..arrays import ArraySpec
 from ..errors import SourceError
 from .checks import check_target
+from .closing import Closing
 from .options import Preview
 from .source import SideName
 
@@ -138,7 +138,7 @@ class Selection:
             position = last
 
 
-class FrameSource:
+class FrameSource(Closing):
     """A `Source` made of stacks of frames.
 
     Parameters
@@ -271,17 +271,6 @@ class FrameSource:
         for selection in (self._data, *self._sides.values()):
             if selection is not None:
                 selection.frames.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any] | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,10 @@ from ..arrays import ArraySpec
 from ..errors import SourceError
 from .checks import check_dtype
 from .frames import Span
+from .hdf5_chunks import ChunkError, Chunks
 from .hdf5_layout import stacks_in
+from .hdf5_places import missing_filters, places_of
+from .plain_frames import PlainFrames
 
 
 def open_file(path: Path) -> h5py.File:
@@ -73,6 +79,9 @@ class Hdf5Frames:
             )
         self._spec = ArraySpec(shape, check_dtype(self._name, self._data.dtype))
         _check_virtual(path, self._name, self._data)
+        self._places: PlainFrames | Chunks | None = None
+        self._looked = False
+        self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -85,17 +94,48 @@ class Hdf5Frames:
         return self._spec
 
     def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
-        """Read a box straight into `out`; HDF5 converts the byte order on the way."""
+        """Read a box into `out`: by offset where the data lie open, else by HDF5."""
         if not self._file:
             raise SourceError(f"{self._name}: is closed")
-        box = (slice(*frames), slice(*rows), slice(*columns))
         try:
+            places = self._where()
+            if places is not None:
+                # a descriptor of our own stays valid whatever HDF5 closes meanwhile
+                fd = os.dup(self._data.file.id.get_vfd_handle())
+                try:
+                    places.read(fd, frames, rows, columns, out)
+                    return
+                except (ChunkError, zlib.error):
+                    pass  # HDF5 knows more ways to store a chunk, or says what is wrong with it
+                finally:
+                    os.close(fd)
+            box = (slice(*frames), slice(*rows), slice(*columns))
             self._data.read_direct(out, source_sel=box)
-        except OSError as error:
+        except EOFError as error:
+            raise SourceError(
+                f"{self._name}: frames {frames[0]}:{frames[1]} cannot be read ({error}): the file "
+                "became shorter after it was opened; copy it again"
+            ) from None
+        except (OSError, RuntimeError) as error:
+            missing = missing_filters(self._data)
+            hint = "the file is damaged, or its compression is unknown here"
+            if missing:
+                hint = (
+                    f"it is compressed by {' and '.join(missing)}, which is not installed: "
+                    "install that HDF5 plugin and name its folder in HDF5_PLUGIN_PATH"
+                )
             raise SourceError(
                 f"{self._name}: frames {frames[0]}:{frames[1]} cannot be read "
-                f"({_inside(str(error))}): the file is damaged, or its compression is unknown here"
+                f"({_inside(str(error))}): {hint}"
             ) from None
+
+    def _where(self) -> PlainFrames | Chunks | None:
+        """Return where the data lie; looked up once, when they are first read."""
+        with self._lock:
+            if not self._looked:
+                self._places = places_of(self._data)
+                self._looked = True
+            return self._places
 
     def close(self) -> None:
         """Close the file."""

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import h5py
-import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import ArraySpec
 from ..errors import StoreError
-from .checks import check_block
+from .part_sink import PartSink
 from .paths import HDF5_SUFFIXES
-from .room import bytes_of, check_room, check_vacant, part_of, pwrite_all, store_errors
+from .pieces import write_rows
+from .threads import spread_box
 
 DATA_PATH = "entry/data/data"
 """Where in the file the data are."""
@@ -31,97 +30,48 @@ _OVERHEAD_BYTES = 2**16
 """Room for what HDF5 writes beside the data and the index of the chunks."""
 
 
-class Hdf5Sink:
+class Hdf5Sink(PartSink):
     """A `Sink` that writes an HDF5 file; see `create_sink` for the parameters."""
 
     def __init__(self, path: Path, spec: ArraySpec, slice_dim: int) -> None:
-        named = path.suffix.lower() in HDF5_SUFFIXES
-        self._path = path if named else path.with_name(f"{path.name}.h5")
-        self._spec = spec
-        self._slice_dim = slice_dim
-        self._part = part_of(self._path)
+        if path.suffix.lower() not in HDF5_SUFFIXES:
+            path = path.with_name(f"{path.name}.h5")
         self._fd: int | None = None
         slice_bytes = spec.with_slices(slice_dim, 1).nbytes
         if slice_bytes > _CHUNK_LIMIT_BYTES:
             raise StoreError(
-                f"{self._path}: a slice of {slice_bytes} bytes is larger than an HDF5 chunk can "
+                f"{path}: a slice of {slice_bytes} bytes is larger than an HDF5 chunk can "
                 "be (4 GiB): write TIFF"
             )
-        self._needed_bytes = spec.nbytes + 16 * spec.shape[slice_dim] + _OVERHEAD_BYTES
-        check_vacant(self._path)
-        with store_errors(self._path, self._needed_bytes):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._part.unlink(missing_ok=True)  # what a killed run left behind
-            check_room(self._path, self._needed_bytes)
-            try:
-                self._offsets = _lay_out(self._part, spec, slice_dim)
-                self._fd = os.open(self._part, os.O_WRONLY | os.O_CLOEXEC)
-            except BaseException:
-                self.abandon()
-                raise
+        needed_bytes = spec.nbytes + 16 * spec.shape[slice_dim] + _OVERHEAD_BYTES
+        super().__init__(path, spec, slice_dim, needed_bytes)
 
-    @property
-    def path(self) -> Path:
-        """Where the finished file will be."""
-        return self._path
+    def _begin(self) -> None:
+        self._offsets = _lay_out(self._part, self._spec, self._slice_dim)
+        self._fd = os.open(self._part, os.O_WRONLY | os.O_CLOEXEC)
 
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and dtype of the whole result."""
-        return self._spec
+    def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
+        """Write a block along either dim; each slice of it is part of a chunk, or all of it."""
+        fd = self._fd
+        assert fd is not None
+        box = [(0, n) for n in block.shape[:2]]
+        box[slice_dim] = (start, start + block.shape[slice_dim])
+        slices, rows = box[self._slice_dim], box[1 - self._slice_dim]
+        row_bytes = self._spec.shape[2] * self._spec.dtype.itemsize
 
-    def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
-        """Write a block; along the sink's own slice dim it goes a slice at a time."""
-        stop = start + block.shape[slice_dim]
-        check_block(self._spec, slice_dim, start, stop, block)
-        if self._fd is None:
-            raise StoreError(f"{self._path}: is finished or abandoned, and takes no more blocks")
-        slices = range(self._spec.shape[self._slice_dim])
-        offset = 0
-        if slice_dim == self._slice_dim:
-            slices = range(start, stop)
-        else:
-            offset = start * self._spec.shape[2] * self._spec.dtype.itemsize
-        with store_errors(self._path, self._needed_bytes):
-            for i in slices:
-                part = block.take(i - slices.start, axis=self._slice_dim)
-                pwrite_all(
-                    self._fd, bytes_of(np.ascontiguousarray(part)), self._offsets[i] + offset
-                )
+        def part(some: tuple[int, int], of_rows: tuple[int, int], values: NDArray[Any]) -> None:
+            for i, piece in zip(range(*some), values, strict=True):
+                write_rows(fd, piece, self._offsets[i] + of_rows[0] * row_bytes)
 
-    def finish(self) -> Path:
-        """Give the file its name."""
-        with store_errors(self._path, self._needed_bytes):
-            self._close()
-            if os.path.lexists(self._path):
-                raise StoreError(
-                    f"{self._path}: something else took this name meanwhile: the result is whole, "
-                    f"in {self._part}"
-                )
-            self._part.rename(self._path)
-        return self._path
+        spread_box(slices, rows, block.swapaxes(0, self._slice_dim), part)
 
-    def abandon(self) -> None:
-        """Remove what was written."""
-        self._close()
-        self._part.unlink(missing_ok=True)
-
-    def _close(self) -> None:
+    def _end(self) -> None:
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._fd is not None:
-            self.abandon()
+    def _remove(self) -> None:
+        self._part.unlink(missing_ok=True)
 
 
 def _lay_out(path: Path, spec: ArraySpec, slice_dim: int) -> list[int]:

@@ -8,16 +8,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import StoreError
 from ..units import format_bytes
 
-_CALL_BYTES = 2**30
-"""Bytes that one system call is given; Linux takes a little under 2 GiB."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR)
 
@@ -83,33 +77,6 @@ def store_errors(path: Path, n_bytes: int) -> Iterator[None]:
             f"{path}: the disk is full{quota}: the whole needs {format_bytes(n_bytes)}, "
             f"{format_bytes(free_bytes)} are free now: make room, or write to another disk"
         ) from None
-
-
-def bytes_of(array: NDArray[Any]) -> memoryview:
-    """Return the memory of an array as bytes: a copy of it, if it is not C-contiguous."""
-    return array.reshape(-1).view(np.uint8).data
-
-
-def pwrite_all(fd: int, data: memoryview, offset: int) -> None:
-    """Write all of `data`, bytes without gaps, at `offset` of a file."""
-    while data:
-        n_bytes = os.pwrite(fd, data[:_CALL_BYTES], offset)
-        data, offset = data[n_bytes:], offset + n_bytes
-
-
-def pread_all(fd: int, out: memoryview, offset: int) -> None:
-    """Fill `out`, bytes without gaps, from `offset` of a file.
-
-    Raises
-    ------
-    EOFError
-        If the file ends before.
-    """
-    while out:
-        n_bytes = os.preadv(fd, [out[:_CALL_BYTES]], offset)
-        if n_bytes == 0:
-            raise EOFError(f"the file ends at byte {offset}, {len(out)} bytes too early")
-        out, offset = out[n_bytes:], offset + n_bytes
 
 
 def _existing(path: Path) -> Path:

@@ -4,97 +4,76 @@ from __future__ import annotations
 
 import os
 import shutil
+from io import BytesIO
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
 from ..arrays import ArraySpec
-from ..errors import StoreError, UsageError
-from .checks import check_block
-from .room import check_room, check_vacant, part_of, store_errors
+from ..errors import UsageError
+from .part_sink import PartSink
+from .pieces import pwrite_all, write_rows
+from .threads import spread
 
 _HEADER_BYTES = 4096
 """Room that a small file takes on a disk beside its data."""
 
 
-class TiffSink:
+class TiffSink(PartSink):
     """A `Sink` that writes TIFFs; see `create_sink` for the parameters.
 
     They are called ``<folder>_00000.tif`` and so on, with zeros in front so that they sort.
     """
 
     def __init__(self, path: Path, spec: ArraySpec, slice_dim: int) -> None:
-        self._path = path
-        self._spec = spec
-        self._slice_dim = slice_dim
-        self._part = part_of(path)
-        self._open = False
         n_slices = spec.shape[slice_dim]
         self._digits = max(5, len(str(n_slices - 1)))
-        self._needed_bytes = spec.nbytes + n_slices * _HEADER_BYTES
-        check_vacant(path)
-        with store_errors(path, self._needed_bytes):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(self._part, ignore_errors=True)  # what a killed run left behind
-            check_room(path, self._needed_bytes)
-            self._part.mkdir()
-        self._open = True
+        super().__init__(path, spec, slice_dim, spec.nbytes + n_slices * _HEADER_BYTES)
 
-    @property
-    def path(self) -> Path:
-        """Where the finished folder will be."""
-        return self._path
+    def _begin(self) -> None:
+        shape = self._spec.with_slices(self._slice_dim, 1).shape
+        image = tuple(n for dim, n in enumerate(shape) if dim != self._slice_dim)
+        self._header = header_of((image[0], image[1]), self._spec.dtype)
+        self._part.mkdir()
 
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and dtype of the whole result."""
-        return self._spec
-
-    def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
+    def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write the slices of a block, which must be along the sink's own slice dim."""
-        check_block(self._spec, slice_dim, start, start + block.shape[slice_dim], block)
         if slice_dim != self._slice_dim:
             raise UsageError(
                 f"{self._path}: has a TIFF for each slice along dim {self._slice_dim}, a block "
                 f"along dim {slice_dim} would be parts of all of them: write HDF5"
             )
-        if not self._open:
-            raise StoreError(f"{self._path}: is finished or abandoned, and takes no more blocks")
-        with store_errors(self._path, self._needed_bytes):
-            for i in range(block.shape[slice_dim]):
-                image = np.ascontiguousarray(block.take(i, axis=slice_dim))
-                name = f"{self._path.name}_{start + i:0{self._digits}d}.tif"
-                tifffile.imwrite(self._part / name, image, photometric="minisblack", metadata=None)
 
-    def finish(self) -> Path:
-        """Give the folder its name."""
-        self._open = False
-        if os.path.lexists(self._path):
-            raise StoreError(
-                f"{self._path}: something else took this name meanwhile: the result is whole, in "
-                f"{self._part}"
-            )
-        with store_errors(self._path, self._needed_bytes):
-            self._part.rename(self._path)
-        return self._path
+        def work(i: int) -> None:
+            name = f"{self._path.name}_{start + i:0{self._digits}d}.tif"
+            image = block[i] if slice_dim == 0 else block[:, i]
+            fd = os.open(self._part / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                pwrite_all(fd, [memoryview(self._header)], 0)
+                write_rows(fd, image, len(self._header))
+            finally:
+                os.close(fd)
 
-    def abandon(self) -> None:
-        """Remove what was written."""
-        self._open = False
+        spread(block.shape[slice_dim], work)
+
+    def _end(self) -> None:
+        """Do nothing: a file is open only while it is written."""
+
+    def _remove(self) -> None:
         shutil.rmtree(self._part, ignore_errors=True)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._open:
-            self.abandon()
+def header_of(shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:
+    """Return what a TIFF begins with; the rows of the image follow, and nothing after them.
+
+    The files of a folder differ in their pixels alone, so tifffile is asked once.
+    """
+    file = BytesIO()
+    # pixels that take no memory: as many as there are, all one and the same
+    image = np.broadcast_to(np.zeros((), dtype), shape)
+    tifffile.imwrite(file, image, photometric="minisblack", metadata=None)
+    n_bytes = image.size * dtype.itemsize
+    return file.getvalue()[:-n_bytes]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import lzma
+import os
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,9 @@ from .checks import check_dtype
 from .frames import FrameSource, Selection, Span
 from .options import LoaderOptions
 from .paths import TIFF_SUFFIXES, look_at
-from .room import bytes_of, pread_all
+from .plain_frames import PlainFrames
 from .side import plain_source
+from .threads import N_DECODERS, spread, spread_box
 
 _CODEC_ERRORS = (zlib.error, lzma.LZMAError, RuntimeError)
 """What tifffile's codecs raise on damaged data; those of imagecodecs are RuntimeErrors."""
@@ -84,17 +87,24 @@ class TiffFrames:
         return self._spec
 
     def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
-        """Read a box into `out`, a frame at a time."""
-        for i in range(*frames):
-            image, target = self._images[i], out[i - frames[0]]
-            if image.offset is None:
-                target[...] = _decoded(image)[slice(*rows), slice(*columns)]
-            elif image.dtype.isnative and columns == (0, image.shape[1]):
-                _fill(image, rows, target)
-            else:
-                stored = np.empty((rows[1] - rows[0], image.shape[1]), image.dtype)
-                _fill(image, rows, stored)
-                target[...] = stored[:, slice(*columns)]
+        """Read a box into `out`: several frames at a time, each by one thread."""
+
+        def part(some: Span, of_rows: Span, target: NDArray[Any]) -> None:
+            for path, images in groupby(self._images[slice(*some)], lambda image: image.path):
+                together = list(images)
+                _read(path, together, of_rows, columns, target[: len(together)])
+                target = target[len(together) :]
+
+        packed = any(image.offset is None for image in self._images[slice(*frames)])
+        if packed:  # a frame that must be decoded is decoded whole, once
+            count = frames[1] - frames[0]
+
+            def decode(i: int) -> None:
+                part((frames[0] + i, frames[0] + i + 1), rows, out[i : i + 1])
+
+            spread(count, decode, N_DECODERS)
+        else:
+            spread_box(frames, rows, out, part)
 
     def close(self) -> None:
         """Do nothing: files are open only while they are read."""
@@ -196,21 +206,30 @@ def _images(path: Path, file: tifffile.TiffFile) -> Iterator[_Image]:
         yield _Image(path, i, tuple(whole.shape), whole.dtype.newbyteorder(byteorder), start)
 
 
-def _fill(image: _Image, rows: Span, out: NDArray[Any]) -> None:
-    """Read rows of an uncompressed frame, without the others, into `out`."""
-    assert image.offset is not None
+def _read(path: Path, images: list[_Image], rows: Span, columns: Span, out: NDArray[Any]) -> None:
+    """Read a box of frames that are in one file."""
     try:
-        with image.path.open("rb", buffering=0) as file:
-            offset = image.offset + rows[0] * image.shape[1] * image.dtype.itemsize
-            pread_all(file.fileno(), bytes_of(out), offset)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read any more ({error.strerror})") from None
+    try:
+        for i, image in enumerate(images):
+            if image.offset is None:
+                out[i] = _decoded(image)[slice(*rows), slice(*columns)]
+            else:
+                offsets = np.array([image.offset], np.int64)
+                frame = PlainFrames(offsets, (image.shape[0], image.shape[1]), image.dtype)
+                frame.read_part(fd, (0, 1), rows, columns, out[i : i + 1])
     except (OSError, EOFError) as error:
-        raise SourceError(f"{image.path}: cannot be read any more ({error})") from None
+        raise SourceError(f"{path}: cannot be read any more ({error})") from None
+    finally:
+        os.close(fd)
 
 
 def _decoded(image: _Image) -> NDArray[Any]:
     """Return a frame that must be decoded as a whole."""
     try:
-        frame: NDArray[Any] = tifffile.imread(image.path, key=image.page)
+        frame: NDArray[Any] = tifffile.imread(image.path, key=image.page, maxworkers=1)
     except (tifffile.TiffFileError, OSError, ValueError, *_CODEC_ERRORS) as error:
         hint = ": install imagecodecs" if "imagecodecs" in str(error) else ""
         raise SourceError(

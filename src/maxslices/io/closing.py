@@ -1,0 +1,20 @@
+"""What is closed at the end of a ``with`` statement."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Self
+
+
+class Closing(ABC):
+    """Something to be closed by who opened it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()

@@ -1,0 +1,143 @@
+"""An intermediate result on disk, laid out so that both directions are fast."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import ArraySpec
+from ..errors import StoreError
+from .checks import check_block, check_target
+from .closing import Closing
+from .pieces import bytes_of, pread_all, pwrite_all
+from .room import check_room, store_errors
+from .threads import N_THREADS, spread
+
+_BAND_BYTES = 2**18
+"""Bytes of a band of one projection, where nobody says how it will be read."""
+_UNIT_BYTES = 2**22
+"""Bytes that lie together in one of the files."""
+
+
+class ScratchStore(Closing):
+    """A store in files without names, which are gone when it is closed or the process ends.
+
+    The rows are cut into bands, and a band holds its rows of all angles: (band, angle, row,
+    column). A block of sinograms that is a band is one piece of the file. Of a block of
+    projections, the part within a band is one piece too. It is written from, or read to, its
+    places in the block by one system call; nothing is transposed in memory.
+
+    A system lets one thread at a time write to a file, so there are as many files as
+    threads, each as long as the whole and with its own part of it in it. What a file does not
+    hold takes no room.
+
+    Parameters
+    ----------
+    spec : ArraySpec
+        Shape and dtype of the whole.
+    folder : Path
+        Where the files are; made if it is not there.
+    band_rows : int, optional
+        Rows in a band. Best is the number of sinograms in a block, where it is read or
+        written along them; all rows, where it is not.
+
+    Raises
+    ------
+    StoreError
+        If the folder cannot be written to, or its disk has less room than the whole needs.
+    """
+
+    def __init__(self, spec: ArraySpec, folder: Path, *, band_rows: int | None = None) -> None:
+        self._spec = spec
+        self._folder = folder
+        self._row_bytes = spec.shape[2] * spec.dtype.itemsize
+        if band_rows is None:
+            band_rows = _BAND_BYTES // self._row_bytes
+        self._band_rows = min(max(1, band_rows), spec.shape[1])
+        self._unit_angles = max(1, _UNIT_BYTES // (self._band_rows * self._row_bytes))
+        check_room(folder, spec.nbytes)
+        self._opened = ExitStack()
+        self._files: list[int] = []
+        with store_errors(folder, spec.nbytes):
+            folder.mkdir(parents=True, exist_ok=True)
+            with ExitStack() as opened:
+                for _ in range(N_THREADS):
+                    file = opened.enter_context(TemporaryFile(buffering=0, dir=folder))
+                    os.truncate(file.fileno(), spec.nbytes)
+                    self._files.append(file.fileno())
+                self._opened = opened.pop_all()
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape and dtype of the whole."""
+        return self._spec
+
+    def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
+        """Write a block whose first slice along `slice_dim` is `start`.
+
+        Raises
+        ------
+        StoreError
+            If the disk is full.
+        """
+        check_block(self._spec, slice_dim, start, start + block.shape[slice_dim], block)
+        self._transfer(pwrite_all, slice_dim, start, block)
+
+    def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Read slices `start` to `stop` along `slice_dim` into `out`."""
+        check_target(self._spec, slice_dim, start, stop, out)
+        self._transfer(pread_all, slice_dim, start, out)
+
+    def _transfer(self, move: Any, slice_dim: int, start: int, block: NDArray[Any]) -> None:
+        """Write or read a block: the part of it in each unit by itself, in several threads."""
+        if not self._files:
+            raise StoreError("this store is closed")
+        first_angle, first_row = (start, 0) if slice_dim == 0 else (0, start)
+        last_angle, last_row = first_angle + block.shape[0], first_row + block.shape[1]
+        angles, rows = self._unit_angles, self._band_rows
+        unit = first_angle // angles
+        n_units = -(-last_angle // angles) - unit
+        band = first_row // rows
+        n_bands = -(-last_row // rows) - band
+
+        def one(i: int) -> None:
+            at_unit, at_band = unit + i % n_units, band + i // n_units
+            begin = max(first_angle, at_unit * angles)
+            end = min(last_angle, (at_unit + 1) * angles)
+            top = max(first_row, at_band * rows)
+            bottom = min(last_row, (at_band + 1) * rows)
+            part = block[
+                begin - first_angle : end - first_angle, top - first_row : bottom - first_row
+            ]
+            fd = self._files[(at_unit + at_band) % len(self._files)]
+            self._move(move, fd, begin, top, part)
+
+        with store_errors(self._folder, self._spec.nbytes):
+            spread(n_units * n_bands, one)
+
+    def _move(self, move: Any, fd: int, angle: int, row: int, part: NDArray[Any]) -> None:
+        """Write or read what lies within one unit."""
+        if not part[0].flags.c_contiguous:  # never where it is read, which was checked
+            part = np.ascontiguousarray(part)
+        n_angles, n_rows, _ = self._spec.shape
+        band = row // self._band_rows * self._band_rows
+        height = min(self._band_rows, n_rows - band)
+        offset = (band * n_angles + angle * height + row - band) * self._row_bytes
+        if part.shape[1] < height:
+            for i, rows in enumerate(part):
+                move(fd, [bytes_of(rows)], offset + i * height * self._row_bytes)
+        elif part.flags.c_contiguous:
+            move(fd, [bytes_of(part)], offset)
+        else:
+            move(fd, [bytes_of(rows) for rows in part], offset)
+
+    def close(self) -> None:
+        """Give the disk space back."""
+        self._files = []
+        self._opened.close()
