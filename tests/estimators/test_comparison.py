@@ -9,6 +9,7 @@ import pytest
 
 from maxslices import from_ledger
 from maxslices.backends import select_backend
+from maxslices.estimators import Question
 from maxslices.estimators.comparison import compare_with_probe
 from maxslices.method import describe
 
@@ -36,16 +37,9 @@ def compare(n_results):
         output_dtype="float32",
         calc_max_slices=estimator(n_results),
     )
-    return compare_with_probe(
-        meta,
-        0,
-        DIMS,
-        "float32",
-        select_backend("cpu"),
-        available_bytes=100 * 2 * 4 * DIMS[0] * DIMS[1],
-        total_slices=1000,
-        upper=1.02,  # the probe counts Python's objects as well
-    )
+    asked = Question(meta, 0, DIMS, np.dtype("float32"), {}, 1000)
+    available_bytes = 100 * 2 * 4 * DIMS[0] * DIMS[1]
+    return compare_with_probe(asked, select_backend("cpu"), available_bytes=available_bytes)
 
 
 def test_a_right_estimator_agrees():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -113,7 +114,7 @@ class Chooser:
             found = self._recorded(asked)
             if found is not None:
                 probed, where = found
-                why = f"{missing}; measured on {where}"
+                why = f"{missing}; measured on {where}{self._beside(asked, probed.model())}"
                 return _choice(asked, probed, "recorded", why)
         if forced == "recorded":
             raise EstimatorError(f"nothing is recorded of {self._described(asked)}")
@@ -128,6 +129,7 @@ class Chooser:
         made = self._probed(asked)
         noticed = "".join(f"; {note}" for note in made.notes)
         ran = f"probed in {made.duration_s:.2g} s, {len(made.rungs)} runs{noticed}"
+        ran += self._beside(asked, made.model())
         return _choice(asked, made, "probed", f"{missing}; {ran}")
 
     def learn(self, asked: Question, n_slices: int, measured_bytes: int) -> bool:
@@ -204,7 +206,26 @@ class Chooser:
         from .searched import search
 
         found = search(asked, self.backend, available_bytes=self._available_bytes, side=self._side)
-        return _choice(asked, found, "searched", f"as asked for; {found}")
+        why = f"as asked for; {found}{self._beside(asked, found.model())}"
+        return _choice(asked, found, "searched", why)
+
+    def _beside(self, asked: Question, measured: MemoryModel) -> str:
+        """Say what the author's estimator answers; warn where the two disagree."""
+        if not speaks_of(asked.meta, self.device):
+            return ""
+        from .comparison import compare
+
+        try:
+            found = compare(asked, self.device, measured, self._available_bytes)
+        except EstimatorError as error:
+            warnings.warn(str(error), stacklevel=2)
+            return "; its own estimator fails"
+        if not found.agrees():
+            warnings.warn(str(found), stacklevel=2)
+        return (
+            f"; its own estimator allows {found.declared_slices} slices where this allows "
+            f"{found.probed_slices}"
+        )
 
     def _question(self, asked: Question) -> dict[str, Any]:
         from .fingerprint import question

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import DTypeLike
 
 from ..backends import Backend
-from ..method import MethodMeta
+from ..ledger import Device
+from ..memory import MemoryModel
 from ..units import format_bytes
+from .asked import Question
 from .declared import declared_model
 from .probed import probe
+
+LOWER = 0.80
+UPPER = 1.02
+"""Probed over declared bytes: what the checks of an estimator allow, and two in a hundred for
+what a probe counts besides, Python's own objects and what it cannot tell from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +32,9 @@ class Comparison:
     probed_slices: int
     """Slices that fit by what was measured."""
     declared_bytes: int
-    """Peak that the author's estimator expects for `probed_slices`."""
+    """Peak that the author's estimator expects for `probed_slices`, of at least 1."""
     probed_bytes: int
-    """Peak that the measurements give for `probed_slices`."""
+    """Peak that the measurements give for as many."""
 
     @property
     def ratio(self) -> float:
@@ -47,65 +49,92 @@ class Comparison:
             f"{format_bytes(self.probed_bytes)}"
         )
 
+    def agrees(self, lower: float = LOWER, upper: float = UPPER) -> bool:
+        """Tell whether the author's estimator is safe, and not much too careful."""
+        return lower * self.declared_bytes <= self.probed_bytes <= upper * self.declared_bytes
+
+
+def compare(
+    asked: Question, device: Device, measured: MemoryModel, available_bytes: int
+) -> Comparison:
+    """Hold a method's own estimator against a model that was measured.
+
+    Parameters
+    ----------
+    asked : Question
+        The method, which has an estimator, with its parameters and data.
+    device : {"cuda", "cpu"}
+        Where it was measured.
+    measured : MemoryModel
+        What was measured.
+    available_bytes : int
+        Memory that slices have to fit in.
+
+    Raises
+    ------
+    EstimatorError
+        If the method has no estimator, or it fails.
+    """
+    declared = declared_model(
+        asked.meta, asked.slice_dim, asked.other_dims, asked.dtype, device, asked.parameters
+    )
+    n = measured.max_slices(available_bytes, asked.total_slices)
+    return Comparison(
+        method=asked.meta.full_name,
+        available_bytes=available_bytes,
+        declared_slices=declared.max_slices(available_bytes, asked.total_slices),
+        probed_slices=n,
+        declared_bytes=declared.bytes(max(1, n)),
+        probed_bytes=measured.bytes(max(1, n)),
+    )
+
 
 def compare_with_probe(
-    meta: MethodMeta,
-    slice_dim: int,
-    other_dims: tuple[int, int],
-    dtype: DTypeLike,
+    asked: Question,
     backend: Backend,
-    parameters: Mapping[str, Any] | None = None,
     *,
     available_bytes: int,
-    total_slices: int,
-    lower: float = 0.80,
-    upper: float = 1.00,
+    lower: float = LOWER,
+    upper: float = UPPER,
 ) -> Comparison:
     """Ask a method's own estimator and a probe the same question.
 
     Parameters
     ----------
-    meta : MethodMeta
-        A method with an estimator.
-    slice_dim, other_dims, dtype, backend, parameters
-        As for `probe`.
+    asked : Question
+        The method, which has an estimator, with its parameters and data.
+    backend : Backend
+        Where it is run.
     available_bytes : int
         Memory that slices have to fit in.
-    total_slices : int
-        Most slices that are asked for.
     lower, upper : float
-        Bounds of declared over probed slices; outside them there is a warning.
+        Bounds of probed over declared bytes, for as many slices as fit; outside them there is a warning.
 
     Returns
     -------
     Comparison
+
+    Raises
+    ------
+    EstimatorError
+        If the method has no estimator, or cannot be measured.
 
     Warns
     -----
     UserWarning
         Where the two disagree by more than the bounds allow, with both numbers.
     """
-    given, kind = dict(parameters or {}), np.dtype(dtype)
-    declared = declared_model(meta, slice_dim, other_dims, kind, backend.kind, given)
-    probed = probe(
-        meta,
-        slice_dim,
-        other_dims,
-        kind,
+    made = probe(
+        asked.meta,
+        asked.slice_dim,
+        asked.other_dims,
+        asked.dtype,
         backend,
-        given,
+        asked.parameters,
         available_bytes=available_bytes,
-        total_slices=total_slices,
-    ).model()
-    n_probed = probed.max_slices(available_bytes, total_slices)
-    found = Comparison(
-        method=meta.full_name,
-        available_bytes=available_bytes,
-        declared_slices=declared.max_slices(available_bytes, total_slices),
-        probed_slices=n_probed,
-        declared_bytes=declared.bytes(n_probed),
-        probed_bytes=probed.bytes(n_probed),
+        total_slices=asked.total_slices,
     )
-    if not lower * n_probed <= found.declared_slices <= upper * n_probed:
+    found = compare(asked, backend.kind, made.model(), available_bytes)
+    if not found.agrees(lower, upper):
         warnings.warn(str(found), stacklevel=2)
     return found
