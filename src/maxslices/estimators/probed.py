@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Backend
-from ..errors import EstimatorError
+from ..errors import DeviceError, EstimatorError
 from ..memory import MemoryModel
 from ..method import MethodMeta
 from ..units import format_bytes
@@ -212,6 +212,8 @@ class _Search:
         for n in tried:
             try:
                 return self.bench.first(n)
+            except DeviceError:  # says itself what to do
+                raise
             except Exception as error:  # noqa: BLE001  raised below if it is not the number
                 errors.append(error)
                 self._refusal = f"{type(error).__name__}: {error}"
