@@ -1,0 +1,70 @@
+"""The same bits whatever the block, and wherever the intermediate is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from maxslices import Pipeline, plan, run
+from maxslices.errors import DoesNotFitError
+
+from .data import fill, scan_of
+from .machine import DEVICE, cp, empty_device
+from .rows import Row
+
+STEPS = ["dark_flat_field_correction", "minus_log", "remove_stripe_ti", "fbp"]
+PLACES = ("device", "memory", "scratch file")
+
+
+def rows(quick: bool, folder: Path | None) -> Iterator[Row]:
+    """Yield the figures."""
+    shape = (61, 70, 96) if quick else (601, 96, 768)
+    data = np.empty(shape, np.uint16)
+    fill(data)
+    out = np.empty((shape[2], shape[1], shape[2]), np.float32)
+    source, pipeline = scan_of(data), Pipeline.from_steps(STEPS)
+    digests: dict[str, str] = {}
+    for place in PLACES if cp is not None else PLACES[1:]:
+        for block in (1, 7, 64, max(shape)):
+            limits = budgets_for(source, pipeline, place, block)
+            name = f"{place}, blocks of {'all' if block == max(shape) else block}"
+            if limits is None:
+                yield Row("bits", f"{name}: no budget leads there", 0, "")
+                continue
+            out[...] = 0
+            report = run(source, pipeline, out, device=DEVICE, block=block, **limits)
+            went = report.plan.sections[0].destination
+            assert went == place, f"planned to {place}, ran through {went}"
+            assert not any(section.n_splits for section in report.sections), str(report)
+            digests[name] = hashlib.sha256(out).hexdigest()
+            empty_device()
+    first = next(iter(digests.values()))
+    for name, digest in digests.items():
+        same = float(digest == first)
+        yield Row("bits", name, same, "", 1.0, "more", note=f"SHA-256 {digest[:12]}")
+
+
+def budgets_for(source: Any, pipeline: Pipeline, place: str, block: int) -> dict[str, Any] | None:
+    """Return the budgets with which the planner puts the intermediate there, if there are."""
+    n_bytes = 4 * int(np.prod(source.spec.shape))
+    reserve = 0 if cp is None else 10**9
+    factors = (0.2, 0.3, 0.5, 0.7, 1, 1.3, 1.6, 2, 2.5, 3, 4, 6, 10, 20)
+    hosts: tuple[float | None, ...] = (None, 0.3, 0.6, 1, 2, 4) if cp is not None else (None,)
+    for host in hosts:
+        for factor in factors:
+            limits: dict[str, Any] = {"memory": reserve + int(factor * n_bytes)}
+            if host is not None:
+                limits["host_memory"] = int(host * n_bytes) + 10**7
+            try:
+                made = plan(source, pipeline, device=DEVICE, block=block, **limits)
+            except DoesNotFitError:
+                continue
+            blocks = [section.block for section in made.sections]
+            wanted = [min(block, section.n_slices) for section in made.sections]
+            if made.sections[0].destination == place and blocks == wanted:
+                return limits
+    return None
