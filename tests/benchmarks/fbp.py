@@ -7,8 +7,8 @@ httomolibgpu's methods (tomobar, ASTRA) are compared where they are installed. `
 The data are exact line integrals of a phantom (`maxslices.demo.phantom`), so a reconstruction is
 held against the truth. All methods get the same sinograms on the device, the slices as a block;
 `FBP2d_astra` takes them from host memory, slice by slice, as it does in httomo. What is not the
-method's subject is taken out: the best of eight symmetries, of axes a quarter of a pixel apart, and of
-gains is chosen for each before the error is taken.
+methods' subject is taken out: for each the best is chosen of eight symmetries, of axes a quarter
+of a pixel apart, and of gains, before the error is taken.
 """
 
 from __future__ import annotations
