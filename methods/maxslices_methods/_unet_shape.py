@@ -1,0 +1,181 @@
+"""The U-Net of `denoise_unet` without torch: its weights, how far it sees, and its memory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from maxslices.ledger import Ledger
+
+from ._safetensors import read_shapes
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class UNetShape:
+    """A U-Net's size; two 3x3 convolutions at each level on either side."""
+
+    channels: int
+    """Channels at full resolution; twice as many at each level below."""
+    levels: int
+    """Resolutions: the pixels of the lowest are ``step`` wide."""
+
+    @property
+    def step(self) -> int:
+        """What the sides of its input have to be multiples of."""
+        return int(2 ** (self.levels - 1))
+
+    @property
+    def halo(self) -> int:
+        """Pixels around a tile beyond which nothing has an effect on it; a multiple of `step`."""
+        down = 2 * (2**self.levels - 1)
+        up = 2 * (2 ** (self.levels - 1) - 1)
+        return (-(-(down + up) // self.step) + 1) * self.step
+
+    def convolutions(self) -> list[tuple[str, int, int, int]]:
+        """Return name, input channels, output channels and kernel side of each, in order."""
+        widths = [self.channels * 2**level for level in range(self.levels)]
+        found = []
+        before = 1
+        for level, width in enumerate(widths):
+            found += [(f"down.{level}.0", before, width, 3), (f"down.{level}.1", width, width, 3)]
+            before = width
+        for level in reversed(range(self.levels - 1)):
+            width = widths[level]
+            found += [
+                (f"up.{level}.0", before + width, width, 3),
+                (f"up.{level}.1", width, width, 3),
+            ]
+            before = width
+        return [*found, ("last", before, 1, 1)]
+
+    def weights(self) -> Shapes:
+        """Return the shapes of all weights by name."""
+        found: Shapes = {"mean": (), "scale": ()}
+        for name, inputs, outputs, side in self.convolutions():
+            found[f"{name}.weight"] = (outputs, inputs, side, side)
+            found[f"{name}.bias"] = (outputs,)
+        return found
+
+    def tile_dims(self, dims: tuple[int, int], tile: int) -> tuple[int, int]:
+        """Return the sides of the tiles that a slice is cut into, without their halo."""
+        step = self.step
+        tall, wide = (-(-min(n, tile) // step) * step for n in dims)
+        return tall, wide
+
+
+def shape_of_file(path: str) -> UNetShape:
+    """Return the size of the U-Net whose weights a file holds.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file, it is no safetensors file, or holds another model's weights;
+        the first names and shapes that differ are named.
+    """
+    try:
+        changed = os.stat(path).st_mtime_ns
+    except OSError:
+        changed = 0
+    return _shape_of_file(os.fspath(path), changed)
+
+
+@lru_cache(maxsize=16)
+def _shape_of_file(path: str, changed: int) -> UNetShape:
+    found = read_shapes(path)
+    return shape_of_weights(found, path)
+
+
+def shape_of_weights(found: Shapes, where: str) -> UNetShape:
+    """Return the size of the U-Net that has these weights; see `shape_of_file`."""
+    levels = 1
+    while f"down.{levels}.0.weight" in found:
+        levels += 1
+    first = found.get("down.0.0.weight", ())
+    size = UNetShape(int(first[0]) if first else 16, levels)
+    wanted = size.weights()
+    faults = [
+        f"{name} is {_text(found[name])} in place of {_text(shape)}"
+        if name in found
+        else f"{name} {_text(shape)} is missing"
+        for name, shape in wanted.items()
+        if found.get(name) != shape
+    ]
+    faults += [
+        f"{name} {_text(shape)} is not known" for name, shape in found.items() if name not in wanted
+    ]
+    if faults:
+        more = f", and {len(faults) - 3} more" if len(faults) > 3 else ""
+        raise ValueError(
+            f"{where} holds the weights of another model than denoise_unet's: "
+            f"{', '.join(faults[:3])}{more}"
+        )
+    return size
+
+
+def _text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "a number"
+
+
+def account(m: Ledger, size: UNetShape, dims: tuple[int, int], tile: int) -> None:
+    """Enter what the network allocates for a slice, its weights included; all is free after."""
+    held = [m.alloc(shape, np.float32) for shape in size.weights().values()]
+    tall, wide = (n + 2 * size.halo for n in size.tile_dims(dims, tile))
+
+    def image(channels: int, level: int) -> Any:
+        return alloc_tensor(m, (channels, tall >> level, wide >> level))
+
+    kernels = iter([size.weights()[f"{name}.weight"] for name, *_ in size.convolutions()])
+
+    def convolution(before: Any, width: int, level: int) -> Any:
+        after, kernel = image(width, level), next(kernels)
+        if m.device == "cpu":  # oneDNN puts the weights in another order
+            m.free(m.alloc(kernel, np.float32))
+        if before not in skipped:
+            m.free(before)
+        return after
+
+    source = image(1, 0)
+    skipped = []
+    x = image(1, 0)
+    for level in range(size.levels):
+        width = size.channels * 2**level
+        if level:
+            pooled = image(width // 2, level)
+            skipped.append(x)
+            x = pooled
+        for _ in range(2):
+            x = convolution(x, width, level)
+    for level in reversed(range(size.levels - 1)):
+        width = size.channels * 2**level
+        widened = image(2 * width, level)
+        m.free(x)
+        joined = image(3 * width, level)
+        m.free(widened, skipped.pop())
+        x = joined
+        for _ in range(2):
+            x = convolution(x, width, level)
+    noise = convolution(x, 1, 0)
+    result = image(1, 0)
+    m.free(result, noise, source, *held)
+
+
+def alloc_tensor(m: Ledger, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
+    """Enter a tensor.
+
+    On a GPU torch hands out up to 1 MiB more than a large tensor asks for, where that was left
+    of a block.
+    """
+    allocation = m.alloc(shape, dtype)
+    if m.device == "cuda" and allocation.n_bytes > LARGE_BYTES:
+        m.free(allocation)
+        return m.alloc_bytes(allocation.n_bytes + SPARE_BYTES)
+    return allocation
+
+
+LARGE_BYTES = SPARE_BYTES = 2**20
