@@ -37,6 +37,7 @@ def watched(name: str, arguments: dict[str, Any], timeout_s: float = 240) -> tup
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, name, json.dumps(arguments)],
         stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
         env=environment,
         text=True,
     )
