@@ -25,6 +25,7 @@ LAYERS = [
         "registry",
         "units",
     },
+    {"tracing"},
     {"backends", "estimators", "io", "meters"},
     {"planner"},
     {"runner"},

@@ -1,0 +1,183 @@
+"""Operators that CUDA runs by other kernels than a tensor without data would.
+
+While `as_on_cuda` is active, operators that are made of others take the way that they take
+on a GPU: dropout keeps a mask of one byte an item, attention is one kernel where the
+device has one, a linear layer adds its bias in place. They are overridden for the meta
+device alone, so real tensors are not affected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """What the device that is replayed can do."""
+
+    major: int = 9
+    """Compute capability, major: 9 for H100 and H200, 8 for A100, 7 for V100."""
+    minor: int = 0
+
+
+def native_dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """Drop out as CUDA does: with a mask of booleans."""
+    if not train or p == 0.0 or x.numel() == 0:
+        return x
+    if p == 1.0:
+        return x * torch.zeros((), dtype=x.dtype, device=x.device)
+    made: torch.Tensor = aten.native_dropout(x, p, True)[0]
+    return made
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Multiply by a weight as CUDA does: bias and product in one, or the bias in place."""
+    if bias is None:
+        return torch.matmul(x, weight.t())
+    if x.dim() == 2:
+        return torch.addmm(bias, x, weight.t())
+    if x.dim() >= 3 and x.is_contiguous():
+        flat = x.reshape(-1, x.shape[-1])
+        made = torch.addmm(bias, flat, weight.t())
+        return made.view(*x.shape[:-1], weight.shape[0])
+    return torch.matmul(x, weight.t()).add_(bias)
+
+
+def attention_kernel(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    capability: Capability,
+) -> str:
+    """Return which kernel scaled_dot_product_attention takes on CUDA.
+
+    Returns
+    -------
+    str
+        "flash", "efficient" or "math", by torch's own order and conditions: flash attention
+        wants half precision, no mask and heads of at most 256; the memory-efficient kernel
+        takes single precision and masks too; both want rank 4, and what the user switched
+        off with ``torch.nn.attention.sdpa_kernel`` is not taken.
+    """
+    cuda = torch.backends.cuda
+    heads = query.shape[-1], value.shape[-1]
+    plain = query.dim() == 4 and min(query.shape[-2], key.shape[-2]) > 0
+    same = query.dtype == key.dtype == value.dtype
+    unit = query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
+    if not (plain and same and unit):
+        return "math"
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    if (
+        cuda.flash_sdp_enabled()
+        and capability.major >= 8
+        and half
+        and mask is None
+        and heads[0] == heads[1] <= 256
+        and not (is_causal and query.shape[-2] > key.shape[-2])
+    ):
+        return "flash"
+    item = query.element_size()
+    aligned = all(head * item % 16 == 0 for head in heads)
+    if (
+        cuda.mem_efficient_sdp_enabled()
+        and capability.major >= 5
+        and (half or query.dtype == torch.float32)
+        and (query.dtype != torch.bfloat16 or capability.major >= 8)
+        and (aligned or mask is None)
+        and heads[0] == heads[1]
+    ):
+        return "efficient"
+    return "math"
+
+
+def attention(capability: Capability) -> Any:
+    """Return scaled_dot_product_attention as a device of that capability runs it."""
+
+    def scaled_dot_product_attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        made: torch.Tensor
+        kernel = attention_kernel(query, key, value, attn_mask, dropout_p, is_causal, capability)
+        if enable_gqa and kernel != "flash":
+            repeats = query.shape[-3] // key.shape[-3]
+            key, value = (t.repeat_interleave(repeats, -3) for t in (key, value))
+        if kernel == "flash":
+            # Heads are padded to multiples of 8.
+            width = query.shape[-1]
+            pad = -width % 8
+            if pad:
+                query, key, value = (
+                    torch.nn.functional.pad(t, (0, pad)) for t in (query, key, value)
+                )
+                scale = width**-0.5 if scale is None else scale
+            made = aten._scaled_dot_product_flash_attention(
+                query, key, value, dropout_p, is_causal, False, scale=scale
+            )[0]
+            return made[..., :width] if pad else made
+        if kernel == "efficient":
+            graph = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+            if attn_mask is not None:
+                attn_mask = _bias(attn_mask, query, key)
+            made = aten._scaled_dot_product_efficient_attention(
+                query, key, value, attn_mask, graph, dropout_p, is_causal, scale=scale
+            )[0]
+            return made
+        made = aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale
+        )[0]
+        return made
+
+    return scaled_dot_product_attention
+
+
+def _bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Return a mask as the memory-efficient kernel wants it: numbers, rows of 16 bytes."""
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask, 0.0)
+    width = mask.shape[-1]
+    step = 16 // mask.element_size()
+    if width % step:
+        mask = torch.nn.functional.pad(mask, (0, step - width % step))[..., :width]
+    return mask.expand(*query.shape[:-1], key.shape[-2])
+
+
+@contextmanager
+def as_on_cuda(capability: Capability) -> Iterator[dict[Any, Any]]:
+    """Override what is made of other operators, for tensors of the meta device.
+
+    Yields
+    ------
+    dict
+        The same by operator, for code under ``torch.inference_mode``, which does not pass
+        by autograd's kernels.
+    """
+    made = {
+        "dropout": native_dropout,
+        "linear": linear,
+        "scaled_dot_product_attention": attention(capability),
+    }
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        for name, function in made.items():
+            library.impl(name, function, "AutogradMeta")
+        yield {getattr(aten, name).default: function for name, function in made.items()}
+    finally:
+        library._destroy()

@@ -1,0 +1,217 @@
+"""Operators of which a replay must know more than their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .errors import DataDependentError
+
+if TYPE_CHECKING:
+    from .recorder import Replay
+
+aten = torch.ops.aten
+_current_node = torch._C._current_autograd_node
+
+Described = tuple[Any, str, tuple[tuple[int, ...], ...], str, str, bool]
+"""Kind, operator, shapes, dtype, options and whether channels are last: a `Call`'s first."""
+
+
+def calls_of(func: Any, args: Any, made: Any) -> list[Described] | None:
+    """Return the parts of an operator's call that may need work areas."""
+    describe = _DESCRIBED.get(func)
+    return None if describe is None else describe(func, args, made)
+
+
+def _convolution(func: Any, args: Any, made: Any) -> list[Described]:
+    x, weight = args[0], args[1]
+    if not x.is_meta:
+        return []
+    options = _options(*args[3:9])
+    shapes = (tuple(x.shape), tuple(weight.shape), tuple(made.shape))
+    return [("convolution", func.name(), shapes, _name(x.dtype), options, _last(x, weight))]
+
+
+def _convolution_backward(func: Any, args: Any, made: Any) -> list[Described]:
+    grad, x, weight = args[:3]
+    if not x.is_meta:
+        return []
+    options = _options(*args[4:10])
+    shapes = (tuple(x.shape), tuple(weight.shape), tuple(grad.shape))
+    tail = (func.name(), shapes, _name(x.dtype), options, _last(x, weight))
+    kinds = ("input gradient", "weight gradient")
+    return [(kind, *tail) for kind, wanted in zip(kinds, args[10], strict=False) if wanted]
+
+
+def _product(func: Any, args: Any, made: Any) -> list[Described]:
+    a, b = args[-2:] if func is not aten.addmm.default else args[1:3]
+    if func is aten.baddbmm.default:
+        a, b = args[1:3]
+    if not a.is_meta:
+        return []
+    shapes = (tuple(a.shape), tuple(b.shape))
+    return [("matrix product", func.name(), shapes, _name(a.dtype), "", False)]
+
+
+_DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+    aten.mm.default: _product,
+    aten.bmm.default: _product,
+    aten.addmm.default: _product,
+    aten.baddbmm.default: _product,
+}
+
+
+def _options(
+    stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any
+) -> str:
+    text = f"stride {_numbers(stride)} padding {_numbers(padding)} dilation {_numbers(dilation)}"
+    if transposed:
+        text += f" transposed {_numbers(output_padding)}"
+    return text if groups == 1 else f"{text} groups {groups}"
+
+
+def _numbers(values: Any) -> str:
+    return "x".join(map(str, values))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _last(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if memory_format is None:
+        return False
+    return any(
+        t.is_contiguous(memory_format=memory_format) and not t.is_contiguous() for t in (x, weight)
+    )
+
+
+def _add(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
+    """Add gradients: autograd's engine does so in place where it holds the only reference.
+
+    It does not for tensors without data, so that is done here.
+    """
+    if _current_node() is not None and not kwargs and len(args) == 2:
+        old, new = args
+        if (
+            isinstance(old, torch.Tensor)
+            and isinstance(new, torch.Tensor)
+            and old.is_meta
+            and old.shape == new.shape
+            and old.dtype == new.dtype
+            and not torch.is_grad_enabled()
+            and not is_shared(old)
+            and is_dense(old)
+        ):
+            return old
+    return func(*args, **kwargs)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor's items lie next to each other, none twice."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def is_shared(tensor: torch.Tensor) -> bool:
+    """Tell whether an operator's operand, or its memory, is held by anything else.
+
+    Speaks of the first operand of `aten.add` inside a dispatch mode, called by autograd's
+    engine: the references that the call itself holds are not counted.
+    """
+    of_tensor, of_storage = sole_counts()
+    return (
+        tensor._use_count() > of_tensor  # type: ignore[attr-defined]
+        or _storage_count(tensor) > of_storage
+    )
+
+
+def _storage_count(tensor: torch.Tensor) -> int:
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+
+
+@lru_cache(maxsize=1)
+def sole_counts() -> tuple[int, int]:
+    """Return the counts seen where the engine holds the only reference to a gradient."""
+    seen: list[tuple[int, int]] = []
+
+    class Look(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is aten.add.Tensor and _current_node() is not None:
+                look(args)
+            return func(*args, **(kwargs or {}))
+
+    def look(args: Any) -> None:
+        old, _ = args
+        seen.append((old._use_count(), _storage_count(old)))
+
+    def outer() -> None:
+        leaf = torch.empty(2, device="meta", requires_grad=True)
+        x = leaf * 2.0
+        (x.sin() + x.cos()).sum().backward()
+
+    with torch.inference_mode(False), torch.enable_grad(), Look():  # type: ignore[no-untyped-call]
+        outer()
+    return seen[0]
+
+
+def _to_copy(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
+    device = kwargs.get("device")
+    if device is not None and device.type == "cuda":
+        kwargs = {**kwargs, "device": torch.device("meta")}
+    return func(*args, **kwargs)
+
+
+def _factory(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
+    return _to_copy(owner, func, args, kwargs)
+
+
+def _item(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
+    if args[0].is_meta:
+        from .recorder import _user_line
+
+        raise DataDependentError(
+            f"{_user_line()}: this line needs the value of a tensor (item, float, int, bool or "
+            "if), so what it allocates cannot be known without running it"
+        )
+    return func(*args, **kwargs)
+
+
+_FACTORIES = (
+    aten.empty.memory_format,
+    aten.empty_strided.default,
+    aten.zeros.default,
+    aten.ones.default,
+    aten.full.default,
+    aten.arange.default,
+    aten.arange.start,
+    aten.arange.start_step,
+    aten.linspace.default,
+    aten.rand.default,
+    aten.randn.default,
+    aten.randint.default,
+    aten.randint.low,
+)
+"""Operators that make a tensor on the device that they are told."""
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    aten.add.Tensor: _add,
+    aten._to_copy.default: _to_copy,
+    aten._local_scalar_dense.default: _item,
+    **dict.fromkeys(_FACTORIES, _factory),
+}
+"""What is done in place of an operator: ``handler(replay, op, args, kwargs)``."""

@@ -1,0 +1,152 @@
+"""Replays one step of a model: inference, or training with loss and optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, Literal
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ..errors import UsageError
+from .errors import TraceError
+from .kernels import Capability
+from .recorder import Replay
+from .trace import Trace
+from .twin import optimizer_for
+from .work_areas import WorkAreas
+
+Mode = Literal["inference", "forward", "training"]
+"""Without gradients; a forward pass with gradients, nothing more; whole steps of training."""
+
+
+def replay(
+    target: Callable[..., Any],
+    *inputs: Any,
+    mode: Mode = "inference",
+    loss: Callable[..., torch.Tensor] | None = None,
+    targets: Sequence[Any] = (),
+    optimizer: Any = None,
+    steps: int = 2,
+    zero_grad_first: bool = True,
+    work_areas: WorkAreas | None = None,
+    capability: Capability | None = None,
+    is_twin: bool = False,
+    lines: bool = True,
+    **keywords: Any,
+) -> Trace:
+    """Replay a step on tensors without data and return what it allocates.
+
+    Parameters
+    ----------
+    target : torch.nn.Module or callable
+        A model, never changed, or a function on tensors.
+    *inputs, **keywords : Any
+        Arguments of its call: real tensors (not read), `Spec`, or anything else as it is.
+    mode : {"inference", "forward", "training"}
+        What is replayed. A model is used in the train or eval mode that it is in.
+    loss : callable, optional
+        ``loss(output, *targets)``; by default the sum of all items of the output.
+    targets : sequence of tensor or Spec
+        What the loss compares with; counted as input.
+    optimizer : torch.optim.Optimizer, class or callable, optional
+        One that works on the model's parameters, or what makes one of a list of them. None:
+        gradients are computed and not used.
+    steps : int
+        Steps of training; the second is the first with the optimizer's state.
+    zero_grad_first : bool
+        Whether gradients are dropped before the forward pass (most code), or after the step.
+    work_areas, capability, lines
+        As for `Replay`.
+    is_twin : bool
+        Whether the model has no data (of the meta device) and may be used itself.
+
+    Returns
+    -------
+    Trace
+        Its marks are "model", "input", and for each step "forward", "loss", "backward",
+        "step" as far as there are any.
+
+    Raises
+    ------
+    DataDependentError
+        If the code needs the values of a tensor, naming its line.
+    TraceError
+        If it cannot be replayed for another reason.
+    """
+    if mode not in ("inference", "forward", "training"):
+        raise UsageError(f"mode {mode!r} is not one of 'inference', 'forward', 'training'")
+    record = Replay(work_areas=work_areas, capability=capability, lines=lines)
+    with record:
+        model = None
+        run = target
+        if isinstance(target, torch.nn.Module):
+            run = model = record.model(target, is_twin=is_twin)
+        record.mark("model")
+        given = record.input(inputs)
+        named = record.input(keywords)
+        wanted = record.input(tuple(targets))
+        record.mark("input")
+        if mode == "training":
+            if model is None or not isinstance(target, torch.nn.Module):
+                raise TraceError("training needs a torch.nn.Module, not a function")
+            real = {id(a): b for a, b in zip(target.parameters(), model.parameters(), strict=True)}
+            made = optimizer_for(optimizer, real, model.parameters())
+            for _ in range(steps):
+                _train(record, model, given, named, wanted, loss, made, zero_grad_first)
+        else:
+            guard = torch.no_grad() if mode == "inference" else nullcontext()
+            with guard, record.stage("forward", "activations"):
+                result = run(*given, **named)
+            del result
+    return record.trace()
+
+
+def _train(
+    record: Replay,
+    model: torch.nn.Module,
+    given: Any,
+    named: Any,
+    wanted: Any,
+    loss: Callable[..., torch.Tensor] | None,
+    optimizer: torch.optim.Optimizer | None,
+    zero_grad_first: bool,
+) -> None:
+    if zero_grad_first:
+        _zero_grad(model, optimizer)
+    with record.stage("forward", "activations"):
+        output = model(*given, **named)
+    with record.stage("loss", "activations"):
+        value = _total(output) if loss is None else loss(output, *wanted)
+    record.backward(value)
+    record.categorize((p.grad for p in model.parameters()), "gradients")
+    if optimizer is not None:
+        with record.stage("step", "temporary"):
+            type(optimizer).step(optimizer)
+        record.categorize(tree_leaves(list(optimizer.state.values())), "optimizer state")
+    if not zero_grad_first:
+        _zero_grad(model, optimizer)
+
+
+def _zero_grad(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    if optimizer is None:
+        model.zero_grad(set_to_none=True)
+    else:
+        type(optimizer).zero_grad(optimizer, set_to_none=True)
+
+
+def _total(output: Any) -> torch.Tensor:
+    """Return the sum of all items of the floating-point tensors of an output."""
+    tensors = [
+        t for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.is_floating_point()
+    ]
+    if not tensors:
+        raise TraceError("the model returns no floating-point tensor to compute a loss from")
+    total = tensors[0].sum()
+    for tensor in tensors[1:]:
+        total = total + tensor.sum()
+    return total
+
+
+__all__ = ["Mode", "replay"]

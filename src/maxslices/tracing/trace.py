@@ -1,0 +1,327 @@
+"""What a replay saw: storages from birth to death, in order, and what was alive at the peak.
+
+Plain Python: a `Trace` needs no torch to be read, scaled or given to an allocator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from .allocator import Allocator, Step, least_limit
+from .work_areas import Call, WorkAreas
+
+Category = Literal[
+    "input",
+    "weights",
+    "activations",
+    "gradients",
+    "optimizer state",
+    "work area",
+    "temporary",
+]
+"""What memory is held for."""
+
+CATEGORIES: tuple[Category, ...] = (
+    "weights",
+    "input",
+    "activations",
+    "gradients",
+    "optimizer state",
+    "work area",
+    "temporary",
+)
+"""In the order in which a step needs them."""
+
+GRANULE_BYTES = 512
+"""torch's allocator hands out multiples of this."""
+
+
+def rounded(n_bytes: int) -> int:
+    """Return what the allocator takes for a storage: a multiple of 512 bytes."""
+    return -(-n_bytes // GRANULE_BYTES) * GRANULE_BYTES
+
+
+@dataclass(slots=True, eq=False)
+class Storage:
+    """Memory of one or more tensors."""
+
+    n_bytes: int
+    """Bytes asked for, not rounded."""
+    category: Category
+    """What it is held for."""
+    op: str = ""
+    """Operator that made it, such as "aten.convolution"; empty for weights and inputs."""
+    module: str = ""
+    """Dotted path of the module at work then, or the name of a weight; "" is the model itself."""
+    line: str = ""
+    """Line of the user's code, "file:line", where it is known."""
+    stage: str = ""
+    """Stage of the step, such as "forward"."""
+    born: int = -1
+    """Index of the event that allocates it."""
+    died: int | None = None
+    """Index of the event that frees it; None if it outlives the trace."""
+    shape: tuple[int, ...] = ()
+    """Shape of the tensor that it was first seen in."""
+    dtype: str = ""
+    """Dtype of that tensor, such as "float32"."""
+
+
+class Event(NamedTuple):
+    """One thing that happened."""
+
+    kind: Literal["alloc", "free", "call", "mark"]
+    """A call is an operator that may need a work area, after its result is allocated."""
+    which: int
+    """Index in `Trace.storages` for alloc and free, of `Trace.calls`, of `Trace.marks`."""
+
+
+class Mark(NamedTuple):
+    """A named moment: the end of a stage, or what the user marked."""
+
+    name: str
+    event: int
+    """Index of its event: what came before has happened."""
+
+
+class ModuleCall(NamedTuple):
+    """One call of a module's forward."""
+
+    module: str
+    """Dotted path in the model."""
+    kind: str
+    """Its class."""
+    first: int
+    """Index of the first event inside."""
+    end: int
+    """Index of the first event after it."""
+    stage: str
+    """Stage of the step: "forward", or "backward" where it is computed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """What was alive when the most was."""
+
+    n_bytes: int
+    event: int
+    """Index of the event that reached it."""
+    stage: str
+    """Stage in which it was reached."""
+    op: str
+    """Operator at work, if known."""
+    module: str
+    """Module at work."""
+    alive: tuple[Storage, ...]
+    """What was alive, largest first; work areas among them."""
+
+    def by_category(self) -> dict[str, int]:
+        """Return bytes of each category, every one named, in the order of `CATEGORIES`."""
+        sums: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
+        for storage in self.alive:
+            sums[storage.category] += rounded(storage.n_bytes)
+        return sums
+
+    def by_module(self, category: str | None = None) -> dict[str, int]:
+        """Return bytes by module path, largest first; of one category, or of all."""
+        sums: dict[str, int] = {}
+        for storage in self.alive:
+            if category in (None, storage.category):
+                sums[storage.module] = sums.get(storage.module, 0) + rounded(storage.n_bytes)
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Events of a replayed step.
+
+    Byte counts are those of the device's allocator: multiples of 512, work areas included
+    as `work_areas` has them.
+    """
+
+    storages: tuple[Storage, ...]
+    """All storages, in order of birth."""
+    calls: tuple[Call, ...]
+    """Operators that may need a work area."""
+    marks: tuple[Mark, ...]
+    """Ends of stages, and the user's marks, in order."""
+    events: tuple[Event, ...]
+    """What happened, in order."""
+    modules: tuple[ModuleCall, ...] = ()
+    """Calls of modules, in order of their beginning."""
+    work_areas: WorkAreas = field(default_factory=WorkAreas.none)
+    """What operators need beside their results."""
+    duration_s: float = 0.0
+    """How long the replay took."""
+    notes: tuple[str, ...] = ()
+    """What the replay could not follow to the letter."""
+
+    def with_work_areas(self, work_areas: WorkAreas) -> Trace:
+        """Return this trace with other work areas; nothing is replayed."""
+        return replace(self, work_areas=work_areas)
+
+    @cached_property
+    def in_use_bytes(self) -> list[int]:
+        """Bytes in use at each event: after it, and for a call while it runs."""
+        return list(self._usage())
+
+    def _usage(self) -> Iterator[int]:
+        sizes = [rounded(storage.n_bytes) for storage in self.storages]
+        in_use, kept = 0, set[str]()
+        for kind, index in self.events:
+            passing = 0
+            if kind == "alloc":
+                in_use += sizes[index]
+            elif kind == "free":
+                in_use -= sizes[index]
+            elif kind == "call":
+                for area in self.work_areas.for_call(self.calls[index]):
+                    if not area.kept_as:
+                        passing = max(passing, rounded(area.n_bytes))
+                    elif area.kept_as not in kept:
+                        kept.add(area.kept_as)
+                        in_use += rounded(area.n_bytes)
+            yield in_use + passing
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes in use at once: what ``torch.cuda.max_memory_allocated`` returns."""
+        return max(self.in_use_bytes, default=0)
+
+    @cached_property
+    def peak(self) -> Peak:
+        """What was alive when the most was, at the first such moment."""
+        usage = self.in_use_bytes
+        if not usage:
+            return Peak(0, 0, "", "", "", ())
+        event = usage.index(max(usage))
+        return self.moment(event)
+
+    def moment(self, event: int) -> Peak:
+        """Return what is alive at an event."""
+        alive = [
+            storage
+            for storage in self.storages
+            if storage.born <= event and (storage.died is None or storage.died > event)
+        ]
+        kept = set[str]()
+        for position, (kind, index) in enumerate(self.events[: event + 1]):
+            if kind != "call":
+                continue
+            call = self.calls[index]
+            areas = self.work_areas.for_call(call)
+            passing = [area for area in areas if not area.kept_as and area.n_bytes]
+            if position == event and passing:
+                # One after another: the largest is what counts.
+                largest = max(passing, key=lambda area: area.n_bytes)
+                alive.append(_as_storage(largest.n_bytes, call, event))
+            for area in areas:
+                if area.kept_as and area.kept_as not in kept:
+                    kept.add(area.kept_as)
+                    alive.append(_as_storage(area.n_bytes, call, event))
+        alive.sort(key=lambda storage: -storage.n_bytes)
+        kind, index = self.events[event]
+        at_work: Storage | Call | None = None
+        if kind in ("alloc", "free"):
+            at_work = self.storages[index]
+        elif kind == "call":
+            at_work = self.calls[index]
+        return Peak(
+            self.in_use_bytes[event],
+            event,
+            self.stage_at(event),
+            at_work.op if at_work else "",
+            at_work.module if at_work else "",
+            tuple(alive),
+        )
+
+    def stage_at(self, event: int) -> str:
+        """Return the stage that an event belongs to: the next mark's name."""
+        return next((mark.name for mark in self.marks if mark.event >= event), "")
+
+    def bytes_at(self, mark: str, occurrence: int = 0) -> int:
+        """Return the bytes in use at a mark: what ``torch.cuda.memory_allocated`` returns there.
+
+        Parameters
+        ----------
+        mark : str
+            Its name.
+        occurrence : int
+            Which of several of that name; -1 is the last.
+
+        Raises
+        ------
+        KeyError
+            If there is none, naming those that there are.
+        """
+        found = [m for m in self.marks if m.name == mark]
+        if not found:
+            known = ", ".join(dict.fromkeys(m.name for m in self.marks))
+            raise KeyError(f"no mark {mark!r}; there are: {known}")
+        return self.in_use_bytes[found[occurrence].event]
+
+    def bytes_after(self, call: ModuleCall) -> int:
+        """Return the bytes in use when a module's forward has returned."""
+        return self.in_use_bytes[call.end - 1] if call.end else 0
+
+    def steps(
+        self, sizes: Sequence[int] | None = None, calls: Iterable[Call] | None = None
+    ) -> list[Step]:
+        """Return allocations and frees as the allocator sees them, work areas included.
+
+        Parameters
+        ----------
+        sizes : sequence of int, optional
+            Bytes of the storages, in place of their own.
+        calls : iterable of Call, optional
+            In place of `calls`.
+        """
+        taken = [s.n_bytes for s in self.storages] if sizes is None else sizes
+        made = self.calls if calls is None else tuple(calls)
+        steps: list[Step] = []
+        next_key, kept = len(taken), set[str]()
+        for kind, index in self.events:
+            if kind == "alloc":
+                steps.append((index, taken[index]))
+            elif kind == "free":
+                steps.append((index, -1))
+            elif kind == "call":
+                for area in self.work_areas.for_call(made[index]):
+                    if area.kept_as in kept or not area.n_bytes:
+                        continue
+                    steps.append((next_key, area.n_bytes))
+                    if area.kept_as:
+                        kept.add(area.kept_as)
+                    else:
+                        steps.append((next_key, -1))
+                    next_key += 1
+        return steps
+
+    @cached_property
+    def reserved_bytes(self) -> int:
+        """The most that the allocator holds: what ``torch.cuda.max_memory_reserved`` returns."""
+        allocator = Allocator()
+        allocator.run(self.steps())
+        return allocator.peak_reserved_bytes
+
+    def fits(self, limit_bytes: int) -> bool:
+        """Tell whether the step runs when the allocator may hold no more than `limit_bytes`."""
+        if self.peak_bytes > limit_bytes:
+            return False
+        return Allocator(limit_bytes).run(self.steps())
+
+    @cached_property
+    def needed_bytes(self) -> int:
+        """The smallest limit under which the step runs, to 2 MiB.
+
+        Between `peak_bytes` and `reserved_bytes`: before it fails, the allocator gives back
+        what it holds and does not use.
+        """
+        return least_limit(self.steps(), self.peak_bytes, self.reserved_bytes)
+
+
+def _as_storage(n_bytes: int, call: Call, event: int) -> Storage:
+    return Storage(n_bytes, "work area", call.op, call.module, call.line, call.stage, born=event)
