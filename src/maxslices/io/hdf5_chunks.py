@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import threads
 from .frames import Span
 from .pieces import pread_all
 from .plain_frames import NOWHERE
-from .threads import BUFFER_BYTES, N_DECODERS, buffer, spread
+from .threads import BUFFER_BYTES, buffer, fitting, spread
 
 DEFLATE, SHUFFLE = 1, 2
 """HDF5's numbers of the filters."""
@@ -92,7 +93,7 @@ class Chunks:
             else:
                 self._copy(fd, int(self.offsets[at]), inner, target)
 
-        n_threads = min(N_DECODERS, max(1, _DECODED_BYTES // (3 * chunk_bytes)))
+        n_threads = min(threads.N_DECODERS, max(1, _DECODED_BYTES // (3 * chunk_bytes)))
         spread(int(np.prod(counts)) * n_parts, work, n_threads if self.filters else None)
 
     def _copy(self, fd: int, offset: int, inner: list[Span], out: NDArray[Any]) -> None:
@@ -103,8 +104,8 @@ class Chunks:
         height = rows[1] - rows[0]
         together = 1
         if height == n_rows:  # so frames follow each other without gaps
-            together = max(1, BUFFER_BYTES // (height * row_bytes))
-        step = min(height, max(1, BUFFER_BYTES // row_bytes))
+            together = fitting(height * row_bytes)
+        step = min(height, fitting(row_bytes))
         for frame in range(frames[0], frames[1], together):
             last = min(frame + together, frames[1])
             for row in range(rows[0], rows[1], step):

@@ -80,7 +80,8 @@ class Hdf5Frames:
         self._spec = ArraySpec(shape, check_dtype(self._name, self._data.dtype))
         _check_virtual(path, self._name, self._data)
         self._places: PlainFrames | Chunks | None = None
-        self._looked = False
+        self._fd: int | None = None
+        self._looked = self._closed = False
         self._lock = threading.Lock()
 
     @property
@@ -95,22 +96,10 @@ class Hdf5Frames:
 
     def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
         """Read a box into `out`: by offset where the data lie open, else by HDF5."""
-        if not self._file:
-            raise SourceError(f"{self._name}: is closed")
         try:
-            places = self._where()
-            if places is not None:
-                # a descriptor of our own stays valid whatever HDF5 closes meanwhile
-                fd = os.dup(self._data.file.id.get_vfd_handle())
-                try:
-                    places.read(fd, frames, rows, columns, out)
-                    return
-                except (ChunkError, zlib.error):
-                    pass  # HDF5 knows more ways to store a chunk, or says what is wrong with it
-                finally:
-                    os.close(fd)
-            box = (slice(*frames), slice(*rows), slice(*columns))
-            self._data.read_direct(out, source_sel=box)
+            if not self._read_by_offset(frames, rows, columns, out):
+                box = (slice(*frames), slice(*rows), slice(*columns))
+                self._data.read_direct(out, source_sel=box)
         except EOFError as error:
             raise SourceError(
                 f"{self._name}: frames {frames[0]}:{frames[1]} cannot be read ({error}): the file "
@@ -129,16 +118,37 @@ class Hdf5Frames:
                 f"({_inside(str(error))}): {hint}"
             ) from None
 
-    def _where(self) -> PlainFrames | Chunks | None:
-        """Return where the data lie; looked up once, when they are first read."""
+    def _read_by_offset(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> bool:
+        """Read a box without HDF5, which may be busy for another thread; tell whether it went.
+
+        Where the data lie is looked up once, when they are first read.
+        """
         with self._lock:
+            if self._closed:
+                raise SourceError(f"{self._name}: is closed")
             if not self._looked:
                 self._places = places_of(self._data)
+                if self._places is not None:
+                    self._fd = os.dup(self._data.file.id.get_vfd_handle())
                 self._looked = True
-            return self._places
+            if self._fd is None or self._places is None:
+                return False
+            fd = os.dup(self._fd)
+        try:
+            self._places.read(fd, frames, rows, columns, out)
+        except (ChunkError, zlib.error):
+            return False  # HDF5 knows more ways to store a chunk, or says what is wrong with it
+        finally:
+            os.close(fd)
+        return True
 
     def close(self) -> None:
         """Close the file."""
+        with self._lock:
+            self._closed = True
+            fd, self._fd = self._fd, None
+            if fd is not None:
+                os.close(fd)
         self._file.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .threads import BUFFER_BYTES, buffer
+from .threads import buffer, fitting
 
 _CALL_BYTES = 2**30
 """Bytes that one system call is given; Linux takes a little under 2 GiB."""
@@ -60,7 +60,7 @@ def write_rows(fd: int, rows: NDArray[Any], offset: int) -> None:
         pwrite_all(fd, [bytes_of(rows)], offset)
         return
     row_bytes = rows.shape[1] * rows.itemsize
-    step = max(1, BUFFER_BYTES // row_bytes)
+    step = fitting(row_bytes)
     for row in range(0, len(rows), step):
         some = rows[row : row + step]
         held = buffer(some.nbytes)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .frames import Span
 from .pieces import bytes_of, pread_all
-from .threads import BUFFER_BYTES, buffer, spread_box
+from .threads import buffer, fitting, spread_box
 
 NOWHERE = -1
 """Offset of a frame that was never written."""
@@ -84,7 +84,7 @@ class PlainFrames:
             return
         n_columns = self.shape[1]
         row_bytes = n_columns * self.dtype.itemsize
-        step = max(1, BUFFER_BYTES // row_bytes)
+        step = fitting(row_bytes)
         for row in range(rows[0], rows[1], step):
             last = min(row + step, rows[1])
             held = buffer((last - row) * row_bytes)

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from ..arrays import ArraySpec
 from ..errors import StoreError
+from . import threads
 from .checks import check_block, check_target
 from .closing import Closing
 from .pieces import bytes_of, pread_all, pwrite_all
 from .room import check_room, store_errors
-from .threads import N_THREADS, spread
+from .threads import spread
 
 _BAND_BYTES = 2**18
 """Bytes of a band of one projection, where nobody says how it will be read."""
@@ -67,7 +68,7 @@ class ScratchStore(Closing):
         with store_errors(folder, spec.nbytes):
             folder.mkdir(parents=True, exist_ok=True)
             with ExitStack() as opened:
-                for _ in range(N_THREADS):
+                for _ in range(threads.N_THREADS):
                     file = opened.enter_context(TemporaryFile(buffering=0, dir=folder))
                     os.truncate(file.fileno(), spec.nbytes)
                     self._files.append(file.fileno())

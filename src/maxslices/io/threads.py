@@ -125,6 +125,11 @@ def buffer(n_bytes: int) -> NDArray[np.uint8]:
     return kept[:n_bytes]
 
 
+def fitting(n_bytes: int) -> int:
+    """Return how many things of `n_bytes` fit into a thread's buffer; at least 1."""
+    return max(1, BUFFER_BYTES // n_bytes)
+
+
 def copy(out: NDArray[Any], source: NDArray[Any]) -> None:
     """Copy an array into another of its shape, in several threads; convert its byte order."""
     axis = 0 if out.ndim < 2 or out.shape[0] >= 2 * N_THREADS else int(np.argmax(out.shape[:2]))

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from ..arrays import ArraySpec
 from ..errors import SourceError
+from . import threads
 from .checks import check_dtype
 from .frames import FrameSource, Selection, Span
 from .options import LoaderOptions
 from .paths import TIFF_SUFFIXES, look_at
 from .plain_frames import PlainFrames
 from .side import plain_source
-from .threads import N_DECODERS, spread, spread_box
+from .threads import spread, spread_box
 
 _CODEC_ERRORS = (zlib.error, lzma.LZMAError, RuntimeError)
 """What tifffile's codecs raise on damaged data; those of imagecodecs are RuntimeErrors."""
@@ -102,7 +103,7 @@ class TiffFrames:
             def decode(i: int) -> None:
                 part((frames[0] + i, frames[0] + i + 1), rows, out[i : i + 1])
 
-            spread(count, decode, N_DECODERS)
+            spread(count, decode, threads.N_DECODERS)
         else:
             spread_box(frames, rows, out, part)
 

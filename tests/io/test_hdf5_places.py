@@ -1,0 +1,233 @@
+"""What is read by offset is what HDF5 itself reads, whatever the layout."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maxslices.errors import SourceError
+from maxslices.io import threads
+from maxslices.io.hdf5_chunks import Chunks
+from maxslices.io.hdf5_frames import Hdf5Frames, open_file
+from maxslices.io.hdf5_places import places_of
+from maxslices.io.plain_frames import PlainFrames
+
+SHAPE = (11, 13, 17)
+CHUNKS = [
+    None,
+    *[(1, 13, 17), (3, 13, 17), (3, 5, 17), (2, 4, 6), (11, 1, 17), (1, 13, 6), SHAPE],
+]
+FILTERS = {
+    "plain": {},
+    "deflate": {"compression": "gzip"},
+    "shuffle+deflate": {"compression": "gzip", "shuffle": True},
+    "shuffle": {"shuffle": True},
+    "fletcher32": {"fletcher32": True},
+    "lzf": {"compression": "lzf"},
+}
+DTYPES = ["u1", "<u2", ">u2", "<i2", "<f4", ">f4", "<f8"]
+WINDOWS = [
+    ((0, 11), (0, 13), (0, 17)),
+    ((2, 9), (0, 13), (0, 17)),
+    ((0, 11), (4, 7), (0, 17)),
+    ((3, 4), (12, 13), (16, 17)),
+    ((1, 8), (3, 11), (5, 13)),
+]
+
+
+@pytest.fixture(autouse=True)
+def small_parts(request, monkeypatch):
+    """Several threads, and parts and buffers so small that all is cut."""
+    monkeypatch.setattr(threads, "N_THREADS", 3)
+    monkeypatch.setattr(threads, "N_DECODERS", 2)
+    monkeypatch.setattr(threads, "_PART_BYTES", (256, 512))
+    monkeypatch.setattr(threads, "BUFFER_BYTES", 400)
+    threads._local.__dict__.clear()
+
+
+def write(path, dtype, chunks, kind, *, libver="latest", gaps=False, **kwargs):
+    values = np.random.default_rng(1).integers(0, 120, SHAPE).astype(dtype)
+    with h5py.File(path, "w", libver=libver) as file:
+        data = file.create_dataset(
+            "data", SHAPE, dtype, chunks=chunks, fillvalue=7, **FILTERS[kind], **kwargs
+        )
+        where = np.s_[4:7] if gaps else np.s_[...]
+        data[where] = values[where]
+    return path
+
+
+def box_of(frames: Hdf5Frames, window) -> np.ndarray:
+    out = np.full([b - a for a, b in window], 99, frames.spec.dtype)
+    frames.read_box(*window, out)
+    return out
+
+
+def assert_same(path) -> None:
+    """Assert that all windows are read as h5py reads them."""
+    with h5py.File(path) as file:
+        expected = file["data"][...]
+    frames = Hdf5Frames(path, open_file(path), "data")
+    for window in WINDOWS:
+        part = expected[tuple(slice(*span) for span in window)]
+        np.testing.assert_array_equal(box_of(frames, window), part)
+    frames.close()
+
+
+@pytest.mark.parametrize("kind", FILTERS)
+@pytest.mark.parametrize("chunks", CHUNKS)
+def test_every_layout(tmp_path, chunks, kind):
+    if chunks is None and kind != "plain":
+        pytest.skip("without chunks there are no filters")
+    for i, (dtype, gaps) in enumerate(itertools.product(DTYPES, [False, True])):
+        assert_same(write(tmp_path / f"{i}.h5", dtype, chunks, kind, gaps=gaps))
+
+
+@pytest.mark.parametrize("libver", ["earliest", "v108", "v110", "latest"])
+@pytest.mark.parametrize("maxshape", [None, (None, 13, 17), (None, None, None)])
+@pytest.mark.parametrize("chunks", [(1, 13, 17), (3, 5, 17), SHAPE, (20, 13, 17)])
+def test_every_index_of_chunks(tmp_path, chunks, maxshape, libver):
+    if chunks[0] > SHAPE[0] and maxshape is None:
+        pytest.skip("a chunk is no larger than data that do not grow")
+    for kind, gaps in itertools.product(["plain", "deflate"], [False, True]):
+        path = tmp_path / f"{kind}{gaps}.h5"
+        assert_same(write(path, "<u2", chunks, kind, libver=libver, gaps=gaps, maxshape=maxshape))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "kind", "expected"),
+    [
+        (None, "plain", PlainFrames),
+        ((1, 13, 17), "plain", PlainFrames),
+        ((3, 13, 17), "plain", PlainFrames),
+        ((3, 5, 17), "plain", Chunks),
+        ((1, 13, 17), "deflate", Chunks),
+        ((1, 13, 17), "shuffle+deflate", Chunks),
+        ((1, 13, 17), "fletcher32", type(None)),
+        ((1, 13, 17), "lzf", type(None)),
+    ],
+)
+def test_who_reads_what(tmp_path, chunks, kind, expected):
+    with h5py.File(write(tmp_path / "a.h5", "<u2", chunks, kind)) as file:
+        assert type(places_of(file["data"])) is expected
+
+
+def test_what_only_hdf5_can_read(tmp_path):
+    path = tmp_path / "a.h5"
+    values = np.arange(np.prod(SHAPE), dtype="u2").reshape(SHAPE)
+    (tmp_path / "raw").write_bytes(values.tobytes())
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file["data"] = values
+    assert_same(path)
+    with h5py.File(path, "w") as file:
+        where = [(str(tmp_path / "raw"), 0, h5py.h5f.UNLIMITED)]
+        file.create_dataset("data", SHAPE, "u2", external=where)
+    assert_same(path)
+    with h5py.File(path, "w") as file:  # 12 bits of 16
+        twelve = h5py.h5t.STD_U16LE.copy()
+        twelve.set_precision(12)
+        space = h5py.h5s.create_simple(SHAPE)
+        data = h5py.h5d.create(file.id, b"data", twelve, space)
+        data.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    with h5py.File(path) as file:
+        assert places_of(file["data"]) is None
+    assert_same(path)
+
+
+def test_data_behind_an_external_link(tmp_path):
+    write(tmp_path / "raw.h5", "<u2", (1, 13, 17), "plain")
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["data"] = h5py.ExternalLink("raw.h5", "data")
+    assert_same(path)
+
+
+def test_chunks_that_were_left_uncompressed(tmp_path):
+    path = write(tmp_path / "a.h5", "<u2", (1, 13, 17), "shuffle+deflate")
+    values = np.arange(13 * 17, dtype="u2")
+    with h5py.File(path, "a") as file:
+        file["data"].id.write_direct_chunk((2, 0, 0), values.tobytes(), filter_mask=3)
+    assert_same(path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    chunks=st.tuples(*(st.integers(1, n) for n in SHAPE)),
+    kind=st.sampled_from(list(FILTERS)),
+    ends=st.tuples(*(st.tuples(st.integers(0, n - 1), st.integers(1, n)) for n in SHAPE)),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_any_window_of_any_chunks(tmp_path_factory, chunks, kind, ends, dtype):
+    path = write(tmp_path_factory.getbasetemp() / "any.h5", dtype, chunks, kind)
+    window = [(min(a, b - 1), max(a + 1, b)) for a, b in ends]
+    with h5py.File(path) as file:
+        expected = file["data"][tuple(slice(*span) for span in window)]
+    frames = Hdf5Frames(path, open_file(path), "data")
+    np.testing.assert_array_equal(box_of(frames, window), expected)
+    frames.close()
+
+
+@pytest.mark.parametrize("kind", ["plain", "deflate"])
+@pytest.mark.parametrize("chunks", [None, (1, 13, 17), (3, 5, 17)])
+def test_a_file_that_is_cut_off_after_it_was_opened(tmp_path, chunks, kind):
+    if chunks is None and kind != "plain":
+        pytest.skip("without chunks there are no filters")
+    path = write(tmp_path / "a.h5", "<u2", chunks, kind)
+    frames = Hdf5Frames(path, open_file(path), "data")
+    box_of(frames, WINDOWS[0])
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(SourceError, match=r"a\.h5:/data: frames 0:11 .* became shorter") as raised:
+        box_of(frames, WINDOWS[0])
+    assert "\n" not in str(raised.value)
+    frames.close()
+
+
+def test_a_missing_filter_is_named(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.h5", "<u2", (1, 13, 17), "plain")
+    with h5py.File(path, "w") as file:
+        how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        how.set_chunk((1, 13, 17))
+        how.set_filter(30000, h5py.h5z.FLAG_OPTIONAL, (1,))
+        space = h5py.h5s.create_simple(SHAPE)
+        data = h5py.h5d.create(file.id, b"data", h5py.h5t.NATIVE_UINT16, space, how)
+        for i in range(SHAPE[0]):
+            data.write_direct_chunk((i, 0, 0), bytes(100))
+    frames = Hdf5Frames(path, open_file(path), "data")
+    with pytest.raises(SourceError, match=r"\(number 30000\), which is not installed: install"):
+        box_of(frames, WINDOWS[0])
+    frames.close()
+
+
+def test_a_scan_is_read_while_hdf5_is_busy(tmp_path):
+    """HDF5's lock is held by another thread all the time."""
+    path = write(tmp_path / "a.h5", "<u2", (1, 13, 17), "plain")
+    frames = Hdf5Frames(path, open_file(path), "data")
+    first = box_of(frames, WINDOWS[1])
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with h5py._objects.phil:
+            held.set()
+            release.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(10)
+    try:
+        done = []
+        reader = threading.Thread(target=lambda: done.append(box_of(frames, WINDOWS[1])))
+        reader.start()
+        reader.join(5)
+        assert done, "reading waits for HDF5"
+    finally:
+        release.set()
+        holder.join()
+        reader.join()
+    np.testing.assert_array_equal(done[0], first)
+    frames.close()
