@@ -1,0 +1,160 @@
+"""Measures on a device what operators take beside their results.
+
+Convolutions are run one at a time on empty tensors, at a few batch sizes, and the most
+that was allocated beyond input, weight and result is their work area. It takes a few
+milliseconds for each, once for each kind of device and versions of the libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from ..errors import DeviceError
+from .work_areas import Call, WorkAreas
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Batch sizes at which convolutions are measured."""
+FREE_PART = 3
+"""A convolution is measured where its operands take no more than 1 / this of what is free."""
+
+aten = torch.ops.aten
+
+
+def place() -> dict[str, str]:
+    """Return what the sizes of work areas depend on: device, torch, cuDNN and its settings."""
+    _require_device()
+    cudnn = torch.backends.cudnn
+    return {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cudnn": str(cudnn.version()),
+        "tf32": str(bool(cudnn.allow_tf32)),
+        "benchmark": str(bool(cudnn.benchmark)),
+        "deterministic": str(bool(cudnn.deterministic)),
+    }
+
+
+def calibrate(calls: Iterable[Call], known: WorkAreas | None = None) -> WorkAreas:
+    """Measure the work areas of calls on the current CUDA device.
+
+    Parameters
+    ----------
+    calls : iterable of Call
+        `Trace.calls`: each signature is measured once.
+    known : WorkAreas, optional
+        What was measured on this device before; it is kept, and not measured again.
+
+    Raises
+    ------
+    DeviceError
+        If there is no CUDA device.
+    """
+    _require_device()
+    table = dict(known.table) if known is not None else {}
+    for call in calls:
+        if call.kind == "matrix product" or call.signature in table:
+            continue
+        points = [
+            (batch, found) for batch in BATCHES if (found := _measured(call, batch)) is not None
+        ]
+        if points:
+            table[call.signature] = _corners(points)
+    cublas = known.cublas_bytes if known is not None and known.cublas_bytes else _cublas_bytes()
+    device = torch.cuda.get_device_name()
+    return WorkAreas(f"measured on {device}", cublas, table, convolution_rule=True)
+
+
+def _require_device() -> None:
+    if not torch.cuda.is_available():
+        raise DeviceError("work areas are measured on a CUDA device, and there is none here")
+
+
+def _measured(call: Call, batch: int) -> int | None:
+    """Return the work area of a call at a batch size; None where there is no room for it."""
+    x_shape, w_shape, y_shape = call.shapes
+    shapes = (batch, *x_shape[1:]), w_shape, (batch, *y_shape[1:])
+    dtype = getattr(torch, call.dtype)
+    item = torch.empty((), dtype=dtype).element_size()
+    n_bytes = sum(item * torch.Size(shape).numel() for shape in shapes)
+    if n_bytes > torch.cuda.mem_get_info()[0] // FREE_PART:
+        return None
+    x, weight, y = (_empty(shape, dtype, call.channels_last) for shape in shapes)
+    options = _arguments(call)
+    with torch.no_grad():
+        if call.kind == "convolution":
+            return _taken(lambda: aten.convolution(x, weight, None, *options))
+        mask = [call.kind == "input gradient", call.kind == "weight gradient", False]
+        return _taken(lambda: aten.convolution_backward(y, x, weight, None, *options, mask))
+
+
+def _taken(run: Any) -> int:
+    """Return the most that was allocated while something ran, beyond its results."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    made = run()
+    peak = torch.cuda.max_memory_allocated()
+    result = torch.cuda.memory_allocated() - before
+    del made
+    return max(0, peak - before - result)
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool) -> torch.Tensor:
+    tensor = torch.empty(shape, dtype=dtype, device="cuda")
+    if channels_last:
+        order = {4: torch.channels_last, 5: torch.channels_last_3d}
+        tensor = tensor.to(memory_format=order[len(shape)])
+    return tensor
+
+
+def _arguments(call: Call) -> tuple[Any, ...]:
+    """Return stride, padding, dilation, transposed, output padding and groups of a call."""
+    words = call.options.split()
+    given = dict(zip(words[::2], words[1::2], strict=True))
+
+    def numbers(name: str, default: int) -> list[int]:
+        text = given.get(name)
+        return [default] * (len(call.shapes[0]) - 2) if text is None else _split(text)
+
+    transposed = "transposed" in given
+    return (
+        numbers("stride", 1),
+        numbers("padding", 0),
+        numbers("dilation", 1),
+        transposed,
+        numbers("transposed", 0),
+        int(given.get("groups", "1")),
+    )
+
+
+def _split(text: str) -> list[int]:
+    return [int(part) for part in text.split("x")]
+
+
+def _corners(points: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Leave out points that lie on the line between their neighbours."""
+    kept = points[:1]
+    for here, after in pairwise(points[1:]):
+        (x, y), (x2, y2) = kept[-1], after
+        if (here[1] - y) * (x2 - x) != (y2 - y) * (here[0] - x):
+            kept.append(here)
+    return (*kept, *points[1:][-1:])
+
+
+def _cublas_bytes() -> int:
+    """Return what cuBLAS keeps once a thread has multiplied matrices."""
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+    a = torch.empty((64, 64), device="cuda")
+    before = torch.cuda.memory_allocated()
+    made = a @ a
+    taken = torch.cuda.memory_allocated() - before - 512 * (-(-made.nbytes // 512))
+    return max(0, int(taken))
+
+
+__all__ = ["BATCHES", "calibrate", "place"]
