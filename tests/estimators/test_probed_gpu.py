@@ -44,9 +44,6 @@ class Gpu:
 
     # The backend, and the meters.
 
-    def used(self, outside):
-        return -(-self.pool // GRAIN) * GRAIN + -(-outside // GRAIN) * GRAIN
-
     def free_bytes(self):
         return 140 * 10**9
 
@@ -56,27 +53,22 @@ class Gpu:
     def is_out_of_memory(self, error):
         return isinstance(error, MemoryError)
 
+    def release(self):
+        self.pool = 0
+
     @contextmanager
     def measure_peak(self, kind):
-        peak, pool = Peak("cuda"), self.pool
-        peak.device_before_bytes = self.used(self.outside)
+        peak, before = Peak("cuda"), -(-self.outside // GRAIN) * GRAIN
         yield peak
         peak.cupy_in_use_bytes = self.inside
-        peak.device_peak_bytes = self.used(self.highest_outside)
-        peak.outside_bytes = max(0, peak.device_bytes - (self.pool - pool))
+        peak.outside_bytes = -(-self.highest_outside // GRAIN) * GRAIN - before
+        peak.outside_after_bytes = -(-self.outside // GRAIN) * GRAIN - before
 
     def module(self, backend):
-        cuda = types.SimpleNamespace(
-            runtime=types.SimpleNamespace(
-                memGetInfo=lambda: (10**12 - self.used(self.outside), 10**12)
-            ),
-            get_current_stream=lambda: types.SimpleNamespace(synchronize=lambda: None),
-        )
-        config = types.SimpleNamespace(get_plan_cache=lambda: types.SimpleNamespace(clear=int))
-        pool = types.SimpleNamespace(used_bytes=int, total_bytes=lambda: self.pool)
+        stream = types.SimpleNamespace(synchronize=lambda: None)
+        pool = types.SimpleNamespace(used_bytes=int)
         return types.SimpleNamespace(
-            cuda=cuda,
-            fft=types.SimpleNamespace(config=config),
+            cuda=types.SimpleNamespace(get_current_stream=lambda: stream),
             get_default_memory_pool=lambda: pool,
         )
 

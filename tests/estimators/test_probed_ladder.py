@@ -120,25 +120,25 @@ def test_time_is_kept_to_as_far_as_it_can_be_predicted():
         ladder, _, elapsed_s = climb(
             needs, needs(500), limit_s=limit_s, quick_s=0.1, seconds=lambda k: 0.05 + 0.004 * k
         )
-        assert elapsed_s <= max(limit_s, min(3.2 * limit_s, 0.1 * 3000 * 0.004))
+        assert elapsed_s <= max(limit_s, min(5 * limit_s, 0.05 * 3000 * 0.004))
         assert answer_of(ladder, needs(500)) <= 500
 
 
-def test_a_rung_at_a_quarter_is_worth_a_tenth_of_the_scans_time():
+def test_a_rung_at_a_quarter_is_worth_a_twentieth_of_the_scans_time():
     def needs(k):
         return (100 + k) * SLICE
 
     def took(total):
         return climb(
-            needs, needs(1000), total=total, limit_s=1.0, quick_s=0, seconds=lambda k: 0.005 * k
+            needs, needs(1000), total=total, limit_s=1.0, quick_s=0, seconds=lambda k: 0.01 * k
         )
 
-    ladder, rungs, elapsed_s = took(4000)
+    ladder, rungs, elapsed_s = took(8000)
     assert max(rungs) >= 250
-    assert 1.0 < elapsed_s <= 0.1 * 4000 * 0.005
+    assert 1.0 < elapsed_s <= 0.05 * 8000 * 0.01
     assert answer_of(ladder, needs(1000)) == 1000
     ladder, rungs, elapsed_s = took(1000)
-    assert max(rungs) <= 129
+    assert max(rungs) <= 64
     assert elapsed_s <= 1.0
     assert ladder.stopped_by_time
 

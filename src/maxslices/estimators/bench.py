@@ -10,25 +10,29 @@ import tracemalloc
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..backends import Backend, call_method, require_libraries
 from ..meters import Peak, measure_peak
+from ..meters.cupy_pool import GRAIN_BYTES
 from ..method import MethodMeta
 from .samples import Samples, array_module, made_up
 
-OUTSIDE_BYTES = 32 * 2**20
+OUTSIDE_BYTES = {"cpu": 32 * 2**20, "cuda": 8 * 2**20}
 """Memory outside the allocators below this is not told from what drivers and C libraries
 load and keep."""
-_OUTSIDE_PART = 0.02
+_OUTSIDE_PART = {"cpu": 0.02, "cuda": 0.0}
 """The same, as a part of what the allocators took."""
-GRAIN_BYTES = 2 * 2**20
-"""Steps in which a GPU's driver hands out memory: what is outside is not known better."""
+_MORE = 2.2
+"""Times as much memory outside in proportion to the slices as before, from which on a call is
+repeated: arrays that a driver pads to a power of two take twice as much."""
 NOISE_BYTES = {"cpu": 16 * 1024, "cuda": 16 * 512}
 """Python's own small objects, and the rounding of a few allocations."""
+ROUNDING_BYTES = {"cpu": 0, "cuda": 16 * 512}
+"""How far the rounding of some allocations takes peaks off a line."""
 CUSHION_BYTES = {"cpu": 16 * 1024, "cuda": 0}
 """Counted on top of what is measured: Python's small objects are not the same each time."""
 
@@ -85,6 +89,10 @@ class Bench:
         """Whether calls have taken memory outside the pool, and again when repeated."""
         self.stays_bytes = 0
         """What all calls together have left outside the pool."""
+        self.output_dtype: str | None = None
+        """Dtype of the result; None where it is no block of slices."""
+        self.output_dims: tuple[int, int] | None = None
+        """The result's other two dims, in array order."""
         self._left_bytes = 0
         self._outside_of_slice = 0.0
 
@@ -96,57 +104,60 @@ class Bench:
         """Call the method once, everything it allocates counted.
 
         Memory outside the pool counts where two calls show it, and as much as both show; a
-        call is repeated where it first appears, and where there is more than in proportion.
+        call is repeated where it first appears, and where there is far more than in proportion.
         """
         rung = self._run(n_slices)
-        expected = 1.25 * self._outside_of_slice * n_slices + OUTSIDE_BYTES
-        if rung.outside_bytes and not (self.uses_outside and rung.outside_bytes <= expected):
-            again = self._run(n_slices)
-            both = min(rung.outside_bytes, again.outside_bytes)
-            inside = max(r.n_bytes - r.outside_bytes for r in (rung, again))
-            self.uses_outside = self.uses_outside or both > 0
-            rung = Rung(
-                n_slices,
-                inside + both,
-                max(rung.kept_bytes, again.kept_bytes),
-                rung.left_bytes + again.left_bytes,
-                rung.before_bytes,
-                both,
-                again.duration_s,
-                again.unseen,
-                min(max(r.outside_bytes, r.doubtful_bytes) for r in (rung, again)) - both,
-                rung.stays_bytes + again.stays_bytes,
-            )
+        usual = _MORE * self._outside_of_slice * n_slices + OUTSIDE_BYTES[self.backend.kind]
+        if rung.outside_bytes > (usual if self.uses_outside else 0):
+            rung = self._agreed(rung, self._run(n_slices))
         self._outside_of_slice = max(self._outside_of_slice, rung.outside_bytes / n_slices)
         return rung
+
+    def _agreed(self, rung: Rung, again: Rung) -> Rung:
+        """Return what two calls with the same slices both show."""
+        both = min(rung.outside_bytes, again.outside_bytes)
+        inside = max(r.n_bytes - r.outside_bytes for r in (rung, again))
+        doubtful = min(max(r.outside_bytes, r.doubtful_bytes) for r in (rung, again)) - both
+        self.uses_outside = self.uses_outside or both > 0
+        return replace(
+            again,
+            n_bytes=inside + both,
+            kept_bytes=max(rung.kept_bytes, again.kept_bytes),
+            left_bytes=rung.left_bytes + again.left_bytes,
+            before_bytes=rung.before_bytes,
+            outside_bytes=both,
+            doubtful_bytes=doubtful,
+            stays_bytes=rung.stays_bytes + again.stays_bytes,
+        )
 
     def _run(self, n_slices: int) -> Rung:
         began = time.perf_counter()
         side = self.samples.side(n_slices)
         if self.kind != "scan":
             made_up(self.samples.dtype, self.kind)  # outlives the call, and is not the method's
-        self._clear_plans()
+        self.backend.release()  # what is held from now on is this call's
         start, before = self._allocated(), self._left_bytes
         data = self.samples.block(n_slices, self.kind)
         self._finish()
-        held = self._held()
         with measure_peak(self.backend.kind) as peak:
             self._call(data, side)
-        outside = peak.outside_bytes or 0
-        stays = self._stays(peak, held) if outside >= GRAIN_BYTES else 0
-        self.stays_bytes += stays
         del data
         kept = left = self._allocated() - start
         if kept:
-            self._clear_plans()
+            self.backend.release()
             left = self._allocated() - start
         if left > 0:
             gc.collect()  # cycles hold arrays until then; it takes too long to do it each time
             kept -= left - (left := self._allocated() - start)
         self._left_bytes += left
         counted, unseen = _counted(peak)
-        outside, doubtful = max(0, outside - stays), 0
-        if not self.uses_outside and outside <= max(OUTSIDE_BYTES, _OUTSIDE_PART * counted):
+        stays = peak.outside_after_bytes if peak.outside_after_bytes >= GRAIN_BYTES else 0
+        self.stays_bytes += stays
+        outside, doubtful = max(0, (peak.outside_bytes or 0) - stays), 0
+        kind = self.backend.kind
+        if not self.uses_outside and outside <= max(
+            OUTSIDE_BYTES[kind], _OUTSIDE_PART[kind] * counted
+        ):
             outside, doubtful = 0, outside
         return Rung(
             n_slices,
@@ -161,32 +172,10 @@ class Bench:
             stays,
         )
 
-    def _held(self) -> int:
-        """Return what the allocators hold of a GPU's memory."""
-        if self.backend.kind != "cuda":
-            return 0
-        held = int(array_module(self.backend).get_default_memory_pool().total_bytes())
-        torch: Any = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-            held += int(torch.cuda.memory_reserved())
-        return held
-
-    def _stays(self, peak: Peak, held_bytes: int) -> int:
-        """Return what a call has left on the GPU outside the allocators.
-
-        On the CPU that cannot be told: resident memory hardly ever shrinks.
-        """
-        if self.backend.kind != "cuda" or peak.device_before_bytes is None:
-            return 0
-        free, total = array_module(self.backend).cuda.runtime.memGetInfo()
-        grown = total - free - peak.device_before_bytes
-        stays = grown - (self._held() - held_bytes)
-        return int(stays) if stays >= GRAIN_BYTES else 0
-
     def close(self) -> None:
         """Give back the side data."""
         self.samples.frames = {}
-        self._clear_plans()
+        self.backend.release()
 
     def _call(self, data: Any, side: dict[str, Any]) -> None:
         level = logging.root.manager.disable
@@ -194,20 +183,20 @@ class Bench:
             warnings.simplefilter("ignore")
             logging.disable(logging.CRITICAL)
             try:
-                call_method(self.meta, data, side | self.parameters, self.backend)
+                result = call_method(self.meta, data, side | self.parameters, self.backend)
             finally:
                 logging.disable(level)
+        if not self.meta.side_results and getattr(result, "ndim", 0) == 3:
+            self.output_dtype = str(result.dtype)
+            rows, columns = np.delete(result.shape, self.samples.slice_dim).tolist()
+            self.output_dims = rows, columns
+        del result
         self._finish()
 
     def _finish(self) -> None:
         """Wait for the device."""
         if self.backend.kind == "cuda":
             array_module(self.backend).cuda.get_current_stream().synchronize()
-
-    def _clear_plans(self) -> None:
-        """Drop cached FFT plans, so that the next call counts its own."""
-        if self.backend.kind == "cuda":
-            array_module(self.backend).fft.config.get_plan_cache().clear()
 
     def _allocated(self) -> int:
         """Return what is allocated: the pool's bytes in use, or traced NumPy arrays."""
@@ -242,3 +231,20 @@ def traced(backend: Backend) -> Iterator[None]:
     finally:
         if start:
             tracemalloc.stop()
+
+
+@contextmanager
+def quick_collections() -> Iterator[None]:
+    """Have garbage looked for among what is made meanwhile only.
+
+    CuPy looks for garbage whenever its plans are dropped, and with all objects of a program
+    that takes longer than most calls.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -27,10 +27,15 @@ _HIDDEN = 0.01
 about it."""
 _NEXT_TO = 0.004
 """Part of a slice count below which the next one is not worth a rung."""
-_LONGEST = 3.2
+_LONGEST = 5.0
 """Times the limit that a probe may take where that is little beside what the scan takes."""
-_OF_SCAN = 0.1
+_OF_SCAN = 0.05
 """Part of the time of the whole scan that is little."""
+_SLACK = 1.1
+"""Times the memory that one slice more may take at worst, if the device has it."""
+_NEAR = 1.25
+"""Times the slices run up to which an answer is approached in single slices, if nothing else
+is known to fit."""
 _MOST_RUNGS = 64
 
 
@@ -44,9 +49,11 @@ class Ladder:
     total_slices : int
         More slices than these are never asked for.
     run_bytes : int
-        What may really be used while measuring, at most `available_bytes`.
+        What may really be used while measuring, if that is less.
     noise_bytes : int
         Differences below this mean nothing.
+    rounding_bytes : int
+        What rounding of allocations makes of a line: no more is counted beyond the last rung.
     floor_bytes : int
         Least bytes that a slice more can take: those of the input.
     limit_s, quick_s : float
@@ -62,14 +69,19 @@ class Ladder:
         run_bytes: int,
         noise_bytes: int,
         floor_bytes: int,
+        rounding_bytes: int = 0,
         limit_s: float,
         quick_s: float,
     ) -> None:
         self.available_bytes, self.total_slices = available_bytes, total_slices
         self.run_bytes = min(run_bytes, available_bytes)
+        self.at_worst_bytes = min(run_bytes, int(available_bytes * _SLACK))
         self.noise_bytes, self.floor_bytes = noise_bytes, floor_bytes
+        self.rounding_bytes = rounding_bytes
         self.limit_s, self.quick_s = limit_s, quick_s
         self.stopped_by_time = False
+        self.is_rough = False
+        """Whether drivers and C libraries have a part in it, which pad what they allocate."""
         self._points: list[tuple[int, int]] = []
         self._above: tuple[int, int] | None = None
         self._expected = 0
@@ -84,6 +96,7 @@ class Ladder:
         if n_bytes > self.run_bytes:
             if self._above is None or n_slices < self._above[0]:
                 self._above = n_slices, n_bytes
+                self._points = [(n, size) for n, size in self._points if n < n_slices]
             return
         self._durations_s[n_slices] = duration_s
         insort(self._points, (n_slices, n_bytes))
@@ -201,9 +214,15 @@ class Ladder:
             return self.floor_bytes * n_slices
         n, size = self.last
         steps = self.steps()
-        if steps is not None and n_slices <= 4 * n:
-            return max(size, math.ceil(steps(n_slices) * (1 + _AT_ANSWER / 2)) + self.noise_bytes)
-        return math.ceil(size * (n_slices / n) ** self._order()) + self._step_bytes()
+        if steps is not None:
+            most = steps(n_slices) * (1 + _AT_ANSWER / 2) + self.noise_bytes
+            if n_slices > 4 * n:
+                most = max(most, steps.at_most(n_slices), size * n_slices / n)
+            return max(size, math.ceil(most))
+        most = size * (n_slices / n) ** self._order() + self._step_bytes()
+        if self.is_rough:  # they may pad to a power of two, which one step shows at its steepest
+            most = max(most, max(self.slopes(), default=0.0) * n_slices)
+        return math.ceil(most)
 
     def _order(self) -> int:
         """Return the power of n with which the bytes grow: 1 unless worse than a line."""
@@ -259,12 +278,20 @@ class Ladder:
 
     def next_rung(self, elapsed_s: float) -> int | None:
         """Return the number of slices to measure next; None where it is time to stop."""
+        if len(self._points) >= _MOST_RUNGS:
+            return None
         fall = self._inside_a_fall()
-        if fall is not None and len(self._points) < _MOST_RUNGS:
+        if fall is not None:
             return self._in_time(fall, elapsed_s)
+        rung = self._upwards(elapsed_s)
+        if rung is None and not self.stopped_by_time:
+            rung = self._beside(elapsed_s)
+        return rung
+
+    def _upwards(self, elapsed_s: float) -> int | None:
         n, _ = self.last
         top = self.total_slices if self._above is None else self._above[0] - 1
-        if n >= top or len(self._points) >= _MOST_RUNGS:
+        if n >= top:
             return None
         fits = self._most_that_fits(top)
         if self._above is not None:
@@ -289,6 +316,23 @@ class Ladder:
                 return quarter
         return self._in_time(rung, elapsed_s)
 
+    def _beside(self, elapsed_s: float) -> int | None:
+        """Return a neighbour of the last rung worth a call, where the answer is next to it.
+
+        One slice more may fit where memory grows in steps, and one or two fewer may take more.
+        """
+        n, size = self.last
+        top = self.total_slices if self._above is None else self._above[0] - 1
+        straight = self.established() and self._passed_step_bytes() == 0
+        if straight or elapsed_s + self._predicted_s(n + 1) > self.limit_s:
+            return None
+        if n < top and size + self.floor_bytes <= self.run_bytes:
+            more = size + max(self.slopes(), default=self.floor_bytes)
+            near = self.answer() <= n * _NEAR + 1
+            return n + 1 if near and more <= self.at_worst_bytes else None
+        tried = {k for k, _ in self._points}
+        return next((k for k in (n - 1, n - 2) if k > 0 and k not in tried), None)
+
     def _inside_a_fall(self) -> int | None:
         """Return a number of slices between two where the memory falls: it may rise before."""
         for (m, a), (n, b) in pairwise(self._points):
@@ -305,7 +349,7 @@ class Ladder:
     def _allowed_s(self) -> float:
         """Return the time limit, or more where the scan will take far longer."""
         n, first = self.last[0], self._points[0][0]
-        if len(self._points) < 5 or n < 8:
+        if n == first:
             return self.limit_s
         per_slice_s = max(0.0, (self._durations_s[n] - self._durations_s[first]) / (n - first))
         scan_s = per_slice_s * self.total_slices
@@ -335,9 +379,9 @@ class Ladder:
         """
         if not self._points:
             return False
+        n, size = self.last
         if self.upper_bytes(n_slices) <= self.run_bytes:
             return True
-        n, size = self.last
         if n_slices > max(2 * n, n + 2) or self._order() > 1:
             return False
         steepest = max([self.floor_bytes, *self.slopes()])
@@ -368,11 +412,7 @@ class Ladder:
             found = [(k, min(each + passed, size)) for k, each in found]
         steps = self.steps() if self._above is None and len(points) == len(self.rising()) else None
         if steps is not None and self.is_sure():
-            seen = [(1, 0), *points]
-            return tuple(
-                (k, max(each, max(size for m, size in seen if m <= k)))
-                for k, each in steps.points(self.total_slices)
-            )
+            return steps.between(points, self.total_slices)
         if self._above is not None:
             found += [(n + 1, max(self._above[1], size))] if self._above[0] > n + 1 else []
             found.append((self._above[0], max(self._above[1], size)))
@@ -398,7 +438,10 @@ class Ladder:
             if step:
                 n, size = n + 1, size + step + math.ceil(slope)
                 found.append((n, size))
-        found.append((2 * n, size + math.ceil(slope * n)))
+        # A byte too many would cost a slice where memory is what a number of slices takes.
+        beyond = max(size, size + math.ceil(slope) - self.rounding_bytes)
+        found.append((n + 1, beyond))
+        found.append((2 * n + 1, beyond + math.ceil(slope * n)))
         return tuple(found)
 
 

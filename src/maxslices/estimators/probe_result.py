@@ -36,6 +36,10 @@ class Probe:
     """Time that it took."""
     notes: tuple[str, ...] = ()
     """What was noticed, and what was done about it."""
+    output_dtype: str | None = None
+    """Dtype of the result; None where it is no block of slices."""
+    output_dims: tuple[int, int] | None = None
+    """The result's other two dims, in array order."""
 
     def model(self) -> MemoryModel:
         """Return the memory model."""
@@ -79,6 +83,9 @@ class Probe:
         rungs = (dict(rung) for rung in values["rungs"])
         values["rungs"] = tuple(Rung(**rung | {"unseen": tuple(rung["unseen"])}) for rung in rungs)
         values["notes"] = tuple(str(note) for note in values["notes"])
+        if values.get("output_dims") is not None:
+            rows, columns = values["output_dims"]
+            values["output_dims"] = int(rows), int(columns)
         found = cls(**values)
         found.model()  # complains about points that make none
         return found

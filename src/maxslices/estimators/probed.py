@@ -19,13 +19,14 @@ import numpy as np
 from ..backends import Backend
 from ..errors import DeviceError, EstimatorError
 from ..memory import MemoryModel
+from ..meters.cupy_pool import GRAIN_BYTES
 from ..method import MethodMeta
 from ..units import format_bytes
-from .bench import CUSHION_BYTES, GRAIN_BYTES, NOISE_BYTES, Bench, Rung, traced
-from .envelope import envelope
+from .bench import CUSHION_BYTES, NOISE_BYTES, ROUNDING_BYTES, Bench, Rung, quick_collections, traced
 from .ladder import Ladder
 from .probe_result import Probe
 from .randomness import random_state_kept
+from .remains import Remains
 from .samples import Samples
 
 __all__ = ["Probe", "probe"]
@@ -42,6 +43,8 @@ _FIRST = (1, 2, 3, 4, 8, 17, 32)
 """Slice counts with which a first call is tried."""
 _EXPENSIVE = 0.1
 """Part of the time limit: a method whose calls take longer is not called for side issues."""
+_ROUGH_BYTES = {"cpu": 0, "cuda": 2 * GRAIN_BYTES}
+"""Differences below this mean nothing where memory outside the pool is counted."""
 _NOT_SIZES = (
     ImportError,
     NameError,
@@ -54,8 +57,6 @@ _NOT_SIZES = (
 """Errors that do not depend on the number of slices."""
 _SAME = 0.01
 """Peaks that differ by less are the same."""
-_LOST_BYTES = 512
-"""What stays after a call, if it is at least this."""
 
 
 def probe(
@@ -130,6 +131,7 @@ def probe(
     )
     with ExitStack() as stack:
         stack.enter_context(random_state_kept())
+        stack.enter_context(quick_collections())
         stack.enter_context(backend.limited(backend.free_bytes()))
         stack.enter_context(traced(backend))
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
@@ -156,20 +158,16 @@ class _Search:
         self.name = bench.meta.full_name
         self.notes: list[str] = []
         self.rungs: list[Rung] = []
-        self.kept: dict[int, int] = {}
-        self.left_bytes = 0
-        self.leak_bytes: dict[int, int] = {}
-        self.accumulates = self.leaks = False
         self._refusal = ""
-        self._lifted = False
-        self._stays_bytes = 0
         self.noise_bytes = NOISE_BYTES[backend.kind]
+        self.remains = Remains(self.noise_bytes)
         self.ladder = Ladder(
             available_bytes,
             total_slices,
             run_bytes=run_bytes,
             noise_bytes=self.noise_bytes,
             floor_bytes=bench.samples.nbytes(1),
+            rounding_bytes=ROUNDING_BYTES[backend.kind],
             limit_s=limit_s,
             quick_s=QUICK_S,
         )
@@ -177,11 +175,8 @@ class _Search:
     def run(self) -> None:
         """Run the method as often as it takes."""
         first = self._first_call()
-        # What the first call leaves outside the pool is what the backend's reserve is for.
-        self._stays_bytes = max(0, self.bench.stays_bytes - self.backend.reserved_bytes)
-        self._seen_bytes = self.bench.stays_bytes
+        self.remains.begin(first, self.bench.stays_bytes, self.backend.reserved_bytes)
         began = time.perf_counter()
-        self.left_bytes = first.left_bytes
         n = first.n_slices
         if n > 1:
             self.notes.append(f"it cannot be run on fewer than {n} slices ({self._refusal})")
@@ -197,7 +192,7 @@ class _Search:
                 min(_CALLS * least.duration_s, _LONGEST * self.limit_s) if again else 0.0,
             )
         else:
-            self._few(first, again)
+            self._few(again)
         while self.ladder.has_points:
             rung = self.ladder.next_rung(time.perf_counter() - began)
             if rung is None:
@@ -234,14 +229,9 @@ class _Search:
             f"{slices}, parameters {self.bench.parameters})"
         )
 
-    def _few(self, first: Rung, again: Rung) -> None:
-        """Run few slices, to see what stays, what grows, and what the data do.
-
-        Caches that keep something for each number of slices grow when there are fewer,
-        which are new to them; a work area that is kept for the most slices does not. What
-        grows when nothing is new is lost.
-        """
-        n = first.n_slices
+    def _few(self, again: Rung) -> None:
+        """Run few slices, to see what stays, what grows, and what the data do."""
+        n = again.n_slices
         found: dict[int, Rung] = {n: again}
         self.ladder.expect(n, again.n_bytes)
         for more in (n + 2, n + 1):
@@ -253,11 +243,7 @@ class _Search:
                     found[more] = rung
         most, usual = max(found), self.bench.kind
         other = self._with_other_data(found[most])
-        self.leaks = min(again.left_bytes, other.left_bytes) >= _LOST_BYTES
-        if self.leaks:
-            self.left_bytes = max(0, self.left_bytes - again.left_bytes)
-        elif n + 1 in found:
-            self.accumulates = found[n + 1].left_bytes >= _LOST_BYTES
+        self.remains.judge(again, found.get(n + 1), other)
         if other.n_bytes > found[most].n_bytes and self.bench.kind != usual:
             found = {k: self._measured(k) or rung for k, rung in found.items()}
         for rung in found.values():
@@ -312,57 +298,37 @@ class _Search:
     def _enter(self, rung: Rung, before_bytes: int | None = None) -> None:
         """Add what is alive from earlier calls, as far as it would be in a run, and note it."""
         if before_bytes is None:
-            alone = self.leaks or self.accumulates
-            before_bytes = self.left_bytes if alone else max(self.left_bytes, rung.before_bytes)
-        self._count_outside(rung)
-        before_bytes += self._stays_bytes
+            before_bytes = self.remains.before_bytes(rung)
+        if self.bench.uses_outside and not self.ladder.is_rough:
+            # What was too little to be clear in smaller calls was that, too.
+            self.ladder.is_rough = True
+            self.ladder.noise_bytes = max(self.noise_bytes, _ROUGH_BYTES[self.backend.kind])
+            for each in self.rungs:
+                self.ladder.lift(each.doubtful_bytes, each.n_slices)
+        self.ladder.lift(self.remains.grown_outside(self.bench.stays_bytes))
+        before_bytes += self.remains.outside_bytes
         self.rungs.append(rung)
-        self.kept[rung.n_slices] = rung.kept_bytes + before_bytes
-        if self.leaks:
-            self.leak_bytes[rung.n_slices] = rung.left_bytes
+        self.remains.enter(rung, before_bytes)
         n_bytes = rung.n_bytes + before_bytes + CUSHION_BYTES[self.backend.kind]
         if self.bench.uses_outside:
-            n_bytes += rung.doubtful_bytes + self._grain_bytes()
+            n_bytes += rung.doubtful_bytes
         self.ladder.add(rung.n_slices, n_bytes, rung.duration_s)
-
-    def _count_outside(self, rung: Rung) -> None:
-        """Correct the rungs so far for what has been learnt of memory outside the pool.
-
-        If a call uses it, what was too little to be clear in smaller calls was that, too.
-        What stays after a call is a constant if it comes once; if it comes again and again
-        it grows with the slices, and is seen as a slope.
-        """
-        if self.bench.uses_outside and self.ladder.noise_bytes < self._grain_bytes():
-            self.ladder.noise_bytes = self._grain_bytes()
-            for each in self.rungs:
-                self.ladder.lift(each.doubtful_bytes + self._grain_bytes(), each.n_slices)
-        grown = self.bench.stays_bytes - self._seen_bytes
-        self._seen_bytes = self.bench.stays_bytes
-        self._stays_bytes += grown
-        if grown and not self._lifted:
-            self._lifted = True
-            self.ladder.lift(grown)
-            self.kept = {n: size + grown for n, size in self.kept.items()}
-
-    def _grain_bytes(self) -> int:
-        return 2 * GRAIN_BYTES if self.backend.kind == "cuda" else 0
 
     def probe(self, duration_s: float) -> Probe:
         """Return what was found."""
         ladder = self.ladder
         points = ladder.curve()
-        kept: tuple[tuple[int, int], ...] = ()
-        if any(size >= _LOST_BYTES for size in self.kept.values()):
-            kept = self._kept_curve()
-        lost = self._lost_bytes(points)
+        lost, note = self.remains.lost(points, ladder.available_bytes, ladder.total_slices)
         points = tuple((n, size + lost) for n, size in points)
-        kept = tuple((n, size + lost) for n, size in kept)
-        self._describe(lost)
+        kept = tuple((n, size + lost) for n, size in self.remains.kept())
+        if note:
+            self.notes.append(note)
+        self._describe()
         model = MemoryModel.piecewise(points)
         return Probe(
             points=points,
             kept=kept,
-            persistent_bytes=self.left_bytes,
+            persistent_bytes=self.remains.left_bytes,
             rungs=tuple(self.rungs),
             available_bytes=ladder.available_bytes,
             total_slices=ladder.total_slices,
@@ -370,45 +336,11 @@ class _Search:
             sure=ladder.is_sure() or ladder.is_at_top(),
             duration_s=duration_s,
             notes=tuple(self.notes),
+            output_dtype=self.bench.output_dtype,
+            output_dims=self.bench.output_dims,
         )
 
-    def _kept_curve(self) -> tuple[tuple[int, int], ...]:
-        """Return what stays, as points; beyond the last as much per slice as the most seen."""
-        sizes, highest = [], 0
-        for n, size in sorted(self.kept.items()):
-            highest = max(highest, size)
-            sizes.append((n, highest))
-        n, size = sizes[-1]
-        slope = -(-(size - sizes[0][1]) // n)
-        if len(sizes) > 1:
-            (m, before), span = sizes[-2], n - sizes[-2][0]
-            slope = max(slope, -(-(size - before) // span)) if m < n else slope
-        return (*envelope(sizes, self.noise_bytes), (2 * n, size + slope * n))
-
-    def _lost_bytes(self, points: tuple[tuple[int, int], ...]) -> int:
-        """Return what all blocks of a run lose, with as many slices in each as then fit."""
-        if not self.leak_bytes:
-            return 0
-        model, total = MemoryModel.piecewise(points), self.ladder.total_slices
-        n, a_call = max(self.leak_bytes.items())
-        per_slice = max(size / k for k, size in self.leak_bytes.items() if k * 2 >= n)
-        constant = max(self.leak_bytes.values()) == min(self.leak_bytes.values())
-
-        def lost(block: int) -> int:
-            each = a_call if constant else int(per_slice * block) + 1
-            return each * (-(-total // block) - 1)
-
-        block = model.max_slices(self.ladder.available_bytes, total)
-        while block > 1 and model.bytes(block) + lost(block) > self.ladder.available_bytes:
-            block = max(1, block - max(1, block // 50))
-        found = lost(max(block, 1))
-        self.notes.append(
-            f"each call loses memory ({format_bytes(a_call)} with {n} slices): "
-            f"{format_bytes(found)} are counted for the {total} slices of a scan"
-        )
-        return found
-
-    def _describe(self, lost_bytes: int) -> None:
+    def _describe(self) -> None:
         ladder = self.ladder
         outside = [rung for rung in self.rungs if rung.outside_bytes]
         if outside:
@@ -417,10 +349,9 @@ class _Search:
                 f"{format_bytes(most.outside_bytes)} with {most.n_slices} slices were outside the "
                 "pool: counted"
             )
-        if self._stays_bytes:
-            self.notes.append(
-                f"{format_bytes(self._stays_bytes)} stay outside the pool after calls: counted"
-            )
+        stays = self.remains.outside_bytes
+        if stays:
+            self.notes.append(f"{format_bytes(stays)} stay outside the pool after calls: counted")
         unseen = {text for rung in self.rungs if not rung.outside_bytes for text in rung.unseen}
         self.notes += sorted(unseen)
         seen = [rung.n_bytes for rung in sorted(self.rungs, key=lambda rung: rung.n_slices)]

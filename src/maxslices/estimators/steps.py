@@ -31,6 +31,13 @@ class Steps:
             for period, fixed, a, b, error in self.candidates
         )
 
+    def at_most(self, n_slices: int) -> float:
+        """Return the bytes if all of them were at the beginning of a step."""
+        return max(
+            fixed + a * n_slices + b * (n_slices + (period or n_slices)) + error
+            for period, fixed, a, b, error in self.candidates
+        )
+
     def last_below(self, n_bytes: int, low: int, high: int) -> int:
         """Return the largest number of slices from `low` to `high` that takes no more."""
         if self(high) <= n_bytes:
@@ -39,6 +46,16 @@ class Steps:
             middle = (low + high) // 2
             low, high = (middle, high) if self(middle) <= n_bytes else (low, middle)
         return low
+
+    def between(self, measured: list[tuple[int, int]], total: int) -> tuple[tuple[int, int], ...]:
+        """Return points up to `total` slices, within what was measured of fewer and of more."""
+        steps = dict(self.points(total)) | dict(measured)
+        found = []
+        for k, size in sorted(steps.items()):
+            least = max((b for n, b in measured if n <= k), default=0)
+            most = min((b for n, b in measured if n >= k), default=max(size, least))
+            found.append((k, min(max(size, least), most)))
+        return tuple(found)
 
     def points(self, total: int) -> list[tuple[int, int]]:
         """Return both ends of each step, up to `total` slices or the most that are of use."""
@@ -55,16 +72,23 @@ class Steps:
 
 
 def find_steps(points: list[tuple[int, int]], noise_bytes: int) -> Steps | None:
-    """Return the steps on which all points lie, if there is a rounding that explains them."""
+    """Return the steps on which all points lie, if there is a rounding that explains them.
+
+    The first may lie elsewhere: one slice often takes another way through a method.
+    """
+    return _steps_on(points, noise_bytes) or _steps_on(points[1:], noise_bytes)
+
+
+def _steps_on(points: list[tuple[int, int]], noise_bytes: int) -> Steps | None:
     slopes = [(b - a) / (n - m) for (m, a), (n, b) in pairwise(points)]
     changes = [b - a for a, b in pairwise(slopes) if abs(b - a) > 0.01 * max(slopes)]
-    if len(points) < 6 or min(changes, default=0) >= 0 or max(changes) <= 0:
+    if len(points) < 5 or min(changes, default=0) >= 0 or max(changes) <= 0:
         return None
     ns, sizes = np.array([n for n, _ in points]), np.array([size for _, size in points], float)
     found = []
     for period in (0, *range(2, min(256, int(ns[-1]) // 2) + 1)):
         steps = np.array([rounded(int(n), period) for n in ns])
-        if len(set(steps)) < (3 if period else 5):  # one step alone may be the only one
+        if len(set(steps)) < (3 if period else 4):  # one step alone may be the only one
             continue
         terms = np.stack([np.ones(len(ns)), ns, steps], axis=1)
         (fixed, a, b), *_ = np.linalg.lstsq(terms, sizes, rcond=None)
