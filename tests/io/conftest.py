@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from maxslices.io import threads
+
 NOBODY = 65534
 
 
@@ -32,3 +34,13 @@ def unprivileged(tmp_path):
                 folder.chmod(mode)
 
     return drop
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Several threads, and parts and buffers so small that even small data are cut."""
+    monkeypatch.setattr(threads, "N_THREADS", 3)
+    monkeypatch.setattr(threads, "N_DECODERS", 2)
+    monkeypatch.setattr(threads, "_PART_BYTES", (256, 512))
+    monkeypatch.setattr(threads, "BUFFER_BYTES", 400)
+    threads._local.__dict__.clear()

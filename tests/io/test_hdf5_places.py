@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxslices.errors import SourceError
-from maxslices.io import threads
 from maxslices.io.hdf5_chunks import Chunks
 from maxslices.io.hdf5_frames import Hdf5Frames, open_file
 from maxslices.io.hdf5_places import places_of
@@ -42,14 +41,7 @@ WINDOWS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def small_parts(request, monkeypatch):
-    """Several threads, and parts and buffers so small that all is cut."""
-    monkeypatch.setattr(threads, "N_THREADS", 3)
-    monkeypatch.setattr(threads, "N_DECODERS", 2)
-    monkeypatch.setattr(threads, "_PART_BYTES", (256, 512))
-    monkeypatch.setattr(threads, "BUFFER_BYTES", 400)
-    threads._local.__dict__.clear()
+pytestmark = pytest.mark.usefixtures("small_parts")
 
 
 def write(path, dtype, chunks, kind, *, libver="latest", gaps=False, **kwargs):

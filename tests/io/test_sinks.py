@@ -15,6 +15,8 @@ from maxslices.errors import StoreError, UsageError
 from maxslices.io import create_sink, open_source, remove_result
 from maxslices.io.room import check_room
 
+pytestmark = pytest.mark.usefixtures("small_parts")
+
 DATA = np.arange(5 * 7 * 11, dtype="f4").reshape(5, 7, 11)
 SPEC = ArraySpec(DATA.shape, DATA.dtype)
 

@@ -12,6 +12,8 @@ from maxslices.io.array_source import ArraySource
 
 from . import scans
 
+pytestmark = pytest.mark.usefixtures("small_parts")
+
 KINDS = (
     *("dls", "chunked", "big-endian", "esrf", "nxtomo", "exchange"),
     *("npy", "npy-big-endian", "npy-fortran", "tiffs", "tiffs-big-endian", "tiffs-deflate"),

@@ -15,6 +15,8 @@ from maxslices.errors import StoreError, UsageError
 from maxslices.io import MemoryStore, ScratchStore
 from maxslices.io.pieces import pread_all
 
+pytestmark = pytest.mark.usefixtures("small_parts")
+
 DATA = np.arange(5 * 7 * 11, dtype="u2").reshape(5, 7, 11)
 SPEC = ArraySpec(DATA.shape, DATA.dtype)
 
