@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -91,6 +93,39 @@ def test_probing_can_be_asked_for_where_an_estimator_is_declared():
     assert choice.origin == "probed"
     assert "as asked for" in choice.why
     assert CALLS
+    assert re.search(r"; its own estimator allows (\d+) slices where this allows \d+$", choice.why)
+
+
+def test_an_estimator_that_a_probe_contradicts_is_warned_of_with_both_numbers():
+    def boasts(slice_dim, other_dims, dtype, available_memory, device=None, **kwargs):
+        return available_memory // (other_dims[0] * other_dims[1]), dtype
+
+    def breaks(slice_dim, other_dims, dtype, available_memory, device=None, **kwargs):
+        return 1 / 0
+
+    for estimator, said in ((boasts, r"allows 40 slices, a probe 3[01] "), (breaks, "ZeroDivision")):
+        meta = Registry().register(doubled, pattern="projection", calc_max_slices=estimator)
+        with pytest.warns(UserWarning, match=said):
+            choice = chooser(forced="probed").choose(question(meta))
+        assert choice.model.max_slices(2_000_000) in (30, 31)
+
+
+def test_without_a_declaration_the_result_is_what_was_seen():
+    def judged(data):
+        return (data > 0.5)[:, ::2]
+
+    def guesses(dtype, **parameters):
+        return dtype
+
+    guesses.is_guess = True
+    for declared, expected in ((None, "bool"), (guesses, "bool"), ("uint8", None)):
+        meta = Registry().register(judged, pattern="projection", output_dtype=declared)
+        for origin in ("probed", "recorded"):
+            choice = chooser().choose(question(meta))
+            assert choice.origin == origin
+            assert choice.output_dtype == (expected and np.dtype(expected))
+            assert choice.output_dims == (42, 97)
+        Records().clear()
 
 
 @pytest.mark.parametrize(

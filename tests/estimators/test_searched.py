@@ -16,7 +16,15 @@ from maxslices import Registry
 from maxslices.backends import select_backend
 from maxslices.errors import EstimatorError
 from maxslices.estimators import Question
-from maxslices.estimators.searched import FINENESS, Attempt, Search, _points, _search, search
+from maxslices.estimators.searched import (
+    FINENESS,
+    MARGIN,
+    Attempt,
+    Search,
+    _points,
+    _search,
+    search,
+)
 from maxslices.estimators.trial_process import GRAIN_BYTES, _Ballast
 from tests.estimators.searched_methods import SLICE_BYTES, failing
 
@@ -86,16 +94,17 @@ def test_what_is_planned_with_less_memory_fits(fixed, slope, curve, allowed, tot
     if not most:
         return
     n_first = len(tries)
-    points, is_straight = _points(runs, most, allowed, 10, fails_at is None)
-    found = Search(most, fails_at, allowed, 0, tuple(sorted(points.items())), is_straight, (), True)
+    points, rough, slack = _points(runs, most, allowed, 10, fails_at is None)
+    known = tuple(sorted(points.items()))
+    found = Search(most, fails_at, allowed, 0, known, tuple(rough), slack, (), True)
     model = found.model()
     for n in range(1, most + 1):
-        assert needed(n) <= model.bytes(n), n
+        assert needed(n) <= model.bytes(n) * (1 + MARGIN), n
     if curve == "line":
-        assert is_straight
+        assert not rough
         for n in (1, 1 + most // 2, most):
-            assert model.bytes(n) <= 1.02 * needed(n) + slope * (1 + n // FINENESS) + allowed // 90
-    assert len(tries) - n_first < 60
+            assert model.bytes(n) <= 1.03 * needed(n) + slope * (1 + n // FINENESS) + allowed // 90
+    assert len(tries) - n_first < 75
 
 
 def test_memory_that_no_meter_sees_is_found():
@@ -255,7 +264,8 @@ def test_a_ballast_leaves_exactly_what_is_allowed(monkeypatch, stuck_mib, left_m
     assert ballast.is_clean()
     with ballast.to(1000 * MIB):
         assert left_mib * MIB <= runtime.free_bytes <= (left_mib + 1) * MIB
-    assert runtime.free_bytes == 7301 * MIB
+    assert runtime.free_bytes + sum(size for _, size in ballast._held) == 7301 * MIB
+    assert runtime.free_bytes > 7301 * MIB // 8
     runtime.free_bytes -= 60 * MIB
     assert ballast.is_clean()
     runtime.free_bytes -= 240 * MIB  # beyond it: the method's

@@ -18,7 +18,8 @@ def raw(data):
     held = []
     try:
         held.append(runtime.malloc(FIXED_BYTES))
-        held += [runtime.malloc(SLICE_BYTES) for _ in range(len(data))]
+        for _ in range(len(data)):
+            held.append(runtime.malloc(SLICE_BYTES))  # noqa: PERF401 - all are freed below
     finally:
         for pointer in held:
             runtime.free(pointer)

@@ -52,3 +52,8 @@ def logs_out_of_memory(text: str) -> bool:
     ASTRA says so in its log alone, and a C++ library that finds no memory ends the process.
     """
     return _LOGGED.search(text) is not None
+
+
+def out_of_memory_line(text: str) -> str:
+    """Return the line in which a process speaks of a lack of memory; "" if it does not."""
+    return next((line.strip() for line in text.splitlines() if _LOGGED.search(line)), "")

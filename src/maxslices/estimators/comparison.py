@@ -108,7 +108,8 @@ def compare_with_probe(
     available_bytes : int
         Memory that slices have to fit in.
     lower, upper : float
-        Bounds of probed over declared bytes, for as many slices as fit; outside them there is a warning.
+        Bounds of probed over declared bytes, for as many slices as fit; outside them there is
+        a warning.
 
     Returns
     -------

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..arrays import ArraySpec
 from ..backends import Backend
-from ..backends.out_of_memory import logs_out_of_memory
+from ..backends.out_of_memory import logs_out_of_memory, out_of_memory_line
 from ..errors import EstimatorError
 from ..memory import UNREACHABLE_BYTES, MemoryModel
 from ..method import MethodMeta
@@ -33,12 +33,14 @@ LIMIT_S = 120.0
 """Time for all tries together."""
 FINENESS = 128
 """The answer is settled when what ran and what did not differ by this part of it, or by 1."""
-MARGIN = 1 / 256
+MARGIN = 1 / 200
 """Part of the available memory that is left free while it is tried."""
 LEAST_MARGIN_BYTES = {"cpu": 2**20, "cuda": 8 * 2**20}
 """The least that is left free: a library's own small allocations are not always the same."""
 _CHECKS = 3
-"""Points between the first and the last at which it is tried whether a line goes through."""
+"""Points between two others at which it is tried whether a line goes through."""
+_SOUGHT = 4
+"""Points that are sought where it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,11 @@ class Search:
     """Part of it that was kept free in every try."""
     points: tuple[tuple[int, int], ...]
     """(slices, bytes) that ran, margin included, by slices; the last is the answer."""
-    is_straight: bool
-    """Whether lines between the points are safe; if not, slices cost what the next point does."""
+    rough: tuple[tuple[int, int], ...]
+    """Pairs of neighbouring points between which a line was not tried: slices between them cost
+    what the higher point does."""
+    slack_bytes: int
+    """Added between points: as much as a line was ever found too low."""
     attempts: tuple[Attempt, ...]
     """What was tried, in order."""
     is_settled: bool
@@ -91,14 +96,15 @@ class Search:
         """Return a memory model: through what ran; more than the most that ran does not fit."""
         if not self.points:
             return MemoryModel(lambda n: UNREACHABLE_BYTES)
-        line = MemoryModel.piecewise(self.points)
+        line, sizes = MemoryModel.piecewise(self.points), dict(self.points)
 
         def bytes_at(n: int) -> int:
             if n > self.n_slices:
                 return UNREACHABLE_BYTES
-            if self.is_straight:
-                return line.bytes(n)
-            return next(size for k, size in self.points if k >= n)
+            above = next(k for k, _ in self.points if k >= n)
+            if any(high == above for _, high in self.rough):
+                return sizes[above]
+            return min(line.bytes(n) + self.slack_bytes, sizes[above])
 
         return MemoryModel(bytes_at)
 
@@ -175,10 +181,11 @@ def search(
     with _Trials(asked.meta, errand, limit_s, attempts) as trials:
         n, fails_at, is_settled = _search(lambda k: trials.runs(k, allowed), total)
         points: dict[int, int] = {}
-        is_straight = True
+        rough: list[tuple[int, int]] = []
+        slack = 0
         if n:
-            step = max(LEAST_MARGIN_BYTES[backend.kind], allowed // 1000)
-            points, is_straight = _points(trials.runs, n, allowed, step, fails_at is None)
+            step = max(LEAST_MARGIN_BYTES[backend.kind] // 2, allowed // 1000)
+            points, rough, slack = _points(trials.runs, n, allowed, step, fails_at is None)
     output_dtype, output_dims = trials.output or ("", None)
     return Search(
         n,
@@ -186,7 +193,8 @@ def search(
         available_bytes,
         margin,
         tuple((k, points[k] + margin) for k in sorted(points)),
-        is_straight,
+        tuple(rough),
+        slack,
         tuple(attempts),
         is_settled,
         output_dtype,
@@ -196,8 +204,10 @@ def search(
 
 def _points(
     runs: Runs, most: int, allowed_bytes: int, step_bytes: int, is_loose: bool
-) -> tuple[dict[int, int], bool]:
-    """Return memory with which some numbers of slices ran, and whether a line goes through.
+) -> tuple[dict[int, int], list[tuple[int, int]], int]:
+    """Return memory with which some numbers of slices ran, and how it goes between them.
+
+    That is: neighbours between which no line was tried, and how much too low lines were.
 
     Parameters
     ----------
@@ -212,25 +222,50 @@ def _points(
     is_loose : bool
         Whether more slices might have run with it, so that they need less perhaps.
     """
-    top = allowed_bytes
-    if is_loose:
-        top = _least(runs, most, 0, top, step_bytes)
+    top = _least(runs, most, 0, allowed_bytes, step_bytes) if is_loose else allowed_bytes
     points = {most: top}
     if most == 1:
-        return points, True
+        return points, [], 0
     points[1] = _least(runs, 1, 0, top, step_bytes)
-    line, is_straight, above = MemoryModel.piecewise(list(points.items())), True, top
-    for power in range((most - 2).bit_length() - 1, 0, -1)[:_CHECKS]:
-        n = 2**power + 1
-        expected = line.bytes(n)
-        answer = runs(n, expected) if expected < above else True
-        if answer is None:
-            return points, False
-        if not answer:
-            is_straight = False
-            expected = _least(runs, n, expected, above, step_bytes)
-        points[n] = above = min(expected, above)
-    return points, is_straight
+    rough: list[tuple[int, int]] = []
+    pending, n_sought, slack = [(1, most)], 0, 0
+    while pending:
+        low, high = pending.pop()
+        line = MemoryModel.piecewise([(low, points[low]), (high, points[high])])
+        above = high
+        for n in _between(low, high):
+            expected, limit = line.bytes(n), points[above]
+            raised = min(expected + expected // FINENESS, limit)
+            answer = runs(n, expected) if expected < limit else True
+            if answer is False and (answer := raised == limit or runs(n, raised)):
+                slack, expected = max(slack, raised - expected), raised
+            if answer:
+                points[n], above = min(expected, limit), n
+                continue
+            if answer is None or n_sought == _SOUGHT:
+                rough.append((low, above))
+                break
+            n_sought += 1
+            points[n] = _least(runs, n, raised, limit, step_bytes)
+            slack = max(slack, points[n] - line.bytes(n))
+            pending += [(low, n), (n, above)]
+            break
+    return points, rough, slack
+
+
+def _between(low: int, high: int) -> list[int]:
+    """Return slice counts at which a line is tried, downward.
+
+    Such as are one more than a round number, where what is rounded up to one is highest.
+    """
+    powers = [2**k + 1 for k in range(1, high.bit_length()) if low < 2**k + 1 < high]
+    if powers:
+        return powers[: -_CHECKS - 1 : -1]
+    for step in (2**k for k in range(high.bit_length(), -1, -1)):
+        rounded = (high - 2) // step * step
+        if rounded >= low:
+            return [rounded + 1]
+    return []
 
 
 def _least(runs: Runs, n: int, low: int, high: int, step_bytes: int) -> int:
@@ -325,7 +360,7 @@ class _Trials:
         kind, said = answer.kind, answer.text
         self.output = answer.output or self.output
         if kind != "out of memory" and logs_out_of_memory(answer.log):
-            kind, said = "out of memory", _last_line(answer.log)
+            kind, said = "out of memory", out_of_memory_line(answer.log)
         had_failed, self._has_failed = self._has_failed, self._has_failed or kind != "ran"
         if kind == "error" or not answer.is_clean:
             self._drop()
@@ -341,7 +376,7 @@ class _Trials:
         """Say why a process ended."""
         said = _last_line(death.log)
         if logs_out_of_memory(death.log):
-            return "out of memory", said
+            return "out of memory", out_of_memory_line(death.log)
         if death.status >= 0:
             raise EstimatorError(
                 f"{self._meta.full_name}: the process that tried it ended with status "

@@ -36,6 +36,8 @@ FIRST = (1, 2, 3, 4, 8, 17, 32)
 """Slice counts with which a first call is tried."""
 GRAIN_BYTES = 2 * 2**20
 """Steps in which a GPU's driver hands out memory."""
+PIECE_BYTES = 2**30
+"""Pieces in which a GPU's memory is taken."""
 LEFT_BYTES = 64 * 2**20
 """What a call may leave on a GPU (modules that its driver loads) if another is to be made."""
 _LOG_BYTES = 16_384
@@ -389,7 +391,7 @@ class _Ballast:
         self._reserved_bytes = reserved_bytes
         self._beyond_bytes = 0
         self._settled_bytes = self._at_start_bytes
-        self._held: list[int] = []
+        self._held: list[tuple[int, int]] = []
 
     def _free_bytes(self) -> int:
         return int(self._runtime.memGetInfo()[0])
@@ -397,30 +399,38 @@ class _Ballast:
     def is_clean(self) -> bool:
         """Count what the process keeps by now; tell whether the last call has left little."""
         self._runtime.deviceSynchronize()
-        free, before = self._free_bytes(), self._settled_bytes
-        self._settled_bytes = free
+        free = self._free_bytes() + sum(size for _, size in self._held)
+        before, self._settled_bytes = self._settled_bytes, free
         self._beyond_bytes = max(0, self._at_start_bytes - free - self._reserved_bytes)
         return before - free <= LEFT_BYTES
 
     @contextmanager
     def to(self, allowed_bytes: int) -> Iterator[None]:
-        """Leave so much free, to the step in which a driver hands out memory."""
-        self._fill(max(0, allowed_bytes - self._beyond_bytes))
+        """Leave so much free, to the step in which a driver hands out memory.
+
+        Most of it stays taken until the next call, since it takes long to take.
+        """
+        allowed = max(0, allowed_bytes - self._beyond_bytes)
+        self._drop_until(allowed)
+        self._fill(allowed)
         try:
             yield
         finally:
-            while self._held:
-                self._runtime.free(self._held.pop())
+            self._drop_until(self._settled_bytes // 8)
+
+    def _drop_until(self, free_bytes: int) -> None:
+        while self._held and self._free_bytes() < free_bytes:
+            self._runtime.free(self._held.pop()[0])
 
     def _fill(self, allowed_bytes: int) -> None:
         """Allocate until no more than what is allowed is free."""
-        smaller = 0
-        while (rest := self._free_bytes() - allowed_bytes - smaller) > 0:
-            size = -(-rest // GRAIN_BYTES) * GRAIN_BYTES
+        stuck = 0
+        while (rest := self._free_bytes() - allowed_bytes - stuck) > 0:
+            size = min(-(-rest // GRAIN_BYTES) * GRAIN_BYTES, PIECE_BYTES)
             try:
-                self._held.append(int(self._runtime.malloc(size)))
+                self._held.append((int(self._runtime.malloc(size)), size))
             except self._runtime.CUDARuntimeError:  # all that is free cannot be had
-                smaller += GRAIN_BYTES
+                stuck += GRAIN_BYTES
 
 
 def _find(method: tuple[str, str, str]) -> MethodMeta:
