@@ -2,22 +2,27 @@
 
 Run it where there are a GPU, httomolibgpu and httomo-backends::
 
-    python docs/scripts/httomo_table.py [--out DIR] [--limit-s 165] [--only NAME]
+    python docs/scripts/httomo_table.py [--out DIR] [--limit-s 400] [--only NAME]
 
-For each case the method is run on N slices and its true peak measured: CuPy's pool by a memory
-hook of this script, and what is outside the pool. Then the method is probed as if exactly that
-much memory were available, with a whole scan to process: 100 % is N slices. httomo's figures are
+For each case the method is run on N slices, and its true peak is what CuPy's pool handed out at
+most, by a memory hook of this script, and what C libraries took outside the pool, from 8 MiB up.
+Where calls are short it is also run with fewer slices, since with some methods these take more.
+Then the method is probed as if exactly the peak of N slices were available, with a whole scan to
+process; 100 % is the most slices of which that many, and any fewer, fit. httomo's figures are
 those of httomo-backends 1.3.1 for the same peaks on an H200, where it was asked.
 
-A time is that of a probe after kernels have been compiled and libraries loaded. The table is
-printed, and written to DIR/table.md.
+A time is that of a probe after kernels have been compiled and libraries loaded. A method that
+refuses a dtype or a parameter by a ValueError is listed as such. Cheap cases come first; rows are
+added to DIR/rows.jsonl one by one, and DIR/table.md has the tables as docs/httomo.md shows them.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,8 +46,18 @@ IT = {"center": 1280.0, "iterations": 2}
 FISTA = {**IT, "regularisation_iterations": 2}
 LEAN = {"calculate_padding_value_method": "next_fast_length"}
 LPREC = {"center": 1280.0, "min_mem_usage_filter": False, "min_mem_usage_ifft2": False}
+STATS = [0.1, 1.0, 0.5, 10]
 NORMALIZE, CORR, DENOISE = "prep.normalize.", "misc.corr.", "misc.denoise."
 PHASE, STRIPE, MORPH, RECON = "prep.phase.", "prep.stripe.", "misc.morph.", "recon.algorithm."
+
+
+SLOW = tuple(f"{RECON}{name}3d_tomobar" for name in ("FBP", "SIRT", "CGLS", "FISTA"))
+QUICK_S = 0.4
+"""A call as short as this is made again with fewer slices."""
+FEWER = 8
+"""As many slices fewer, at most."""
+OUTSIDE_BYTES = 8 * 2**20
+"""Less outside the pool is not told from what drivers load."""
 
 
 @dataclass(frozen=True)
@@ -110,25 +125,23 @@ OTHERS = [
     Case(CORR + "median_filter", "uint16", 64, None, {"kernel_size": 5}),
     Case(DENOISE + "total_variation_ROF", "float32", 64, None, {**TV, "half_precision": True}),
     Case(DENOISE + "total_variation_PD", "float32", 64, None, {**TV, "nonnegativity": True}),
+    Case(DENOISE + "total_variation_PD", "float32", 64, None, {**TV, "isotropic": False}),
     Case(MORPH + "data_resampler", "float32", 64, None, {"newshape": [2999, 3001], "axis": 0}),
     Case("misc.rescale.rescale_to_int", "float32", 64, None, {"bits": 16}),
     Case("misc.rescale.rescale_to_int", "float32", 64, None, {"bits": 32}),
-    Case(
-        "misc.rescale.rescale_to_int",
-        "float32",
-        64,
-        None,
-        {"bits": 8, "glob_stats": [0.1, 1.0, 0.5, 10]},
-    ),
+    Case("misc.rescale.rescale_to_int", "float32", 64, None, {"bits": 8, "glob_stats": STATS}),
     Case(STRIPE + "remove_stripe_based_sorting", "float32", 64, None, {"dim": 2}),
     Case(STRIPE + "remove_stripe_fw", "float32", 64, None, {"level": 4, "wname": "sym16"}),
     Case(STRIPE + "remove_all_stripe", "float32", 32, None, {"dim": 2, "la_size": 31}),
-    Case(STRIPE + "raven_filter", "float32", 32, None, {"pad_y": 100, "pad_x": 77}),
+    Case(STRIPE + "raven_filter", "float32", 64, None, {"pad_y": 100, "pad_x": 77}),
     Case(MORPH + "sino_360_to_180", "float32", 61, None, {"overlap": 201, "side": "right"}),
-    Case(RECON + "FBP3d_tomobar", "float32", 32, None, {"center": 1280.0, "detector_pad": True}),
-    Case(RECON + "FBP3d_tomobar", "float32", 32, None, {"center": 1280.0, "recon_size": 2000}),
-    Case(RECON + "LPRec3d_tomobar", "float32", 32, None, {"center": 1280.0, "detector_pad": True}),
-    Case(RECON + "LPRec3d_tomobar", "float32", 32, None, {"center": 1280.0, "recon_size": 2000}),
+    Case(RECON + "LPRec3d_tomobar", "float32", 64, None, {"center": 1280.0, "detector_pad": True}),
+    Case(RECON + "LPRec3d_tomobar", "float32", 64, None, {"center": 1280.0, "recon_size": 2000}),
+    Case(RECON + "FBP3d_tomobar", "float32", 64, None, {"center": 1280.0, "detector_pad": True}),
+    Case(RECON + "FBP3d_tomobar", "float32", 64, None, {"center": 1280.0, "recon_size": 2000}),
+]
+LARGER = [
+    Case(each.method, each.dtype, 64, None, each.parameters) for each in AS_HTTOMO if each.n == 32
 ]
 
 
@@ -136,10 +149,8 @@ def prime_cases() -> list[Case]:
     """Return all cases of httomo at prime sizes, each in both dtypes; some methods refuse one."""
     found: list[Case] = []
     for case in AS_HTTOMO:
-        # Reconstructions take float32 alone.
-        dtypes = ("float32",) if case.method.startswith(RECON) else ("float32", "uint16")
-        for dtype in dtypes:
-            n = 61 if case.n == 64 else 31
+        for dtype in ("float32", "uint16"):
+            n = 53 if case.method in SLOW else 61
             made = Case(case.method, dtype, n, None, case.parameters, prime=True)
             if made not in found:
                 found.append(made)
@@ -171,105 +182,173 @@ def clean() -> None:
     cp.get_default_memory_pool().free_all_blocks()
 
 
-def true_peak(case: Case, backend: Any, side: dict[str, ArraySpec]) -> tuple[int, int, float]:
-    """Return the bytes at N slices, those of them outside the pool, and seconds of a call."""
-    meta = registry["httomolibgpu." + case.method]
-    dtype = np.dtype(case.dtype)
-    samples = Samples(meta, case.slice_dim, case.other_dims, dtype, backend, None, side)
-    supplied = samples.side(case.n)
-    seen = []
-    for _ in range(3):  # the first one compiles
+class Truth:
+    """The peaks of one case as they are measured.
+
+    Raises
+    ------
+    ValueError
+        If the method refuses its input or parameters.
+    """
+
+    def __init__(self, case: Case, backend: Any, side: dict[str, ArraySpec]) -> None:
+        self.case, self.meta = case, registry["httomolibgpu." + case.method]
+        dtype = np.dtype(case.dtype)
+        self.samples = Samples(
+            self.meta, case.slice_dim, case.other_dims, dtype, backend, None, side
+        )
+        self.peak(2)  # what compiles has compiled
+        self.n_bytes, self.outside_bytes, self.call_s = self.peak(case.n)
+        if self.call_s < QUICK_S:
+            self.n_bytes, self.outside_bytes, self.call_s = self.peak(case.n)
+        self.n_fits = self._most_that_fit() if self.call_s < QUICK_S else case.n
+
+    def peak(self, n: int) -> tuple[int, int, float]:
+        """Return the bytes at n slices, those of them outside the pool, and seconds of a call."""
+        supplied = self.samples.side(n)
         clean()
         hook = Hook()
         began = time.perf_counter()
         with measure_peak("cuda") as peak, hook:
-            data = samples.block(case.n, "even")
-            result = meta.function(data, **supplied, **case.parameters)
+            data = self.samples.block(n, "even")
+            result = self.meta.function(data, **supplied, **self.case.parameters)
             cp.cuda.Device().synchronize()
         seconds = time.perf_counter() - began
         del data, result
-        seen.append((hook.most + (peak.outside_bytes or 0), peak.outside_bytes or 0, seconds))
-    clean()
-    return min(seen[1:])
+        outside = max(0, (peak.outside_bytes or 0) - peak.outside_after_bytes)
+        outside = outside if outside > OUTSIDE_BYTES else 0
+        clean()
+        return hook.most + outside, outside, seconds
+
+    def _most_that_fit(self) -> int:
+        """Return the most slices of which that many and any fewer fit in the peak of N slices."""
+        found = self.case.n
+        for n in range(self.case.n - 1, max(1, self.case.n - FEWER), -1):
+            if self.peak(n)[0] > self.n_bytes:
+                found = n - 1
+        return found
 
 
-def row_of(case: Case, backend: Any) -> tuple[list[str], float | None]:
-    """Measure one case; return its cells, and the percentage."""
+def row_of(case: Case, backend: Any) -> dict[str, Any]:
+    """Measure one case."""
     frames = ArraySpec((N_FRAMES, *case.other_dims), np.dtype("uint16"))
     side = {"flats": frames, "darks": frames} if "dark_flat" in case.method else {}
-    given = ", ".join(f"{name}={value}" for name, value in case.parameters.items())
-    dims = "x".join(map(str, case.other_dims))
-    cells = [case.method.rpartition(".")[2], case.dtype, dims, given, str(case.n)]
+    row: dict[str, Any] = {
+        "method": case.method.rpartition(".")[2],
+        "dtype": case.dtype,
+        "other_dims": "x".join(map(str, case.other_dims)),
+        "parameters": ", ".join(f"{name}={value}" for name, value in case.parameters.items()),
+        "run": case.n,
+        "httomo": case.httomo,
+    }
     try:
-        n_bytes, outside_bytes, call_s = true_peak(case, backend, side)
+        truth = Truth(case, backend, side)
         found = probe(
-            registry["httomolibgpu." + case.method],
+            truth.meta,
             case.slice_dim,
             case.other_dims,
             np.dtype(case.dtype),
             backend,
             case.parameters,
-            available_bytes=n_bytes,
+            available_bytes=truth.n_bytes,
             total_slices=case.total_slices,
             supplied=side,
         )
-    except (ValueError, TypeError, LookupError, RuntimeError, EstimatorError) as error:
-        return [*cells, "", "", "", f"{type(error).__name__}: {str(error)[:90]}", "", ""], None
+    except (ValueError, TypeError, LookupError, RuntimeError, EstimatorError, MemoryError) as error:
+        clean()
+        return row | {"error": f"{type(error).__name__}: {str(error)[:120]}"}
     clean()
-    percent = 100 * found.answer / case.n
-    print(
-        f"    {[rung.n_slices for rung in found.rungs]} sure={found.sure} {found.notes} "
-        f"{[round(1e3 * rung.duration_s) for rung in found.rungs]} ms",
-        flush=True,
-    )
-    return [
-        *cells,
-        f"{n_bytes / 2**20:.1f}",
-        f"{outside_bytes / 2**20:.0f}",
-        "" if case.httomo is None else f"{case.httomo:.1f}",
-        f"{percent:.1f}",
-        f"{1e3 * found.duration_s:.0f}",
-        f"{1e3 * call_s:.0f}",
-    ], percent
+    return row | {
+        "fit": truth.n_fits,
+        "n_bytes": truth.n_bytes,
+        "outside_bytes": truth.outside_bytes,
+        "answer": found.answer,
+        "percent": 100 * found.answer / truth.n_fits,
+        "estimated_bytes": found.model().bytes(case.n),
+        "probe_s": found.duration_s,
+        "call_s": truth.call_s,
+        "rungs": [(each.n_slices, round(1e3 * each.duration_s)) for each in found.rungs],
+        "sure": found.sure,
+        "notes": found.notes,
+        "output": (found.output_dtype, found.output_dims),
+    }
 
 
-HEAD = (
-    "method", "dtype", "other dims", "parameters", "slices", "peak MiB", "outside MiB",
-    "httomo %", "probed %", "probe ms", "run ms",
-)  # fmt: skip
+COLUMNS_OF: dict[str, Callable[[dict[str, Any]], str]] = {
+    "method": lambda row: row["method"],
+    "dtype": lambda row: row["dtype"],
+    "other dims": lambda row: row["other_dims"],
+    "parameters": lambda row: row["parameters"],
+    "slices": lambda row: str(row["run"]),
+    "that fit": lambda row: str(row["fit"]),
+    "peak MiB": lambda row: f"{row['n_bytes'] / 2**20:.1f}",
+    "outside MiB": lambda row: f"{row['outside_bytes'] / 2**20:.0f}",
+    "httomo %": lambda row: "" if row["httomo"] is None else f"{row['httomo']:.1f}",
+    "probed %": lambda row: f"{row['percent']:.1f}",
+    "bytes, probed / measured": lambda row: f"{row['estimated_bytes'] / row['n_bytes']:.4f}",
+    "probe ms": lambda row: f"{1e3 * row['probe_s']:.0f}",
+    "run ms": lambda row: f"{1e3 * row['call_s']:.0f}",
+}
+
+
+def tables(rows: list[dict[str, Any]]) -> str:
+    """Return all rows as Markdown, by their titles."""
+    lines: list[str] = []
+    for title in dict.fromkeys(row["title"] for row in rows):
+        of_title = [row for row in rows if row["title"] == title]
+        lines += [f"### {title}", "", "| " + " | ".join(COLUMNS_OF) + " |"]
+        lines.append("|---" * len(COLUMNS_OF) + "|")
+        lines += [
+            "| " + " | ".join(cell(row) for cell in COLUMNS_OF.values()) + " |"
+            for row in of_title
+            if "error" not in row
+        ]
+        refused = [row for row in of_title if "error" in row]
+        lines += ["", *(f"* {row['method']}, {row['dtype']}: {row['error']}" for row in refused)]
+        lines += [""] if refused else []
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def main() -> None:
-    """Measure all cases, in the order in which they matter, for as long as there is time."""
+    """Measure all cases, the cheap ones first, for as long as there is time."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path())
-    parser.add_argument("--limit-s", type=float, default=165.0)
+    parser.add_argument("--limit-s", type=float, default=400.0)
     parser.add_argument("--only", default="", help="methods with this in their name")
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
     backend = select_backend("cuda")
-    lines, bad, good, left = [], [], 0, 0
-    for title, cases in (
-        ("httomo's cases", AS_HTTOMO),
-        ("Other parameters", OTHERS),
-        ("Prime sizes", prime_cases()),
-    ):
-        lines += ["", f"## {title}", "", "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|"]
-        for case in (each for each in cases if options.only in each.method):
-            if time.perf_counter() - began > options.limit_s:
-                left += 1
-                continue
-            cells, percent = row_of(case, backend)
-            print(" | ".join(cells), flush=True)
-            lines.append("| " + " | ".join(cells) + " |")
-            if percent is not None and not 98 - 100 / case.n <= percent <= 100:
-                bad.append(cells)
-            good += percent is not None
-            options.out.mkdir(parents=True, exist_ok=True)
-            (options.out / "table.md").write_text("\n".join(lines).lstrip() + "\n")
-    print(f"{good} measured, {left} left out for time, {len(bad)} not as they should be")
-    for cells in bad:
-        print("    " + " | ".join(cells))
+    groups = {
+        "httomo's cases": AS_HTTOMO,
+        "The same with 64 slices": LARGER,
+        "Other parameters": OTHERS,
+        "Prime sizes": prime_cases(),
+    }
+    todo = [(title, case) for title, cases in groups.items() for case in cases]
+    todo.sort(key=lambda each: each[1].method in SLOW)  # the order is kept otherwise
+    rows, left = [], 0
+    for title, case in todo:
+        if options.only not in case.method:
+            continue
+        if time.perf_counter() - began > options.limit_s:
+            left += 1
+            continue
+        row = {"title": title} | row_of(case, backend) | {"at_s": time.perf_counter() - began}
+        rows.append(row)
+        with (options.out / "rows.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(*(f"{key}={value}" for key, value in row.items()), flush=True)
+        ordered = [row for title in groups for row in rows if row["title"] == title]
+        (options.out / "table.md").write_text(tables(ordered))
+    measured = [row for row in rows if "error" not in row]
+    bad = [row for row in measured if not 98 <= row["percent"] <= 100]
+    print(
+        f"{len(measured)} measured, {len(rows) - len(measured)} refused, {left} left out for time"
+    )
+    print(f"{len(bad)} not within 98 to 100 %:")
+    for row in bad:
+        print("   ", *(f"{key}={value}" for key, value in row.items() if key != "title"))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..memory import MemoryModel
+from ..meters.cupy_pool import GRAIN_BYTES
 from ..units import format_bytes
 from .bench import Rung
 from .envelope import envelope
@@ -70,6 +71,8 @@ class Remains:
         if not grown or self._lifted:
             return 0
         self._lifted = True
+        grown += GRAIN_BYTES  # it is known no better
+        self.outside_bytes += GRAIN_BYTES
         self._kept = {n: size + grown for n, size in self._kept.items()}
         return grown
 
