@@ -151,14 +151,17 @@ def _step_cost(
 ) -> StepCost:
     meta, parameters = step.meta, step.known_parameters()
     other_dims, total = current.other_dims(slice_dim), current.shape[slice_dim]
-    output = current
-    if not meta.side_results:
-        dtype = meta.output_dtype(slice_dim, other_dims, current.dtype, **parameters)
-        first, second = meta.output_other_dims(slice_dim, other_dims, **parameters)
-        whole = (total, first, second) if slice_dim == 0 else (first, total, second)
-        output = ArraySpec(whole, dtype)
     asked = Question(meta, slice_dim, other_dims, current.dtype, parameters, total, is_first)
     chosen = chooser.choose(asked)
+    output = current
+    if not meta.side_results:
+        dtype, dims = chosen.output_dtype, chosen.output_dims
+        if dtype is None:
+            dtype = meta.output_dtype(slice_dim, other_dims, current.dtype, **parameters)
+        if dims is None:
+            dims = meta.output_other_dims(slice_dim, other_dims, **parameters)
+        whole = (total, *dims) if slice_dim == 0 else (dims[0], total, dims[1])
+        output = ArraySpec(whole, dtype)
     return StepCost(
         step,
         current,
