@@ -14,6 +14,10 @@ from maxslices.ledger import Ledger
 from ._safetensors import read_shapes
 
 Shapes = dict[str, tuple[int, ...]]
+LARGE_BYTES = SPARE_BYTES = 2**20
+"""Allocation on a GPU from which torch may hand out more, and how much more."""
+UNFOLDED_ITEMS = 20480
+"""Size of an image up to which torch's own convolution, which unfolds it, is used on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +137,13 @@ def account(m: Ledger, size: UNetShape, dims: tuple[int, int], tile: int) -> Non
     kernels = iter([size.weights()[f"{name}.weight"] for name, *_ in size.convolutions()])
 
     def convolution(before: Any, width: int, level: int) -> Any:
-        after, kernel = image(width, level), next(kernels)
-        if m.device == "cpu":  # oneDNN puts the weights in another order
-            m.free(m.alloc(kernel, np.float32))
+        after, (outputs, inputs, *sides) = image(width, level), next(kernels)
+        if m.device == "cpu":
+            pixels = (tall >> level) * (wide >> level)
+            if inputs * pixels <= UNFOLDED_ITEMS:
+                m.free(m.alloc((inputs, *sides, pixels), np.float32))
+            else:  # oneDNN puts the weights in another order
+                m.free(m.alloc((outputs, inputs, *sides), np.float32))
         if before not in skipped:
             m.free(before)
         return after
@@ -178,4 +186,3 @@ def alloc_tensor(m: Ledger, shape: tuple[int, ...], dtype: Any = np.float32) -> 
     return allocation
 
 
-LARGE_BYTES = SPARE_BYTES = 2**20

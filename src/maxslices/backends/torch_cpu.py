@@ -60,6 +60,7 @@ def to_array(result: Any) -> Any:
     if result.device.type != "cpu":
         raise TypeError(f"it returned a tensor on {result.device}; its data are on the CPU")
     result = result.detach().resolve_conj().resolve_neg()
+    is_torchs = result.untyped_storage().resizable()  # or an array's, from which it was made
     try:
         array = result.numpy()
     except TypeError:
@@ -67,5 +68,6 @@ def to_array(result: Any) -> Any:
             f"it returned a tensor of {result.dtype}, which NumPy lacks: convert it, "
             "for example with .float()"
         ) from None
-    until_freed(result)
+    if is_torchs:
+        until_freed(array.base)  # a tensor of its own
     return array

@@ -51,12 +51,10 @@ def counted(call: Callable[[], T]) -> T:
 
 
 def until_freed(tensor: Any) -> None:
-    """Have a tensor's memory counted until the tensor is gone; that of NumPy's arrays is."""
+    """Have the memory that torch has for a tensor counted until the tensor is gone."""
     storage = tensor.untyped_storage()
     address, n_bytes = int(storage.data_ptr()), int(storage.nbytes())
     if not tracemalloc.is_tracing() or not n_bytes or address in _tracked:
-        return
-    if not storage.resizable():  # an array's memory, which tracemalloc knows
         return
     _tracked.add(address)
     _track(address, n_bytes)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from ..arrays import block_shape
-from ..backends import select_backend
+from ..backends import require_libraries, select_backend
 from ..errors import DeviceError, EstimatorError
 from ..estimators import declared_model
 from ..ledger import Device
@@ -105,15 +105,20 @@ class MethodConformance:
         """Mark a test that is also run at real sizes on a GPU."""
 
     def trial(self, situation: Situation, max_slices: MaxSlices) -> Trial:
-        """Return what a situation runs; skip where its device is missing."""
+        """Return what a situation runs; skip where its device or library is missing."""
         case, device = situation.case, situation.device or max_slices.settings.device
         if situation.device is not None:
             try:
                 select_backend(device)
             except DeviceError as error:
                 pytest.skip(str(error))
+        meta = self.methods.get(case.method)
+        try:
+            require_libraries([meta])
+        except DeviceError as error:
+            pytest.skip(str(error))
         return Trial(
-            self.methods.get(case.method),
+            meta,
             case.shape,
             np.dtype(case.dtype),
             situation.slice_dim,
