@@ -82,7 +82,8 @@ def find_steps(points: list[tuple[int, int]], noise_bytes: int) -> Steps | None:
 def _steps_on(points: list[tuple[int, int]], noise_bytes: int) -> Steps | None:
     slopes = [(b - a) / (n - m) for (m, a), (n, b) in pairwise(points)]
     changes = [b - a for a, b in pairwise(slopes) if abs(b - a) > 0.01 * max(slopes)]
-    if len(points) < 5 or min(changes, default=0) >= 0 or max(changes) <= 0:
+    few = len(points) < (5 if points and points[-1][0] >= 16 else 6)
+    if few or min(changes, default=0) >= 0 or max(changes) <= 0:
         return None
     ns, sizes = np.array([n for n, _ in points]), np.array([size for _, size in points], float)
     found = []
