@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from maxslices import ArraySpec, MaxslicesError, Pipeline, Registry, from_ledger, plan, run
 from maxslices.backends import select_backend
@@ -14,6 +17,7 @@ from maxslices.estimators import Chooser, Question, Records
 from maxslices.estimators.fingerprint import place
 from maxslices.estimators.probed import Probe
 from maxslices.method import MethodMeta
+from tests.estimators.test_recorded import PROBE
 
 CALLS: list[int] = []
 SHAPE = (40, 83, 97)
@@ -103,7 +107,10 @@ def test_an_estimator_that_a_probe_contradicts_is_warned_of_with_both_numbers():
     def breaks(slice_dim, other_dims, dtype, available_memory, device=None, **kwargs):
         return 1 / 0
 
-    for estimator, said in ((boasts, r"allows 40 slices, a probe 3[01] "), (breaks, "ZeroDivision")):
+    for estimator, said in (
+        (boasts, r"allows 40 slices, a probe 3[01] "),
+        (breaks, "ZeroDivision"),
+    ):
         meta = Registry().register(doubled, pattern="projection", calc_max_slices=estimator)
         with pytest.warns(UserWarning, match=said):
             choice = chooser(forced="probed").choose(question(meta))
@@ -195,3 +202,49 @@ def test_a_run_corrects_a_record_that_was_too_low(tmp_path):
     assert recorded() >= section.measured_bytes > before
     again = plan(data, pipeline, device="cpu", memory="40MB", block="max")
     assert again.sections[0].estimated_bytes >= section.measured_bytes
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 10**6)), min_size=1, max_size=5),
+    n=st.integers(1, 400),
+    more=st.integers(1, 10**9),
+)
+def test_a_corrected_model_is_at_no_number_of_slices_below_the_old_nor_what_was_measured(
+    steps, n, more
+):
+    points, at, size = [], 0, 1
+    for step, grown in steps:
+        at, size = at + step, size + grown
+        points.append((at, size))
+    old = replace(PROBE, points=tuple(points), kept=((1, 5), (9, 40)))
+    measured = old.model().bytes(n) + more
+    new = old.corrected(n, measured)
+    assert new.model().bytes(n) >= measured
+    assert all(new.model().bytes(k) >= old.model().bytes(k) for k in (1, 2, 7, at, at + 50))
+    assert (new.rungs, new.output_dtype, new.persistent_bytes) == (
+        old.rungs,
+        old.output_dtype,
+        old.persistent_bytes,
+    )
+    assert new.notes[:-1] == old.notes
+    assert not new.sure
+    assert old.corrected(n, measured - more) is old
+
+
+def test_memory_that_ran_out_is_learnt_and_the_next_block_is_smaller():
+    _, meta = registered(declares=False)
+    asked, available = question(meta), 2_000_000
+    first = chooser()
+    n = first.choose(asked).model.max_slices(available)
+    assert not first.learn(asked, n, available // 2)
+    assert first.learn(asked, n, available + 1)
+    model = chooser().choose(asked).model
+    assert 0.9 * n < model.max_slices(available) < n
+    (entry,) = Records().entries()
+    assert "a run measured 2.00 MB" in entry["probe"]["notes"][-1]
+    assert first.learn(asked, n - 1, available + 1)
+    again = chooser().choose(asked).model
+    assert again.max_slices(available) < model.max_slices(available)
+    assert not Chooser("cpu", records=Records()).learn(asked, n, 10**9)
+    Records().clear()
+    assert not first.learn(asked, n, 10**9)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from maxslices import Registry
+from maxslices import Pipeline, Registry, plan, run
 from maxslices.errors import DeviceError, ParameterError, UnknownMethodError
 from maxslices.httomo.adapters import calculate_stats, global_stats
 from maxslices.httomo.database import read_entries
@@ -365,3 +365,25 @@ def test_statistics_are_of_all_blocks():
     assert found == (0.0, 119.0, pytest.approx(clean.mean()), 120)
     assert np.isnan(data[0, 0, 0])
     assert calculate_stats(np.array([3, 250], np.uint8)) == (3.0, 250.0, 253.0, 2)
+
+
+def test_a_new_method_is_planned_and_run_with_the_dtype_that_it_returns(
+    made, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MAXSLICES_RECORDS", str(tmp_path / "records"))
+    source = (
+        "import numpy as np\n\n"
+        "def threshold(data: np.ndarray, level: float = 60.0) -> np.ndarray:\n"
+        "    return (data > level).astype(np.uint8)\n"
+    )
+    methods = make(made, "misc.segm", source, name="threshold", pattern="all")
+    may_be_imported(made)
+    meta = methods["threshold"]
+    assert meta.output_dtype(0, (5, 4), DATA.dtype) == np.float32
+    step = {"method": "threshold", "module_path": "fakelib.misc.segm", "parameters": {"level": 50}}
+    pipeline = Pipeline.from_steps([step], methods)
+    made_plan = plan(DATA, pipeline, device="cpu")
+    assert made_plan.sections[0].steps[0].output.dtype == np.uint8
+    result = np.empty(DATA.shape, np.uint8)
+    run(DATA, pipeline, result, device="cpu")
+    np.testing.assert_array_equal(result, DATA > 50)

@@ -61,6 +61,8 @@ class Probe:
             f"{format_bytes(expected)}: raised by {n_bytes / expected - 1:.1%}"
         )
         found = replace(self, points=raised(self.points), kept=raised(self.kept))
+        if (lacks := n_bytes - found.model().bytes(n_slices)) > 0:  # by what lines were rounded
+            found = replace(found, points=tuple((n, size + lacks) for n, size in found.points))
         answer = found.model().max_slices(self.available_bytes, self.total_slices)
         return replace(found, answer=answer, sure=False, notes=(*self.notes, note))
 
