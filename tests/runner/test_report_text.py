@@ -65,9 +65,9 @@ def test_a_line_says_how_busy_each_stage_was_and_what_bounded(made):
     ("bound_by", "said"),
     [
         ("read", "bound by reading, 12.5 GB/s"),
-        ("link in", "bound by the link in, 2.6 GB/s"),
+        ("link in", "bound by the link in, 2.63 GB/s"),
         ("compute", "bound by computing, 19.7 GB/s"),
-        ("write", "bound by writing, 5.0 GB/s"),
+        ("write", "bound by writing, 5.00 GB/s"),
         ("itself", "bound by its own overheads\n"),
         ("turns", "bound by stages that waited for each other\n"),
     ],

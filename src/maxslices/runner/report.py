@@ -175,7 +175,7 @@ def _stages_lines(section: SectionReport) -> list[str]:
     used = [(name, section.stages[name].share) for name in STAGES if name in section.stages]
     shares = [f"{name} {100 * share:.0f} %" for name, share in used]
     busy = ", ".join([*shares, f"idle {100 * section.idle_share:.0f} %"])
-    speed = "" if section.gb_per_s is None else f", {section.gb_per_s:.1f} GB/s"
+    speed = "" if section.gb_per_s is None else f", {format_bytes(int(1e9 * section.gb_per_s))}/s"
     bound = f"bound by {_BOUNDS[section.bound_by]}{speed}"
     line = f"    {busy}: {bound}"
     return [line] if len(line) <= WIDTH else [f"    {busy}:", f"      {bound}"]

@@ -11,7 +11,7 @@ from .rows import Row
 
 def rows(quick: bool, folder: Path | None) -> Iterator[Row]:
     """Yield the figures."""
-    shape = [60, 32, 64] if quick else [400, 256, 1024]
+    shape = [60, 32, 64] if quick else [240, 256, 1024]
     for steps in (
         ["dark_flat_field_correction", "minus_log"],
         ["dark_flat_field_correction", "minus_log", "median_filter"],
