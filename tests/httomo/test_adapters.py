@@ -384,6 +384,6 @@ def test_a_new_method_is_planned_and_run_with_the_dtype_that_it_returns(
     pipeline = Pipeline.from_steps([step], methods)
     made_plan = plan(DATA, pipeline, device="cpu")
     assert made_plan.sections[0].steps[0].output.dtype == np.uint8
-    result = np.empty(DATA.shape, np.uint8)
-    run(DATA, pipeline, result, device="cpu")
+    result = run(DATA, pipeline, device="cpu").result
+    assert result.dtype == np.uint8
     np.testing.assert_array_equal(result, DATA > 50)
