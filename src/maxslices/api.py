@@ -30,7 +30,7 @@ from .planner import (
     make_plan,
 )
 from .planner.blocks import BlockChoice
-from .runner import Report, RunFolder, execute
+from .runner import Report, RunFolder, Timeline, execute
 from .runner.learn import learn
 from .runner.progress import progress_bar
 from .units import parse_bytes
@@ -101,14 +101,15 @@ def plan(
     if isinstance(scan, ArraySpec):
         return _plan_shape(scan, checked, limits, block, backend, estimator)
     with _opened(scan, checked) as source:
-        chooser = _chooser(_spec_of(source), limits, backend, estimator, source)
-        return make_plan(checked, _spec_of(source), limits, chooser=chooser, block=block)
+        spec = _spec_of(source, backend)
+        chooser = _chooser(spec, limits, backend, estimator, source)
+        return make_plan(checked, spec, limits, chooser=chooser, block=block)
 
 
 def run(
     scan: Scan,
     pipeline: PipelineLike,
-    out: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | np.ndarray | None = None,
     *,
     device: str = "auto",
     memory: str | int | None = None,
@@ -127,9 +128,11 @@ def run(
         The scan, axes (angles, detector_y, detector_x).
     pipeline : Pipeline, path or iterable of steps
         A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them.
-    out : path-like, optional
-        Folder for the results; without it the last result is kept in memory, as
-        `Report.result`.
+    out : path-like or ndarray, optional
+        Folder for the results; or an array of the last result's shape and dtype,
+        C-contiguous, to be filled. Without it the last result is kept in memory too, as
+        `Report.result`. A GPU copies at the full speed of its link to and from arrays of
+        `pinned_empty`.
     device : str
         "cpu", "cuda:N" or "auto": a GPU if there is one that CuPy can use, else the CPU.
     memory, host_memory : str or int, optional
@@ -175,7 +178,7 @@ def run(
 def run_announced(
     scan: Scan,
     pipeline: PipelineLike,
-    out: str | os.PathLike[str] | None,
+    out: str | os.PathLike[str] | np.ndarray | None,
     *,
     announce: Callable[[Plan], None],
     device: str,
@@ -192,26 +195,37 @@ def run_announced(
     checked = as_pipeline(pipeline)
     backend = select_backend(device)
     limits = _backend_limits(backend, memory, host_memory)
-    folder = None if out is None else RunFolder(out, format, overwrite)
+    given = out if isinstance(out, np.ndarray) else None
+    folder = None
+    if out is not None and not isinstance(out, np.ndarray):
+        folder = RunFolder(out, format, overwrite)
     with contextlib.ExitStack() as held:
         source = held.enter_context(_opened(scan, checked))
-        chooser = _chooser(_spec_of(source), limits, backend, estimator, source)
+        spec = _spec_of(source, backend)
+        chooser = _chooser(spec, limits, backend, estimator, source)
         made = make_plan(
             checked,
-            _spec_of(source),
+            spec,
             limits,
             chooser=chooser,
             block=block,
             result_in_memory=folder is None,
+            result_is_direct=given is not None and _is_direct(given, backend),
         )
+        if given is not None:
+            _check_result(given, made)
         announce(made)
         bar = held.enter_context(progress_bar(progress))
         scratch = Path(tempfile.gettempdir())
         if folder is not None:
             held.enter_context(folder)
             scratch = folder.path
-        sections, side, result = execute(made, checked, source, backend, folder, bar, scratch)
+        timeline = Timeline()
+        sections, side, result = execute(
+            made, checked, source, backend, folder, bar, scratch, timeline, given
+        )
         learn(made, sections, chooser)
+        written = None if folder is None else folder.write_timeline(timeline.to_chrome())
         report = Report(
             plan=made,
             device=backend.name,
@@ -220,6 +234,8 @@ def run_announced(
             files=() if folder is None else folder.finish(),
             duration_s=time.perf_counter() - began,
             result=result,
+            timeline=timeline,
+            timeline_file=written,
         )
         if folder is not None:
             folder.write_report(report.to_json())
@@ -284,8 +300,40 @@ def _opened(scan: Scan, pipeline: Pipeline) -> Iterator[Source]:
         yield source
 
 
-def _spec_of(source: Source) -> ScanSpec:
-    return ScanSpec(source.spec, source.flats, source.darks, source.angles is not None, source.name)
+def _spec_of(source: Source, backend: Backend | None = None) -> ScanSpec:
+    return ScanSpec(
+        source.spec,
+        source.flats,
+        source.darks,
+        source.angles is not None,
+        in_memory=backend is not None and _is_in_memory(source, backend),
+        name=source.name,
+    )
+
+
+def _is_in_memory(source: Source, backend: Backend) -> bool:
+    """Tell whether a device can use, or copy, blocks of a scan from where they are."""
+    link = backend.link()
+    find = getattr(source, "view" if link is None else "window", None)
+    window = None if find is None else find(0, 0, source.spec.shape[0])
+    return window is not None and _is_direct(window, backend)
+
+
+def _is_direct(array: np.ndarray, backend: Backend) -> bool:
+    link = backend.link()
+    return link is None or link.is_direct(array)
+
+
+def _check_result(array: np.ndarray, plan: Plan) -> None:
+    """Require that the last result can be put into an array."""
+    wanted = plan.sections[-1].output
+    if plan.sections[-1].destination != "memory":
+        raise UsageError("out is an array, but no step of the pipeline has save_result")
+    if array.shape != wanted.shape or array.dtype != wanted.dtype:
+        shape = "x".join(map(str, array.shape))
+        raise UsageError(f"out is {shape} {array.dtype}; the result is {wanted}")
+    if not array.flags.c_contiguous or not array.flags.writeable:
+        raise UsageError("out is an array that is not C-contiguous or not writeable")
 
 
 def _plan_shape(
@@ -301,7 +349,7 @@ def _plan_shape(
     assumed = [name for name in ("flats", "darks") if name in wanted]
     notes = [f"{ASSUMED_FRAMES} frames each of {' and '.join(assumed)} are assumed"]
     frames = scan.with_slices(0, ASSUMED_FRAMES)
-    spec = ScanSpec(scan, frames, frames, True, "a scan")
+    spec = ScanSpec(scan, frames, frames, True, name="a scan")
     chooser = _chooser(spec, limits, backend, estimator)
     return make_plan(
         pipeline, spec, limits, chooser=chooser, block=block, notes=notes if assumed else []

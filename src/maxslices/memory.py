@@ -151,6 +151,11 @@ class MemoryModel:
         bytes_at = self._bytes_at
         return MemoryModel(lambda n: bytes_at(n) + n_bytes, self._kept_at)
 
+    def at_most(self, n_bytes: int) -> MemoryModel:
+        """Return this model, cut off at a number of bytes."""
+        model = self
+        return MemoryModel(lambda n: min(model.bytes(n), n_bytes))
+
     def widened(self, extra: int, total: int) -> MemoryModel:
         """Return the model of n slices that are given with `extra` more around them.
 

@@ -2,7 +2,20 @@
 
 from .backend import Backend
 from .hand_over import call_method, require_libraries
+from .link import Link, Mark, as_block, is_copyable
+from .pinned import pinned_empty
 from .select import select_backend
 from .torch_memory import shared_allocator
 
-__all__ = ["Backend", "call_method", "require_libraries", "select_backend", "shared_allocator"]
+__all__ = [
+    "Backend",
+    "Link",
+    "Mark",
+    "as_block",
+    "call_method",
+    "is_copyable",
+    "pinned_empty",
+    "require_libraries",
+    "select_backend",
+    "shared_allocator",
+]

@@ -6,8 +6,10 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..ledger import Device
+from .link import Link
 
 
 class Backend(Protocol):
@@ -31,6 +33,21 @@ class Backend(Protocol):
 
     def to_host(self, block: Any) -> np.ndarray:
         """Return the block as a NumPy array, finished and C-contiguous."""
+
+    def link(self) -> Link | None:
+        """Return what copies to the device and back meanwhile; None where that is the host."""
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
+        """Return an array of the device whose values are arbitrary."""
+
+    def host_empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+        """Return an array of the host that the link can copy from and to."""
+
+    def contiguous(self, block: Any) -> Any:
+        """Return a block of the device C-contiguous: itself, or a copy."""
+
+    def overlap(self, first: Any, second: Any) -> bool:
+        """Tell whether two arrays of the device may have memory in common."""
 
     def release(self) -> None:
         """Give back what caches and pools hold but do not use."""

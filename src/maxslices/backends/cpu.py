@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from numpy.typing import DTypeLike
 
 from ..ledger import Device
 from .out_of_memory import is_out_of_memory
@@ -37,8 +38,27 @@ class CpuBackend:
         return block
 
     def to_host(self, block: Any) -> np.ndarray:
-        """Return the block, made contiguous where it is a view."""
+        """Return the block as a NumPy array, finished and C-contiguous."""
         return np.ascontiguousarray(block)
+
+    def link(self) -> None:
+        """Return None: a block is where it is."""
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+        """Return an array as `numpy.empty` does."""
+        return np.empty(shape, dtype)
+
+    def host_empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+        """Return an array as `numpy.empty` does."""
+        return np.empty(shape, dtype)
+
+    def contiguous(self, block: Any) -> Any:
+        """Return the block, copied where it is a view with gaps."""
+        return np.ascontiguousarray(block)
+
+    def overlap(self, first: Any, second: Any) -> bool:
+        """Tell whether the bytes of two arrays are in one range of addresses."""
+        return np.may_share_memory(first, second)
 
     def release(self) -> None:
         """Do nothing: NumPy holds nothing back."""

@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..errors import DeviceError
 from ..ledger import Device
+from .cuda_link import CudaLink
 from .out_of_memory import is_out_of_memory
+from .pinned import pinned
 from .torch_memory import cached_bytes, release_cache
 
 RESERVED_BYTES = 800 * 2**20
@@ -51,6 +54,7 @@ class CudaBackend:
             raise DeviceError(f"no device cuda:{number}: {there}; use --device cpu")
         self._cupy = cupy
         self._device = cupy.cuda.Device(number)
+        self._link: CudaLink | None = None
         self.name = f"cuda:{number}"
 
     def free_bytes(self) -> int:
@@ -80,8 +84,30 @@ class CudaBackend:
         return self._cupy.asarray(block)
 
     def to_host(self, block: Any) -> np.ndarray:
-        """Copy a block to the host; returns when it is there."""
+        """Return the block as a NumPy array, finished and C-contiguous."""
         return np.asarray(self._cupy.asnumpy(self._cupy.ascontiguousarray(block)))
+
+    def link(self) -> CudaLink:
+        """Return the GPU's streams in and out."""
+        if self._link is None:
+            self._link = CudaLink(self._device.id)
+        return self._link
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
+        """Return an array from CuPy's pool."""
+        return self._cupy.empty(shape, dtype)
+
+    def host_empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+        """Return an array in pinned memory."""
+        return pinned(shape, np.dtype(dtype))
+
+    def contiguous(self, block: Any) -> Any:
+        """Return the block, copied where it is a view with gaps."""
+        return self._cupy.ascontiguousarray(block)
+
+    def overlap(self, first: Any, second: Any) -> bool:
+        """Tell whether the bytes of two arrays are in one range of addresses."""
+        return bool(self._cupy.may_share_memory(first, second))
 
     def release(self) -> None:
         """Drop cached FFT plans and unused blocks of the pool and of torch's allocator."""

@@ -7,8 +7,11 @@ from .scratch import ScratchStore
 from .sink import Sink, SinkFormat, create_sink, remove_result
 from .source import Source, open_source
 from .store import MemoryStore, Store
+from .threads import BUFFER_BYTES, N_THREADS
 
 __all__ = [
+    "BUFFER_BYTES",
+    "N_THREADS",
     "AngleRange",
     "LoaderOptions",
     "MemoryStore",

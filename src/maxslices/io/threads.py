@@ -29,7 +29,7 @@ N_CORES = _cores()
 N_THREADS = 1 if N_CORES <= 2 else min(8, N_CORES // 2)
 """Threads that move bytes. One or two cores are left to the computation; eight threads copy
 nearly as fast as sixteen."""
-N_DECODERS = 1 if N_CORES <= 2 else N_CORES * 3 // 4
+N_DECODERS = 1 if N_CORES <= 2 else N_CORES - 1
 """Threads that decompress, which is bound by the cores themselves."""
 _POOL_THREADS = max(2 * 8, N_CORES)
 """Most threads there are, made when needed: a reader's and a writer's at the same time."""
@@ -116,12 +116,13 @@ def part_bytes(n_bytes: int) -> int:
 
 
 def buffer(n_bytes: int) -> NDArray[np.uint8]:
-    """Return memory of the calling thread's own, the same at each call."""
+    """Return memory of the calling thread's own, the same at each call while it is enough."""
     if n_bytes > BUFFER_BYTES:
         return np.empty(n_bytes, np.uint8)
     kept: NDArray[np.uint8] | None = getattr(_local, "buffer", None)
-    if kept is None:
-        kept = _local.buffer = np.empty(BUFFER_BYTES, np.uint8)
+    if kept is None or kept.size < n_bytes:
+        kept = _local.buffer = None
+        kept = _local.buffer = np.empty(n_bytes, np.uint8)
     return kept[:n_bytes]
 
 

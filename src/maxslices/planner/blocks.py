@@ -8,6 +8,7 @@ from ..errors import DoesNotFitError, UsageError
 from ..units import format_bytes
 from .costs import SectionCost
 from .limits import Limits, Room
+from .routes import Route
 
 BlockChoice = int | Literal["auto", "max"]
 AUTO_SLICES = 32
@@ -15,6 +16,8 @@ AUTO_SLICES = 32
 AUTO_BLOCKS = 32
 """Blocks from which larger ones gain nothing: one of them is measured, which takes longer, and
 the progress bar gets coarser."""
+MIN_TRIED_BLOCKS = 16
+"""Blocks that a section must have for a few of them to be tried in another size."""
 UNITS = {0: "projection", 1: "sinogram"}
 
 
@@ -41,7 +44,7 @@ def wanted_block(block: BlockChoice, cost: SectionCost) -> int:
     return min(max(AUTO_SLICES, -(-total // AUTO_BLOCKS), 4 * sum(cost.section.halo)), total)
 
 
-def choose_block(block: BlockChoice, cost: SectionCost, room: Room) -> tuple[int, int, str]:
+def choose_block(block: BlockChoice, route: Route, room: Room) -> tuple[int, int, str]:
     """Choose a section's block.
 
     Returns
@@ -54,16 +57,17 @@ def choose_block(block: BlockChoice, cost: SectionCost, room: Room) -> tuple[int
     DoesNotFitError
         If the block asked for does not fit.
     """
-    largest, total, wanted = room.max_block(cost), cost.n_slices, wanted_block(block, cost)
-    bound = room.bound(cost)
+    cost = route.cost
+    largest, total, wanted = room.max_block(route), cost.n_slices, wanted_block(block, cost)
+    bound = room.bound(route)
     fits = "all fit" if largest >= total else f"{bound} allow {largest}"
     if block == "max":
         return largest, largest, f"block max: {fits}"
     if isinstance(block, int):
         if wanted > largest:
-            unit = UNITS[cost.section.slice_dim]
+            unit, needed = UNITS[cost.section.slice_dim], route.device_bytes(wanted)
             raise DoesNotFitError(
-                f"a block of {wanted} {unit}s needs {format_bytes(cost.needed_bytes(wanted))}, and "
+                f"a block of {wanted} {unit}s needs {format_bytes(needed)}, and "
                 f"{bound} allow {largest}: use --block {largest} or --block max"
             )
         return wanted, largest, f"block as asked for; {fits}"
@@ -81,26 +85,44 @@ def _even(block: int, total: int) -> int:
     return -(-total // n_blocks)
 
 
-def lacking_bytes(cost: SectionCost, room: Room) -> int:
+def larger_blocks(route: Route, chosen: int, largest: int) -> tuple[tuple[int, int], ...]:
+    """Return the blocks that a run may grow to where that turns out to be faster.
+
+    A larger block makes calls and launches count less. Whether they count at all is seen when
+    the first blocks have run. A section of few blocks has none to try it on.
+
+    Returns
+    -------
+    tuple of (int, int)
+        Blocks, each twice the one before, and the peak on the device with each.
+    """
+    found, block, total = [], 2 * chosen, route.cost.n_slices
+    while block <= largest and total // block >= MIN_TRIED_BLOCKS:
+        found.append((block, route.device_bytes(block)))
+        block *= 2
+    return tuple(found)
+
+
+def lacking_bytes(route: Route, room: Room) -> int:
     """Return how much more memory a section needs for one slice; at most 0 if it fits."""
-    lacking = cost.needed_bytes(1) - room.device_bytes
+    lacking = route.device_bytes(1) - room.device_bytes
     if room.host_bytes is None:
         return lacking
-    return max(lacking, cost.staged.bytes(1) - room.host_bytes)
+    return max(lacking, route.host_bytes(1) - room.host_bytes)
 
 
-def does_not_fit(cost: SectionCost, limits: Limits, room: Room) -> DoesNotFitError:
+def does_not_fit(route: Route, limits: Limits, room: Room) -> DoesNotFitError:
     """Return the error that says what a section needs for one slice, and what would help."""
-    beside = ""
+    beside, cost = "", route.cost
     if room.stores_bytes:
         beside = f" beside {format_bytes(room.stores_bytes)} that are kept in memory"
     worst, unit = cost.worst(1), UNITS[cost.section.slice_dim]
-    needed = cost.needed_bytes(1)
+    needed = route.device_bytes(1)
     if needed <= room.device_bytes and room.host_bytes is not None:
-        lacking = cost.staged.bytes(1) - room.host_bytes
+        lacking = route.host_bytes(1) - room.host_bytes
         return DoesNotFitError(
             f"moving one {unit} of {worst.step.meta.name} to the device and back needs "
-            f"{format_bytes(cost.staged.bytes(1))} of host memory, and "
+            f"{format_bytes(route.host_bytes(1))} of host memory, and "
             f"{format_bytes(max(room.host_bytes, 0))} are available{beside}: allow "
             f"--host-memory {_ask_for(limits.host_budget_bytes + lacking)}"
         )

@@ -43,20 +43,20 @@ class StepCost:
 
 @dataclass(frozen=True, slots=True)
 class SectionCost:
-    """What a section takes, before a block is chosen."""
+    """What a section's methods take, before a block is chosen, or where its data come from."""
 
     section: Section
     """The methods."""
     steps: tuple[StepCost, ...]
     """Their costs, in order."""
+    kept: tuple[ArraySpec, ...]
+    """The whole arrays that are written as results."""
     side: MemoryModel
     """Flats and darks that are resident while n slices are worked on."""
-    device: MemoryModel
-    """Peak on the device while n slices are worked on."""
+    own_bytes: int
+    """What the runner itself takes."""
     peek_bytes: int
     """Peak on the device while side results are found that depend on a few slices."""
-    staged: MemoryModel
-    """Host memory through which n slices go to another device and come back."""
 
     @property
     def n_slices(self) -> int:
@@ -64,9 +64,19 @@ class SectionCost:
         return self.steps[0].input.shape[self.section.slice_dim]
 
     @property
+    def input(self) -> ArraySpec:
+        """Return the whole array before the section."""
+        return self.steps[0].input
+
+    @property
     def output(self) -> ArraySpec:
         """Return the whole array after the section."""
         return self.steps[-1].output
+
+    @property
+    def input_block(self) -> MemoryModel:
+        """Return the model of a block of its input, halo included."""
+        return self.block_of(self.input)
 
     @property
     def on_blocks(self) -> bool:
@@ -75,9 +85,10 @@ class SectionCost:
             cost.step.save_result for cost in self.steps
         )
 
-    def needed_bytes(self, block: int) -> int:
-        """Return the peak on the device with blocks of this size."""
-        return max(self.device.bytes(block), self.peek_bytes)
+    def block_of(self, spec: ArraySpec) -> MemoryModel:
+        """Return the model of n slices of an array, halo included."""
+        one_slice = spec.with_slices(self.section.slice_dim, 1).nbytes
+        return MemoryModel.linear(0, one_slice).widened(sum(self.section.halo), self.n_slices)
 
     def worst(self, block: int) -> StepCost:
         """Return the step with the highest peak."""
@@ -85,7 +96,7 @@ class SectionCost:
 
 
 def section_cost(
-    section: Section, current: ArraySpec, scan: ScanSpec, chooser: Chooser, is_stored: bool
+    section: Section, current: ArraySpec, scan: ScanSpec, chooser: Chooser, writes: bool
 ) -> SectionCost:
     """Follow shape and dtype through a section, and ask for each method's model.
 
@@ -99,9 +110,8 @@ def section_cost(
         For flats and darks.
     chooser : Chooser
         Finds the models.
-    is_stored : bool
-        Whether its output is kept even if no step says so: for the next section, or as the
-        result in memory.
+    writes : bool
+        Whether the steps that say so have their results written.
 
     Raises
     ------
@@ -112,32 +122,22 @@ def section_cost(
     """
     slice_dim = section.slice_dim
     total, extra = current.shape[slice_dim], sum(section.halo)
-    first, costs = current, []
+    costs: list[StepCost] = []
     for step in section.steps:
         _check_shape(step, current, scan)
         is_first = current is scan.projections
         costs.append(_step_cost(step, current, slice_dim, extra, chooser, is_first))
         current = costs[-1].output
     side = _side_model(section, scan, slice_dim, total).widened(extra, total)
-    kept = [cost.output for cost in costs if cost.step.save_result]
-    if is_stored:
-        kept.append(current)
-    models = [cost.model for cost in costs if not cost.looked_at]
-    models += [_writing(output, slice_dim, extra, total) for output in kept]
-    models.append(_widened(first, slice_dim, extra, total))
     peek = max((_peek_bytes(costs, i, side, extra) for i in range(len(costs))), default=0)
     own_bytes = RUNNER_BYTES if chooser.device == "cpu" else 0
-    # In host memory there is at a time what goes to the device or what comes back, and a
-    # slice that is being written.
-    moved = [_widened(first, slice_dim, extra, total)]
-    moved += [_one_more(output, slice_dim) for output in kept]
     return SectionCost(
         section=section,
         steps=tuple(costs),
+        kept=tuple(cost.output for cost in costs if cost.step.save_result and writes),
         side=side,
-        device=(MemoryModel.maximum(models) + side).plus(own_bytes),
+        own_bytes=own_bytes,
         peek_bytes=peek + own_bytes if peek else 0,
-        staged=(MemoryModel.maximum(moved) + side).plus(RUNNER_BYTES),
     )
 
 
@@ -198,28 +198,6 @@ def _side_model(section: Section, scan: ScanSpec, slice_dim: int, total: int) ->
     if slice_dim == 0:
         return MemoryModel(lambda n: n_bytes)
     return MemoryModel.linear(0, -(-n_bytes // total))
-
-
-def _widened(spec: ArraySpec, slice_dim: int, extra: int, total: int) -> MemoryModel:
-    """Return the model of a block of an array, halo included."""
-    one_slice = spec.with_slices(slice_dim, 1).nbytes
-    return MemoryModel.linear(0, one_slice).widened(extra, total)
-
-
-def _one_more(spec: ArraySpec, slice_dim: int) -> MemoryModel:
-    """Return the model of a block of an array and one slice more."""
-    one_slice = spec.with_slices(slice_dim, 1).nbytes
-    return MemoryModel.linear(one_slice, one_slice)
-
-
-def _writing(spec: ArraySpec, slice_dim: int, extra: int, total: int) -> MemoryModel:
-    """Return the model of keeping a block: it, its copy without halo, a slice being written."""
-    compact = _one_more(spec, slice_dim)
-    block = _widened(spec, slice_dim, extra, total)
-    if extra and slice_dim != 0:  # projections without their halo are contiguous as they are
-        return block + compact
-    one_slice = spec.with_slices(slice_dim, 1).nbytes
-    return block.plus(one_slice)
 
 
 def _peek_bytes(costs: list[StepCost], index: int, side: MemoryModel, extra: int) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..ledger import Device
 from ..units import format_bytes
-from .costs import SectionCost
+from .routes import Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,33 +34,43 @@ class Room:
 
     stores_bytes: int
     """Host memory that these arrays take."""
+    stored_bytes: int
+    """Memory on the device that they take, where that is not the host."""
     device_bytes: int
     """Bytes on the device."""
     host_bytes: int | None
     """Bytes of host memory; None on the CPU, where they are the same."""
 
     @classmethod
-    def beside(cls, limits: Limits, stores_bytes: int) -> Room:
-        """Return what is left beside stores of this many bytes in host memory."""
+    def beside(cls, limits: Limits, stores_bytes: int, stored_bytes: int = 0) -> Room:
+        """Return what is left beside stores of so many bytes on the host, and on the device."""
         if limits.kind == "cpu":
-            return cls(stores_bytes, limits.budget_bytes - stores_bytes, None)
-        on_device = limits.budget_bytes - limits.reserved_bytes
-        return cls(stores_bytes, on_device, limits.host_budget_bytes - stores_bytes)
+            return cls(stores_bytes, 0, limits.budget_bytes - stores_bytes, None)
+        on_device = limits.budget_bytes - limits.reserved_bytes - stored_bytes
+        on_host = limits.host_budget_bytes - stores_bytes
+        return cls(stores_bytes, stored_bytes, on_device, on_host)
 
-    def max_block(self, cost: SectionCost) -> int:
+    def max_block(self, route: Route) -> int:
         """Return the largest block that fits; 0 if there is none."""
-        if cost.peek_bytes > self.device_bytes:
-            return 0
-        block = cost.device.max_slices(self.device_bytes, cost.n_slices)
-        if self.host_bytes is not None:
-            block = cost.staged.max_slices(self.host_bytes, block)
-        return block
+        return route.max_block(self.device_bytes, self.host_bytes)
 
-    def bound(self, cost: SectionCost) -> str:
+    def settled(self, route: Route) -> Route:
+        """Return the route as it is, or in turns where that pays for what does not overlap.
+
+        Where memory is short and the halo wide, the blocks on their way leave so little for
+        the one at work that slices of the halo are most of what is computed. A section in
+        turns takes at most twice as long; it is worth it if that saves more.
+        """
+        extra, in_turns = sum(route.cost.section.halo), route.in_turns()
+        block, alone = self.max_block(route), self.max_block(in_turns)
+        if block == 0 or (block + extra) * alone > 2 * (alone + extra) * block:
+            return in_turns
+        return route
+
+    def bound(self, route: Route) -> str:
         """Say which of the two bounds the block, as in "16.0 GB on the device"."""
         if self.host_bytes is None:
             return f"{format_bytes(self.device_bytes)} of memory"
-        on_device = cost.device.max_slices(self.device_bytes, cost.n_slices)
-        if cost.staged.max_slices(self.host_bytes, on_device) < on_device:
+        if self.max_block(route) < route.max_block(self.device_bytes, None):
             return f"{format_bytes(self.host_bytes)} of host memory"
         return f"{format_bytes(self.device_bytes)} on the device"

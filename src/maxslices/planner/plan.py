@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from ..arrays import ArraySpec
 from .plain import plain
-
-Destination = Literal["result", "memory", "scratch file", "nothing"]
+from .routes import Destination, Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,17 @@ class SectionPlan:
     """Bytes on the device that a block may take."""
     host_bytes: int
     """Bytes of host memory that the runner holds during the section, stores included."""
+    stored_bytes: int
+    """Bytes on the device that its input or output takes as a whole, block or no block."""
+    origin: Origin
+    """Where its data are: the "scan", the "device", "memory" or a "scratch file"."""
     destination: Destination
-    """Where its output goes: the "result", "memory", a "scratch file", or "nothing" is kept."""
+    """Where its output goes: the "result", the "device", "memory", a "scratch file", or "nothing"
+    is kept."""
+    overlaps: bool = True
+    """Whether the next block comes, and the last result goes, while one is worked on."""
+    larger: tuple[tuple[int, int], ...] = ()
+    """Larger blocks that a run may go over to, and the peak with each."""
     on_blocks: bool = True
     """Whether it runs on blocks at all; not if it only finds side results of a few slices."""
 

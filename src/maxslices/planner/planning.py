@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from ..errors import DoesNotFitError, SourceError
@@ -14,13 +15,15 @@ from .blocks import (
     choose_block,
     does_not_fit,
     lacking_bytes,
+    larger_blocks,
     wanted_block,
 )
 from .costs import SectionCost, section_cost
 from .limits import Limits, Room
 from .pipeline import Pipeline
 from .plain import plain
-from .plan import Destination, Plan, SectionPlan, StepPlan
+from .plan import Plan, SectionPlan, StepPlan
+from .routes import Between, Destination, Origin, Route
 from .scan import ScanSpec
 from .sections import cut_into_sections
 
@@ -33,6 +36,7 @@ def make_plan(
     chooser: Chooser | None = None,
     block: BlockChoice = "auto",
     result_in_memory: bool = False,
+    result_is_direct: bool = False,
     notes: Sequence[str] = (),
 ) -> Plan:
     """Plan a pipeline.
@@ -51,7 +55,9 @@ def make_plan(
         Slices in a block: as many as asked for, enough to keep the device busy, or as many
         as fit.
     result_in_memory : bool
-        Whether the result is kept as an array in memory, not written.
+        Whether the result is kept as an array in memory, and nothing is written.
+    result_is_direct : bool
+        Whether the device can copy to that array itself.
     notes : sequence of str
         Assumptions to print with the plan.
 
@@ -79,24 +85,21 @@ def make_plan(
     chooser = chooser or Chooser(limits.kind)
     has_result = any(step.save_result for step in pipeline.steps)
     sections, costs, current = cut_into_sections(pipeline), [], scan.projections
-    for number, section in enumerate(sections, start=1):
-        is_stored = number < len(sections) or (result_in_memory and has_result)
-        costs.append(section_cost(section, current, scan, chooser, is_stored))
+    for section in sections:
+        costs.append(section_cost(section, current, scan, chooser, not result_in_memory))
         current = costs[-1].output
     last: Destination = "nothing"
     if has_result:
         last = "memory" if result_in_memory else "result"
-    destinations = _destinations(costs, limits, block, last)
-    held = [_held_bytes(*pair) for pair in zip(costs, destinations, strict=True)]
-    scratch = [
-        cost.output.nbytes if where == "scratch file" else 0
-        for cost, where in zip(costs, destinations, strict=True)
-    ]
-    rooms = [
-        Room.beside(limits, own + earlier) for own, earlier in zip(held, [0, *held], strict=False)
-    ]
-    _check_fit(costs, limits, rooms)
-    results = [c.output.nbytes for cost in costs for c in cost.steps if c.step.save_result]
+    routes = _Router(costs, limits, block, last, scan.in_memory, result_is_direct).routes()
+    stores = [_stores(route) for route in routes]
+    rooms = []
+    for number, own in enumerate(stores):
+        before = stores[number - 1] if number else (0, 0)
+        rooms.append(Room.beside(limits, own[0] + before[0], own[1] + before[1]))
+    routes = [room.settled(route) for room, route in zip(rooms, routes, strict=True)]
+    _check_fit(routes, limits, rooms)
+    scratch = [r.cost.output.nbytes if r.destination == "scratch file" else 0 for r in routes]
     return Plan(
         scan=f"{scan.name}: {scan.projections}",
         device=limits.device,
@@ -104,11 +107,10 @@ def make_plan(
         reserved_bytes=limits.reserved_bytes,
         host_budget_bytes=limits.host_budget_bytes,
         sections=tuple(
-            _plan_section(cost, room, block, where)
-            for cost, room, where in zip(costs, rooms, destinations, strict=True)
+            _plan_section(route, room, block) for route, room in zip(routes, rooms, strict=True)
         ),
         scratch_bytes=max((sum(pair) for pair in pairwise([0, *scratch])), default=0),
-        result_bytes=0 if result_in_memory else sum(results),
+        result_bytes=sum(output.nbytes for cost in costs for output in cost.kept),
         notes=(*notes, *_origins(costs)),
     )
 
@@ -140,54 +142,109 @@ def _origins(costs: list[SectionCost]) -> list[str]:
     return [f"{cost.step.meta.name} is {cost.estimator}: {cost.why}" for cost in steps]
 
 
-def _held_bytes(cost: SectionCost, destination: Destination) -> int:
-    """Return the host memory that a section's output takes."""
-    return cost.output.nbytes if destination == "memory" else 0
+def _stores(route: Route) -> tuple[int, int]:
+    """Return the memory that a section's output takes as a whole: on the host, on the device."""
+    n_bytes = route.cost.output.nbytes
+    return (
+        n_bytes if route.destination == "memory" else 0,
+        n_bytes if route.destination == "device" else 0,
+    )
 
 
-def _destinations(
-    costs: list[SectionCost], limits: Limits, block: BlockChoice, last: Destination
-) -> list[Destination]:
-    """Decide what is kept in memory between sections, and what in a scratch file.
+@dataclass(slots=True)
+class _Router:
+    """Decides where the data are between sections: as near to the device as they fit.
 
-    Memory, if that takes no more than half of the host's budget and leaves the sections
-    before and after with blocks as large as they would be without.
+    On the device, in host memory, in a scratch file: the first that leaves the sections
+    before and after it with blocks as large as they would be with a scratch file. On the CPU
+    arrays between sections take no more than half of the budget.
     """
-    found: list[Destination] = []
-    result_bytes = _held_bytes(costs[-1], last)
-    held = 0
 
-    def block_beside(cost: SectionCost, stores_bytes: int) -> int:
-        return min(Room.beside(limits, stores_bytes).max_block(cost), wanted_block(block, cost))
+    costs: list[SectionCost]
+    limits: Limits
+    block: BlockChoice
+    last: Destination
+    in_memory: bool
+    result_is_direct: bool
 
-    for number, (cost, following) in enumerate(pairwise(costs)):
-        own = cost.output.nbytes
-        after = own + (result_bytes if number == len(costs) - 2 else 0)
-        fits = (
-            held + own <= limits.host_budget_bytes // 2
-            and 0 < block_beside(cost, held) == block_beside(cost, held + own)
-            and 0 < block_beside(following, after - own) == block_beside(following, after)
+    def routes(self) -> list[Route]:
+        """Return all sections with their origins and destinations."""
+        found: list[Route] = []
+        origin: Origin = "scan"
+        held = (0, 0)
+        for number in range(len(self.costs) - 1):
+            destination: Between = "scratch file"
+            nearer: tuple[Between, ...] = ("memory",)
+            if self.limits.kind == "cuda":
+                nearer = ("device", "memory")
+            for candidate in nearer:
+                if self._leaves_room(number, origin, candidate, held):
+                    destination = candidate
+                    break
+            found.append(self._route(number, origin, destination))
+            held = _stores(found[-1])
+            origin = destination
+        return [*found, self._route(len(self.costs) - 1, origin, self.last)]
+
+    def _route(self, number: int, origin: Origin, destination: Destination) -> Route:
+        is_last = number == len(self.costs) - 1
+        return Route(
+            self.costs[number],
+            self.limits.kind,
+            origin,
+            destination,
+            in_memory=self.in_memory,
+            out_in_memory=self.result_is_direct if is_last else destination == "memory",
         )
-        found.append("memory" if fits else "scratch file")
-        held = own if fits else 0
-    return [*found, last]
+
+    def _leaves_room(
+        self, number: int, origin: Origin, candidate: Between, held: tuple[int, int]
+    ) -> bool:
+        """Tell whether a section's output fits there, and takes no block its size."""
+        own = _stores(self._route(number, origin, candidate))
+        if self.limits.kind == "cpu" and held[0] + own[0] > self.limits.host_budget_bytes // 2:
+            return False
+        last: Destination = "scratch file"
+        if number == len(self.costs) - 2:
+            last = self.last
+        after = _stores(self._route(number + 1, "scratch file", last))
+        return self._as_large(
+            self._route(number, origin, candidate),
+            self._route(number, origin, "scratch file"),
+            held,
+            own,
+        ) and self._as_large(
+            self._route(number + 1, candidate, last),
+            self._route(number + 1, "scratch file", last),
+            after,
+            own,
+        )
+
+    def _as_large(
+        self, route: Route, without: Route, beside: tuple[int, int], own: tuple[int, int]
+    ) -> bool:
+        """Tell whether a block is as large beside a store as it is with a scratch file."""
+        wanted = wanted_block(self.block, route.cost)
+        room = Room.beside(self.limits, *beside)
+        best = room.max_block(room.settled(without))
+        room = Room.beside(self.limits, beside[0] + own[0], beside[1] + own[1])
+        return 0 < min(best, wanted) <= room.max_block(room.settled(route))
 
 
-def _check_fit(costs: list[SectionCost], limits: Limits, rooms: list[Room]) -> None:
+def _check_fit(routes: list[Route], limits: Limits, rooms: list[Room]) -> None:
     """Raise for the section that lacks most, if one slice of any does not fit."""
-    lacking = [lacking_bytes(cost, room) for cost, room in zip(costs, rooms, strict=True)]
-    worst = max(range(len(costs)), key=lambda i: lacking[i])
+    lacking = [lacking_bytes(route, room) for route, room in zip(routes, rooms, strict=True)]
+    worst = max(range(len(routes)), key=lambda i: lacking[i])
     if lacking[worst] > 0:
-        raise does_not_fit(costs[worst], limits, rooms[worst])
+        raise does_not_fit(routes[worst], limits, rooms[worst])
 
 
-def _plan_section(
-    cost: SectionCost, room: Room, block: BlockChoice, destination: Destination
-) -> SectionPlan:
-    chosen, largest, why = choose_block(block, cost, room)
-    if destination == "nothing" and not cost.on_blocks:
+def _plan_section(route: Route, room: Room, block: BlockChoice) -> SectionPlan:
+    cost = route.cost
+    chosen, largest, why = choose_block(block, route, room)
+    if route.destination == "nothing" and not cost.on_blocks:
         why = "only the slices that side results depend on are read"
-    on_device = cost.needed_bytes(chosen)
+    on_device = route.device_bytes(chosen)
     return SectionPlan(
         steps=tuple(
             StepPlan(
@@ -211,7 +268,11 @@ def _plan_section(
         estimated_bytes=on_device,
         available_bytes=room.device_bytes,
         host_bytes=room.stores_bytes
-        + (on_device if room.host_bytes is None else cost.staged.bytes(chosen)),
-        destination=destination,
-        on_blocks=destination != "nothing" or cost.on_blocks,
+        + (on_device if room.host_bytes is None else route.host_bytes(chosen)),
+        stored_bytes=room.stored_bytes,
+        origin=route.origin,
+        destination=route.destination,
+        overlaps=route.overlaps,
+        larger=larger_blocks(route, chosen, largest) if block == "auto" else (),
+        on_blocks=route.destination != "nothing" or cost.on_blocks,
     )

@@ -19,6 +19,8 @@ class ScanSpec:
     """The same of the darks."""
     has_angles: bool = True
     """Whether the angle of each projection is known."""
+    in_memory: bool = False
+    """Whether blocks can be used, or copied to the device, from where they are."""
     name: str = "array"
     """For messages and the plan's title."""
 

@@ -3,5 +3,6 @@
 from .execute import execute
 from .folder import RunFolder
 from .report import Report, SectionReport
+from .timeline import Timeline
 
-__all__ = ["Report", "RunFolder", "SectionReport", "execute"]
+__all__ = ["Report", "RunFolder", "SectionReport", "Timeline", "execute"]

@@ -9,12 +9,15 @@ import numpy as np
 
 from ..backends import Backend, require_libraries, shared_allocator
 from ..io import MemoryStore, ScratchStore, Sink, Source, Store
-from ..planner import Pipeline, Plan
+from ..planner import Pipeline, Plan, SectionPlan
+from .device_store import DeviceStore
+from .feed import Readable
 from .folder import RunFolder
 from .progress import Progress
 from .report import SectionReport
-from .section import Readable, SectionWork
+from .section import SectionWork
 from .side_results import SideResults
+from .timeline import Timeline
 
 
 def execute(
@@ -25,6 +28,8 @@ def execute(
     folder: RunFolder | None,
     progress: Progress,
     scratch_folder: Path,
+    timeline: Timeline,
+    result: np.ndarray | None = None,
 ) -> tuple[tuple[SectionReport, ...], SideResults, np.ndarray | None]:
     """Run a plan.
 
@@ -44,6 +49,10 @@ def execute(
         Is told what is done.
     scratch_folder : Path
         Where intermediates go that do not fit in memory.
+    timeline : Timeline
+        Is told what happens when.
+    result : ndarray, optional
+        Where the last result goes, if it is kept in memory; by default it is made.
 
     Returns
     -------
@@ -60,10 +69,9 @@ def execute(
     """
     side_results = SideResults()
     reports: list[SectionReport] = []
-    reader: Readable = source
-    previous: Store | None = None
+    reader: Readable | DeviceStore = source
+    previous: Store | DeviceStore | None = None
     position = 0
-    result: np.ndarray | None = None
     with contextlib.ExitStack() as held:
         preview = pipeline.loader.preview
         facts = {
@@ -80,11 +88,10 @@ def execute(
             held.enter_context(shared_allocator(budget_bytes))
         for number, section in enumerate(plan.sections, start=1):
             stop = position + len(section.steps)
-            store: Store | None = None
-            if section.destination == "memory":
-                store = MemoryStore(section.output)
-            elif section.destination == "scratch file":
-                store = ScratchStore(section.output, scratch_folder)
+            is_last = number == len(plan.sections)
+            store = _make_store(
+                section, backend, scratch_folder, result if is_last else None, is_last
+            )
             if store is not None:
                 held.callback(store.close)
             work = SectionWork(
@@ -96,6 +103,7 @@ def execute(
                 side_results,
                 {i - position: all_sinks[i] for i in range(position, stop) if i in all_sinks},
                 store,
+                timeline,
                 facts,
             )
             progress.start(f"section {number}/{len(plan.sections)}", section.n_slices)
@@ -104,11 +112,31 @@ def execute(
                 previous.close()
             if store is not None:
                 reader = previous = store
-                if number == len(plan.sections) and isinstance(store, MemoryStore):
+                if is_last and isinstance(store, MemoryStore):
                     result = store.array
             position = stop
             backend.release()
     return tuple(reports), side_results, result
+
+
+def _make_store(
+    section: SectionPlan,
+    backend: Backend,
+    scratch_folder: Path,
+    given: np.ndarray | None,
+    is_last: bool,
+) -> Store | DeviceStore | None:
+    """Make the place for a section's output, if that is no file of results."""
+    if section.destination == "device":
+        return DeviceStore(section.output, backend)
+    if section.destination == "scratch file":
+        return ScratchStore(section.output, scratch_folder)
+    if section.destination != "memory":
+        return None
+    if given is not None:
+        return MemoryStore(section.output, lambda shape, dtype: given)
+    # What the user is handed stays plain memory; what is between sections is soon gone.
+    return MemoryStore(section.output, np.empty if is_last else backend.host_empty)
 
 
 def _make_sinks(folder: RunFolder, plan: Plan, pipeline: Pipeline) -> dict[int, Sink]:

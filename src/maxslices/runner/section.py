@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..arrays import ArraySpec, block_shape
 from ..backends import Backend, call_method
 from ..errors import MaxslicesError, MethodError, OutOfMemoryError
 from ..io import Sink, Source, Store
 from ..planner import SectionPlan, Step
-from .report import SectionReport
+from .blocks import Block, blocks_of
+from .device_store import DeviceStore
+from .drain import Drain, Target
+from .feed import Feed, Readable, make_feed
+from .pace import Clock, Pace
+from .report import BlockUse, SectionReport
 from .section_meter import SectionMeter
 from .side_results import SideResults
+from .timeline import Timeline
 
 _UNITS = {0: "projection", 1: "sinogram"}
 
-
-class Readable(Protocol):
-    """A scan, or what an earlier section made."""
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and dtype of the whole."""
-        ...
-
-    def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
-        """Read slices `start` to `stop` along `slice_dim` into `out`."""
-        ...
-
-
-def _no_view(slice_dim: int, start: int, stop: int) -> None:
-    """Stand for `view` of a reader that has none."""
+_READ_ONLY = "a method writes to its input"
 
 
 @dataclass(slots=True)
@@ -48,7 +36,7 @@ class SectionWork:
     """What was planned."""
     steps: tuple[Step, ...]
     """The methods."""
-    reader: Readable
+    reader: Readable | DeviceStore
     """What it reads."""
     source: Source
     """The scan: its flats, darks and angles."""
@@ -58,20 +46,26 @@ class SectionWork:
     """Values found so far."""
     sinks: dict[int, Sink]
     """Index of a step -> where its output is kept as a result."""
-    store: Store | None
+    store: Store | DeviceStore | None
     """Where the output goes that the next section reads."""
+    timeline: Timeline
+    """Is told what happens when."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What methods may ask for that is the same for all blocks, by name (see `SUPPLIED`)."""
     n_splits: int = 0
     """How many times memory ran out and the block was made smaller."""
     smallest_block: int = 0
-    """The block at the end."""
+    """The smallest block that was used."""
+    _sizes: list[BlockUse] = field(default_factory=list)
+    """From which slice on which block was used."""
     _frames: dict[str, Any] = field(default_factory=dict)
     """Flats and darks of all projections, on the device."""
     _partial: dict[int, list[Any]] = field(default_factory=dict)
     """Index of a step -> its side results block by block."""
     _wants_copies: bool = False
     """Whether a method has asked for an input of its own, which it may write to."""
+    _measured_slices: int = 0
+    """Slices of the widest block that was measured, with its halo."""
     _last_size: int = 0
     """Slices of the last block, with its halo."""
 
@@ -84,21 +78,25 @@ class SectionWork:
             If a method fails, runs out of memory on a single slice, or returns another
             shape or dtype than it declares.
         """
-        began, plan = time.perf_counter(), self.plan
+        plan = self.plan
+        self.timeline.begin_section(", ".join(step.meta.name for step in self.steps))
         meter = SectionMeter(self.backend.kind)
         self.smallest_block = plan.block
-        with meter.whole():
-            with meter.part(any(step.meta.looks_at is not None for step in self.steps)):
-                if plan.slice_dim == 0:
-                    self._frames = self._side_data(0, plan.n_slices)
-                self._with_copies_if_wanted(self._look_ahead)
-            if plan.on_blocks:
-                self._all_blocks(advance, meter)
-            else:
-                advance(plan.n_slices)
-            for index, values in self._partial.items():
-                self._combine(self.steps[index], values)
-            self._frames = {}
+        try:
+            with meter.whole():
+                with meter.part(any(step.meta.looks_at is not None for step in self.steps)):
+                    if plan.slice_dim == 0:
+                        self._frames = self._side_data(0, plan.n_slices)
+                    self._look_ahead_writably()
+                if plan.on_blocks:
+                    self._all_blocks(advance, meter)
+                else:
+                    advance(plan.n_slices)
+                for index, values in self._partial.items():
+                    self._combine(self.steps[index], values)
+                self._frames = {}
+        finally:
+            times = self.timeline.end_section()
         return SectionReport(
             methods=tuple(step.meta.name for step in self.steps),
             slice_dim=plan.slice_dim,
@@ -106,75 +104,144 @@ class SectionWork:
             block=plan.block,
             smallest_block=self.smallest_block,
             n_splits=self.n_splits,
-            duration_s=time.perf_counter() - began,
-            estimated_bytes=plan.estimated_bytes,
+            duration_s=times.duration_s,
+            estimated_bytes=self._estimated_bytes(),
             measured_bytes=meter.measured_bytes,
             unseen=tuple(meter.unseen),
+            stages=times.stages,
+            idle_share=times.idle_share,
+            bound_by=times.bound_by,
+            blocks=tuple(self._sizes),
         )
+
+    def _estimated_bytes(self) -> int:
+        """Return the estimate for the largest block that was used."""
+        largest = max((use.block for use in self._sizes), default=0)
+        return dict(self.plan.larger).get(largest, self.plan.estimated_bytes)
 
     def _all_blocks(self, advance: Callable[[int], None], meter: SectionMeter) -> None:
         """Run block after block; where memory runs out, again with half as many slices."""
-        start, block, is_retry = 0, self.plan.block, False
-        measured = self._start_of_the_widest()
-        frames_bytes = sum(int(frames.nbytes) for frames in self._frames.values())
-        while start < self.plan.n_slices:
-            stop = min(start + block, self.plan.n_slices)
-            with meter.part(start <= measured < stop, frames_bytes):
-                shortage = self._try_block(start, stop)
+        plan, total = self.plan, self.plan.n_slices
+        pace = Pace(plan.block, [block for block, _ in plan.larger])
+        start, why, is_retry = 0, plan.why, False
+        while start < total:
+            blocks = blocks_of(start, total, pace.block, plan.halo)
+            if not self._sizes or self._sizes[-1].block != pace.block:
+                self._sizes.append(BlockUse(start, pace.block, why))
+            clocks: list[Clock] = []
+            reached, shortage = self._stretch(blocks[: pace.n_blocks], advance, meter, clocks)
+            times = self._note(clocks)
+            is_retry = is_retry and reached == start
+            start = reached
             if shortage is None:
-                advance(stop - start)
-                start, is_retry = stop, False
+                why = pace.learn(times)
                 continue
             # What failed is gone only now, outside of its `except` clause.
             gc.collect()
             self.backend.release()
+            if shortage == _READ_ONLY:
+                continue
             if self.backend.kind == "cuda" and not is_retry:
                 is_retry = True  # the pool was perhaps fragmented; now it is empty
                 continue
-            if stop - start == 1:
+            size = min(pace.block, total - start)
+            if size == 1:
                 names = ", ".join(step.meta.name for step in self.steps)
                 raise OutOfMemoryError(
-                    f"memory ran out on a single {_UNITS[self.plan.slice_dim]}, number {start}, "
+                    f"memory ran out on a single {_UNITS[plan.slice_dim]}, number {start}, "
                     f"in the section of {names}: {shortage}"
                 )
-            block, is_retry = -(-(stop - start) // 2), False
-            self.smallest_block = block
+            pace, why, is_retry = Pace(-(-size // 2)), "memory ran out", False
+            self.smallest_block = pace.block
             self.n_splits += 1
 
-    def _start_of_the_widest(self) -> int:
-        """Return where the first of the widest blocks starts: those at an edge lack halo there."""
-        (before, after), total, block = self.plan.halo, self.plan.n_slices, self.plan.block
+    def _stretch(
+        self,
+        blocks: list[Block],
+        advance: Callable[[int], None],
+        meter: SectionMeter,
+        clocks: list[Clock],
+    ) -> tuple[int, str | None]:
+        """Run blocks of one size.
 
-        def width(start: int) -> int:
-            return min(total, start + block + after) - max(0, start - before)
-
-        return max(range(0, total, block), key=width)
-
-    def _try_block(self, start: int, stop: int) -> str | None:
-        """Run a block; return what was said if memory ran out."""
-        try:
-            self._with_copies_if_wanted(lambda: self._run_block(start, stop))
-        except Exception as error:
-            if not self._ran_out(error):
-                raise
-            return str(error).splitlines()[0] if str(error) else type(error).__name__
-        return None
-
-    def _with_copies_if_wanted(self, work: Callable[[], None]) -> None:
-        """Do something; again with copies of the input if a method cannot do with read-only views.
-
-        Data that are in memory already are given to methods as they are, read-only. Compiled
-        methods may refuse such an array, and others work in place.
+        Returns
+        -------
+        (int, str or None)
+            The slice that comes next; and what was said if memory ran out, or a method
+            asked for blocks that it may write to.
         """
+        plan, reached = self.plan, blocks[0].start
+        feed: Feed | None = None
+        drain: Drain | None = None
         try:
-            work()
-        except MethodError as error:
-            if self._wants_copies or "read-only" not in str(error):
+            overlaps = plan.overlaps and len(blocks) > 1
+            drain = Drain(plan.slice_dim, self.backend, self.timeline, overlaps=overlaps)
+            self._empty_caches_for(blocks[0].n_given)
+            feed = make_feed(
+                self.reader,
+                plan.slice_dim,
+                blocks,
+                self.backend,
+                self.timeline,
+                overlaps=overlaps,
+                wants_copies=self._wants_copies,
+            )
+            frames_bytes = sum(int(frames.nbytes) for frames in self._frames.values())
+            measured = self._to_measure(blocks)
+            for block in blocks:
+                data = feed.take()
+                self._empty_caches_for(block.n_given)
+                beside = frames_bytes + feed.resident_bytes + drain.resident_bytes
+                with meter.part(block is measured, beside):
+                    clock = Clock(self.backend.link(), block)
+                    values = self._run_block(block, data, drain)
+                    feed.give_back()
+                    clock.stop()
+                    clocks.append(clock)
+                    del data
+                for index, value in values.items():
+                    self._partial.setdefault(index, []).append(value)
+                reached = block.stop
+                advance(block.stop - block.start)
+            drain.flush()
+        except Exception as error:
+            shortage = self._shortage(error)
+            if shortage is None:
                 raise
+            if drain is not None:
+                drain.flush()  # what was computed before is written
+            return reached, shortage
+        finally:
+            if feed is not None:
+                feed.close()
+            if drain is not None:
+                drain.close()
+        return reached, None
+
+    def _to_measure(self, blocks: list[Block]) -> Block | None:
+        """Return the widest block, where none as wide was measured (on the CPU one is)."""
+        widest = max(blocks, key=lambda block: block.n_given)
+        if widest.n_given <= self._measured_slices:
+            return None
+        self._measured_slices = widest.n_given
+        return widest
+
+    def _note(self, clocks: list[Clock]) -> list[tuple[float, float, Block]]:
+        """Put the times of computing on the timeline, and return them."""
+        times = [(*clock.times_s(), clock.block) for clock in clocks]
+        for start_s, stop_s, block in times:
+            spec = self.plan.input.with_slices(self.plan.slice_dim, block.n_given)
+            self.timeline.add("compute", start_s, stop_s, block.first, block.last, spec.nbytes)
+        return times
+
+    def _shortage(self, error: Exception) -> str | None:
+        """Return what an error says if a block may be tried again, else None."""
+        if self._ran_out(error):
+            return str(error).splitlines()[0] if str(error) else type(error).__name__
+        if isinstance(error, MethodError) and "read-only" in str(error) and not self._wants_copies:
             self._wants_copies = True
-        else:
-            return
-        work()
+            return _READ_ONLY
+        return None
 
     def _ran_out(self, error: BaseException | None) -> bool:
         while error is not None:
@@ -183,27 +250,49 @@ class SectionWork:
             error = error.__cause__ if isinstance(error, MaxslicesError) else None
         return False
 
-    def _run_block(self, start: int, stop: int) -> None:
-        plan = self.plan
-        first = max(0, start - plan.halo[0])
-        last = min(plan.n_slices, stop + plan.halo[1])
-        core, n_given = slice(start - first, stop - first), last - first
-        data = self._load(first, last)
-        frames = self._frames or self._side_data(first, last)
+    def _run_block(self, block: Block, data: Any, drain: Drain) -> dict[int, Any]:
+        """Run a block's methods; return side results by index of their step."""
+        given, slice_dim = data, self.plan.slice_dim
+        frames = self._frames or self._side_data(block.first, block.last)
         values: dict[int, Any] = {}
+        last = max(i for i, step in enumerate(self.steps) if i == 0 or not step.meta.side_results)
         for index, step in enumerate(self.steps):
             if not step.meta.side_results:
-                data = self._checked(index, self._call(step, data, frames, first, last), n_given)
+                result = self._call(step, data, frames, block.first, block.last)
+                data = self._checked(index, result, block.n_given)
+                del result
             elif step.meta.looks_at is None:
-                cropped = self._cropped(data, core, n_given)
-                values[index] = self._call(step, cropped, frames, start, stop)
+                cropped = self._cropped(data, block)
+                values[index] = self._call(step, cropped, frames, block.start, block.stop)
                 del cropped
-            if index in self.sinks:
-                self.sinks[index].write(plan.slice_dim, start, self._on_host(data, core, n_given))
-        if self.store is not None:
-            self.store.write(plan.slice_dim, start, self._on_host(data, core, n_given))
-        for index, value in values.items():
-            self._partial.setdefault(index, []).append(value)
+            if index in self.sinks and index < last:
+                cropped = self._cropped(data, block)
+                drain.put(cropped, block.start, [self.sinks[index]], waits=True)
+                del cropped
+        if isinstance(self.store, DeviceStore):
+            self.store.write(slice_dim, block.start, self._cropped(data, block))
+        targets: list[Target] = [sink for i, sink in self.sinks.items() if i >= last]
+        if self.store is not None and not isinstance(self.store, DeviceStore):
+            targets.append(self.store)
+        # What lies in the block's own place must have left it before the next one comes there.
+        in_place = self.backend.overlap(data, given)
+        drain.put(self._cropped(data, block), block.start, targets, waits=in_place)
+        return values
+
+    def _look_ahead_writably(self) -> None:
+        """Find side results that a few slices give, on copies of them if a method wants these.
+
+        Data that are in memory already are given to methods as they are, read-only. Compiled
+        methods may refuse such an array, and others work in place.
+        """
+        try:
+            self._look_ahead()
+        except MethodError as error:
+            if self._shortage(error) != _READ_ONLY:
+                raise
+        else:
+            return
+        self._look_ahead()
 
     def _look_ahead(self) -> None:
         """Find the side results that depend on a few slices, from these slices alone."""
@@ -221,24 +310,29 @@ class SectionWork:
                     result = self._call(before, data, frames, first, last)
                     data = self._checked(index, result, last - first)
                     del result
-            core = slice(wanted.start - first, wanted.stop - first)
-            data = self._cropped(data, core, last - first)
+            data = self._cropped(data, Block(wanted.start, wanted.stop, first, last))
             value = self._call(step, data, frames, wanted.start, wanted.stop)
             self.side_results.keep(step, value)
             del data, frames
 
-    def _load(self, first: int, last: int) -> Any:
-        if last - first != self._last_size:
-            # FFT plans of another number of slices, which caches hold, are not in the estimate.
+    def _empty_caches_for(self, n_given: int) -> None:
+        """Drop FFT plans of another number of slices: they are not in the estimate."""
+        if n_given != self._last_size:
             self.backend.release()
-            self._last_size = last - first
+            self._last_size = n_given
+
+    def _load(self, first: int, last: int) -> Any:
+        """Return slices on the device, with nothing else under way."""
+        self._empty_caches_for(last - first)
+        if isinstance(self.reader, DeviceStore):
+            return self.reader.block(self.plan.slice_dim, first, last)
         if self.backend.kind == "cpu" and not self._wants_copies:
-            view = getattr(self.reader, "view", _no_view)(self.plan.slice_dim, first, last)
-            if view is not None:
-                return view
-        spec = self.reader.spec
-        shape = block_shape(self.plan.slice_dim, last - first, spec.other_dims(self.plan.slice_dim))
-        host = np.empty(shape, spec.dtype)
+            view = getattr(self.reader, "view", None)
+            data = None if view is None else view(self.plan.slice_dim, first, last)
+            if data is not None:
+                return data
+        spec = self.reader.spec.with_slices(self.plan.slice_dim, last - first)
+        host = np.empty(spec.shape, spec.dtype)
         self.reader.read(self.plan.slice_dim, first, last, host)
         return self.backend.to_device(host)
 
@@ -301,11 +395,8 @@ class SectionWork:
             "correct its output_dims or output_dtype"
         )
 
-    def _cropped(self, data: Any, core: slice, n_given: int) -> Any:
-        """Return the block without its halo."""
-        if core.stop - core.start == n_given:
+    def _cropped(self, data: Any, block: Block) -> Any:
+        """Return a block's slices that count."""
+        if block.is_bare:
             return data
-        return data[core] if self.plan.slice_dim == 0 else data[:, core]
-
-    def _on_host(self, data: Any, core: slice, n_given: int) -> NDArray[Any]:
-        return self.backend.to_host(self._cropped(data, core, n_given))
+        return data[block.core] if self.plan.slice_dim == 0 else data[:, block.core]

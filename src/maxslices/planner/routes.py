@@ -1,0 +1,166 @@
+"""What a section takes beside its methods: the blocks that are on their way to and from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ..arrays import ArraySpec
+from ..io import BUFFER_BYTES, N_THREADS
+from ..ledger import Device
+from ..memory import MemoryModel
+from .costs import SectionCost
+
+Between = Literal["device", "memory", "scratch file"]
+"""Where data are between two sections, the nearest first."""
+Origin = Between | Literal["scan"]
+Destination = Between | Literal["result", "nothing"]
+
+SLABS = 2
+"""Pieces of host memory each way, between a file and the device: one is read into or written
+from while the other is copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A section with the place that its data come from and the one that they go to.
+
+    While a block is worked on, the next one is on its way in, and the result of the last one
+    on its way out. Both are on the device; on the CPU the device is the host.
+    """
+
+    cost: SectionCost
+    """The section."""
+    device: Device
+    """Where it runs."""
+    origin: Origin
+    """Where its data are."""
+    destination: Destination
+    """Where its output goes."""
+    in_memory: bool = False
+    """Whether blocks of the scan can be used, or copied to the device, from where they are."""
+    out_in_memory: bool = False
+    """Whether the device can copy to where the output goes, without a slab between."""
+    overlaps: bool = True
+    """Whether the next block comes, and the last result goes, while one is worked on."""
+
+    @property
+    def feeds_itself(self) -> bool:
+        """Tell whether a block needs no memory of its own on the CPU, as it is a view."""
+        is_array = self.in_memory if self.origin == "scan" else self.origin == "memory"
+        return self.device == "cpu" and is_array and self.cost.section.slice_dim == 0
+
+    @property
+    def keeps_output(self) -> bool:
+        """Tell whether a result is alive while the next block is worked on."""
+        return self.destination not in ("device", "nothing") or self.cost.steps[-1].step.save_result
+
+    def device_bytes(self, block: int) -> int:
+        """Return the peak on the device with blocks of this size."""
+        model = self._model(self._alone(block))
+        return max(model.bytes(block), self.cost.peek_bytes)
+
+    def host_bytes(self, block: int) -> int:
+        """Return the host memory through which blocks go to another device and come back."""
+        return self._staged(self._alone(block)).bytes(block)
+
+    def max_block(self, device_bytes: int, host_bytes: int | None) -> int:
+        """Return the largest block that fits; 0 if there is none.
+
+        Parameters
+        ----------
+        device_bytes : int
+            Available on the device.
+        host_bytes : int or None
+            Available on the host, where that is not the device.
+        """
+        total = self.cost.n_slices
+        if self.cost.peek_bytes > device_bytes:
+            return 0
+        if self._fits(total, device_bytes, host_bytes):
+            return total
+        is_alone = not self.overlaps
+        block = self._model(is_alone).max_slices(device_bytes, total - 1)
+        if host_bytes is not None:
+            block = self._staged(is_alone).max_slices(host_bytes, block)
+        return block
+
+    def _alone(self, block: int) -> bool:
+        """Tell whether a block is the only one that is on its way."""
+        return not self.overlaps or block >= self.cost.n_slices
+
+    def in_turns(self) -> Route:
+        """Return this route with one block on its way at a time, which takes less memory."""
+        return replace(self, overlaps=False)
+
+    def _fits(self, block: int, device_bytes: int, host_bytes: int | None) -> bool:
+        if self.device_bytes(block) > device_bytes:
+            return False
+        return host_bytes is None or self.host_bytes(block) <= host_bytes
+
+    def _model(self, is_alone: bool) -> MemoryModel:
+        """Return the peak on the device, with other blocks on their way or without."""
+        cost, own = self.cost, self.cost.input_block
+        resident = MemoryModel.linear(0, 0)
+        if self.origin != "device" and not self.feeds_itself:
+            resident = own  # the place that blocks are copied to stays, whatever methods do
+        models = [
+            cost.model if number == 0 else cost.model + resident
+            for number, cost in enumerate(c for c in self.cost.steps if not c.looked_at)
+        ]
+        models.append(own)
+        models += [self._kept(output) + resident for output in cost.kept]
+        if self.destination not in ("result", "nothing"):
+            models.append(self._kept(cost.output) + resident)
+        peak = MemoryModel.maximum(models) + cost.side
+        if not is_alone:
+            peak = peak + resident
+            if self.keeps_output:
+                peak = peak + cost.block_of(cost.output)
+        if self.device == "cpu":
+            peak = peak + self._moved()
+        return peak.plus(cost.own_bytes)
+
+    def _moved(self) -> MemoryModel:
+        """Return what the threads hold that read and write: at most a buffer each.
+
+        A block of projections needs none, as it lies in a file as it does in memory.
+        """
+        model = MemoryModel.linear(0, 0)
+        if self.cost.section.slice_dim == 0:
+            return model
+        if self.origin == "scan" and not self.in_memory:
+            model = model + self.cost.input_block.at_most(N_THREADS * BUFFER_BYTES)
+        if self.destination in ("result", "scratch file"):
+            out = self.cost.block_of(self.cost.output)
+            model = model + out.at_most(N_THREADS * BUFFER_BYTES)
+        return model
+
+    def _kept(self, output: ArraySpec) -> MemoryModel:
+        """Return what a result takes while it is written: it, and a slice between the files."""
+        block = self.cost.block_of(output)
+        if self.device == "cuda":
+            return block
+        return block.plus(output.with_slices(self.cost.section.slice_dim, 1).nbytes)
+
+    def _staged(self, is_alone: bool) -> MemoryModel:
+        cost, slabs = self.cost, 1 if is_alone else SLABS
+        total = cost.side
+        reads = self.origin == "scratch file" or (self.origin == "scan" and not self.in_memory)
+        if reads:
+            total = total + _times(cost.input_block, slabs)
+        writes = list(cost.kept)
+        if self.destination in ("scratch file", "memory") and not self.out_in_memory:
+            writes.append(cost.output)
+        for output in writes:
+            one_slice = output.with_slices(cost.section.slice_dim, 1).nbytes
+            total = total + _times(cost.block_of(output), slabs).plus(one_slice)
+        return total.plus(HOST_BYTES + 2 * N_THREADS * BUFFER_BYTES)
+
+
+HOST_BYTES = 2**19
+"""What Python itself takes on the host during a section: file handles, small arrays."""
+
+
+def _times(model: MemoryModel, factor: int) -> MemoryModel:
+    return MemoryModel(lambda n: factor * model.bytes(n))

@@ -1,0 +1,34 @@
+"""An array between two sections that stays on the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..arrays import ArraySpec
+from ..backends import Backend
+
+
+class DeviceStore:
+    """A 3D array on the device that is written and read in blocks along either slice dim."""
+
+    def __init__(self, spec: ArraySpec, backend: Backend) -> None:
+        self.spec = spec
+        self._array: Any = backend.empty(spec.shape, spec.dtype)
+
+    def write(self, slice_dim: int, start: int, block: Any) -> None:
+        """Copy a block to its place, whose first slice along `slice_dim` is `start`."""
+        stop = start + block.shape[slice_dim]
+        if slice_dim == 0:
+            self._array[start:stop] = block
+        else:
+            self._array[:, start:stop] = block
+
+    def block(self, slice_dim: int, start: int, stop: int) -> Any:
+        """Return a copy of slices `start` to `stop` along `slice_dim`, C-contiguous."""
+        if slice_dim == 0:
+            return self._array[start:stop].copy()
+        return self._array[:, start:stop].copy()
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._array = None

@@ -1,0 +1,270 @@
+"""Blocks on their way to the device, each ahead of the one that is worked on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import ArraySpec
+from ..backends import Backend, Link, Mark, as_block, is_copyable
+from .blocks import Block
+from .device_store import DeviceStore
+from .timeline import Timeline
+
+
+class Readable(Protocol):
+    """A scan, or what an earlier section made."""
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape and dtype of the whole."""
+        ...
+
+    def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Read slices `start` to `stop` along `slice_dim` into `out`."""
+        ...
+
+
+class Feed(Protocol):
+    """Gives a section its blocks, in order."""
+
+    resident_bytes: int
+    """Memory that it holds on the device beside the blocks themselves."""
+
+    def take(self) -> Any:
+        """Return the next block on the device, which may be written to."""
+
+    def give_back(self) -> None:
+        """Say that all is under way that uses the block last taken."""
+
+    def close(self) -> None:
+        """Stop, and free all memory; a second call does nothing."""
+
+
+def make_feed(
+    reader: Readable | DeviceStore,
+    slice_dim: int,
+    blocks: Sequence[Block],
+    backend: Backend,
+    timeline: Timeline,
+    *,
+    overlaps: bool,
+    wants_copies: bool,
+) -> Feed:
+    """Return what brings blocks from where they are.
+
+    Parameters
+    ----------
+    reader : Readable or DeviceStore
+        Where they are.
+    slice_dim : int
+        Axis of the slices.
+    blocks : sequence of Block
+        What is wanted, in order.
+    backend : Backend
+        The device.
+    timeline : Timeline
+        Is told what was read and copied.
+    overlaps : bool
+        Whether a block may come while another is worked on.
+    wants_copies : bool
+        Whether a method on the CPU has asked for blocks that it may write to.
+    """
+    if isinstance(reader, DeviceStore):
+        return _StoreFeed(reader, slice_dim, blocks)
+    if backend.kind == "cpu":
+        view = getattr(reader, "view", None)
+        if view is not None and view(slice_dim, blocks[0].first, blocks[0].last) is not None:
+            return _ViewFeed(view, slice_dim, blocks, wants_copies)
+    return _AheadFeed(reader, slice_dim, blocks, backend.link(), timeline, overlaps)
+
+
+class _ViewFeed:
+    """Blocks of an array in the host's memory, as they lie there: nothing is moved."""
+
+    resident_bytes = 0
+
+    def __init__(
+        self, view: Any, slice_dim: int, blocks: Sequence[Block], wants_copies: bool
+    ) -> None:
+        self._view, self._slice_dim, self._copies = view, slice_dim, wants_copies
+        self._blocks = iter(blocks)
+
+    def take(self) -> Any:
+        block = next(self._blocks)
+        data = self._view(self._slice_dim, block.first, block.last)
+        return data.copy() if self._copies else data
+
+    def give_back(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _StoreFeed:
+    """Blocks of an array that is on the device already: each is copied there."""
+
+    resident_bytes = 0
+
+    def __init__(self, store: DeviceStore, slice_dim: int, blocks: Sequence[Block]) -> None:
+        self._store, self._slice_dim = store, slice_dim
+        self._blocks = iter(blocks)
+
+    def take(self) -> Any:
+        block = next(self._blocks)
+        return self._store.block(self._slice_dim, block.first, block.last)
+
+    def give_back(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _Stop(Exception):
+    """The blocks are not wanted any more."""
+
+
+class _AheadFeed:
+    """A thread that reads, and copies to the device, one block ahead.
+
+    On the CPU it reads into the places that methods are given. For another device it reads
+    into slabs of pinned memory and copies from these; what is in pinned memory already is
+    copied from where it is.
+    """
+
+    def __init__(
+        self,
+        reader: Readable,
+        slice_dim: int,
+        blocks: Sequence[Block],
+        link: Link | None,
+        timeline: Timeline,
+        overlaps: bool,
+    ) -> None:
+        self._reader, self._slice_dim, self._blocks = reader, slice_dim, blocks
+        self._link, self._timeline = link, timeline
+        self._spec = reader.spec
+        size = max(self._bytes(block) for block in blocks)
+        count = min(2 if overlaps else 1, len(blocks))
+        self.resident_bytes = count * size
+        self._window = None if link is None else self._direct(link)
+        # Each entry: a piece of memory, and the mark from which on it is free.
+        self._buffers: SimpleQueue[tuple[Any, Mark | None] | None] = SimpleQueue()
+        self._slabs: SimpleQueue[tuple[NDArray[Any], Mark | None] | None] = SimpleQueue()
+        self._ready: SimpleQueue[tuple[Any, Any, Mark | None] | BaseException] = SimpleQueue()
+        self._held: list[Any] = []
+        self._taken: Any = None
+        self._copies: list[tuple[Block, Mark, Mark]] = []
+        for _ in range(count):
+            if link is None:
+                self._buffers.put((np.empty(size, np.uint8), None))
+                continue
+            self._buffers.put((link.buffer(size), None))
+            if self._window is None:
+                self._slabs.put((link.slab(size), None))
+        self._start = None if link is None else link.mark()
+        self._thread: threading.Thread | None = threading.Thread(
+            target=self._work, name="maxslices reader", daemon=True
+        )
+        self._thread.start()
+
+    def take(self) -> Any:
+        item = self._ready.get()
+        if isinstance(item, BaseException):
+            raise item
+        memory, data, mark = item
+        self._taken = memory
+        if self._link is not None and mark is not None:
+            self._link.wait(mark)
+        return data
+
+    def give_back(self) -> None:
+        memory, self._taken = self._taken, None
+        self._buffers.put((memory, None if self._link is None else self._link.mark()))
+
+    def close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._buffers.put(None)
+        self._slabs.put(None)
+        thread.join()
+        for block, begin, end in self._copies:
+            end.synchronize()
+            span = (begin.time_s(), end.time_s(), block.first, block.last)
+            self._timeline.add("in", *span, self._bytes(block))
+        self._taken = None
+        self._buffers, self._slabs, self._ready = SimpleQueue(), SimpleQueue(), SimpleQueue()
+
+    def _bytes(self, block: Block) -> int:
+        return self._spec.with_slices(self._slice_dim, block.n_given).nbytes
+
+    def _direct(self, link: Link) -> Any:
+        """Return what gives views of memory that the device can copy from itself, or None."""
+        window = getattr(self._reader, "window", None)
+        if window is None:
+            return None
+        for block in (self._blocks[0], self._blocks[-1]):
+            view = window(self._slice_dim, block.first, block.last)
+            if view is None or not is_copyable(view) or not link.is_direct(view):
+                return None
+        return window
+
+    def _work(self) -> None:
+        try:
+            for block in self._blocks:
+                shape = self._spec.with_slices(self._slice_dim, block.n_given).shape
+                if self._link is None:
+                    memory, _ = self._next(self._buffers)
+                    data = as_block(memory, shape, self._spec.dtype)
+                    self._read(block, data)
+                    self._ready.put((memory, data, None))
+                else:
+                    self._ready.put(self._send(self._link, block, shape))
+        except _Stop:
+            pass
+        except BaseException as error:  # noqa: BLE001 - raised where the block is taken
+            self._ready.put(error)
+
+    def _send(
+        self, link: Link, block: Block, shape: tuple[int, ...]
+    ) -> tuple[Any, Any, Mark | None]:
+        slab = None
+        if self._window is not None:
+            host = self._window(self._slice_dim, block.first, block.last)
+        else:
+            slab, copied = self._next(self._slabs)
+            if copied is not None:
+                copied.synchronize()
+            host = as_block(slab, shape, self._spec.dtype)
+            self._read(block, host)
+        memory, free = self._next(self._buffers)
+        data = as_block(memory, shape, self._spec.dtype)
+        assert self._start is not None
+        begin, end = link.send(host, data, free or self._start)
+        self._copies.append((block, begin, end))
+        if slab is not None:
+            self._slabs.put((slab, end))
+        return memory, data, end
+
+    def _read(self, block: Block, out: NDArray[Any]) -> None:
+        began = time.perf_counter()
+        self._reader.read(self._slice_dim, block.first, block.last, out)
+        self._timeline.add(
+            "read", began, time.perf_counter(), block.first, block.last, int(out.nbytes)
+        )
+
+    @staticmethod
+    def _next(queue: SimpleQueue[tuple[Any, Mark | None] | None]) -> tuple[Any, Mark | None]:
+        item = queue.get()
+        if item is None:
+            raise _Stop
+        return item
