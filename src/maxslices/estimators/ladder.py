@@ -298,6 +298,14 @@ class Ladder:
             fits = max(fits, 0)
             rung = min(fits, (n + top + 1) // 2)
             return self._in_time(rung, elapsed_s) if rung > n * (1 + _NEXT_TO) else None
+        steps = self.steps()
+        parting = steps and steps.parting(self.run_bytes, n, top)
+        if (
+            parting
+            and parting <= fits
+            and elapsed_s + self._predicted_s(parting) <= self._allowed_s()
+        ):
+            return parting
         if self.is_sure():
             rung = fits
             if rung <= n * (1 + _NEXT_TO):

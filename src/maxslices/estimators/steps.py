@@ -8,6 +8,12 @@ from itertools import pairwise
 import numpy as np
 
 _MOST_POINTS = 4000
+_APART = 0.004
+"""Part of the bytes by which two ways to explain them differ."""
+POWER_OF_TWO = 0
+ARRAY_DEPTH = -16
+"""In place of the slices of a step: how CUDA pads the depth of 3D arrays, which textures are
+read from. To a power of two up to 16, and then to a multiple of 16 (measured on an H200)."""
 
 
 class Steps:
@@ -16,7 +22,7 @@ class Steps:
     Parameters
     ----------
     candidates : list of (int, float, float, float, float)
-        All that explain the points: the slices of a step (0: rounded to a power of two),
+        All that explain the points: the slices of a step (or `POWER_OF_TWO`, `ARRAY_DEPTH`),
         fixed bytes, bytes of a slice, bytes of a slice after rounding, and how far points
         lie off. The largest of them counts.
     """
@@ -34,9 +40,22 @@ class Steps:
     def at_most(self, n_slices: int) -> float:
         """Return the bytes if all of them were at the beginning of a step."""
         return max(
-            fixed + a * n_slices + b * (n_slices + (period or n_slices)) + error
+            fixed + a * n_slices + b * (n_slices + (abs(period) or n_slices)) + error
             for period, fixed, a, b, error in self.candidates
         )
+
+    def parting(self, n_bytes: int, low: int, high: int) -> int | None:
+        """Return the fewest slices above `low` that tell apart what explains the points.
+
+        As far as it makes a difference up to `high` slices or `n_bytes`; None if it does not.
+        """
+        each = [Steps([candidate]) for candidate in self.candidates]
+        most = max(only.last_below(n_bytes, low, high) for only in each)
+        for n in range(low + 1, min(most, 8 * low) + 1):
+            sizes = [only(n) for only in each]
+            if max(sizes) - min(sizes) > _APART * max(sizes):
+                return n
+        return None
 
     def last_below(self, n_bytes: int, low: int, high: int) -> int:
         """Return the largest number of slices from `low` to `high` that takes no more."""
@@ -87,19 +106,21 @@ def _steps_on(points: list[tuple[int, int]], noise_bytes: int) -> Steps | None:
         return None
     ns, sizes = np.array([n for n, _ in points]), np.array([size for _, size in points], float)
     found = []
-    for period in (0, *range(2, min(256, int(ns[-1]) // 2) + 1)):
+    for period in (POWER_OF_TWO, ARRAY_DEPTH, *range(2, min(256, int(ns[-1]) // 2) + 1)):
         steps = np.array([rounded(int(n), period) for n in ns])
-        if len(set(steps)) < (3 if period else 4):  # one step alone may be the only one
+        if len(set(steps)) < (3 if period > 0 else 4):  # one step alone may be the only one
             continue
         terms = np.stack([np.ones(len(ns)), ns, steps], axis=1)
         (fixed, a, b), *_ = np.linalg.lstsq(terms, sizes, rcond=None)
         error = np.abs(sizes - terms @ (fixed, a, b)).max()
-        height = b * (period or 2)
+        height = b * (period if period > 0 else 2)
         if b > 0 and a >= 0 and error <= max(noise_bytes, sizes[-1] / 2000) and height >= 4 * error:
             found.append((period, float(fixed), float(a), float(b), float(error)))
     return Steps(found) if found else None
 
 
 def rounded(n: int, period: int) -> int:
-    """Return n rounded up to a multiple, or with 0 to a power of two."""
-    return -(-n // period) * period if period else 1 << (n - 1).bit_length()
+    """Return n rounded up to a multiple, or as `POWER_OF_TWO` and `ARRAY_DEPTH` say."""
+    if period > 0 or n > -period > 0:
+        return -(-n // abs(period)) * abs(period)
+    return 1 << (n - 1).bit_length()
