@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-import maxslices
+from maxslices.backends import pinned_empty
 
 PIECE_BYTES = 2**24
 
@@ -50,7 +50,7 @@ def empty_device() -> None:
 
 def pinned(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Return an array in pinned memory; in any memory without a GPU."""
-    return maxslices.pinned_empty(shape, dtype)
+    return pinned_empty(shape, dtype)
 
 
 def timed(call: Callable[[], Any], repeats: int = 5, warm: int = 1) -> tuple[float, list[float]]:
