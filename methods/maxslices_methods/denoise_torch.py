@@ -13,7 +13,7 @@ from ._unet_shape import account, alloc_tensor, shape_of_file
 
 PIXELS = 2**20
 """Pixels that `nonlocal_means` works on at least, if there are as many."""
-SMALL_BYTES, LOADING_BYTES = 2**13, 2**16
+SMALL_BYTES, LOADING_BYTES = 2**13, 36 * 2**10
 """What objects beside the arrays take; and where a file is read."""
 
 
@@ -133,8 +133,8 @@ def _unet_bytes(
         alloc_tensor(m, (rows, columns))
     tall, wide = size.tile_dims((rows, columns), tile)
     m.alloc(2 * (rows + columns + tall + wide + 4 * size.halo), np.int64)
-    account(m, size, (rows, columns), tile)
     m.alloc_bytes(LOADING_BYTES)
+    account(m, size, (rows, columns), tile)
 
 
 @method("all", calc_max_slices=_unet_bytes, output_dtype=np.float32, array_module="torch")
