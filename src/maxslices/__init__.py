@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .api import check, plan, run
 from .arrays import ArraySpec
+from .backends import pinned_empty
 from .errors import MaxslicesError
 from .ledger import Ledger, from_ledger
 from .memory import MemoryModel
@@ -25,6 +26,7 @@ __all__ = [
     "check",
     "from_ledger",
     "method",
+    "pinned_empty",
     "plan",
     "registry",
     "run",
