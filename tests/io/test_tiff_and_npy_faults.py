@@ -131,3 +131,29 @@ def test_npy_of_two_dims(tmp_path):
 def test_an_empty_folder(tmp_path):
     with pytest.raises(SourceError, match="without TIFFs, it is empty"):
         open_source(tmp_path)
+
+
+@pytest.mark.parametrize("byteorder", ["<", ">"])
+def test_only_the_first_of_like_files_is_looked_into(tmp_path, monkeypatch, byteorder):
+    folder = scans.write_tiffs(tmp_path / "scan", DATA, byteorder=byteorder)
+    opened = []
+    original = tifffile.TiffFile
+    monkeypatch.setattr(tifffile, "TiffFile", lambda path: opened.append(path) or original(path))
+    with open_source(folder) as source:
+        assert len(opened) == 1
+        out = np.empty((9, 7, 11), "u2")
+        source.read(0, 0, 9, out)
+    np.testing.assert_array_equal(out, scans.projections(DATA))
+
+
+def test_files_alike_but_for_what_follows_the_pixels(tmp_path):
+    """A second page behind the pixels of the same size is not passed over."""
+    folder = scans.write_tiffs(tmp_path / "scan", DATA)
+    file = folder / "p_9.tif"
+    with file.open("ab") as raw:
+        raw.write(b"more")
+    with open_source(folder) as source:
+        assert source.spec.shape[0] == 9
+    tifffile.imwrite(file, DATA[0], append=True)
+    with pytest.raises(SourceError, match=r"p_9\.tif: has 2 pages"):
+        open_source(folder)

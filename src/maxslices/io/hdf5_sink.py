@@ -20,6 +20,7 @@ from ..errors import StoreError
 from .part_sink import PartSink
 from .paths import HDF5_SUFFIXES
 from .pieces import write_rows
+from .room import reserve
 from .threads import spread_box
 
 DATA_PATH = "entry/data/data"
@@ -49,6 +50,7 @@ class Hdf5Sink(PartSink):
     def _begin(self) -> None:
         self._offsets = _lay_out(self._part, self._spec, self._slice_dim)
         self._fd = os.open(self._part, os.O_WRONLY | os.O_CLOEXEC)
+        reserve(self._fd, self._part.stat().st_size)
 
     def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block along either dim; each slice of it is part of a chunk, or all of it."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .batches import pread_pieces
 from .frames import Span
 from .pieces import bytes_of, pread_all
 from .threads import buffer, fitting, spread_box
@@ -53,27 +54,25 @@ class PlainFrames:
         self, fd: int, frames: Span, rows: Span, columns: Span, out: NDArray[Any]
     ) -> None:
         """Read a box into `out`, in the calling thread."""
-        row_bytes = self.shape[1] * self.dtype.itemsize
-        starts = self.offsets[slice(*frames)].tolist()
+        starts = self.offsets[slice(*frames)]
         if columns != (0, self.shape[1]):
-            for start, target in zip(starts, out, strict=True):
+            for start, target in zip(starts.tolist(), out, strict=True):
                 self._read_window(fd, start, rows, columns, target)
             return
-        first = rows[0] * row_bytes
-        span_bytes = (rows[1] - rows[0]) * row_bytes
-        i = 0
-        while i < len(starts):  # frames that follow each other are read by one call
-            stop = i + 1
-            while stop < len(starts) and starts[stop] == starts[stop - 1] + span_bytes:
-                stop += 1
-            if starts[i] == NOWHERE:
-                stop = i + 1
-                out[i] = self.fill
-            else:
-                pread_all(fd, [bytes_of(out[i:stop])], starts[i] + first)
-                if not self.dtype.isnative:
-                    out[i:stop].byteswap(inplace=True)
-            i = stop
+        written = starts != NOWHERE
+        if not written.all():
+            out[~written] = self.fill
+            for i in np.flatnonzero(written):
+                frame = frames[0] + int(i)
+                self.read_part(fd, (frame, frame + 1), rows, columns, out[i : i + 1])
+            return
+        starts = starts + rows[0] * self.shape[1] * self.dtype.itemsize
+        if (np.diff(starts) == out[0].nbytes).all():  # one follows the other
+            pread_all(fd, [bytes_of(out)], int(starts[0]))
+        else:
+            pread_pieces(fd, out, starts)
+        if not self.dtype.isnative:
+            out.byteswap(inplace=True)
 
     def _read_window(
         self, fd: int, start: int, rows: Span, columns: Span, out: NDArray[Any]

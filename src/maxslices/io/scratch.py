@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from ..arrays import ArraySpec
 from ..errors import StoreError
 from . import threads
+from .batches import pread_pieces
 from .checks import check_block, check_target
 from .closing import Closing
 from .pieces import bytes_of, pread_all, pwrite_all
@@ -88,14 +90,14 @@ class ScratchStore(Closing):
             If the disk is full.
         """
         check_block(self._spec, slice_dim, start, start + block.shape[slice_dim], block)
-        self._transfer(pwrite_all, slice_dim, start, block)
+        self._transfer(_write, slice_dim, start, block)
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read slices `start` to `stop` along `slice_dim` into `out`."""
         check_target(self._spec, slice_dim, start, stop, out)
-        self._transfer(pread_all, slice_dim, start, out)
+        self._transfer(_read, slice_dim, start, out)
 
-    def _transfer(self, move: Any, slice_dim: int, start: int, block: NDArray[Any]) -> None:
+    def _transfer(self, move: _Move, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write or read a block: the part of it in each unit by itself, in several threads."""
         if not self._files:
             raise StoreError("this store is closed")
@@ -113,32 +115,52 @@ class ScratchStore(Closing):
             end = min(last_angle, (at_unit + 1) * angles)
             top = max(first_row, at_band * rows)
             bottom = min(last_row, (at_band + 1) * rows)
-            part = block[
-                begin - first_angle : end - first_angle, top - first_row : bottom - first_row
-            ]
-            fd = self._files[(at_unit + at_band) % len(self._files)]
-            self._move(move, fd, begin, top, part)
+            move(
+                self._files[(at_unit + at_band) % len(self._files)],
+                self._offsets(begin, end, top),
+                block[
+                    begin - first_angle : end - first_angle, top - first_row : bottom - first_row
+                ],
+            )
 
         with store_errors(self._folder, self._spec.nbytes):
             spread(n_units * n_bands, one)
 
-    def _move(self, move: Any, fd: int, angle: int, row: int, part: NDArray[Any]) -> None:
-        """Write or read what lies within one unit."""
-        if not part[0].flags.c_contiguous:  # never where it is read, which was checked
-            part = np.ascontiguousarray(part)
+    def _offsets(self, begin: int, end: int, row: int) -> NDArray[np.int64]:
+        """Return where, in a band, the rows from `row` on are of angles `begin` to `end`."""
         n_angles, n_rows, _ = self._spec.shape
         band = row // self._band_rows * self._band_rows
         height = min(self._band_rows, n_rows - band)
-        offset = (band * n_angles + angle * height + row - band) * self._row_bytes
-        if part.shape[1] < height:
-            for i, rows in enumerate(part):
-                move(fd, [bytes_of(rows)], offset + i * height * self._row_bytes)
-        elif part.flags.c_contiguous:
-            move(fd, [bytes_of(part)], offset)
-        else:
-            move(fd, [bytes_of(rows) for rows in part], offset)
+        angles = np.arange(begin, end, dtype=np.int64)
+        return (band * n_angles + angles * height + row - band) * self._row_bytes
 
     def close(self) -> None:
         """Give the disk space back."""
         self._files = []
         self._opened.close()
+
+
+_Move = Callable[[int, NDArray[np.int64], NDArray[Any]], None]
+"""Moves each item of an array to or from its place in a file."""
+
+
+def _write(fd: int, offsets: NDArray[np.int64], part: NDArray[Any]) -> None:
+    if not part[0].flags.c_contiguous:
+        part = np.ascontiguousarray(part)
+    if (np.diff(offsets) == part[0].nbytes).all():  # one follows the other
+        pwrite_all(fd, _pieces(part), int(offsets[0]))
+        return
+    for offset, rows in zip(offsets.tolist(), part, strict=True):
+        pwrite_all(fd, [bytes_of(rows)], offset)
+
+
+def _read(fd: int, offsets: NDArray[np.int64], part: NDArray[Any]) -> None:
+    if (np.diff(offsets) == part[0].nbytes).all():
+        pread_all(fd, _pieces(part), int(offsets[0]))
+    else:
+        pread_pieces(fd, part, offsets)
+
+
+def _pieces(part: NDArray[Any]) -> list[memoryview]:
+    """Return the memory of an array's items, in as few pieces as it lies in."""
+    return [bytes_of(part)] if part.flags.c_contiguous else [bytes_of(rows) for rows in part]

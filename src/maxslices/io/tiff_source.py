@@ -7,7 +7,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,10 @@ from .threads import spread, spread_box
 
 _CODEC_ERRORS = (zlib.error, lzma.LZMAError, RuntimeError)
 """What tifffile's codecs raise on damaged data; those of imagecodecs are RuntimeErrors."""
+
+
+_HEAD_BYTES = 2**16
+"""Bytes around the pixels that are compared with those of another file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,11 @@ def tiff_frames(path: Path) -> TiffFrames:
             f"{' or '.join(TIFF_SUFFIXES)} files, or a file"
         )
     images: list[_Image] = []
-    for file in files:
+    alike: list[bool] = []
+    for i, file in enumerate(files):
+        if i and alike[i]:
+            images.append(replace(images[0], path=file))
+            continue
         pages = list(_pages(file))
         if len(pages) != 1:
             raise SourceError(
@@ -163,7 +171,44 @@ def tiff_frames(path: Path) -> TiffFrames:
                 "many pages by itself"
             )
         images.append(pages[0])
+        if i == 0:
+            alike = _alike(pages[0], files)
     return TiffFrames(str(path), images)
+
+
+def _alike(image: _Image, files: list[Path]) -> list[bool]:
+    """Tell which files are those of `image` but for the pixels, and need no looking into.
+
+    That is a tenth of the time that it takes to find out what is in a TIFF, and can be done by
+    several threads.
+    """
+    alike = [False] * len(files)
+    n_bytes = int(np.prod(image.shape)) * image.dtype.itemsize
+    if image.offset is None or image.offset > _HEAD_BYTES:
+        return alike
+    try:
+        head, tail, size = _around(image.path, image.offset, n_bytes)
+    except OSError:
+        return alike
+    if size > n_bytes + _HEAD_BYTES:
+        return alike
+
+    def compare(i: int) -> None:
+        try:
+            alike[i] = _around(files[i], image.offset or 0, n_bytes) == (head, tail, size)
+        except OSError:
+            return  # which is said when it is looked into
+
+    spread(len(files), compare)
+    return alike
+
+
+def _around(path: Path, offset: int, n_bytes: int) -> tuple[bytes, bytes, int]:
+    """Return what is before and after the pixels in a file, and its size."""
+    with path.open("rb", buffering=0) as file:
+        fd = file.fileno()
+        head, tail = os.pread(fd, offset, 0), os.pread(fd, _HEAD_BYTES, offset + n_bytes)
+        return head, tail, os.fstat(fd).st_size
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
