@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
+
+from .trend import Trend
 
 
 def envelope(points: list[tuple[int, int]], noise_bytes: int) -> list[tuple[int, int]]:
@@ -30,3 +33,48 @@ def _is_straight(points: list[tuple[int, int]], index: int, noise_bytes: int) ->
         for i in (index - 1, index + 1)
         if 0 <= i < len(points) - 1
     )
+
+
+def curve(trend: Trend) -> tuple[tuple[int, int], ...]:
+    """Return points between which straight lines are never below the memory, nor beyond."""
+    points = trend.lifted()
+    if not points:  # not even the fewest slices fit
+        return (trend.above or (1, trend.available_bytes + 1),)
+    found = envelope(points, trend.noise_bytes)
+    n, size = trend.last
+    passed = trend.passed_step_bytes()
+    if passed:  # no more than what the last point was seen to take
+        found = [(k, min(each + passed, size)) for k, each in found]
+    steps = trend.steps() if trend.above is None and len(points) == len(trend.rising()) else None
+    if steps is not None and trend.is_sure():
+        return steps.between(points, trend.total_slices)
+    if trend.above is not None:
+        found += [(n + 1, max(trend.above[1], size))] if trend.above[0] > n + 1 else []
+        found.append((trend.above[0], max(trend.above[1], size)))
+        n, size = trend.above[0], max(trend.above[1], size)
+        slope: float = max(size / n, *trend.slopes()[-1:], 0.0)
+    elif trend.is_sure():
+        slope = max(*trend.slopes()[-2:], trend.floor_bytes)
+        # Small steps may pass for a line: as much above it as any of the last points.
+        off = max(math.ceil(y - (size - slope * (n - x))) for x, y in trend.rising()[-4:])
+        off = max(off, passed)
+        if off > trend.noise_bytes:
+            n, size = n + 1, size + off + math.ceil(slope)
+            found.append((n, size))
+    else:
+        further = max(n + 1, trend.answer())
+        slope = max(
+            (trend.upper_bytes(further) - trend.step_bytes() - size) / (further - n),
+            trend.pairwise_slope(),
+            *trend.slopes()[-1:],
+            trend.floor_bytes,
+        )
+        step = trend.step_bytes()
+        if step:
+            n, size = n + 1, size + step + math.ceil(slope)
+            found.append((n, size))
+    # A byte too many would cost a slice where memory is what a number of slices takes.
+    beyond = max(size, size + math.ceil(slope) - trend.rounding_bytes)
+    found.append((n + 1, beyond))
+    found.append((2 * n + 1, beyond + math.ceil(slope * n)))
+    return tuple(found)

@@ -22,7 +22,15 @@ from ..memory import MemoryModel
 from ..meters.cupy_pool import GRAIN_BYTES
 from ..method import MethodMeta
 from ..units import format_bytes
-from .bench import CUSHION_BYTES, NOISE_BYTES, ROUNDING_BYTES, Bench, Rung, quick_collections, traced
+from .bench import (
+    CUSHION_BYTES,
+    NOISE_BYTES,
+    ROUNDING_BYTES,
+    Bench,
+    Rung,
+    quick_collections,
+    traced,
+)
 from .ladder import Ladder
 from .probe_result import Probe
 from .randomness import random_state_kept
