@@ -119,10 +119,11 @@ class Chooser:
         if forced == "recorded":
             raise EstimatorError(f"nothing is recorded of {self._described(asked)}")
         if self.backend is None:
+            has = [] if meta.estimator is not None else ["no memory estimator is declared"]
+            has += ["nothing is recorded"] if forced is None else []
             raise EstimatorError(
-                f"{self._described(asked)}: no memory estimator is declared, nothing is recorded, "
-                "and there is no such device here to measure it on: import records from one "
-                "(maxslices records import)"
+                f"{self._described(asked)}: {', '.join([*has, 'there is no such device here'])} to "
+                "measure it on: import records from one (maxslices records import)"
             )
         if forced == "searched":
             return self._searched(asked)
@@ -206,21 +207,21 @@ class Chooser:
         from .searched import search
 
         found = search(asked, self.backend, available_bytes=self._available_bytes, side=self._side)
-        why = f"as asked for; {found}{self._beside(asked, found.model())}"
+        why = f"as asked for; {found}{self._beside(asked, found.model(), found.margin_bytes)}"
         return _choice(asked, found, "searched", why)
 
-    def _beside(self, asked: Question, measured: MemoryModel) -> str:
+    def _beside(self, asked: Question, measured: MemoryModel, margin_bytes: int = 0) -> str:
         """Say what the author's estimator answers; warn where the two disagree."""
         if not speaks_of(asked.meta, self.device):
             return ""
         from .comparison import compare
 
         try:
-            found = compare(asked, self.device, measured, self._available_bytes)
+            found = compare(asked, self.device, measured, self._available_bytes, margin_bytes)
         except EstimatorError as error:
             warnings.warn(str(error), stacklevel=2)
             return "; its own estimator fails"
-        if not found.agrees():
+        if found.probed_slices and not found.agrees():
             warnings.warn(str(found), stacklevel=2)
         return (
             f"; its own estimator allows {found.declared_slices} slices where this allows "
