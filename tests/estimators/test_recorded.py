@@ -17,6 +17,7 @@ import pytest
 from maxslices.backends import select_backend
 from maxslices.cli.main import main
 from maxslices.errors import UsageError
+from maxslices.estimators import Question
 from maxslices.estimators.bench import Rung
 from maxslices.estimators.fingerprint import place, question, required_versions, source_hash
 from maxslices.estimators.probed import Probe
@@ -46,7 +47,8 @@ META = describe(blur, pattern="projection", module="lab.filters")
 
 
 def asked(meta=META, slice_dim=0, dims=(10, 20), dtype="float32", supplied=None, **parameters):
-    return question(meta, slice_dim, dims, np.dtype(dtype), parameters, supplied)
+    given = Question(meta, slice_dim, dims, np.dtype(dtype), parameters, 50)
+    return question(given, supplied)
 
 
 HERE = place(CPU, blur)

@@ -231,14 +231,7 @@ class Chooser:
     def _question(self, asked: Question) -> dict[str, Any]:
         from .fingerprint import question
 
-        return question(
-            asked.meta,
-            asked.slice_dim,
-            asked.other_dims,
-            asked.dtype,
-            asked.parameters,
-            self._side,
-        )
+        return question(asked, self._side)
 
     def _described(self, asked: Question) -> str:
         from .fingerprint import device_name

@@ -19,34 +19,28 @@ import numpy as np
 
 from ..arrays import ArraySpec
 from ..backends import Backend
-from ..method import MethodMeta
+from .asked import Question
 
 
-def question(
-    meta: MethodMeta,
-    slice_dim: int,
-    other_dims: tuple[int, int],
-    dtype: np.dtype[Any],
-    parameters: Mapping[str, Any],
-    supplied: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+def question(asked: Question, supplied: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return what is asked about a method, as plain values that JSON can hold.
 
     Parameters
     ----------
-    meta, slice_dim, other_dims, dtype, parameters
-        As in `probe`.
+    asked : Question
+        The method with its parameters and data. How many slices there are does not matter.
     supplied : mapping, optional
         Flats, darks and angles, or their `ArraySpec`: shape and dtype count.
     """
+    meta = asked.meta
     return {
         "method": meta.full_name,
         "source": source_hash(meta.function),
         "package": package_version(meta.function),
-        "parameters": _plain(meta.merged(**parameters)),
-        "slice_dim": int(slice_dim),
-        "other_dims": [int(n) for n in other_dims],
-        "dtype": str(np.dtype(dtype)),
+        "parameters": _plain(meta.merged(**asked.parameters)),
+        "slice_dim": int(asked.slice_dim),
+        "other_dims": [int(n) for n in asked.other_dims],
+        "dtype": str(np.dtype(asked.dtype)),
         "side": {
             name: f"{value.shape[0]} {np.dtype(value.dtype)}"
             for name, value in sorted((supplied or {}).items())
