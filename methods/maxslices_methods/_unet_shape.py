@@ -184,5 +184,3 @@ def alloc_tensor(m: Ledger, shape: tuple[int, ...], dtype: Any = np.float32) -> 
         m.free(allocation)
         return m.alloc_bytes(allocation.n_bytes + SPARE_BYTES)
     return allocation
-
-

@@ -82,8 +82,8 @@ def nonlocal_means(
 
     Notes
     -----
-    Buades, Coll and Morel (CVPR 2005), with plain means over square surroundings, as the fast
-    version of scikit-image has them.
+    Buades, Coll and Morel (CVPR 2005), with plain means over square surroundings, and the pixel
+    itself among those that are averaged. Slices are mirrored beyond their edges.
     """
     import torch
 
