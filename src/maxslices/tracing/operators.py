@@ -208,6 +208,9 @@ _FACTORIES = (
 )
 """Operators that make a tensor on the device that they are told."""
 
+COPIES = frozenset({aten.copy_.default, aten._to_copy.default})
+"""Operators that take one tensor from the host to the device."""
+
 HANDLERS: dict[Any, Callable[..., Any]] = {
     aten.add.Tensor: _add,
     aten._to_copy.default: _to_copy,

@@ -12,14 +12,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from .autocast import cuda_autocast
 from .errors import DataDependentError, TraceError
 from .kernels import Capability, as_on_cuda
-from .operators import HANDLERS, calls_of, sole_counts
+from .operators import COPIES, HANDLERS, calls_of, sole_counts
 from .trace import Category, Event, Mark, ModuleCall, Storage, Trace
 from .twin import twin
 from .work_areas import Call, WorkAreas
@@ -95,6 +97,8 @@ class Replay:
         self._numbers: list[int] = []
         self._contexts: list[tuple[str, str]] = []
         self._names: dict[int, str] = {}
+        self._moved: dict[tuple[Any, ...], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._twins: dict[int, tuple[torch.nn.Module, torch.nn.Module]] = {}
         self._mode = _Follow(self)
         self._stack = ExitStack()
         self._began = 0.0
@@ -113,6 +117,10 @@ class Replay:
         # One thread runs it all, as the order of events must be that of the calls.
         self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         self._stack.enter_context(_random_state_kept())
+        self._stack.enter_context(cuda_autocast())
+        for name in ("to", "cuda"):
+            own = self._moves(getattr(torch.nn.Module, name), name)
+            self._stack.enter_context(mock.patch.object(torch.nn.Module, name, own))
         self._stack.enter_context(self._mode)
         return self
 
@@ -166,13 +174,31 @@ class Replay:
             if isinstance(item, Spec):
                 made = item.empty()
             elif isinstance(item, torch.Tensor):
-                with self.paused():
-                    made = torch.empty_strided(
-                        item.size(), item.stride(), dtype=item.dtype, device="meta"
-                    ).requires_grad_(item.requires_grad)
+                made = self._without_data(item)
             else:
                 return item
             self._count(made, "input", "")
+            return made
+
+        with self.paused():
+            return tree_map(convert, value)
+
+    def uncounted(self, value: Any) -> Any:
+        """Return tensors without data whose memory is somebody else's account.
+
+        Parameters
+        ----------
+        value : tensor, Spec, or any nesting of them
+            As for `input`.
+        """
+
+        def convert(item: Any) -> Any:
+            if not isinstance(item, Spec | torch.Tensor):
+                return item
+            made = item.empty() if isinstance(item, Spec) else self._without_data(item)
+            storage = made.untyped_storage()
+            key = storage._cdata
+            self._alive[key] = weakref.ref(storage, lambda _: self._alive.pop(key, None))
             return made
 
         with self.paused():
@@ -306,6 +332,53 @@ class Replay:
         )
         self._register(storage, key, made)
 
+    def moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a real tensor without data, as if it had been on the device from here on."""
+        key = tensor.untyped_storage()._cdata
+        known = self._moved.get((key, tensor.storage_offset(), tensor.shape))
+        if known is None:
+            with self.paused():
+                made = self._without_data(tensor)
+            self._count(made, "weights", "")
+            # The real one is kept too, so that nothing else gets its address.
+            known = self._moved[(key, tensor.storage_offset(), tensor.shape)] = made, tensor
+            self.note(
+                f"{_user_line() or 'a function'} uses a tensor on the host together with the "
+                "data: counted as if it were on the device"
+            )
+        return known[0]
+
+    def _without_data(self, tensor: torch.Tensor) -> torch.Tensor:
+        made = torch.empty_strided(
+            tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta"
+        )
+        return made.requires_grad_(tensor.requires_grad)
+
+    def _moves(self, real: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """Return `Module.to` or `Module.cuda` that leaves a real module where it is.
+
+        What goes to the device that is replayed is a copy without data, once for a module.
+        """
+
+        def move(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self._mode.paused:
+                return real(module, *args, **kwargs)
+            if name == "cuda":
+                device, dtype = torch.device("cuda"), None
+            else:
+                device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+            tensors = (*module.parameters(), *module.buffers())
+            if device is None or device.type not in ("meta", "cuda"):
+                return real(module, *args, **kwargs)
+            if all(t.device.type == "meta" for t in tensors):
+                return module if dtype is None else real(module, dtype)
+            known = self._twins.get(id(module))
+            if known is None:
+                known = self._twins[id(module)] = self.model(module), module
+            return known[0] if dtype is None else real(known[0], dtype)
+
+        return move
+
     # -- where it happens
 
     def _context(self) -> tuple[str, str]:
@@ -409,6 +482,7 @@ class _Follow(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
+        args = self._together(func, args)
         handler = self.handlers.get(func)
         if handler is None:
             made = func(*args, **kwargs)
@@ -431,6 +505,29 @@ class _Follow(TorchDispatchMode):
         if calls:
             owner.called(calls)
         return made
+
+    def _together(self, func: Any, args: Any) -> Any:
+        """Return operands, none of them real where others have no data."""
+        meta = real = False
+        for item in args:
+            if isinstance(item, torch.Tensor):
+                if item.is_meta:
+                    meta = True
+                elif item.dim():
+                    real = True
+            elif isinstance(item, list | tuple) and item and isinstance(item[0], torch.Tensor):
+                meta = meta or any(t.is_meta for t in item if t is not None)
+                real = real or any(t.dim() and not t.is_meta for t in item if t is not None)
+        if not (meta and real) or func in COPIES:
+            return args
+        return tree_map(
+            lambda item: (
+                self.owner.moved(item)
+                if isinstance(item, torch.Tensor) and item.dim() and not item.is_meta
+                else item
+            ),
+            args,
+        )
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -85,7 +85,7 @@ class Family:
 
     def __init__(self, make: Callable[[int], Trace], at: tuple[int, int, int] = (2, 3, 5)) -> None:
         self._make = lru_cache(maxsize=_KEPT)(make)
-        self._replayed = set(at)
+        self._needed = lru_cache(maxsize=4 * _KEPT)(self._find_needed)
         traces = [self.trace(n) for n in at]
         self.scaled: Scaled | None = None
         """The lines; None where each number must be replayed."""
@@ -95,7 +95,6 @@ class Family:
             return
         if scaled.agrees(traces[2], at[2]):
             self.scaled = scaled
-        self._bytes = lru_cache(maxsize=4 * _KEPT)(self._needed)
 
     @property
     def is_linear(self) -> bool:
@@ -104,7 +103,6 @@ class Family:
 
     def trace(self, n: int) -> Trace:
         """Return the replay for n images."""
-        self._replayed.add(n)
         return self._make(n)
 
     def steps(self, n: int) -> list[tuple[int, int]]:
@@ -125,9 +123,9 @@ class Family:
 
     def needed_bytes(self, n: int) -> int:
         """Return the smallest limit, to 2 MiB, under which n images run."""
-        return self._bytes(n)
+        return self._needed(n)
 
-    def _needed(self, n: int) -> int:
+    def _find_needed(self, n: int) -> int:
         steps = self.steps(n)
         allocator = Allocator()
         allocator.run(steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -30,6 +30,7 @@ def replay(
     optimizer: Any = None,
     steps: int = 2,
     zero_grad_first: bool = True,
+    amp: torch.dtype | bool | None = None,
     work_areas: WorkAreas | None = None,
     capability: Capability | None = None,
     is_twin: bool = False,
@@ -57,6 +58,9 @@ def replay(
         Steps of training; the second is the first with the optimizer's state.
     zero_grad_first : bool
         Whether gradients are dropped before the forward pass (most code), or after the step.
+    amp : torch.dtype or bool, optional
+        The lower precision of ``torch.autocast("cuda")`` around forward pass and loss; True
+        is float16.
     work_areas, capability, lines
         As for `Replay`.
     is_twin : bool
@@ -77,6 +81,7 @@ def replay(
     """
     if mode not in ("inference", "forward", "training"):
         raise UsageError(f"mode {mode!r} is not one of 'inference', 'forward', 'training'")
+    casting = _casting(amp)
     record = Replay(work_areas=work_areas, capability=capability, lines=lines)
     with record:
         model = None
@@ -94,10 +99,10 @@ def replay(
             real = {id(a): b for a, b in zip(target.parameters(), model.parameters(), strict=True)}
             made = optimizer_for(optimizer, real, model.parameters())
             for _ in range(steps):
-                _train(record, model, given, named, wanted, loss, made, zero_grad_first)
+                _train(record, model, given, named, wanted, loss, made, zero_grad_first, casting)
         else:
             guard = torch.no_grad() if mode == "inference" else nullcontext()
-            with guard, record.stage("forward", "activations"):
+            with guard, casting(), record.stage("forward", "activations"):
                 result = run(*given, **named)
             del result
     return record.trace()
@@ -112,14 +117,18 @@ def _train(
     loss: Callable[..., torch.Tensor] | None,
     optimizer: torch.optim.Optimizer | None,
     zero_grad_first: bool,
+    casting: Callable[[], AbstractContextManager[Any]],
 ) -> None:
     if zero_grad_first:
         _zero_grad(model, optimizer)
-    with record.stage("forward", "activations"):
-        output = model(*given, **named)
-    with record.stage("loss", "activations"):
-        value = _total(output) if loss is None else loss(output, *wanted)
+    with casting():
+        with record.stage("forward", "activations"):
+            output = model(*given, **named)
+        with record.stage("loss", "activations"):
+            value = _total(output) if loss is None else loss(output, *wanted)
+    del output
     record.backward(value)
+    del value
     record.categorize((p.grad for p in model.parameters()), "gradients")
     if optimizer is not None:
         with record.stage("step", "temporary"):
@@ -127,6 +136,16 @@ def _train(
         record.categorize(tree_leaves(list(optimizer.state.values())), "optimizer state")
     if not zero_grad_first:
         _zero_grad(model, optimizer)
+
+
+def _casting(amp: torch.dtype | bool | None) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what makes an autocast context, or one that does nothing."""
+    if amp is None or amp is False:
+        return nullcontext
+    dtype = torch.float16 if amp is True else amp
+    if dtype not in (torch.float16, torch.bfloat16):
+        raise UsageError(f"amp is torch.float16 or torch.bfloat16, not {amp!r}")
+    return lambda: torch.autocast("cuda", dtype=dtype)
 
 
 def _zero_grad(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:

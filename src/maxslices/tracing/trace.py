@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from .allocator import Allocator, Step, least_limit
-from .work_areas import Call, WorkAreas
+from .work_areas import Area, Call, WorkAreas
 
 Category = Literal[
     "input",
@@ -237,6 +237,15 @@ class Trace:
             at_work.module if at_work else "",
             tuple(alive),
         )
+
+    def kept_areas(self) -> list[Area]:
+        """Return the work areas that stay when the step is over."""
+        kept: dict[str, Area] = {}
+        for call in self.calls:
+            for area in self.work_areas.for_call(call):
+                if area.kept_as:
+                    kept.setdefault(area.kept_as, area)
+        return list(kept.values())
 
     def stage_at(self, event: int) -> str:
         """Return the stage that an event belongs to: the next mark's name."""

@@ -1,0 +1,156 @@
+"""The memory model of a torch method, from a replay without data: no device is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arrays import ArraySpec, block_shape
+from ..memory import MemoryModel
+from ..method import MethodMeta
+from ..tracing import Family, TraceError, WorkAreas
+
+if TYPE_CHECKING:
+    from ..tracing import Trace
+
+_LOOKED_BACK = 8
+"""Numbers, and rungs, before one that the model is never below."""
+
+
+class Traced:
+    """What replaying a method told.
+
+    Attributes
+    ----------
+    family : Family
+        Its trace for any number of slices.
+    work_areas : WorkAreas
+        What the libraries take beside the tensors, and where that is known from.
+    notes : tuple of str
+        What the replay could not follow to the letter.
+    duration_s : float
+        How long all replays took.
+    """
+
+    def __init__(self, family: Family, work_areas: WorkAreas, total_slices: int) -> None:
+        self.family = family
+        self.work_areas = work_areas
+        self._total = max(1, total_slices)
+        first = family.trace(1)
+        self.notes = first.notes
+        self.duration_s = first.duration_s + 3 * family.trace(2).duration_s
+
+    def model(self) -> MemoryModel:
+        """Return the memory that torch's allocator must be given for n slices.
+
+        That is more than what is handed out at once: see `Trace.needed_bytes`.
+        """
+        kept = sum(area.n_bytes for area in self.family.trace(1).kept_areas())
+
+        @cache
+        def at_rung(rung: int) -> int:
+            # An odd number may need more than the next: the model is never below those before.
+            before = set(range(max(1, rung - _LOOKED_BACK), rung + 1))
+            while rung > 1 and len(before) < 2 * _LOOKED_BACK:
+                rung = _rung(rung - 1)
+                before.add(rung)
+            return max(self.family.needed_bytes(n) for n in before)
+
+        return MemoryModel(lambda n: at_rung(_rung(n + _step(n) - 1)), lambda n: kept)
+
+    def __str__(self) -> str:
+        lines = "" if self.family.is_linear else ", each number of slices by itself"
+        return f"replayed without data{lines}; work areas: {self.work_areas.origin}"
+
+
+def _step(rung: int) -> int:
+    """Return how far apart rungs are here: one by one, later by 1/64 of an octave."""
+    return int(max(1, 2 ** (rung.bit_length() - 7)))
+
+
+def _rung(n: int) -> int:
+    """Return the largest rung up to n: the numbers that the allocator is asked about."""
+    return n // _step(n) * _step(n)
+
+
+def trace_method(
+    meta: MethodMeta,
+    slice_dim: int,
+    other_dims: tuple[int, int],
+    dtype: np.dtype[Any],
+    parameters: Mapping[str, Any],
+    *,
+    total_slices: int,
+    supplied: Mapping[str, Any] | None = None,
+    work_areas: WorkAreas | None = None,
+) -> Traced:
+    """Replay a torch method at a few numbers of slices.
+
+    Parameters
+    ----------
+    meta : MethodMeta
+        A method with ``array_module="torch"``.
+    slice_dim, other_dims, dtype
+        Of its input.
+    parameters : mapping
+        The user's parameters; the method's defaults are added by itself.
+    total_slices : int
+        Slices that there are.
+    supplied : mapping, optional
+        Flats and darks as `ArraySpec`; they are not counted, as always.
+    work_areas : WorkAreas, optional
+        By default `WorkAreas.allowance`.
+
+    Raises
+    ------
+    TraceError
+        If the method cannot be replayed without data, naming the line: probe it then.
+    """
+    import torch
+
+    from ..tracing import Replay, Spec
+
+    areas = WorkAreas.allowance() if work_areas is None else work_areas
+    element = getattr(torch, str(dtype), None)
+    if not isinstance(element, torch.dtype):
+        raise TraceError(f"{meta.full_name}: torch has no tensors of {dtype}")
+
+    def make(n_slices: int) -> Trace:
+        shape = block_shape(slice_dim, n_slices, other_dims)
+        with Replay(work_areas=areas) as record:
+            side = record.uncounted(_side(meta, shape, supplied or {}))
+            if "slice_dim" in meta.supplied:
+                side["slice_dim"] = slice_dim
+            data = record.input(Spec(shape, element))
+            with torch.no_grad(), record.stage("call", "activations"):
+                result = meta.function(data, **{**side, **parameters})
+            # Side results are taken to the host; an array is alive to the end of the call.
+            del result
+        return record.trace()
+
+    try:
+        return Traced(Family(make), areas, total_slices)
+    except TraceError as error:
+        raise type(error)(f"{meta.full_name}: {error}") from error
+
+
+def _side(meta: MethodMeta, shape: tuple[int, ...], supplied: Mapping[str, Any]) -> dict[str, Any]:
+    """Return side data of a block: tensors without data for flats and darks."""
+    import torch
+
+    from ..tracing import Spec
+
+    side: dict[str, Any] = {}
+    for name in ("flats", "darks"):
+        if name in meta.supplied:
+            given = supplied.get(name)
+            frames, kind = (10, "uint16")
+            if isinstance(given, ArraySpec):
+                frames, kind = given.shape[0], str(given.dtype)
+            side[name] = Spec((frames, *shape[1:]), getattr(torch, kind))
+    if "angles" in meta.supplied:
+        side["angles"] = np.linspace(0, np.pi, shape[0], endpoint=False, dtype=np.float32)
+    return side

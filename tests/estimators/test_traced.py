@@ -1,0 +1,125 @@
+"""Memory models of torch methods, replayed without data."""
+
+from __future__ import annotations
+
+import functools
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from maxslices import method  # noqa: E402
+from maxslices.arrays import ArraySpec  # noqa: E402
+from maxslices.estimators.traced import _rung, trace_method  # noqa: E402
+from maxslices.tracing import DataDependentError, TraceError, WorkAreas  # noqa: E402
+
+MIB = 2**20
+NONE = WorkAreas.none()
+
+
+def traced(meta, other_dims=(256, 256), dtype="float32", total=100, areas=NONE, **parameters):
+    return trace_method(
+        meta, 0, other_dims, np.dtype(dtype), parameters,
+        total_slices=total, supplied={"flats": ArraySpec((7, *other_dims), "uint16")},
+        work_areas=areas,
+    )  # fmt: skip
+
+
+@method("all", array_module="torch")
+def doubled(data, *, times: int = 1):
+    for _ in range(times):
+        data = data * 2
+    return data
+
+
+@functools.cache
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 1, 3, padding=1))
+
+
+@method("projection", array_module="torch")
+def denoised(data):
+    model = network().to(data.device).eval()
+    return model(data[:, None])[:, 0]
+
+
+@method("projection", array_module="torch")
+def unmoved(data):
+    return network()(data[:, None])[:, 0]
+
+
+@method("projection", array_module="torch")
+def normalized(data, *, flats):
+    return data.float() / flats.float().mean(0)
+
+
+@method("projection", array_module="torch")
+def asks(data):
+    return data if data.max() > 0 else -data
+
+
+def test_an_elementwise_method_needs_input_and_output():
+    model = traced(doubled.meta).model()
+    slice_bytes = 256 * 256 * 4
+    for n in (1, 2, 3, 40, 64, 100):
+        assert model.bytes(n) >= 2 * n * slice_bytes
+    assert model.bytes(64) == 2 * 64 * slice_bytes
+    assert traced(doubled.meta, times=2).model().bytes(64) == 3 * 64 * slice_bytes
+
+
+def test_what_fits_is_asked_of_the_allocator():
+    found = traced(doubled.meta, times=2)
+    model = found.model()
+    for available in (17 * MIB, 64 * MIB, 100 * MIB + 1, 333 * MIB):
+        n = model.max_slices(available, limit=1000)
+        assert found.family.fits(n, available)
+        assert not found.family.fits(n + 2, available)
+
+
+def test_a_model_never_decreases():
+    model = traced(denoised.meta, (250, 333), areas=WorkAreas.allowance()).model()
+    sizes = [model.bytes(n) for n in range(1, 200)]
+    assert all(after >= before for before, after in pairwise(sizes))
+
+
+def test_the_network_of_a_method_stays_where_it_is():
+    for each in (denoised, unmoved):
+        before = [p.detach().clone() for p in network().parameters()]
+        found = traced(each.meta)
+        assert network()[0].weight.device.type == "cpu"
+        assert all(torch.equal(a, b) for a, b in zip(before, network().parameters(), strict=True))
+        weights = [s for s in found.family.trace(2).storages if s.category == "weights"]
+        assert sum(s.n_bytes for s in weights) == 4 * sum(p.numel() for p in network().parameters())
+    assert any("test_traced.py" in note for note in found.notes)
+
+
+def test_work_areas_are_part_of_the_model():
+    bare, allowed = (traced(denoised.meta, areas=a) for a in (NONE, WorkAreas.allowance()))
+    assert allowed.model().bytes(32) > bare.model().bytes(32)
+    assert "stated allowance" in str(allowed)
+
+
+def test_flats_are_not_counted():
+    found = traced(normalized.meta, dtype="uint16")
+    storages = found.family.trace(2).storages
+    assert [(s.dtype, s.shape) for s in storages][:3] == [
+        ("uint16", (2, 256, 256)),
+        ("float32", (2, 256, 256)),
+        ("float32", (7, 256, 256)),
+    ]
+
+
+def test_a_method_that_needs_values_is_named_with_the_line():
+    with pytest.raises(TraceError, match=r"asks: .*test_traced\.py:\d+: this line needs") as info:
+        traced(asks.meta)
+    assert isinstance(info.value, DataDependentError)
+
+
+def test_rungs_rise_one_by_one_and_then_by_parts_of_an_octave():
+    assert [_rung(n) for n in (1, 2, 127, 128, 129, 130, 255, 256, 259, 260)] == [
+        1, 2, 127, 128, 128, 130, 254, 256, 256, 260,
+    ]  # fmt: skip
