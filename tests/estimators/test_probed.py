@@ -13,7 +13,7 @@ import pytest
 
 from maxslices.backends import select_backend
 from maxslices.errors import EstimatorError
-from maxslices.estimators import bench, declared_model, probed
+from maxslices.estimators import bench, climb, declared_model, probed
 from maxslices.estimators.bench import Bench, traced
 from maxslices.estimators.probed import Probe, probe
 from maxslices.estimators.samples import Samples
@@ -230,6 +230,7 @@ def clock(monkeypatch):
     clock = Clock()
     stand_in = types.SimpleNamespace(perf_counter=clock.perf_counter)
     monkeypatch.setattr(probed, "time", stand_in)
+    monkeypatch.setattr(climb, "time", stand_in)
     monkeypatch.setattr(bench, "time", stand_in)
     return clock
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import pytest
 
-from maxslices.estimators import bench, probed
+from maxslices.errors import EstimatorError
+from maxslices.estimators import bench, climb, probed
 from maxslices.estimators.probed import probe
 from maxslices.estimators.samples import Samples
 from maxslices.meters import Peak
@@ -82,6 +83,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(bench, "measure_peak", gpu.measure_peak)
     monkeypatch.setattr(bench, "array_module", gpu.module)
     monkeypatch.setattr(probed, "time", gpu)
+    monkeypatch.setattr(climb, "time", gpu)
     monkeypatch.setattr(bench, "time", gpu)
     small = np.zeros(1, np.float32)
     monkeypatch.setattr(
@@ -195,6 +197,6 @@ def test_a_wrong_import_is_not_tried_with_other_slices(gpu):
         calls.append(n)
         raise ImportError("no astra here")
 
-    with pytest.raises(probed.EstimatorError, match=r"ImportError: no astra here \(with 1 slice"):
+    with pytest.raises(EstimatorError, match=r"ImportError: no astra here \(with 1 slice"):
         probed_on(gpu, take, 24 * 10**9)
     assert calls == [1]
