@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from maxslices.io import threads
+from maxslices.io import hdf5_places, threads
 
 NOBODY = 65534
 
@@ -43,4 +43,5 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(threads, "N_DECODERS", 2)
     monkeypatch.setattr(threads, "_PART_BYTES", (256, 512))
     monkeypatch.setattr(threads, "BUFFER_BYTES", 400)
+    monkeypatch.setattr(hdf5_places, "SMALL_BYTES", 0)
     threads._local.__dict__.clear()

@@ -110,6 +110,14 @@ def test_who_reads_what(tmp_path, chunks, kind, expected):
         assert type(places_of(file["data"])) is expected
 
 
+def test_very_small_chunks_are_left_to_hdf5(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    path = write(tmp_path / "a.h5", "<u2", (3, 5, 17), "deflate")
+    with h5py.File(path) as file:
+        assert places_of(file["data"]) is None
+    assert_same(path)
+
+
 def test_what_only_hdf5_can_read(tmp_path):
     path = tmp_path / "a.h5"
     values = np.arange(np.prod(SHAPE), dtype="u2").reshape(SHAPE)

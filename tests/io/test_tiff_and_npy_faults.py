@@ -109,6 +109,14 @@ def test_a_cut_off_npy(tmp_path):
         open_source(path)
 
 
+def test_an_npy_that_is_cut_off_after_it_was_opened(tmp_path):
+    path = scans.write_npy(tmp_path / "a.npy", DATA)
+    with open_source(path) as source:
+        path.write_bytes(path.read_bytes()[:-50])
+        with pytest.raises(SourceError, match=r"a\.npy: cannot be read any more \(the file ends"):
+            source.read(0, 0, 9, np.empty((9, 7, 11), "u2"))
+
+
 def test_python_objects_in_npy(tmp_path):
     np.save(tmp_path / "a.npy", np.array([[[None]]]), allow_pickle=True)
     with pytest.raises(SourceError, match="Python objects"):

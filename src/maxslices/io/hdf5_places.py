@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 from .hdf5_chunks import DEFLATE, SHUFFLE, Chunks
 from .plain_frames import NOWHERE, PlainFrames
 
+SMALL_BYTES = 2**15
+"""Chunks below this cost more to find than to read, and HDF5 finds them faster than Python."""
+
 
 def places_of(data: h5py.Dataset) -> PlainFrames | Chunks | None:
     """Return where the data are; None if HDF5 must read them.
 
     That is so where they are in other files, are of a type that NumPy lacks, were
-    compressed otherwise than by deflate, or are spread over a file in ways that only HDF5 knows.
+    compressed otherwise than by deflate, are in very small chunks, or are spread over a file
+    in ways that only HDF5 knows.
 
     Parameters
     ----------
@@ -60,7 +64,10 @@ def _contiguous(data: h5py.Dataset) -> PlainFrames:
     return PlainFrames(offsets, (n_rows, n_columns), data.dtype, _fill(data))
 
 
-def _chunked(data: h5py.Dataset, filters: tuple[int, ...]) -> PlainFrames | Chunks:
+def _chunked(data: h5py.Dataset, filters: tuple[int, ...]) -> PlainFrames | Chunks | None:
+    plain = not filters and data.chunks[1:] == data.shape[1:]
+    if not plain and np.prod(data.chunks) * data.dtype.itemsize < SMALL_BYTES:
+        return None
     grid = tuple(-(-n // c) for n, c in zip(data.shape, data.chunks, strict=True))
     offsets = np.full(grid, NOWHERE, np.int64)
     sizes = np.zeros(grid, np.int64)
@@ -73,7 +80,7 @@ def _chunked(data: h5py.Dataset, filters: tuple[int, ...]) -> PlainFrames | Chun
         offsets[at] = [info.byte_offset for info in found]
         sizes[at] = [info.size for info in found]
         skipped[at] = [info.filter_mask for info in found]
-    if not filters and data.chunks[1:] == data.shape[1:]:
+    if plain:
         return PlainFrames(
             _frames_in(offsets.ravel(), data), data.shape[1:], data.dtype, _fill(data)
         )
