@@ -25,6 +25,7 @@ PUBLIC = [
     "check",
     "from_ledger",
     "method",
+    "pinned_empty",
     "plan",
     "registry",
     "run",
