@@ -85,40 +85,40 @@ class Ladder(Trend):
         return rung
 
     def _upwards(self, elapsed_s: float) -> int | None:
+        """Return a rung between the last and the most slices that may fit."""
         n, _ = self.last
-        top = self.top
-        if n >= top:
+        if n >= self.top:
             return None
-        fits = self._most_that_fits(top)
+        fits = self._most_that_fits()
         if self.above is not None:
-            fits = max(fits, 0)
-            rung = min(fits, (n + top + 1) // 2)
+            rung = min(fits, (n + self.top + 1) // 2)
             return self._in_time(rung, elapsed_s) if rung > n * (1 + NEXT_TO) else None
         steps = self.steps()
-        parting = steps and steps.parting(self.run_bytes, n, top)
+        parting = steps.parting(self.run_bytes, n, self.top) if steps else None
         if (
-            parting
+            parting is not None
             and parting <= fits
-            and elapsed_s + self._predicted_s(parting) <= self._allowed_s()
+            and self._ends_s(parting, elapsed_s) <= (self._allowed_s())
         ):
             return parting
         if self.is_sure():
-            rung = fits
-            if rung <= n * (1 + NEXT_TO):
-                return None
-            quick = elapsed_s + self._predicted_s(rung) <= self.quick_s
-            wanted = self.hidden_bytes() > _HIDDEN * self.available_bytes
-            if not quick and not wanted:
-                return None
-            return rung if elapsed_s + self._predicted_s(rung) <= self.limit_s else None
+            return self._confirming(fits, elapsed_s)
         rung = min(_after(n), fits)
         if rung <= n or (n >= 64 and rung <= n * (1 + NEXT_TO)):
             return None
         if self.is_exact():  # what lies between says little
             quarter = min(16 * -(-self.answer() // 64) + 1, fits)
-            if quarter > rung and elapsed_s + self._predicted_s(quarter) <= self._allowed_s():
+            if quarter > rung and self._ends_s(quarter, elapsed_s) <= self._allowed_s():
                 return quarter
         return self._in_time(rung, elapsed_s)
+
+    def _confirming(self, fits: int, elapsed_s: float) -> int | None:
+        """Return a rung as far up as it fits, if it is quick or something may be hidden."""
+        if fits <= self.last[0] * (1 + NEXT_TO):
+            return None
+        ends_s = self._ends_s(fits, elapsed_s)
+        wanted = self.hidden_bytes() > _HIDDEN * self.available_bytes
+        return fits if ends_s <= (self.limit_s if wanted else self.quick_s) else None
 
     def _beside(self, elapsed_s: float) -> int | None:
         """Return a neighbour of the last rung worth a call, where the answer is next to it.
@@ -126,11 +126,10 @@ class Ladder(Trend):
         One slice more may fit where memory grows in steps, and one or two fewer may take more.
         """
         n, size = self.last
-        top = self.top
         straight = self.established() and self.passed_step_bytes() == 0
-        if straight or elapsed_s + self._predicted_s(n + 1) > self.limit_s:
+        if straight or self._ends_s(n + 1, elapsed_s) > self.limit_s:
             return None
-        if n < top and size + self.floor_bytes <= self.run_bytes:
+        if n < self.top and size + self.floor_bytes <= self.run_bytes:
             more = size + max(self.slopes(), default=self.floor_bytes)
             near = self.answer() <= n * _NEAR + 1
             return n + 1 if near and more <= self.at_worst_bytes else None
@@ -149,7 +148,7 @@ class Ladder(Trend):
         return None
 
     def _in_time(self, rung: int, elapsed_s: float) -> int | None:
-        if elapsed_s + self._predicted_s(rung) <= self._allowed_s():
+        if self._ends_s(rung, elapsed_s) <= self._allowed_s():
             return rung
         self.stopped_by_time = True
         return None
@@ -163,20 +162,20 @@ class Ladder(Trend):
         scan_s = per_slice_s * self.total_slices
         return max(self.limit_s, min(_OF_SCAN * scan_s, _LONGEST * self.limit_s))
 
-    def _predicted_s(self, rung: int) -> float:
-        """Return how long a rung takes at most.
+    def _ends_s(self, rung: int, elapsed_s: float) -> float:
+        """Return when a rung that starts now ends at the latest.
 
-        As long per slice as the last; less where the rungs show that most of the time does not
-        depend on the slices.
+        It takes as long per slice as the last; less where the rungs show that most of the time
+        does not depend on the slices.
         """
         n, first = self.last[0], self._points[0][0]
-        if rung < n:
-            return self._durations_s[n]
         last_s = self._durations_s[n]
+        if rung < n:
+            return elapsed_s + last_s
         if len(self._points) < 3:
-            return last_s * rung / n
+            return elapsed_s + last_s * rung / n
         per_slice_s = max(0.0, (last_s - self._durations_s[first]) / (n - first))
-        return min(last_s * rung / n, 1.2 * last_s + 2 * per_slice_s * (rung - n))
+        return elapsed_s + min(last_s * rung / n, 1.2 * last_s + 2 * per_slice_s * (rung - n))
 
     def may_run(self, n_slices: int) -> bool:
         """Tell whether a rung is predicted to fit.
@@ -198,8 +197,8 @@ class Ladder(Trend):
         times = 2 if n_slices == n + 1 else 4
         return size + times * steepest * (n_slices - n) + self.step_bytes() <= self.run_bytes
 
-    def _most_that_fits(self, top: int) -> int:
-        low, high = self.last[0], top + 1
+    def _most_that_fits(self) -> int:
+        low, high = self.last[0], self.top + 1
         while high - low > 1:
             middle = (low + high) // 2
             if self.may_run(middle):
