@@ -243,10 +243,21 @@ def test_a_damaged_entry_is_never_a_traceback(records, damage, command):
         assert (status == 0) == (arguments[0] in ("list", "clear"))
         assert "Traceback" not in said
         assert "cannot be understood" in said
-    file.write_text(text)
+        assert file.read_text() == text
     status, _, said = command("import", file)
     assert status == 2
     assert "is not a file of records" in said
+
+
+@pytest.mark.filterwarnings("default")
+def test_files_of_somebody_else_stay_as_they_are(command, tmp_path):
+    (tmp_path / "package.json").write_text('{"name": "other"}')
+    (tmp_path / "some.settings.json").write_text("[1, 2]")
+    for action in ("list", "clear"):
+        status, _, said = command(action, "--folder", tmp_path)
+        assert status == 0
+        assert said.count("cannot be understood") == 2
+    assert {path.name for path in tmp_path.iterdir()} >= {"package.json", "some.settings.json"}
 
 
 @pytest.mark.parametrize("damage", [{"points": []}, {"points": 3}, {"surplus": 1}], ids=str)

@@ -147,7 +147,8 @@ def _import(parsed: argparse.Namespace) -> str:
 
 def _clear(parsed: argparse.Namespace) -> str:
     records = _records(parsed)
-    _of(records, parsed.method)
+    if parsed.method is not None:
+        _of(records, parsed.method)
     return f"{_n(records.clear(parsed.method))} deleted"
 
 

@@ -204,24 +204,24 @@ class Records:
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def _read(self, method: str) -> list[Entry]:
-        path = self._path(method)
+        """Return a method's entries; a file that has none is set aside for one that will."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            return [] if _is_of_another_version(content) else _checked(content)
-        except OSError:
-            return []
+            return _entries(self._path(method))
         except _FAULTS as error:
             self._set_aside(method, error)
             return []
 
     def _read_whole(self, method: str) -> list[Entry]:
-        """Return a method's entries, all of whose answers are in order."""
-        entries = self._read(method)
+        """Return a method's entries, all of whose answers are in order.
+
+        What is no file of records stays where it is: it may be somebody else's.
+        """
         try:
+            entries = _entries(self._path(method))
             for entry in entries:
                 _check_answer(entry["probe"])
         except _FAULTS as error:
-            self._set_aside(method, error)
+            warnings.warn(f"{_not_understood(self._path(method), error)}: left out", stacklevel=4)
             return []
         return entries
 
@@ -231,8 +231,8 @@ class Records:
         with suppress(OSError):
             os.replace(path, aside)
         warnings.warn(
-            f"{path} cannot be understood ({type(error).__name__}: {error}): it is now "
-            f"{aside.name}, and what it held will be measured again",
+            f"{_not_understood(path, error)}: it is now {aside.name}, and what it held will be "
+            "measured again",
             stacklevel=4,
         )
 
@@ -271,6 +271,19 @@ def _makes_stale(new: Entry, old: Entry) -> bool:
         new["place"]["device"] == old["place"]["device"]
         and any(new["question"][name] != old["question"][name] for name in code)
     )
+
+
+def _entries(path: Path) -> list[Entry]:
+    """Return the entries of a method's file; none if it is not there, or of another version."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        return []
+    return [] if _is_of_another_version(content) else _checked(content)
+
+
+def _not_understood(path: Path, error: Exception) -> str:
+    return f"{path} cannot be understood ({type(error).__name__}: {error})"
 
 
 def _is_of_another_version(content: Any) -> bool:
