@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -93,10 +94,11 @@ def _start(run: Callable[[], None], count: int) -> list[Future[None]]:
     with _lock:
         if _pool is None:
             _pool = ThreadPoolExecutor(_POOL_THREADS, thread_name_prefix="maxslices-io")
-        try:
-            return [_pool.submit(run) for _ in range(count)]
-        except RuntimeError:  # the interpreter ends: no threads are started any more
-            return []
+        started: list[Future[None]] = []
+        with suppress(RuntimeError):  # the interpreter ends: no threads are started any more
+            for _ in range(count):
+                started.append(_pool.submit(run))  # noqa: PERF401  (those before the end count)
+        return started
 
 
 def _forget_threads() -> None:
