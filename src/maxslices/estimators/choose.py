@@ -246,11 +246,10 @@ def _choice(asked: Question, found: Probe | Search, origin: Origin, why: str) ->
     """Return what was measured; of its result what the author does not declare."""
     meta, dtype, dims = asked.meta, None, None
     if meta.estimator is None:
-        seen_dtype, seen_dims = (getattr(found, f"output_{of}", None) for of in ("dtype", "dims"))
-        if seen_dtype and _is_open(meta.declared_dtype):
-            dtype = np.dtype(seen_dtype)
-        if seen_dims and _is_open(meta.output_dims):
-            dims = (int(seen_dims[0]), int(seen_dims[1]))
+        if found.output_dtype is not None and _is_open(meta.declared_dtype):
+            dtype = np.dtype(found.output_dtype)
+        if _is_open(meta.output_dims):
+            dims = found.output_dims
     return Choice(found.model(), origin, why, dtype, dims)
 
 

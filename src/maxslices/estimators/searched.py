@@ -82,8 +82,8 @@ class Search:
     """What was tried, in order."""
     is_settled: bool
     """Whether it ended by itself, and not because the time was up."""
-    output_dtype: str = ""
-    """Dtype of the method's result; "" where it returned no array."""
+    output_dtype: str | None = None
+    """Dtype of the method's result; None where it returned no array."""
     output_dims: tuple[int, int] | None = None
     """The result's other two dims, likewise."""
 
@@ -186,7 +186,7 @@ def search(
         if n:
             step = max(LEAST_MARGIN_BYTES[backend.kind] // 2, allowed // 1000)
             points, rough, slack = _points(trials.runs, n, allowed, step, fails_at is None)
-    output_dtype, output_dims = trials.output or ("", None)
+    output_dtype, output_dims = trials.output or (None, None)
     return Search(
         n,
         fails_at,
