@@ -53,6 +53,11 @@ class Pace:
         Slices to begin with.
     larger : sequence of int
         What may be tried after it, increasing.
+
+    Attributes
+    ----------
+    why : str
+        Why the block is another one than before.
     """
 
     def __init__(self, block: int, larger: Sequence[int] = ()) -> None:
@@ -60,27 +65,25 @@ class Pace:
         self._at = 0
         self._per_slice_s: float | None = None
         self._is_settled = not larger
+        self.why = ""
 
     @property
     def block(self) -> int:
         """Return the slices in a block from here on."""
         return self._sizes[self._at]
 
-    @property
-    def n_blocks(self) -> int | None:
-        """Return how many blocks to run before asking again; None for all that are left."""
-        return None if self._is_settled else TRIED_BLOCKS
+    def wants(self, n_timed: int) -> bool:
+        """Tell whether so many blocks of one size are what there is to decide by."""
+        return not self._is_settled and n_timed >= TRIED_BLOCKS
 
-    def learn(self, times: Sequence[tuple[float, float, Block]]) -> str:
-        """Decide by the blocks that were run; return why the block is what it is.
+    def learn(self, times: Sequence[tuple[float, float, Block]]) -> bool:
+        """Decide by the blocks that were run; return whether the block is another one now.
 
         Parameters
         ----------
         times : sequence of (float, float, Block)
             Begin and end of their computing in seconds, of one size.
         """
-        if self._is_settled:
-            return ""
         timed = times[1:]
         computed_s = sum(stop - start for start, stop, _ in timed)
         per_slice_s = computed_s / max(1, sum(block.n_given for _, _, block in timed))
@@ -90,9 +93,11 @@ class Pace:
         if before is not None and per_slice_s > (1 - GAIN) * before:
             self._is_settled = True
             self._at -= 1
-            return f"blocks of {self._sizes[self._at + 1]} were no faster"
+            self.why = f"blocks of {self._sizes[self._at + 1]} were no faster"
+            return True
         if not is_bound or self._at + 1 == len(self._sizes):
             self._is_settled = True
-            return ""
+            return False
         self._at += 1
-        return "to see whether larger blocks are faster"
+        self.why = "to see whether larger blocks are faster"
+        return True

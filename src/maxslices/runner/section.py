@@ -85,8 +85,6 @@ class SectionWork:
         try:
             with meter.whole():
                 with meter.part(any(step.meta.looks_at is not None for step in self.steps)):
-                    if plan.slice_dim == 0:
-                        self._frames = self._side_data(0, plan.n_slices)
                     self._look_ahead_writably()
                 if plan.on_blocks:
                     self._all_blocks(advance, meter)
@@ -129,12 +127,12 @@ class SectionWork:
             if not self._sizes or self._sizes[-1].block != pace.block:
                 self._sizes.append(BlockUse(start, pace.block, why))
             clocks: list[Clock] = []
-            reached, shortage = self._stretch(blocks[: pace.n_blocks], advance, meter, clocks)
-            times = self._note(clocks)
+            reached, shortage = self._stretch(blocks, advance, meter, clocks, pace)
+            self._note(clocks)
             is_retry = is_retry and reached == start
             start = reached
             if shortage is None:
-                why = pace.learn(times)
+                why = pace.why
                 continue
             # What failed is gone only now, outside of its `except` clause.
             gc.collect()
@@ -161,8 +159,9 @@ class SectionWork:
         advance: Callable[[int], None],
         meter: SectionMeter,
         clocks: list[Clock],
+        pace: Pace,
     ) -> tuple[int, str | None]:
-        """Run blocks of one size.
+        """Run blocks of one size, until another one is to be tried.
 
         Returns
         -------
@@ -186,6 +185,7 @@ class SectionWork:
                 overlaps=overlaps,
                 wants_copies=self._wants_copies,
             )
+            self._load_frames()
             frames_bytes = sum(int(frames.nbytes) for frames in self._frames.values())
             measured = self._to_measure(blocks)
             for block in blocks:
@@ -203,6 +203,9 @@ class SectionWork:
                     self._partial.setdefault(index, []).append(value)
                 reached = block.stop
                 advance(block.stop - block.start)
+                # All but the last one have been computed, since they are leaving or have left.
+                if pace.wants(len(clocks) - 1) and pace.learn(_timed(clocks[:-1])):
+                    break
             drain.flush()
         except Exception as error:
             shortage = self._shortage(error)
@@ -226,13 +229,11 @@ class SectionWork:
         self._measured_slices = widest.n_given
         return widest
 
-    def _note(self, clocks: list[Clock]) -> list[tuple[float, float, Block]]:
-        """Put the times of computing on the timeline, and return them."""
-        times = [(*clock.times_s(), clock.block) for clock in clocks]
-        for start_s, stop_s, block in times:
+    def _note(self, clocks: list[Clock]) -> None:
+        """Put the times of computing on the timeline."""
+        for start_s, stop_s, block in _timed(clocks):
             spec = self.plan.input.with_slices(self.plan.slice_dim, block.n_given)
             self.timeline.add("compute", start_s, stop_s, block.first, block.last, spec.nbytes)
-        return times
 
     def _shortage(self, error: Exception) -> str | None:
         """Return what an error says if a block may be tried again, else None."""
@@ -304,6 +305,7 @@ class SectionWork:
             first = max(0, wanted.start - plan.halo[0])
             last = min(plan.n_slices, wanted.stop + plan.halo[1])
             data = self._load(first, last)
+            self._load_frames()
             frames = self._frames or self._side_data(first, last)
             for index, before in enumerate(self.steps[:position]):
                 if not before.meta.side_results:
@@ -335,6 +337,11 @@ class SectionWork:
         host = np.empty(spec.shape, spec.dtype)
         self.reader.read(self.plan.slice_dim, first, last, host)
         return self.backend.to_device(host)
+
+    def _load_frames(self) -> None:
+        """Bring flats and darks to the device if they are the same for all blocks."""
+        if self.plan.slice_dim == 0 and not self._frames:
+            self._frames = self._side_data(0, self.plan.n_slices)
 
     def _side_data(self, first: int, last: int) -> dict[str, Any]:
         wanted = {name for step in self.steps for name in step.meta.supplied}
@@ -400,3 +407,7 @@ class SectionWork:
         if block.is_bare:
             return data
         return data[block.core] if self.plan.slice_dim == 0 else data[:, block.core]
+
+
+def _timed(clocks: list[Clock]) -> list[tuple[float, float, Block]]:
+    return [(*clock.times_s(), clock.block) for clock in clocks]
