@@ -75,7 +75,7 @@ def test_a_run_that_is_killed_leaves_nothing_that_looks_whole(tmp_path, argument
     (tmp_path / "p.yaml").write_text("- method: slow\n")
     subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL)
     names = sorted(p.name for p in (tmp_path / "out").iterdir())
-    assert names == ["report.json", "result.h5"]
+    assert names == ["report.json", "result.h5", "timeline.json"]
 
 
 def on_terminal(command):

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from maxslices import ArraySpec, Pipeline, Registry, from_ledger
 from maxslices.errors import DoesNotFitError, EstimatorError, SourceError, UsageError
 from maxslices.planner import Limits, ScanSpec, make_plan
+from maxslices.io import BUFFER_BYTES, N_THREADS
 from maxslices.planner.costs import RUNNER_BYTES
+from maxslices.planner.routes import HOST_BYTES
+from maxslices.units import format_bytes
 from tests.planner.fakes import fakes
 
 SHAPE = (101, 67, 53)
@@ -43,9 +46,11 @@ def test_shape_and_dtype_follow_the_methods():
 
 
 def test_the_largest_block_is_the_last_that_fits():
-    plan = planned("negate", budget=RUNNER_BYTES + 2 * 13 * FRAME * 4, block="max")
+    # In and out, the next block that is read meanwhile, the last one that is written.
+    needed = RUNNER_BYTES + 4 * 13 * FRAME * 4 + FRAME * 4
+    plan = planned("negate", budget=needed, block="max")
     assert (plan.sections[0].block, plan.sections[0].max_block) == (13, 13)
-    plan = planned("negate", budget=RUNNER_BYTES + 2 * 13 * FRAME * 4 - 1, block="max")
+    plan = planned("negate", budget=needed - 1, block="max")
     assert plan.sections[0].block == 12
 
 
@@ -121,7 +126,8 @@ def test_one_slice_that_does_not_fit_says_which_method_what_it_needs_and_what_to
     many = {"method": "work", "parameters": {"copies": 200}}
     with pytest.raises(DoesNotFitError) as caught:
         planned("negate", many, budget=3 * MB)
-    needed = 202 * SINO * 4 + RUNNER_BYTES
+    # One at a time; and what a thread holds that writes a sinogram.
+    needed = (202 + 1) * SINO * 4 + RUNNER_BYTES
     text = str(caught.value)
     assert text.startswith(
         f"work needs {needed / 1e6:.2f} MB for one sinogram of 101x53 float32, and 3.00 MB are "
@@ -165,26 +171,49 @@ def test_a_card_needs_more_than_its_context():
         planned("negate", device="cuda", budget=700 * MB, reserved=800 * MB)
 
 
+THREADS_BYTES = HOST_BYTES + 2 * N_THREADS * BUFFER_BYTES
+"""Host memory that a section takes on a card, beside its slabs."""
+
+
 def test_on_a_card_host_memory_bounds_the_block_too():
-    frames = 10 * 4 * FRAME
-    section = planned(
-        "negate", device="cuda", host=RUNNER_BYTES + 4 * FRAME + frames, block="max"
-    ).sections[0]
+    # Two slabs each way, and a frame between the files.
+    needed = THREADS_BYTES + (4 * 10 + 1) * 4 * FRAME
+    section = planned("negate", device="cuda", host=needed, block="max").sections[0]
     assert section.max_block == 10
     assert "host memory allow 10" in section.why
-    assert section.host_bytes <= RUNNER_BYTES + 4 * FRAME + frames
+    assert section.host_bytes == needed
+    section = planned("negate", device="cuda", host=needed - 1, block="max").sections[0]
+    assert section.max_block == 9
 
 
 def test_on_a_card_too_little_host_memory_is_told():
-    with pytest.raises(DoesNotFitError, match=r"needs 553 kB of host memory, .* --host-memory 0?"):
+    needed = format_bytes(THREADS_BYTES + 3 * 4 * FRAME)
+    with pytest.raises(
+        DoesNotFitError, match=rf"needs {needed} of host memory, .* --host-memory [\d.]+MB"
+    ):
         planned("negate", device="cuda", host=10_000)
 
 
-def test_on_a_card_arrays_between_sections_are_in_host_memory():
+def test_a_scan_and_a_result_that_a_card_copies_itself_need_no_slabs():
+    kwargs = {"device": "cuda", "block": 10, "result_in_memory": True}
+    staged = planned("negate", **kwargs).sections[0]
+    direct = planned("negate", of=scan(in_memory=True), result_is_direct=True, **kwargs)
+    assert direct.sections[0].host_bytes == THREADS_BYTES + 4 * 101 * FRAME  # the result
+    assert staged.host_bytes - direct.sections[0].host_bytes == (4 * 10 + 1) * 4 * FRAME
+
+
+def test_on_a_card_arrays_between_sections_stay_there_where_they_fit():
+    whole = 4 * 101 * FRAME
     plan = planned("negate", "work", device="cuda")
+    assert [s.destination for s in plan.sections] == ["device", "result"]
+    assert [s.stored_bytes for s in plan.sections] == [whole, whole]
+    assert {s.available_bytes for s in plan.sections} == {100 * MB - whole}
+    # Else in the host's memory, which takes nothing from the device; else in a file.
+    plan = planned("negate", "work", device="cuda", budget=2 * MB, host=100 * MB)
     assert [s.destination for s in plan.sections] == ["memory", "result"]
-    assert {s.available_bytes for s in plan.sections} == {100 * MB}
-    plan = planned("negate", "work", device="cuda", host=2 * MB)
+    assert {s.available_bytes for s in plan.sections} == {2 * MB}
+    assert min(s.host_bytes for s in plan.sections) > whole
+    plan = planned("negate", "work", device="cuda", budget=2 * MB, host=THREADS_BYTES + 2 * MB)
     assert plan.sections[0].destination == "scratch file"
 
 
@@ -254,8 +283,9 @@ def test_every_plan_keeps_to_its_budgets(steps, budget, device, block, in_memory
         assert section.host_bytes <= budget
         assert max(step.estimated_bytes for step in section.steps) <= section.estimated_bytes
         if block == "max" and section.max_block < section.n_slices and device == "cpu":
-            # One slice more is at most this much in the hungriest of the methods.
-            one_more = 4 * max(FRAME, SINO) * 4
+            # One slice more is at most this much: four in the hungriest of the methods, the next
+            # one and the last one, and what the threads hold that read and write.
+            one_more = (4 + 2 + 2) * max(FRAME, SINO) * 4
             assert section.estimated_bytes + one_more > section.available_bytes
     assert position == len(steps)
     assert all(len(line) <= 100 for line in str(plan).splitlines())
@@ -305,15 +335,20 @@ def test_long_names_are_whole_in_the_table_and_no_line_is_too_long():
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
-def test_keeping_a_block_without_its_halo_is_counted():
+def test_what_is_on_its_way_is_counted_with_its_halo():
     steps = "neighbours", "to_float", "find_middle"
     section = planned(*steps, of=scan("uint8"), block=10).sections[0]
-    # Of float32: the block with a halo of 2+1, its copy without, and a slice being written.
-    assert section.estimated_bytes == RUNNER_BYTES + (13 + 10 + 1) * SINO * 4
-    assert section.steps[1].estimated_bytes == 13 * SINO * (1 + 4)
-    # Projections without their halo are contiguous as they are.
+    # With a halo of 2+1: two blocks that are read by turns, in and out of the second method,
+    # and the last result, of which the part without halo is written; a buffer each way.
+    in_bytes, out_bytes = 13 * SINO, 13 * SINO * 4
+    needed = 2 * in_bytes + (in_bytes + out_bytes) + out_bytes + in_bytes + out_bytes
+    assert section.estimated_bytes == RUNNER_BYTES + needed
+    assert section.steps[1].estimated_bytes == in_bytes + out_bytes
+    # Projections go to files as they lie in memory.
     section = planned("neighbours", "to_float", of=scan("uint8"), block=10).sections[0]
-    assert section.estimated_bytes == RUNNER_BYTES + 13 * FRAME * (1 + 4)
+    in_bytes, out_bytes = 13 * FRAME, 13 * FRAME * 4
+    needed = 2 * in_bytes + (in_bytes + out_bytes) + out_bytes
+    assert section.estimated_bytes == RUNNER_BYTES + needed
 
 
 def test_between_sections_is_never_more_than_half_of_the_memory():
