@@ -55,7 +55,7 @@ class PlainFrames:
     ) -> None:
         """Read a box into `out`, in the calling thread."""
         starts = self.offsets[slice(*frames)]
-        if columns != (0, self.shape[1]):
+        if columns != (0, self.shape[1]) or not self.dtype.isnative:
             for start, target in zip(starts.tolist(), out, strict=True):
                 self._read_window(fd, start, rows, columns, target)
             return
@@ -71,13 +71,11 @@ class PlainFrames:
             pread_all(fd, [bytes_of(out)], int(starts[0]))
         else:
             pread_pieces(fd, out, starts)
-        if not self.dtype.isnative:
-            out.byteswap(inplace=True)
 
     def _read_window(
         self, fd: int, start: int, rows: Span, columns: Span, out: NDArray[Any]
     ) -> None:
-        """Read some columns of one frame, by way of whole rows."""
+        """Read some columns of one frame, by way of whole rows; convert their byte order."""
         if start == NOWHERE:
             out[...] = self.fill
             return
