@@ -25,7 +25,7 @@ from maxslices.estimators.searched import (
     _search,
     search,
 )
-from maxslices.estimators.trial_process import GRAIN_BYTES, _Ballast
+from maxslices.estimators.trial_limits import GRAIN_BYTES, Ballast
 from tests.estimators.searched_methods import SLICE_BYTES, failing
 
 MIB = 2**20
@@ -258,7 +258,7 @@ class Runtime:
 def test_a_ballast_leaves_exactly_what_is_allowed(monkeypatch, stuck_mib, left_mib):
     runtime = Runtime(8001 * MIB, stuck_mib * MIB)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
-    ballast = _Ballast(800 * MIB)
+    ballast = Ballast(800 * MIB)
     runtime.free_bytes -= 700 * MIB  # libraries: within what is reserved
     assert not ballast.is_clean()
     assert ballast.is_clean()
