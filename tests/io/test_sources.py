@@ -69,6 +69,15 @@ def test_every_dtype_is_read_as_it_is(tmp_path, dtype):
             np.testing.assert_array_equal(block(source, 0, 0, 9), scans.projections(data))
 
 
+def test_an_npy_with_a_longer_header(tmp_path):
+    header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': {SCAN.shape}, }}".encode()
+    header = header.ljust(181) + b"\n"
+    start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
+    (tmp_path / "a.npy").write_bytes(start + header + SCAN.tobytes())
+    with open_source(tmp_path / "a.npy") as source:
+        np.testing.assert_array_equal(block(source, 0, 0, 9), SCAN)
+
+
 @pytest.mark.parametrize("kind", HDF5_KINDS)
 def test_hdf5_knows_flats_darks_and_angles(paths, kind):
     with open_source(paths[kind]) as source:
