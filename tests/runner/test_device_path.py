@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -11,35 +11,9 @@ from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import OutOfMemoryError
 from maxslices.meters import Peak
 from tests.planner.fakes import fakes
+from tests.runner.fake_link import FakeGpu
 
 DATA = np.random.default_rng(5).random((20, 6, 40), np.float32)
-
-
-class FakeGpu:
-    name, kind, reserved_bytes = "cuda:0", "cuda", 0
-
-    def __init__(self):
-        self.events = []
-
-    def free_bytes(self):
-        return 10**9
-
-    def limited(self, budget_bytes):
-        self.events.append(f"limit {budget_bytes}")
-        return nullcontext()
-
-    def to_device(self, block):
-        self.events.append(f"to {'x'.join(map(str, block.shape))}")
-        return block.copy()
-
-    def to_host(self, block):
-        return np.ascontiguousarray(block)
-
-    def release(self):
-        self.events.append("release")
-
-    def is_out_of_memory(self, error):
-        return isinstance(error, MemoryError)
 
 
 @pytest.fixture
@@ -57,13 +31,14 @@ def gpu(monkeypatch):
     return backend
 
 
+@from_ledger
+def two(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+
+
 def hungry(fails_when):
     registry = Registry()
-
-    @from_ledger
-    def two(m, shape, dtype):
-        m.alloc(shape, dtype)
-        m.alloc(shape, dtype)
 
     def method(data):
         if fails_when(data):
@@ -83,12 +58,15 @@ def test_the_whole_section_is_measured_within_a_limited_pool(gpu):
 
 
 def test_caches_are_emptied_before_a_block_of_another_size(gpu):
-    run(DATA, Pipeline.from_steps(["neighbours"], fakes), device="cuda", block=5)
+    def note(data):
+        gpu.events.append(len(data))
+        return data * np.float32(2)
+
+    registry = Registry()
+    registry.register(note, pattern="projection", calc_max_slices=two, halo=(2, 1))
+    run(DATA, Pipeline.from_steps(["note"], registry), device="cuda", block=5)
     events = [e for e in gpu.events if e != "measure"][1:]
-    first, middle, last = "to 6x6x40", "to 8x6x40", "to 7x6x40"
-    assert events == [
-        "release", first, "release", middle, middle, "release", last, "release"
-    ]  # fmt: skip
+    assert events == ["release", 6, "release", 8, 8, "release", 7, "release"]
 
 
 def test_a_fragmented_pool_is_emptied_and_the_block_tried_again(gpu):

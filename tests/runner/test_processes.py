@@ -10,8 +10,11 @@ import h5py
 import numpy as np
 import pytest
 
-SHAPE = (400, 300, 800)  # 192 MB of uint16
-BUDGET = 19_000_000
+from maxslices.io import BUFFER_BYTES
+
+SHAPE = (400, 360, 800)  # 230 MB of uint16
+BUDGET = 21_000_000
+"""Ends little above what 8 projections of the first section need, and 5 sinograms of the second."""
 
 BOUNDED = """
 import json, sys, tracemalloc
@@ -66,6 +69,7 @@ def test_a_scan_ten_times_the_memory_runs_within_it(tmp_path, suffix):
     assert max(found["estimated"]) <= BUDGET
     assert min(found["estimated"]) > 0.9 * BUDGET
     for measured, estimated in zip(found["measured"], found["estimated"], strict=True):
-        assert 0.95 * estimated < measured <= estimated
+        # The thread that writes made its buffer for an earlier block than the measured one.
+        assert 0.95 * (estimated - BUFFER_BYTES) < measured <= estimated
     assert found["traced"] <= BUDGET
     assert found["resident"] <= BUDGET

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ..arrays import ArraySpec
 from ..io import BUFFER_BYTES, N_THREADS
 from ..ledger import Device
 from ..memory import MemoryModel
@@ -109,9 +108,9 @@ class Route:
             for number, cost in enumerate(c for c in self.cost.steps if not c.looked_at)
         ]
         models.append(own)
-        models += [self._kept(output) + resident for output in cost.kept]
+        models += [cost.block_of(output) + resident for output in cost.kept]
         if self.destination not in ("result", "nothing"):
-            models.append(self._kept(cost.output) + resident)
+            models.append(cost.block_of(cost.output) + resident)
         peak = MemoryModel.maximum(models) + cost.side
         if not is_alone:
             peak = peak + resident
@@ -135,13 +134,6 @@ class Route:
             out = self.cost.block_of(self.cost.output)
             model = model + out.at_most(N_THREADS * BUFFER_BYTES)
         return model
-
-    def _kept(self, output: ArraySpec) -> MemoryModel:
-        """Return what a result takes while it is written: it, and a slice between the files."""
-        block = self.cost.block_of(output)
-        if self.device == "cuda":
-            return block
-        return block.plus(output.with_slices(self.cost.section.slice_dim, 1).nbytes)
 
     def _staged(self, is_alone: bool) -> MemoryModel:
         cost, slabs = self.cost, 1 if is_alone else SLABS

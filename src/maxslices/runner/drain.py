@@ -62,12 +62,16 @@ class Drain:
         self._copies: list[tuple[int, int, int, Mark, Mark]] = []
         self._tasks: SimpleQueue[Any] = SimpleQueue()
         self._error: BaseException | None = None
+        self._lost_from: int | None = None
         self._thread: threading.Thread | None = None
 
     @property
     def resident_bytes(self) -> int:
-        """Return the bytes of results that are on their way, on the device."""
-        return sum(int(data.nbytes) for data, _ in self._leaving)
+        """Return the bytes of results that are on their way, on the device.
+
+        A result without its halo is part of an array with it.
+        """
+        return sum(_whole_bytes(data) for data, _ in self._leaving)
 
     def put(self, data: Any, start: int, targets: Sequence[Target], *, waits: bool = False) -> None:
         """Send a result on its way.
@@ -113,9 +117,18 @@ class Drain:
         StoreError
             If something could not be.
         """
-        self._leave_until(0)
-        self._stop()
+        self.settle()
         self._raise_error()
+
+    def settle(self) -> None:
+        """Wait until all is written that can be, and raise nothing."""
+        self._wait_until(0)
+        self._stop()
+
+    @property
+    def lost_from(self) -> int | None:
+        """Return the first slice of those that could not be written, once settled."""
+        return self._lost_from
 
     def close(self) -> None:
         """Wait for what is under way, and free all memory; a second call does nothing."""
@@ -172,12 +185,13 @@ class Drain:
         while (task := self._tasks.get()) is not None:
             slab, data, start, targets, done = task
             try:
-                if self._error is None:
-                    if slab is not None:
-                        slab[1].synchronize()
+                if slab is not None:
+                    slab[1].synchronize()
+                if self._lost_from is None:
                     self._write(data, start, targets)
             except BaseException as error:  # noqa: BLE001 - raised where the next result is put
-                self._error = error
+                # Blocks come in order, so all before it are written, and none after it will be.
+                self._lost_from, self._error = start, error
             if slab is not None:
                 self._slab_is_free(slab[0])
             del task, data
@@ -196,13 +210,16 @@ class Drain:
 
     def _leave_until(self, count: int) -> None:
         """Wait until no more than `count` results are on their way from the device."""
+        self._wait_until(count)
+        self._raise_error()
+
+    def _wait_until(self, count: int) -> None:
         while len(self._leaving) > count:
             _, mark = self._leaving.popleft()
             if isinstance(mark, _Done):
                 mark.wait()
             else:
                 mark.synchronize()
-        self._raise_error()
 
     def _stop(self) -> None:
         thread, self._thread = self._thread, None
@@ -214,3 +231,10 @@ class Drain:
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+
+def _whole_bytes(data: Any) -> int:
+    """Return the bytes of the array that another is a part of."""
+    while getattr(data, "base", None) is not None and hasattr(data.base, "nbytes"):
+        data = data.base
+    return int(data.nbytes)

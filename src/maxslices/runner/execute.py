@@ -10,6 +10,7 @@ import numpy as np
 from ..backends import Backend, require_libraries, shared_allocator
 from ..io import MemoryStore, ScratchStore, Sink, Source, Store
 from ..planner import Pipeline, Plan, SectionPlan
+from .block_work import BlockWork
 from .device_store import DeviceStore
 from .feed import Readable
 from .folder import RunFolder
@@ -94,18 +95,18 @@ def execute(
             )
             if store is not None:
                 held.callback(store.close)
-            work = SectionWork(
+            sinks = {i - position: all_sinks[i] for i in range(position, stop) if i in all_sinks}
+            block_work = BlockWork(
                 section,
                 pipeline.steps[position:stop],
-                reader,
                 source,
                 backend,
                 side_results,
-                {i - position: all_sinks[i] for i in range(position, stop) if i in all_sinks},
+                sinks,
                 store,
-                timeline,
                 facts,
             )
+            work = SectionWork(block_work, reader, timeline)
             progress.start(f"section {number}/{len(plan.sections)}", section.n_slices)
             reports.append(work.run(progress.advance))
             if previous is not None:

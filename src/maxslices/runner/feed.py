@@ -35,7 +35,9 @@ class Feed(Protocol):
     """Gives a section its blocks, in order."""
 
     resident_bytes: int
-    """Memory that it holds on the device beside the blocks themselves."""
+    """Memory that it holds on the device for all blocks."""
+    reuses: bool
+    """Whether a block lies in memory that a later one is put into."""
 
     def take(self) -> Any:
         """Return the next block on the device, which may be written to."""
@@ -89,6 +91,7 @@ class _ViewFeed:
     """Blocks of an array in the host's memory, as they lie there: nothing is moved."""
 
     resident_bytes = 0
+    reuses = False
 
     def __init__(
         self, view: Any, slice_dim: int, blocks: Sequence[Block], wants_copies: bool
@@ -112,6 +115,7 @@ class _StoreFeed:
     """Blocks of an array that is on the device already: each is copied there."""
 
     resident_bytes = 0
+    reuses = False
 
     def __init__(self, store: DeviceStore, slice_dim: int, blocks: Sequence[Block]) -> None:
         self._store, self._slice_dim = store, slice_dim
@@ -139,6 +143,8 @@ class _AheadFeed:
     into slabs of pinned memory and copies from these; what is in pinned memory already is
     copied from where it is.
     """
+
+    reuses = True
 
     def __init__(
         self,

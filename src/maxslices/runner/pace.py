@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from ..backends import Link, Mark
 from .blocks import Block
 
-TRIED_BLOCKS = 3
-"""Blocks of a size that are timed; the first of them not, as it finds no plans or memory made."""
+TRIED_BLOCKS = 4
+"""Blocks of a size that are tried. The first two are not timed: one finds no plans or memory
+made, and one may be measured, which takes longer."""
 GAIN = 0.05
 """By how much a larger block must be faster to be kept."""
 BUSY = 0.8
@@ -22,8 +23,12 @@ class Clock:
     def __init__(self, link: Link | None, block: Block) -> None:
         self.block = block
         self._link = link
-        self._began: Mark | float = time.perf_counter() if link is None else link.mark()
-        self._ended: Mark | float = self._began
+        self._began: Mark | float = 0.0
+        self._ended: Mark | float = 0.0
+
+    def start(self) -> None:
+        """Set the begin before all that is begun from here on."""
+        self._began = time.perf_counter() if self._link is None else self._link.mark()
 
     def stop(self) -> None:
         """Set the end behind all that was begun."""
@@ -84,7 +89,7 @@ class Pace:
         times : sequence of (float, float, Block)
             Begin and end of their computing in seconds, of one size.
         """
-        timed = times[1:]
+        timed = times[2:]
         computed_s = sum(stop - start for start, stop, _ in timed)
         per_slice_s = computed_s / max(1, sum(block.n_given for _, _, block in timed))
         taken_s = timed[-1][1] - timed[0][0] if timed else 0.0

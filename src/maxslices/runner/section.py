@@ -1,29 +1,23 @@
-"""One section of a plan, block by block."""
+"""One section of a plan, block after block, and again where memory runs out."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from ..backends import Backend, call_method
 from ..errors import MaxslicesError, MethodError, OutOfMemoryError
-from ..io import Sink, Source, Store
-from ..planner import SectionPlan, Step
+from ..planner import SectionPlan
+from .block_work import UNITS, BlockWork
 from .blocks import Block, blocks_of
 from .device_store import DeviceStore
-from .drain import Drain, Target
+from .drain import Drain
 from .feed import Feed, Readable, make_feed
 from .pace import Clock, Pace
 from .report import BlockUse, SectionReport
 from .section_meter import SectionMeter
-from .side_results import SideResults
 from .timeline import Timeline
-
-_UNITS = {0: "projection", 1: "sinogram"}
 
 _READ_ONLY = "a method writes to its input"
 
@@ -32,42 +26,35 @@ _READ_ONLY = "a method writes to its input"
 class SectionWork:
     """A section while it runs."""
 
-    plan: SectionPlan
-    """What was planned."""
-    steps: tuple[Step, ...]
-    """The methods."""
+    work: BlockWork
+    """Its methods."""
     reader: Readable | DeviceStore
     """What it reads."""
-    source: Source
-    """The scan: its flats, darks and angles."""
-    backend: Backend
-    """The device."""
-    side_results: SideResults
-    """Values found so far."""
-    sinks: dict[int, Sink]
-    """Index of a step -> where its output is kept as a result."""
-    store: Store | DeviceStore | None
-    """Where the output goes that the next section reads."""
     timeline: Timeline
     """Is told what happens when."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """What methods may ask for that is the same for all blocks, by name (see `SUPPLIED`)."""
     n_splits: int = 0
     """How many times memory ran out and the block was made smaller."""
     smallest_block: int = 0
     """The smallest block that was used."""
+    n_done: int = 0
+    """Slices that are done, from the first on, and in all their places."""
     _sizes: list[BlockUse] = field(default_factory=list)
     """From which slice on which block was used."""
-    _frames: dict[str, Any] = field(default_factory=dict)
-    """Flats and darks of all projections, on the device."""
-    _partial: dict[int, list[Any]] = field(default_factory=dict)
-    """Index of a step -> its side results block by block."""
+    _partial: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
+    """Index of a step -> its side results with the first slice of their blocks."""
+    _overlaps: bool = True
+    """Whether a block comes while another is worked on."""
     _wants_copies: bool = False
     """Whether a method has asked for an input of its own, which it may write to."""
     _measured_slices: int = 0
     """Slices of the widest block that was measured, with its halo."""
     _last_size: int = 0
     """Slices of the last block, with its halo."""
+
+    @property
+    def plan(self) -> SectionPlan:
+        """Return what was planned."""
+        return self.work.plan
 
     def run(self, advance: Callable[[int], None]) -> SectionReport:
         """Run all blocks; `advance` is told how many slices were done.
@@ -78,25 +65,25 @@ class SectionWork:
             If a method fails, runs out of memory on a single slice, or returns another
             shape or dtype than it declares.
         """
-        plan = self.plan
-        self.timeline.begin_section(", ".join(step.meta.name for step in self.steps))
-        meter = SectionMeter(self.backend.kind)
-        self.smallest_block = plan.block
+        plan, work = self.plan, self.work
+        self.timeline.begin_section(", ".join(step.meta.name for step in work.steps))
+        meter = SectionMeter(work.backend.kind)
+        self.smallest_block, self._overlaps = plan.block, plan.overlaps
         try:
             with meter.whole():
-                with meter.part(any(step.meta.looks_at is not None for step in self.steps)):
-                    self._look_ahead_writably()
+                with meter.part(any(step.meta.looks_at is not None for step in work.steps)):
+                    self._prepare()
                 if plan.on_blocks:
                     self._all_blocks(advance, meter)
                 else:
                     advance(plan.n_slices)
                 for index, values in self._partial.items():
-                    self._combine(self.steps[index], values)
-                self._frames = {}
+                    work.combine(work.steps[index], [value for _, value in values])
+                work.close()
         finally:
             times = self.timeline.end_section()
         return SectionReport(
-            methods=tuple(step.meta.name for step in self.steps),
+            methods=tuple(step.meta.name for step in work.steps),
             slice_dim=plan.slice_dim,
             n_slices=plan.n_slices,
             block=plan.block,
@@ -117,41 +104,68 @@ class SectionWork:
         largest = max((use.block for use in self._sizes), default=0)
         return dict(self.plan.larger).get(largest, self.plan.estimated_bytes)
 
+    def _prepare(self) -> None:
+        """Find side results that a few slices give.
+
+        Data that are in memory already are given to methods as they are, read-only. Compiled
+        methods may refuse such an array, and others work in place: then they get copies. None
+        of it can be made smaller, but where memory runs out, caches may hold what it needs.
+        """
+        is_retry = False
+        while True:
+            try:
+                self.work.look_ahead(self.reader, self._wants_copies)
+            except Exception as error:
+                shortage = self._shortage(error)
+                if shortage is None:
+                    raise
+            else:
+                return
+            if shortage != _READ_ONLY and is_retry:
+                raise OutOfMemoryError(
+                    f"memory ran out before the first block, in the section of {self._names}: "
+                    f"{shortage}"
+                )
+            is_retry = is_retry or shortage != _READ_ONLY
+            self._free()
+
     def _all_blocks(self, advance: Callable[[int], None], meter: SectionMeter) -> None:
         """Run block after block; where memory runs out, again with half as many slices."""
         plan, total = self.plan, self.plan.n_slices
         pace = Pace(plan.block, [block for block, _ in plan.larger])
-        start, why, is_retry = 0, plan.why, False
-        while start < total:
+        why, is_retry = plan.why, False
+        while self.n_done < total:
+            start = self.n_done
             blocks = blocks_of(start, total, pace.block, plan.halo)
             if not self._sizes or self._sizes[-1].block != pace.block:
                 self._sizes.append(BlockUse(start, pace.block, why))
             clocks: list[Clock] = []
-            reached, shortage = self._stretch(blocks, advance, meter, clocks, pace)
+            shortage = self._stretch(blocks, advance, meter, clocks, pace)
             self._note(clocks)
-            is_retry = is_retry and reached == start
-            start = reached
+            is_retry = is_retry and self.n_done == start
             if shortage is None:
                 why = pace.why
                 continue
             # What failed is gone only now, outside of its `except` clause.
-            gc.collect()
-            self.backend.release()
+            self._free()
             if shortage == _READ_ONLY:
                 continue
-            if self.backend.kind == "cuda" and not is_retry:
+            if self.work.backend.kind == "cuda" and not is_retry:
                 is_retry = True  # the pool was perhaps fragmented; now it is empty
                 continue
-            size = min(pace.block, total - start)
-            if size == 1:
-                names = ", ".join(step.meta.name for step in self.steps)
+            size = min(pace.block, total - self.n_done)
+            if size > 1:
+                pace, why, is_retry = Pace(-(-size // 2)), "memory ran out", False
+                self.smallest_block = pace.block
+                self.n_splits += 1
+            elif self._overlaps:
+                pace, why, is_retry = Pace(1), "memory ran out: one after the other", False
+                self._overlaps = False
+            else:
                 raise OutOfMemoryError(
-                    f"memory ran out on a single {_UNITS[plan.slice_dim]}, number {start}, "
-                    f"in the section of {names}: {shortage}"
+                    f"memory ran out on a single {UNITS[plan.slice_dim]}, number {self.n_done}, "
+                    f"in the section of {self._names}: {shortage}"
                 )
-            pace, why, is_retry = Pace(-(-size // 2)), "memory ran out", False
-            self.smallest_block = pace.block
-            self.n_splits += 1
 
     def _stretch(
         self,
@@ -160,74 +174,83 @@ class SectionWork:
         meter: SectionMeter,
         clocks: list[Clock],
         pace: Pace,
-    ) -> tuple[int, str | None]:
+    ) -> str | None:
         """Run blocks of one size, until another one is to be tried.
 
         Returns
         -------
-        (int, str or None)
-            The slice that comes next; and what was said if memory ran out, or a method
-            asked for blocks that it may write to.
+        str or None
+            What was said if memory ran out, or a method asked for blocks that it may write to.
         """
-        plan, reached = self.plan, blocks[0].start
+        plan, work, begin = self.plan, self.work, self.n_done
+        overlaps = self._overlaps and len(blocks) > 1
+        drain = Drain(plan.slice_dim, work.backend, self.timeline, overlaps=overlaps)
         feed: Feed | None = None
-        drain: Drain | None = None
         try:
-            overlaps = plan.overlaps and len(blocks) > 1
-            drain = Drain(plan.slice_dim, self.backend, self.timeline, overlaps=overlaps)
             self._empty_caches_for(blocks[0].n_given)
             feed = make_feed(
                 self.reader,
                 plan.slice_dim,
                 blocks,
-                self.backend,
+                work.backend,
                 self.timeline,
                 overlaps=overlaps,
                 wants_copies=self._wants_copies,
             )
-            self._load_frames()
-            frames_bytes = sum(int(frames.nbytes) for frames in self._frames.values())
+            work.load_frames()
             measured = self._to_measure(blocks)
             for block in blocks:
-                data = feed.take()
                 self._empty_caches_for(block.n_given)
-                beside = frames_bytes + feed.resident_bytes + drain.resident_bytes
+                beside = work.resident_bytes + feed.resident_bytes + drain.resident_bytes
                 with meter.part(block is measured, beside):
-                    clock = Clock(self.backend.link(), block)
-                    values = self._run_block(block, data, drain)
+                    clock = Clock(work.backend.link(), block)
+                    values = work.run(block, feed, drain, clock)
                     feed.give_back()
-                    clock.stop()
-                    clocks.append(clock)
-                    del data
+                if block is measured:
+                    self._measured_slices = block.n_given
+                clocks.append(clock)
                 for index, value in values.items():
-                    self._partial.setdefault(index, []).append(value)
-                reached = block.stop
+                    self._partial.setdefault(index, []).append((block.start, value))
+                self.n_done = block.stop
                 advance(block.stop - block.start)
                 # All but the last one have been computed, since they are leaving or have left.
                 if pace.wants(len(clocks) - 1) and pace.learn(_timed(clocks[:-1])):
                     break
             drain.flush()
         except Exception as error:
+            drain.settle()  # what was computed before is written
+            self._take_back(drain, begin, advance)
             shortage = self._shortage(error)
             if shortage is None:
                 raise
-            if drain is not None:
-                drain.flush()  # what was computed before is written
-            return reached, shortage
+            return shortage
         finally:
             if feed is not None:
                 feed.close()
-            if drain is not None:
-                drain.close()
-        return reached, None
+            drain.close()
+        return None
+
+    def _take_back(self, drain: Drain, begin: int, advance: Callable[[int], None]) -> None:
+        """Count slices as not done that were computed, but could not be written."""
+        if drain.lost_from is None:
+            return
+        lost = self.n_done - max(begin, drain.lost_from)
+        if lost <= 0:
+            return
+        self.n_done -= lost
+        advance(-lost)
+        for index, values in self._partial.items():
+            self._partial[index] = [each for each in values if each[0] < self.n_done]
 
     def _to_measure(self, blocks: list[Block]) -> Block | None:
-        """Return the widest block, where none as wide was measured (on the CPU one is)."""
-        widest = max(blocks, key=lambda block: block.n_given)
-        if widest.n_given <= self._measured_slices:
+        """Return the widest block, where none as wide was measured (on the CPU one is).
+
+        The second of them, if there is one: then a result is on its way out.
+        """
+        size = max(block.n_given for block in blocks)
+        if size <= self._measured_slices:
             return None
-        self._measured_slices = widest.n_given
-        return widest
+        return [block for block in blocks if block.n_given == size][:2][-1]
 
     def _note(self, clocks: list[Clock]) -> None:
         """Put the times of computing on the timeline."""
@@ -246,167 +269,25 @@ class SectionWork:
 
     def _ran_out(self, error: BaseException | None) -> bool:
         while error is not None:
-            if self.backend.is_out_of_memory(error):
+            if self.work.backend.is_out_of_memory(error):
                 return True
             error = error.__cause__ if isinstance(error, MaxslicesError) else None
         return False
 
-    def _run_block(self, block: Block, data: Any, drain: Drain) -> dict[int, Any]:
-        """Run a block's methods; return side results by index of their step."""
-        given, slice_dim = data, self.plan.slice_dim
-        frames = self._frames or self._side_data(block.first, block.last)
-        values: dict[int, Any] = {}
-        last = max(i for i, step in enumerate(self.steps) if i == 0 or not step.meta.side_results)
-        for index, step in enumerate(self.steps):
-            if not step.meta.side_results:
-                result = self._call(step, data, frames, block.first, block.last)
-                data = self._checked(index, result, block.n_given)
-                del result
-            elif step.meta.looks_at is None:
-                cropped = self._cropped(data, block)
-                values[index] = self._call(step, cropped, frames, block.start, block.stop)
-                del cropped
-            if index in self.sinks and index < last:
-                cropped = self._cropped(data, block)
-                drain.put(cropped, block.start, [self.sinks[index]], waits=True)
-                del cropped
-        if isinstance(self.store, DeviceStore):
-            self.store.write(slice_dim, block.start, self._cropped(data, block))
-        targets: list[Target] = [sink for i, sink in self.sinks.items() if i >= last]
-        if self.store is not None and not isinstance(self.store, DeviceStore):
-            targets.append(self.store)
-        # What lies in the block's own place must have left it before the next one comes there.
-        in_place = self.backend.overlap(data, given)
-        drain.put(self._cropped(data, block), block.start, targets, waits=in_place)
-        return values
-
-    def _look_ahead_writably(self) -> None:
-        """Find side results that a few slices give, on copies of them if a method wants these.
-
-        Data that are in memory already are given to methods as they are, read-only. Compiled
-        methods may refuse such an array, and others work in place.
-        """
-        try:
-            self._look_ahead()
-        except MethodError as error:
-            if self._shortage(error) != _READ_ONLY:
-                raise
-        else:
-            return
-        self._look_ahead()
-
-    def _look_ahead(self) -> None:
-        """Find the side results that depend on a few slices, from these slices alone."""
-        plan = self.plan
-        for position, step in enumerate(self.steps):
-            if step.meta.looks_at is None:
-                continue
-            wanted = step.meta.looked_at(plan.n_slices, **step.known_parameters())
-            first = max(0, wanted.start - plan.halo[0])
-            last = min(plan.n_slices, wanted.stop + plan.halo[1])
-            data = self._load(first, last)
-            self._load_frames()
-            frames = self._frames or self._side_data(first, last)
-            for index, before in enumerate(self.steps[:position]):
-                if not before.meta.side_results:
-                    result = self._call(before, data, frames, first, last)
-                    data = self._checked(index, result, last - first)
-                    del result
-            data = self._cropped(data, Block(wanted.start, wanted.stop, first, last))
-            value = self._call(step, data, frames, wanted.start, wanted.stop)
-            self.side_results.keep(step, value)
-            del data, frames
+    def _free(self) -> None:
+        """Free what nobody uses any more."""
+        gc.collect()
+        self.work.backend.release()
 
     def _empty_caches_for(self, n_given: int) -> None:
         """Drop FFT plans of another number of slices: they are not in the estimate."""
         if n_given != self._last_size:
-            self.backend.release()
+            self.work.backend.release()
             self._last_size = n_given
 
-    def _load(self, first: int, last: int) -> Any:
-        """Return slices on the device, with nothing else under way."""
-        self._empty_caches_for(last - first)
-        if isinstance(self.reader, DeviceStore):
-            return self.reader.block(self.plan.slice_dim, first, last)
-        if self.backend.kind == "cpu" and not self._wants_copies:
-            view = getattr(self.reader, "view", None)
-            data = None if view is None else view(self.plan.slice_dim, first, last)
-            if data is not None:
-                return data
-        spec = self.reader.spec.with_slices(self.plan.slice_dim, last - first)
-        host = np.empty(spec.shape, spec.dtype)
-        self.reader.read(self.plan.slice_dim, first, last, host)
-        return self.backend.to_device(host)
-
-    def _load_frames(self) -> None:
-        """Bring flats and darks to the device if they are the same for all blocks."""
-        if self.plan.slice_dim == 0 and not self._frames:
-            self._frames = self._side_data(0, self.plan.n_slices)
-
-    def _side_data(self, first: int, last: int) -> dict[str, Any]:
-        wanted = {name for step in self.steps for name in step.meta.supplied}
-        read, slice_dim = self.source.read_side, self.plan.slice_dim
-        found = {}
-        if self.source.flats is not None and "flats" in wanted:
-            found["flats"] = self.backend.to_device(read("flats", slice_dim, first, last))
-        if self.source.darks is not None and "darks" in wanted:
-            found["darks"] = self.backend.to_device(read("darks", slice_dim, first, last))
-        return found
-
-    def _call(self, step: Step, data: Any, frames: dict[str, Any], first: int, last: int) -> Any:
-        """Call a method on slices `first` to `last`, with what it is supplied with."""
-        meta, slice_dim = step.meta, self.plan.slice_dim
-        supplied = {**self.facts, **frames, "slice_dim": slice_dim, "first_slice": first}
-        if self.source.angles is not None:
-            # Where an earlier method left fewer projections, these are the first ones.
-            span = slice(first, last) if slice_dim == 0 else slice(data.shape[0])
-            supplied["angles"] = self.source.angles[span]
-        parameters = {k: self.side_results.resolve(v) for k, v in step.parameters.items()}
-        filled = {name: supplied[name] for name in meta.supplied if name in supplied}
-        try:
-            return call_method(meta, data, parameters | filled, self.backend)
-        except MaxslicesError:
-            raise
-        except Exception as error:
-            which = f"{_UNITS[slice_dim]}s {first} to {last - 1}"
-            if last - first == 1:
-                which = f"{_UNITS[slice_dim]} {first}"
-            raise MethodError(
-                f"{meta.name} failed on {which}: {type(error).__name__}: {error}"
-            ) from error
-
-    def _combine(self, step: Step, values: list[Any]) -> None:
-        assert step.meta.combine is not None
-        try:
-            combined = step.meta.combine(values)
-        except Exception as error:
-            raise MethodError(
-                f"{step.meta.name}: combining the side results of {len(values)} blocks failed: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        self.side_results.keep(step, combined)
-
-    def _checked(self, index: int, data: Any, n_given: int) -> Any:
-        """Require that a method returned the shape and dtype that it declares."""
-        planned = self.plan.steps[index].output.with_slices(self.plan.slice_dim, n_given)
-        shape, dtype = getattr(data, "shape", None), getattr(data, "dtype", None)
-        if shape == planned.shape and dtype == planned.dtype:
-            return data
-        got = f"a {type(data).__name__}"
-        if data is None:
-            got = "nothing"
-        elif shape is not None:
-            got = f"{'x'.join(map(str, shape))} {dtype}"
-        raise MethodError(
-            f"{self.plan.steps[index].name} returned {got}; by its declaration it is {planned}: "
-            "correct its output_dims or output_dtype"
-        )
-
-    def _cropped(self, data: Any, block: Block) -> Any:
-        """Return a block's slices that count."""
-        if block.is_bare:
-            return data
-        return data[block.core] if self.plan.slice_dim == 0 else data[:, block.core]
+    @property
+    def _names(self) -> str:
+        return ", ".join(step.meta.name for step in self.work.steps)
 
 
 def _timed(clocks: list[Clock]) -> list[tuple[float, float, Block]]:

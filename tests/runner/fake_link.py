@@ -1,0 +1,248 @@
+"""A device for tests: NumPy arrays stand for its memory, and copies are made late.
+
+A real device copies at some time between a call and the mark behind it. This one copies at
+the last moment: when a mark is waited for. What is rewritten too early, freed too early or
+read without waiting shows in the data, or among the `faults`. With a seed some copies are made
+earlier, by another thread, as it comes.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+POISON = 0xA5
+"""What memory is full of that nobody has written to, or that was freed."""
+
+
+def _root(array: np.ndarray) -> np.ndarray:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+class FakeMark:
+    """A point in a stream, reached when all before it is done; see `Mark`."""
+
+    def __init__(self, reach: Callable[[FakeMark], None] | None = None) -> None:
+        self._reach = reach
+        self.at_s: float | None = time.perf_counter() if reach is None else None
+
+    def synchronize(self) -> None:
+        if self.at_s is None:
+            assert self._reach is not None
+            self._reach(self)
+            assert self.at_s is not None
+
+    def time_s(self) -> float:
+        assert self.at_s is not None, "the time of a mark that was not reached"
+        return self.at_s
+
+
+class FakeLink:
+    """Two streams of copies; computing is done when it is asked for. See `Link`."""
+
+    def __init__(self, gpu: FakeGpu) -> None:
+        self._gpu = gpu
+        self._streams: dict[str, deque[Any]] = {"in": deque(), "out": deque()}
+
+    def slab(self, n_bytes: int) -> np.ndarray:
+        return self._gpu.host_empty((n_bytes,), np.uint8)
+
+    def is_direct(self, array: np.ndarray) -> bool:
+        return self._gpu.is_pinned(array)
+
+    def buffer(self, n_bytes: int) -> np.ndarray:
+        return self._gpu.empty((n_bytes,), np.uint8)
+
+    def mark(self) -> FakeMark:
+        return FakeMark()
+
+    def wait(self, mark: FakeMark) -> None:
+        mark.synchronize()  # computing is done at once, so all that it waits for is too
+
+    def send(
+        self, host: np.ndarray, buffer: np.ndarray, after: FakeMark
+    ) -> tuple[FakeMark, FakeMark]:
+        return self._copy("in", host, buffer, after)
+
+    def fetch(
+        self, data: np.ndarray, host: np.ndarray, after: FakeMark
+    ) -> tuple[FakeMark, FakeMark]:
+        return self._copy("out", data, host, after)
+
+    def _copy(
+        self, name: str, source: np.ndarray, target: np.ndarray, after: FakeMark
+    ) -> tuple[FakeMark, FakeMark]:
+        assert source.shape == target.shape
+        assert source.dtype == target.dtype
+        host = source if name == "in" else target
+        assert self._gpu.is_pinned(host), "memory that the device cannot copy from by itself"
+        stream = self._streams[name]
+
+        def reach(mark: FakeMark) -> None:
+            with self._gpu.lock:
+                while mark.at_s is None:
+                    self._step(stream)
+
+        begin, end = FakeMark(reach), FakeMark(reach)
+        # The copy itself keeps nothing alive: that is for the caller to do.
+        ends = [(weakref.ref(_root(a)), _place(a)) for a in (source, target)]
+        with self._gpu.lock:
+            stream.append((after, begin, end, name, ends))
+        return begin, end
+
+    def poke(self, rng: random.Random) -> None:
+        """Make one of the copies that wait."""
+        with self._gpu.lock:
+            waiting = [stream for stream in self._streams.values() if stream]
+            if waiting:
+                self._step(rng.choice(waiting))
+
+    def _step(self, stream: deque[Any]) -> None:
+        after, begin, end, name, ends = stream.popleft()
+        after.synchronize()
+        begin.at_s = time.perf_counter()
+        roots = [ref() for ref, _ in ends]
+        if any(root is None for root in roots):
+            self._gpu.faults.append(f"a copy {name} of memory that was freed")
+        else:
+            source, target = (_at(*place) for _, place in ends)
+            np.copyto(target, source)
+        end.at_s = time.perf_counter()
+
+
+def _place(array: np.ndarray) -> tuple[int, tuple[int, ...], tuple[int, ...], str]:
+    return array.ctypes.data, array.shape, array.strides, array.dtype.str
+
+
+class _At:
+    def __init__(
+        self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str
+    ) -> None:
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": shape,
+            "strides": strides,
+            "typestr": dtype,
+            "version": 3,
+        }
+
+
+def _at(*place: Any) -> np.ndarray:
+    return np.asarray(_At(*place))
+
+
+class FakeGpu:
+    """A device of NumPy arrays; see `Backend`.
+
+    Parameters
+    ----------
+    seed : int, optional
+        Makes some copies earlier than they must be, by another thread.
+    fails_at : collection of int
+        Numbers of the allocations that fail, from 0 on.
+    """
+
+    name, kind, reserved_bytes = "cuda:0", "cuda", 0
+
+    def __init__(self, seed: int | None = None, fails_at: Any = ()) -> None:
+        self.lock = threading.RLock()
+        self.events: list[str] = []
+        self.faults: list[str] = []
+        self.fails_at = fails_at
+        self.n_allocations = 0
+        self.failed: list[str] = []
+        self._pinned: dict[int, Any] = {}
+        self._link = FakeLink(self)
+        self._rng = None if seed is None else random.Random(seed)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> FakeGpu:
+        if self._rng is not None:
+            self._thread = threading.Thread(target=self._poke, args=(self._rng,))
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _poke(self, rng: random.Random) -> None:
+        while not self._stop.wait(rng.choice([0, 1e-4, 3e-4])):
+            self._link.poke(rng)
+
+    def allocate(self, what: str) -> None:
+        """Count an allocation, and fail if it is to."""
+        with self.lock:
+            number, self.n_allocations = self.n_allocations, self.n_allocations + 1
+        if number in self.fails_at:
+            self.failed.append(what)
+            raise MemoryError(f"no memory for {what}, allocation {number}")
+
+    def free_bytes(self) -> int:
+        return 10**9
+
+    def limited(self, budget_bytes: int) -> Any:
+        self.events.append(f"limit {budget_bytes}")
+        return nullcontext()
+
+    def to_device(self, block: np.ndarray) -> np.ndarray:
+        self.allocate("a copy on the device")
+        return block.copy()
+
+    def to_host(self, block: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(block)
+
+    def link(self) -> FakeLink:
+        return self._link
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        self.allocate("memory of the device")
+        return _poisoned(shape, dtype)
+
+    def host_empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        self.allocate("pinned memory")
+        array = _poisoned(shape, dtype)
+        self.pin(array)
+        return array
+
+    def pin(self, array: np.ndarray) -> None:
+        """Let the device copy from and to an array by itself."""
+        root = _root(array)
+        self._pinned[id(root)] = weakref.ref(root)
+
+    def is_pinned(self, array: np.ndarray) -> bool:
+        root = _root(array)
+        found = self._pinned.get(id(root))
+        return found is not None and found() is root
+
+    def contiguous(self, block: np.ndarray) -> np.ndarray:
+        if not block.flags.c_contiguous:
+            self.allocate("a contiguous copy")
+        return np.ascontiguousarray(block)
+
+    def overlap(self, first: np.ndarray, second: np.ndarray) -> bool:
+        return np.may_share_memory(first, second)
+
+    def release(self) -> None:
+        self.events.append("release")
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return isinstance(error, MemoryError)
+
+
+def _poisoned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    array = np.empty(shape, dtype)
+    array.reshape(-1).view(np.uint8)[:] = POISON
+    return array
