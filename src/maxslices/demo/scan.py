@@ -43,7 +43,9 @@ class Scan:
         return int(np.prod(self.shape)) * 2
 
 
-def make_scan(path: Path, phantom: Phantom, n_angles: int, shift: float) -> Scan:
+def make_scan(
+    path: Path, phantom: Phantom, n_angles: int, shift: float, photons: float = PHOTONS
+) -> Scan:
     """Scan a phantom over half a turn, ends included, and write the file.
 
     Parameters
@@ -56,13 +58,15 @@ def make_scan(path: Path, phantom: Phantom, n_angles: int, shift: float) -> Scan
         Projections.
     shift : float
         Columns from the detector's middle to the rotation axis.
+    photons : float
+        Photons on a pixel in the middle of the open beam, in one frame.
     """
     rng = np.random.default_rng(2160)
     shape = (n_angles, phantom.rows, phantom.columns)
     degrees = np.linspace(0, 180, n_angles)
     axis = (phantom.columns - 1) / 2 + shift
 
-    beam = PHOTONS * _beam(phantom.rows, phantom.columns) * rng.normal(1, 0.02, shape[1:])
+    beam = photons * _beam(phantom.rows, phantom.columns) * rng.normal(1, 0.02, shape[1:])
     offset = OFFSET_COUNTS + rng.normal(0, 4, shape[1:])
     drift = rng.normal(1, 0.002, shape[1:])
     drift[rng.random(shape[1:]) < 0.02] += 0.05 * rng.choice([-1, 1])
