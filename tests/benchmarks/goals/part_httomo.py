@@ -104,19 +104,32 @@ def _rows(quick: bool, folder: Path, steps: str) -> Iterator[Row]:
 
     report = None
 
-    def go(pipeline: str, out: Path | None = None) -> None:
+    def go(out: Any) -> None:
         nonlocal report
-        report = run(scan, folder / pipeline, out, device=DEVICE, overwrite=True)
+        report = run(scan, folder / "saved.yaml", out, device=DEVICE, overwrite=True)
+        idle = [s.methods for s in report.sections if "compute" not in s.stages]
+        assert not idle, f"nothing was computed in {idle}"
 
-    nothing_s, taken = timed(lambda: go("nothing.yaml"), REPEATS)
+    # httomo with nothing saved leaves its result in host memory, so that is what is compared
+    kept = pinned((shape[2], shape[1], shape[2]), "float32")
+    nothing_s, taken = timed(lambda: go(kept), REPEATS)
     note = f"{min(taken):.2f}-{max(taken):.2f}; {said(report)}"
     limit_s = 1.2 * (methods_s + read_s)
-    yield Row("httomo", "nothing saved", nothing_s, "s", limit_s, note=note)
+    yield Row("httomo", "nothing saved, pinned result", nothing_s, "s", limit_s, note=note)
+    error = largest_error(kept[:, : expected.shape[1]], expected)
+    yield Row("httomo", "largest difference from a plain loop", error, "of max", 1e-4)
+    kept = None
+    new_s, taken = timed(lambda: go(None), 3)
+    note = f"median of 3, {min(taken):.2f}-{max(taken):.2f}; {said(report)}"
+    yield Row("httomo", "nothing saved, result in new memory", new_s, "s", limit_s, note=note)
+    report = None
 
     seconds = httomo_s(scan, folder) if steps is THEIRS else None
     if seconds is not None:
         yield Row("httomo", "httomo, nothing saved", seconds, "s", note="one run, its own figure")
-        yield Row("httomo", "times as fast as httomo", seconds / nothing_s, "x", 4, "more")
+        for name, own_s in (("pinned result", nothing_s), ("result in new memory", new_s)):
+            what = f"times as fast as httomo, {name}"
+            yield Row("httomo", what, seconds / own_s, "x", 4, "more")
 
     target = folder / "plain"
     plain = {}
@@ -129,14 +142,19 @@ def _rows(quick: bool, folder: Path, steps: str) -> Iterator[Row]:
     note = f"{n_threads} threads, mean of 2"
     yield Row("httomo", "plain write of the result", plain[n_threads], "s", note=note)
     repeats = 2 if quick else 3
-    saved_s, taken = timed(lambda: go("saved.yaml", folder / "out"), repeats)
+    saved_s, taken = timed(lambda: go(folder / "out"), repeats)
     note = f"median of {repeats}, {min(taken):.2f}-{max(taken):.2f}; {said(report)}"
     limit_s = 1.15 * max(plain[n_threads], nothing_s)
     yield Row("httomo", "result saved", saved_s, "s", limit_s, note=note)
     with h5py.File(folder / "out" / "result.h5") as file:
         part = file["entry/data/data"][:, : expected.shape[1]]
-    error = float(np.abs(part - expected).max() / np.abs(expected).max())
-    yield Row("httomo", "largest difference from a plain loop", error, "of max", 1e-4)
+    error = largest_error(part, expected)
+    yield Row("httomo", "saved: largest difference from a plain loop", error, "of max", 1e-4)
+
+
+def largest_error(result: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest difference over the largest value."""
+    return float(np.abs(result - expected).max() / np.abs(expected).max())
 
 
 def methods_alone(scan: Path, pipeline: Path) -> tuple[float, int, np.ndarray]:

@@ -124,5 +124,8 @@ def said(report: Any) -> str:
     parts = []
     for section in report.sections:
         shares = ", ".join(f"{k} {100 * use.share:.0f} %" for k, use in section.stages.items())
-        parts.append(f"block {section.block}, {shares}, bound by {section.bound_by}")
+        parts.append(
+            f"{section.duration_s:.3g} s, block {section.smallest_block}, {shares}, "
+            f"bound by {section.bound_by}"
+        )
     return "; ".join(parts)
