@@ -14,8 +14,8 @@ from maxslices.ledger import Ledger
 from ._safetensors import read_shapes
 
 Shapes = dict[str, tuple[int, ...]]
-LARGE_BYTES = SPARE_BYTES = 2**20
-"""Allocation on a GPU from which torch may hand out more, and how much more."""
+LARGE_BYTES, SPARE_BYTES = 2**20, 2**19
+"""Allocation on a GPU from which torch may hand out more, and how much more it is on average."""
 UNFOLDED_ITEMS = 20480
 """Size of an image up to which torch's own convolution, which unfolds it, is used on a CPU."""
 
@@ -176,8 +176,8 @@ def account(m: Ledger, size: UNetShape, dims: tuple[int, int], tile: int) -> Non
 def alloc_tensor(m: Ledger, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
     """Enter a tensor.
 
-    On a GPU torch hands out up to 1 MiB more than a large tensor asks for, where that was left
-    of a block.
+    On a GPU torch hands out up to 1 MiB more than a large tensor asks for, where no more than
+    that was left of a block.
     """
     allocation = m.alloc(shape, dtype)
     if m.device == "cuda" and allocation.n_bytes > LARGE_BYTES:

@@ -175,7 +175,9 @@ def denoise_unet(data: Any, weights: str, tile: int = 512, *, slice_dim: int = 0
     result = torch.empty(data.shape, dtype=torch.float32, device=data.device)
     with (
         torch.no_grad(),
-        torch.backends.cudnn.flags(benchmark=False, deterministic=True, allow_tf32=False),
+        torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+        ),
     ):
         for index in range(data.shape[slice_dim]):
             plane = data.select(slice_dim, index).to(torch.float32)

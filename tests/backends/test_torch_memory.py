@@ -48,6 +48,7 @@ def libraries(monkeypatch):
         caching_allocator_alloc=lambda n, number, stream: note((n, number, stream)) or 4096,
         caching_allocator_delete=lambda address: note(("freed", address)),
     )
+    torch._C = SimpleNamespace()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setitem(sys.modules, "torch", torch)
     return state
@@ -61,6 +62,16 @@ def test_cupy_takes_from_torch_on_its_own_stream_within_the_budget(libraries):
         assert libraries.allocator.counted_by == "torch"
     assert libraries.allocator == "the pool's"
     assert libraries.happened[-1] == 1.0
+
+
+def test_the_quick_way_is_taken_where_torch_has_it(libraries):
+    asked = []
+    sys.modules["torch"]._C._cuda_cudaCachingAllocator_raw_alloc = lambda *given: asked.append(
+        given
+    )
+    with shared_allocator(300):
+        libraries.allocator(5)
+    assert asked == [(5, 77)]
 
 
 def test_a_budget_beyond_the_device_is_all_of_it(libraries):

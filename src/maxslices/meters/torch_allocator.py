@@ -96,6 +96,4 @@ def _stats(torch: Any) -> dict[str, tuple[int, int]]:
 
 def _torch() -> Any:
     torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized() or not torch.cuda.is_available():
-        return None
-    return torch
+    return torch if torch is not None and torch.cuda.is_initialized() else None
