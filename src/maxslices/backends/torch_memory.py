@@ -47,7 +47,8 @@ def _allocator(cupy: Any, torch: Any) -> Any:
     raw_alloc = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_alloc", None)
 
     def allocate(n_bytes: int, number: int) -> int:
-        stream, address = int(cupy.cuda.get_current_stream().ptr), 0
+        address: int
+        stream = int(cupy.cuda.get_current_stream().ptr)
         if raw_alloc is not None:
             address = raw_alloc(n_bytes, stream)
         else:

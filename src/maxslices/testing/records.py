@@ -134,7 +134,7 @@ def _versions_by_module() -> dict[str, str]:
 @lru_cache(maxsize=2)
 def environment(device: str) -> dict[str, Any]:
     """Return the device and the versions that a measurement depends on."""
-    libraries = ["maxslices", "numpy", "scipy"]
+    libraries = ["maxslices", "numpy", "scipy", "torch"]
     found: dict[str, Any] = {"device_name": "CPU", "python": sys.version.split()[0]}
     if device == "cuda":
         import cupy
