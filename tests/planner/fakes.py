@@ -144,3 +144,22 @@ def turn(data, angles):
 def scaled_by(data, centre: float, note: str | None = None):
     """Multiply by what another step found."""
     return data * data.dtype.type(centre)
+
+
+@method("all", calc_max_slices=_in_only, registry=fakes)
+def same(data):
+    """Return the input itself."""
+    return data
+
+
+@method("all", calc_max_slices=_in_only, registry=fakes)
+def triple_in_place(data):
+    """Write to the input, which methods should not."""
+    np.multiply(data, data.dtype.type(3), out=data)
+    return data
+
+
+@method("all", calc_max_slices=_in_only, output_dims=_crop_dims, registry=fakes)
+def left(data, keep: int = 5):
+    """Return a view of the first columns."""
+    return data[:, :, :keep]

@@ -159,8 +159,7 @@ class FakeGpu:
         self.events: list[str] = []
         self.faults: list[str] = []
         self.fails_at = fails_at
-        self.n_allocations = 0
-        self.failed: list[str] = []
+        self.allocated: list[str] = []
         self._pinned: dict[int, Any] = {}
         self._link = FakeLink(self)
         self._rng = None if seed is None else random.Random(seed)
@@ -185,9 +184,9 @@ class FakeGpu:
     def allocate(self, what: str) -> None:
         """Count an allocation, and fail if it is to."""
         with self.lock:
-            number, self.n_allocations = self.n_allocations, self.n_allocations + 1
+            number = len(self.allocated)
+            self.allocated.append(what)
         if number in self.fails_at:
-            self.failed.append(what)
             raise MemoryError(f"no memory for {what}, allocation {number}")
 
     def free_bytes(self) -> int:

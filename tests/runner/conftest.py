@@ -1,0 +1,63 @@
+"""A run on a simulated device."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+
+from maxslices.meters import Peak
+from tests.runner.fake_link import FakeGpu
+
+
+@pytest.fixture
+def on_fake_gpu(monkeypatch):
+    """Return a context that makes a `FakeGpu` the device that runs find."""
+
+    @contextmanager
+    def measure(kind, interval_s):
+        yield Peak(kind, cupy_in_use_bytes=123)
+
+    @contextmanager
+    def use(seed=None, fails_at=(), between=None, in_turns=False, grows=None):
+        """Make the device.
+
+        Parameters
+        ----------
+        seed, fails_at
+            Of the `FakeGpu`.
+        between : str, optional
+            Where all data between sections are to be.
+        in_turns : bool
+            Whether all sections run without overlap.
+        grows : list of bool, optional
+            Whether to go over to larger blocks, each time that this is decided.
+        """
+        with FakeGpu(seed, fails_at) as gpu, monkeypatch.context() as patch:
+            patch.setattr("maxslices.api.select_backend", lambda device: gpu)
+            patch.setattr("maxslices.runner.section_meter.measure_peak", measure)
+            if between is not None:
+                patch.setattr(
+                    "maxslices.planner.planning._Router._leaves_room",
+                    lambda self, number, origin, candidate, held: candidate == between,
+                )
+            if in_turns:
+                patch.setattr(
+                    "maxslices.planner.limits.Room.settled", lambda self, route: route.in_turns()
+                )
+            if grows is not None:
+                decisions = list(grows)
+
+                def learn(pace, times):
+                    if not decisions or not decisions.pop(0) or pace._at + 1 == len(pace._sizes):
+                        pace._is_settled = True
+                        return False
+                    pace._at += 1
+                    return True
+
+                patch.setattr("maxslices.runner.pace.TRIED_BLOCKS", 1)
+                patch.setattr("maxslices.runner.pace.Pace.learn", learn)
+            yield gpu
+            assert gpu.faults == []
+
+    return use

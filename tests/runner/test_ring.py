@@ -1,0 +1,168 @@
+"""Blocks that come and go while others are worked on: nothing is lost, mixed up or too early."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from maxslices import Pipeline, run
+from maxslices.io.array_source import ArraySource
+from maxslices.runner.blocks import blocks_of
+from tests.planner.fakes import fakes
+
+NAMES = (
+    "to_float", "negate", "work", "neighbours", "reaching", "extremes", "flat_field", "turn",
+    "same", "triple_in_place", "left",
+)  # fmt: skip
+
+MANY = (1100, 3, 11)
+"""So many slices that larger blocks may be tried once."""
+
+
+def source(shape=(37, 19, 11), dtype="float32", pinned_by=None):
+    rng = np.random.default_rng(7)
+    data = rng.integers(1, 99, shape).astype(dtype)
+    if pinned_by is not None:
+        pinned_by.pin(data)
+    return ArraySource(
+        data,
+        flats=rng.integers(1, 9, (3, *shape[1:])).astype(dtype),
+        darks=None,
+        angles=np.linspace(0, 3, shape[0], dtype=np.float32),
+    )
+
+
+def plain_loop(scan, pipeline, plan):
+    """Return what is saved after each step, computed on the whole."""
+    data = np.empty(scan.spec.shape, scan.spec.dtype)
+    scan.read(0, 0, len(data), data)
+    frames = {"flats": scan.read_side("flats", 0, 0, 1), "angles": scan.angles}
+    steps = iter(pipeline.steps)
+    saved = []
+    for section in plan.sections:
+        for _ in section.steps:
+            step = next(steps)
+            given = {
+                name: {**frames, "slice_dim": section.slice_dim}[name]
+                for name in step.meta.supplied if name in (*frames, "slice_dim")
+            }  # fmt: skip
+            result = step.meta.function(data.copy(), **step.parameters, **given)
+            if not step.meta.side_results:
+                data = np.ascontiguousarray(result)
+            if step.save_result:
+                saved.append(data.copy())
+    return saved
+
+
+def is_possible(names):
+    """Tell whether frames still fit where a method wants them."""
+    return all("left" not in names[:i] for i, name in enumerate(names) if name == "flat_field")
+
+
+@st.composite
+def pipelines(draw):
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=5).filter(is_possible))
+    return [{"method": name, "save_result": draw(st.booleans())} for name in names[:-1]] + [
+        {"method": names[-1], "save_result": True}
+    ]
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    steps=pipelines(),
+    block=st.sampled_from([1, 2, 5, 7, 9, 18, 36, "auto"]),
+    between=st.sampled_from(["device", "memory", "scratch file"]),
+    seed=st.none() | st.integers(0, 99),
+    pinned=st.booleans(),
+    in_turns=st.booleans(),
+    grows=st.lists(st.booleans(), max_size=3),
+    dtype=st.sampled_from(["float32", "uint16"]),
+)
+@example(  # the last block is filled up, the saved result leaves in mid-section
+    steps=[{"method": "same", "save_result": True}, {"method": "triple_in_place",
+           "save_result": True}],
+    block=9, between="device", seed=None, pinned=True, in_turns=False, grows=[], dtype="uint16",
+)  # fmt: skip
+def test_files_are_bitwise_what_a_plain_loop_makes(
+    on_fake_gpu, tmp_path_factory, steps, block, between, seed, pinned, in_turns, grows, dtype
+):
+    pipeline = Pipeline.from_steps(steps, fakes)
+    shape = (37, 19, 11) if block != "auto" else MANY
+    with on_fake_gpu(seed, between=between, in_turns=in_turns, grows=grows) as gpu:
+        scan = source(shape, dtype, gpu if pinned else None)
+        out = tmp_path_factory.mktemp("run") / "out"
+        report = run(scan, pipeline, out, device="cuda", block=block, memory="50MB")
+    assert all(s.destination == between for s in report.plan.sections[:-1])
+    assert [s.n_splits for s in report.sections] == [0] * len(report.sections)
+    expected = plain_loop(scan, pipeline, report.plan)
+    assert len(report.files) == len(expected)
+    for path, data in zip(report.files, expected, strict=True):
+        with h5py.File(path) as file:
+            np.testing.assert_array_equal(file["entry/data/data"], data)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).filter(
+        lambda names: is_possible(names) and set(names) != {"extremes"}
+    ),
+    block=st.sampled_from([1, 2, 5, 9, 18, 36]),
+    seed=st.none() | st.integers(0, 99),
+    pinned=st.tuples(st.booleans(), st.booleans()),
+)
+def test_arrays_are_bitwise_what_a_plain_loop_makes(on_fake_gpu, names, block, seed, pinned):
+    pipeline = Pipeline.from_steps(names, fakes)
+    scan = source()
+    loop = plain_loop(scan, pipeline, run(scan, pipeline, device="cpu", block=1000).plan)
+    with on_fake_gpu(seed) as gpu:
+        scan = source(pinned_by=gpu if pinned[0] else None)
+        out = np.empty(loop[-1].shape, loop[-1].dtype)
+        if pinned[1]:
+            gpu.pin(out)
+        report = run(scan, pipeline, out, device="cuda", block=block)
+        # What the device copies itself passes through no memory between.
+        if pinned == (True, True) and len(report.plan.sections) == 1:
+            assert not any("pinned" in what for what in gpu.allocated)
+    np.testing.assert_array_equal(report.result, loop[-1])
+
+
+def test_larger_blocks_are_gone_over_to(on_fake_gpu, tmp_path):
+    scan = source(MANY)
+    with on_fake_gpu(grows=[True, True]):
+        report = run(scan, Pipeline.from_steps(["neighbours"], fakes), tmp_path, device="cuda")
+    sizes = [use.block for use in report.sections[0].blocks]
+    assert sizes == [sizes[0], 2 * sizes[0]]  # more would leave too few blocks to try them on
+
+
+@given(
+    total=st.integers(1, 200),
+    size=st.integers(1, 210),
+    halo=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    start=st.integers(0, 199),
+)
+def test_blocks_are_all_slices_once_with_their_halo(total, size, halo, start):
+    start = min(start, total - 1)
+    blocks = blocks_of(start, total, size, halo)
+    assert [i for b in blocks for i in range(b.start, b.stop)] == list(range(start, total))
+    for block in blocks:
+        assert 0 <= block.first <= max(0, block.start - halo[0])
+        assert total >= block.last >= min(total, block.stop + halo[1])
+        assert block.n_given <= size + sum(halo)
+
+
+@pytest.mark.parametrize("block", [4, 100])
+def test_a_method_in_place_leaves_the_scan_as_it_was(on_fake_gpu, block):
+    scan = source()
+    before = np.empty(scan.spec.shape, scan.spec.dtype)
+    scan.read(0, 0, len(before), before)
+    with on_fake_gpu() as gpu:
+        pinned = source(pinned_by=gpu)
+        pipeline = Pipeline.from_steps(["triple_in_place"], fakes)
+        got = run(pinned, pipeline, device="cuda", block=block).result
+        after = np.empty_like(before)
+        pinned.read(0, 0, len(after), after)
+    np.testing.assert_array_equal(got, 3 * before)
+    np.testing.assert_array_equal(after, before)
