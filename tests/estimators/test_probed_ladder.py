@@ -45,7 +45,7 @@ def answer_of(ladder, available, total=3000):
 costs = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 16)), min_size=1, max_size=4)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3000, deadline=None)
 @given(costs, st.integers(1, 1500))
 def test_the_largest_of_several_lines_is_found_without_ever_taking_more_than_there_is(pairs, n):
     def needs(k):
@@ -58,14 +58,15 @@ def test_the_largest_of_several_lines_is_found_without_ever_taking_more_than_the
     assert found <= right
     if len(rungs) > 1:
         assert found >= min(0.98 * right, right - 1)
-    # Where a line breaks just beyond the last rung, nothing shows it; what fits still does.
-    seen = min(found, max(rungs))
-    assert [k for k in range(1, seen + 1) if model.bytes(k) < needs(k)] == []
+    last = min(found, max(rungs))
+    assert [k for k in range(1, last + 1) if model.bytes(k) < needs(k)] == []
+    # Nothing is run only to find out about a hundredth.
+    assert [k for k in range(last + 1, found + 1) if 1.01 * model.bytes(k) < needs(k)] == []
     # Four times the steepest slope so far is allowed; twice the slices at most.
     assert max(needs(k) for k in rungs) <= 2 * available
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     st.integers(0, 50),
     st.integers(1, 6),
@@ -86,8 +87,7 @@ def test_slices_rounded_up_are_safe_and_close(fixed, a, b, period, n):
     right = most(needs, available)
     assert found <= right
     if right >= max(40, 6 * period):  # before, too few steps were seen to tell them
-        # Where two roundings explain what was seen, the answers may be a step apart.
-        assert found >= min(0.95 * right, right - period)
+        assert found >= 0.95 * right
     # What counts as noise at the answer is not looked for below it.
     room = available * 0.006 if n >= 100 else b * period * SLICE
     assert [k for k in range(1, found + 1) if model.bytes(k) + room < needs(k)] == []

@@ -54,7 +54,7 @@ def curve(trend: Trend) -> tuple[tuple[int, int], ...]:
         n, size = trend.above[0], max(trend.above[1], size)
         slope: float = max(size / n, *trend.slopes()[-1:], 0.0)
     elif trend.is_sure():
-        slope = max(*trend.slopes()[-2:], trend.floor_bytes)
+        slope = max([*trend.slopes()[-2:], trend.floor_bytes])
         # Small steps may pass for a line: as much above it as any of the last points.
         off = max(math.ceil(y - (size - slope * (n - x))) for x, y in trend.rising()[-4:])
         off = max(off, passed)

@@ -127,14 +127,16 @@ class Ladder(Trend):
         """
         n, size = self.last
         straight = self.established() and self.passed_step_bytes() == 0
-        if straight or self._ends_s(n + 1, elapsed_s) > self.limit_s:
+        hidden = self.hidden_bytes() > _HIDDEN * self.available_bytes
+        if (straight and not hidden) or self._ends_s(n + 1, elapsed_s) > self.limit_s:
             return None
         if n < self.top and size + self.floor_bytes <= self.run_bytes:
             more = size + max(self.slopes(), default=self.floor_bytes)
             near = self.answer() <= n * _NEAR + 1
             return n + 1 if near and more <= self.at_worst_bytes else None
         tried = {k for k, _ in self._points}
-        return next((k for k in (n - 1, n - 2) if k > 0 and k not in tried), None)
+        fewer = (k for k in (n - 1, n - 2) if k > 0 and k not in tried)
+        return None if straight else next(fewer, None)
 
     def curve(self) -> tuple[tuple[int, int], ...]:
         """Return points between which straight lines are never below the memory, nor beyond."""

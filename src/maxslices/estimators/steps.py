@@ -50,6 +50,8 @@ class Steps:
         As far as it makes a difference up to `high` slices or `n_bytes`; None if it does not.
         """
         each = [Steps([candidate]) for candidate in self.candidates]
+        if len(each) < 2:
+            return None
         most = max(only.last_below(n_bytes, low, high) for only in each)
         for n in range(low + 1, min(most, 8 * low) + 1):
             sizes = [only(n) for only in each]
@@ -104,19 +106,26 @@ def _steps_on(points: list[tuple[int, int]], noise_bytes: int) -> Steps | None:
     few = len(points) < (5 if points and points[-1][0] >= 16 else 6)
     if few or min(changes, default=0) >= 0 or max(changes) <= 0:
         return None
-    ns, sizes = np.array([n for n, _ in points]), np.array([size for _, size in points], float)
-    found = []
-    for period in (POWER_OF_TWO, ARRAY_DEPTH, *range(2, min(256, int(ns[-1]) // 2) + 1)):
-        steps = np.array([rounded(int(n), period) for n in ns])
-        if len(set(steps)) < (3 if period > 0 else 4):  # one step alone may be the only one
-            continue
-        terms = np.stack([np.ones(len(ns)), ns, steps], axis=1)
-        (fixed, a, b), *_ = np.linalg.lstsq(terms, sizes, rcond=None)
-        error = np.abs(sizes - terms @ (fixed, a, b)).max()
-        height = b * (period if period > 0 else 2)
-        if b > 0 and a >= 0 and error <= max(noise_bytes, sizes[-1] / 2000) and height >= 4 * error:
-            found.append((period, float(fixed), float(a), float(b), float(error)))
-    return Steps(found) if found else None
+    periods = [POWER_OF_TWO, ARRAY_DEPTH, *range(2, min(256, points[-1][0] // 2) + 1)]
+    steps = np.array([[rounded(n, period) for n, _ in points] for period in periods], float)
+    # One step alone may be the only one.
+    distinct = (np.diff(steps) > 0).sum(axis=1) + 1
+    told = distinct >= np.where(np.array(periods) > 0, 3, 4)
+    periods, steps = [each for each, so in zip(periods, told, strict=True) if so], steps[told]
+    if not periods:
+        return None
+    sizes = np.array([size for _, size in points], float)
+    ns = np.broadcast_to([float(n) for n, _ in points], steps.shape)
+    terms = np.stack([np.ones_like(ns), ns, steps], axis=2)
+    found = np.linalg.pinv(terms) @ sizes
+    errors = np.abs(sizes - np.einsum("pnt,pt->pn", terms, found)).max(axis=1)
+    allowed = max(noise_bytes, sizes[-1] / 2000)
+    candidates = [
+        (period, float(fixed), float(a), float(b), float(error))
+        for period, (fixed, a, b), error in zip(periods, found, errors, strict=True)
+        if error <= allowed and a >= 0 and b * (period if period > 0 else 2) >= 4 * max(error, 1)
+    ]
+    return Steps(candidates) if candidates else None
 
 
 def rounded(n: int, period: int) -> int:

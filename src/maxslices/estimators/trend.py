@@ -60,6 +60,7 @@ class Trend:
         self.above: tuple[int, int] | None = None
         """The fewest slices that did not fit, and their bytes."""
         self._points: list[tuple[int, int]] = []
+        self._rising: list[tuple[int, int]] | None = None
         self._steps_of: list[tuple[int, int]] = []
         self._steps: Steps | None = None
 
@@ -67,15 +68,18 @@ class Trend:
         """Enter a point, and tell whether it fits; one that does not bounds what is concluded."""
         if n_bytes <= self.run_bytes:
             insort(self._points, (n_slices, n_bytes))
+            self._rising = None
             return True
         if self.above is None or n_slices < self.above[0]:
             self.above = n_slices, n_bytes
             self._points = [(n, size) for n, size in self._points if n < n_slices]
+            self._rising = None
         return False
 
     def forget(self, n_slices: int) -> None:
         """Take a point back."""
         self._points = [(n, size) for n, size in self._points if n != n_slices]
+        self._rising = None
 
     @property
     def top(self) -> int:
@@ -85,6 +89,7 @@ class Trend:
     def lift(self, n_bytes: int, n_slices: int | None = None) -> None:
         """Add bytes to what was measured: to all of it, or with one number of slices."""
         self._points = [(n, size + n_bytes * (n_slices in (None, n))) for n, size in self._points]
+        self._rising = None
 
     @property
     def has_points(self) -> bool:
@@ -113,15 +118,16 @@ class Trend:
 
     def rising(self) -> list[tuple[int, int]]:
         """Return the points since the memory last fell, from which it is judged how it goes on."""
-        start = 0
-        for i, ((_, a), (_, b)) in enumerate(pairwise(self._points), start=1):
-            if b < a - self.noise_bytes:
-                start = i
-        highest, found = 0, []
-        for n, size in self._points[start:]:
-            highest = max(highest, size)
-            found.append((n, highest))
-        return found
+        if self._rising is None:
+            start = 0
+            for i, ((_, a), (_, b)) in enumerate(pairwise(self._points), start=1):
+                if b < a - self.noise_bytes:
+                    start = i
+            highest, self._rising = 0, []
+            for n, size in self._points[start:]:
+                highest = max(highest, size)
+                self._rising.append((n, highest))
+        return self._rising
 
     def slopes(self) -> list[float]:
         """Return the bytes per slice between neighbouring points."""
@@ -177,7 +183,7 @@ class Trend:
         if self.steps() is not None:  # rare enough to be confirmed
             return self.available_bytes
         n, size = self.last
-        slope = max(*self.slopes()[-2:], self.floor_bytes)
+        slope = max([*self.slopes()[-2:], self.floor_bytes])
         return int(max(0.0, size / n - slope) * (self.answer() - n))
 
     def upper_bytes(self, n_slices: int) -> int:
