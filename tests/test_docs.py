@@ -5,6 +5,7 @@ by what follows. A text block is what the example before it printed, or the mess
 """
 
 import doctest
+import importlib.util
 import linecache
 import os
 import re
@@ -96,6 +97,8 @@ def run_commands(text):
 
 
 def run_python(page, text, namespace):
+    if "import torch" in text and importlib.util.find_spec("torch") is None:
+        return
     if text.startswith(">>>"):
         test = doctest.DocTestParser().get_doctest(text, namespace, page.name, None, 0)
         runner = doctest.DocTestRunner()
