@@ -19,7 +19,7 @@ from .torch_memory import cached_bytes, release_cache
 RESERVED_BYTES = 800 * 2**20
 """CUDA context, kernels and library handles (cuFFT, cuBLAS) outside the pool; on an H200
 with CUDA 13 they were about 600 MiB."""
-_WORTH_PINNING_BYTES = 2**24
+_WORTH_STAGING_BYTES = 2**24
 FREE_SHARE = 0.95
 """Part of the free device memory that is used unasked."""
 
@@ -81,23 +81,10 @@ class CudaBackend:
                 pool.set_limit(size=before)
 
     def to_device(self, block: np.ndarray) -> Any:
-        """Copy a block to the device.
-
-        A large one is pinned meanwhile, which takes less time than the link then saves.
-        """
-        runtime, is_large = self._cupy.cuda.runtime, block.nbytes >= _WORTH_PINNING_BYTES
-        if not is_large or not block.flags.c_contiguous:
+        """Copy a block to the device."""
+        if block.nbytes < _WORTH_STAGING_BYTES or not block.flags.c_contiguous:
             return self._cupy.asarray(block)
-        try:
-            runtime.hostRegister(block.ctypes.data, block.nbytes, 0)
-        except runtime.CUDARuntimeError:  # pinned already, or more than may be
-            return self._cupy.asarray(block)
-        try:
-            data = self._cupy.empty(block.shape, block.dtype)
-            data.set(block)
-        finally:
-            runtime.hostUnregister(block.ctypes.data)
-        return data
+        return self.link().upload(block)
 
     def to_host(self, block: Any) -> np.ndarray:
         """Return the block as a NumPy array, finished and C-contiguous."""

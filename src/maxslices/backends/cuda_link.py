@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..io import copy
 from .link import Mark
 from .pinned import pinned
 
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
+_STAGED_BYTES = 2**24
+"""Bytes that are copied to pinned memory, and from there to the device, at one time."""
 _PINNED = 1
 """What CUDA calls registered or pinned host memory (``cudaMemoryTypeHost``)."""
 
@@ -95,6 +98,33 @@ class CudaLink:
         """Let the default stream wait for an event."""
         assert isinstance(mark, CudaMark)
         self._compute.wait_event(mark.event)
+
+    def upload(self, host: NDArray[Any]) -> Any:
+        """Return a C-contiguous array of the host on the device, as fast as the link.
+
+        What is not pinned goes there in pieces that are.
+        """
+        data = self._cupy.empty(host.shape, host.dtype)
+        if self.is_direct(host):
+            data.set(host)
+            return data
+        source, target = host.reshape(-1).view(np.uint8), data.reshape(-1).view(np.uint8)
+        free: list[tuple[NDArray[np.uint8], Mark]] = []
+        after = self.mark()
+        for start in range(0, source.size, _STAGED_BYTES):
+            part = source[start : start + _STAGED_BYTES]
+            if len(free) < 2:
+                slab = self.slab(part.size)
+            else:
+                slab, copied = free.pop(0)
+                copied.synchronize()
+            copy(slab[: part.size], part)
+            place = target[start : start + part.size].reshape(part.size, 1, 1)
+            _, end = self.send(slab[: part.size].reshape(part.size, 1, 1), place, after)
+            free.append((slab, end))
+        for _, end in free:
+            end.synchronize()
+        return data
 
     def _mark(self, stream: Any) -> CudaMark:
         event = self._cupy.cuda.Event()

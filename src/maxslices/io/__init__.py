@@ -5,9 +5,9 @@ from __future__ import annotations
 from .options import AngleRange, LoaderOptions, Preview, SideData
 from .scratch import ScratchStore
 from .sink import Sink, SinkFormat, create_sink, remove_result
-from .source import Source, open_source
+from .source import SideName, Source, open_source
 from .store import MemoryStore, Store
-from .threads import BUFFER_BYTES, N_THREADS
+from .threads import BUFFER_BYTES, N_THREADS, copy
 
 __all__ = [
     "BUFFER_BYTES",
@@ -18,10 +18,12 @@ __all__ = [
     "Preview",
     "ScratchStore",
     "SideData",
+    "SideName",
     "Sink",
     "SinkFormat",
     "Source",
     "Store",
+    "copy",
     "create_sink",
     "open_source",
     "remove_result",

@@ -97,6 +97,14 @@ class Selection:
         shape = (n_frames, self.rows[1] - self.rows[0], self.columns[1] - self.columns[0])
         return ArraySpec(shape, self.frames.spec.dtype)
 
+    @property
+    def array(self) -> NDArray[Any] | None:
+        """What is selected, not copied and with gaps perhaps, if it is in memory; else None."""
+        whole: NDArray[Any] | None = getattr(self.frames, "array", None)
+        if whole is None or len(self.runs) != 1 or whole.dtype != self.frames.spec.dtype:
+            return None
+        return whole[slice(*self.runs[0]), slice(*self.rows), slice(*self.columns)]
+
     def part(self, frames: Span) -> Selection:
         """Return the selected frames from the one to before the other of `frames`."""
         runs, offset = [], 0
@@ -241,16 +249,18 @@ class FrameSource(Closing):
 
     def window(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
         """Return slices of a scan that is in memory, not copied and with gaps perhaps, or None."""
-        whole = getattr(self._data.frames, "array", None)
-        if whole is None or len(self._data.runs) != 1 or whole.dtype != self._spec.dtype:
+        whole = self._data.array
+        if whole is None:
             return None
-        (first, last), (top, bottom) = self._data.runs[0], self._data.rows
-        if slice_dim == 0:
-            first, last = first + start, first + stop
-        else:
-            top, bottom = top + start, top + stop
-        part: NDArray[Any] = whole[first:last, top:bottom, slice(*self._data.columns)]
-        return part
+        return whole[start:stop] if slice_dim == 0 else whole[:, start:stop]
+
+    def side_window(
+        self, name: SideName, slice_dim: int, start: int, stop: int
+    ) -> NDArray[Any] | None:
+        """Return flats or darks for a block if they are in memory, not copied, or None."""
+        side = self._sides[name]
+        whole = None if side is None else side.array
+        return whole if whole is None or slice_dim == 0 else whole[:, start:stop]
 
     def read_side(self, name: SideName, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
         """Return flats or darks for a block; see `Source.read_side`."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import Literal
 
 from ..errors import DoesNotFitError, UsageError
+from ..ledger import Device
 from ..units import format_bytes
 from .costs import SectionCost
 from .limits import Limits, Room
 from .routes import Route
 
 BlockChoice = int | Literal["auto", "max"]
-AUTO_SLICES = 32
-"""Slices from which a block's fixed costs (calls, launches, seeks) hardly count."""
-AUTO_BLOCKS = 32
-"""Blocks from which larger ones gain nothing: one of them is measured, which takes longer, and
-the progress bar gets coarser."""
+AUTO_SLICES = {"cpu": 32, "cuda": 16}
+"""Slices from which a block's fixed costs (calls, launches, seeks) hardly count. On a GPU nothing
+is computed before the first block is there, and nothing copied after the last one: smaller blocks
+make that shorter, and larger ones are tried where computing takes the time."""
+AUTO_BLOCKS = {"cpu": 32, "cuda": 64}
+"""Blocks from which larger ones gain nothing: on the CPU one of them is measured, which takes
+longer, and the progress bar gets coarser."""
 MIN_TRIED_BLOCKS = 16
 """Blocks that a section must have for a few of them to be tried in another size."""
 UNITS = {0: "projection", 1: "sinogram"}
@@ -34,14 +37,15 @@ def check_block(block: BlockChoice) -> None:
         raise UsageError(f"block must be 'auto', 'max' or a positive number, not {block!r}")
 
 
-def wanted_block(block: BlockChoice, cost: SectionCost) -> int:
+def wanted_block(block: BlockChoice, cost: SectionCost, device: Device) -> int:
     """Return the block that is aimed at, whether it fits or not."""
     total = cost.n_slices
     if block == "max":
         return total
     if isinstance(block, int):
         return min(block, total)
-    return min(max(AUTO_SLICES, -(-total // AUTO_BLOCKS), 4 * sum(cost.section.halo)), total)
+    wanted = max(AUTO_SLICES[device], -(-total // AUTO_BLOCKS[device]), 4 * sum(cost.section.halo))
+    return min(wanted, total)
 
 
 def choose_block(block: BlockChoice, route: Route, room: Room) -> tuple[int, int, str]:
@@ -58,7 +62,11 @@ def choose_block(block: BlockChoice, route: Route, room: Room) -> tuple[int, int
         If the block asked for does not fit.
     """
     cost = route.cost
-    largest, total, wanted = room.max_block(route), cost.n_slices, wanted_block(block, cost)
+    largest, total, wanted = (
+        room.max_block(route),
+        cost.n_slices,
+        wanted_block(block, cost, route.device),
+    )
     bound = room.bound(route)
     fits = "all fit" if largest >= total else f"{bound} allow {largest}"
     if block == "max":

@@ -224,7 +224,7 @@ class _Router:
         self, route: Route, without: Route, beside: tuple[int, int], own: tuple[int, int]
     ) -> bool:
         """Tell whether a block is as large beside a store as it is with a scratch file."""
-        wanted = wanted_block(self.block, route.cost)
+        wanted = wanted_block(self.block, route.cost, route.device)
         room = Room.beside(self.limits, *beside)
         best = room.max_block(room.settled(without))
         room = Room.beside(self.limits, beside[0] + own[0], beside[1] + own[1])

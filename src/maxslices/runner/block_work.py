@@ -10,7 +10,7 @@ import numpy as np
 
 from ..backends import Backend, call_method
 from ..errors import MaxslicesError, MethodError
-from ..io import Sink, Source, Store
+from ..io import SideName, Sink, Source, Store
 from ..planner import SectionPlan, Step
 from .blocks import Block
 from .device_store import DeviceStore
@@ -171,13 +171,21 @@ class BlockWork:
 
     def _side_data(self, first: int, last: int) -> dict[str, Any]:
         wanted = {name for step in self.steps for name in step.meta.supplied}
-        read, slice_dim = self.source.read_side, self.plan.slice_dim
-        found = {}
+        names: list[SideName] = []
         if self.source.flats is not None and "flats" in wanted:
-            found["flats"] = self.backend.to_device(read("flats", slice_dim, first, last))
+            names.append("flats")
         if self.source.darks is not None and "darks" in wanted:
-            found["darks"] = self.backend.to_device(read("darks", slice_dim, first, last))
-        return found
+            names.append("darks")
+        return {name: self._side(name, first, last) for name in names}
+
+    def _side(self, name: SideName, first: int, last: int) -> Any:
+        where = (name, self.plan.slice_dim, first, last)
+        window = getattr(self.source, "side_window", None)
+        if self.backend.kind == "cuda" and window is not None:
+            frames = window(*where)  # on the device it is a copy anyway
+            if frames is not None:
+                return self.backend.to_device(frames)
+        return self.backend.to_device(self.source.read_side(*where))
 
     def _call(self, step: Step, data: Any, frames: dict[str, Any], first: int, last: int) -> Any:
         """Call a method on slices `first` to `last`, with what it is supplied with."""
