@@ -13,7 +13,7 @@ import numpy as np
 from maxslices.io.array_source import ArraySource
 from maxslices.io.frames import FrameSource, Selection, Span
 
-from .machine import write_all
+from .machine import pinned, write_all
 
 N_PLATES = 64
 
@@ -42,9 +42,17 @@ def frames(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
     return made + np.uint16(60000), made // np.uint16(20)
 
 
-def scan_of(data: np.ndarray) -> ArraySource:
+def _pinned(array: np.ndarray) -> np.ndarray:
+    held = pinned(array.shape, array.dtype.str)
+    held[...] = array
+    return held
+
+
+def scan_of(data: np.ndarray, is_pinned: bool = False) -> ArraySource:
     """Return an array as a scan with flats, darks and angles over half a turn."""
     flats, darks = frames(*data.shape[1:])
+    if is_pinned:
+        flats, darks = _pinned(flats), _pinned(darks)
     angles = np.linspace(0, np.pi, len(data), endpoint=False, dtype=np.float32)
     return ArraySource(data, flats=flats, darks=darks, angles=angles)
 

@@ -99,7 +99,7 @@ def rows(quick: bool, folder: Path | None) -> Iterator[Row]:
             nonlocal report
             report = run(source, pipeline, target, device=DEVICE)
 
-        median_s, taken = timed(partial(go, scan_of(raw), out), warm=2)
+        median_s, taken = timed(partial(go, scan_of(raw, is_pinned=True), out), warm=2)
         note = f"{min(taken):.4f}-{max(taken):.4f}; {said(report)}"
         yield Row("link", f"{name}: pinned to pinned", median_s, "s", limit_s / share, note=note)
         n = min(16, len(raw))
