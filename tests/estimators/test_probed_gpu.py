@@ -131,6 +131,57 @@ def test_textures_that_come_and_go_are_a_slope_from_the_first_slice(gpu, seconds
     assert {1, 2, 3, 5, 8} <= {rung.n_slices for rung in found.rungs}
 
 
+def array_depth(n):
+    """Return the slices that CUDA makes of n in a 3D array."""
+    return 1 << (n - 1).bit_length() if n <= 16 else -(-n // 16) * 16
+
+
+@pytest.mark.parametrize("right", [24, 31, 32, 40, 53, 64, 100])
+def test_slow_calls_whose_textures_are_padded(gpu, right):
+    def take(n):  # as CGLS3d_tomobar on an H200; one slice takes another way
+        outside = 26.2 * MB * array_depth(n)
+        inside = 168 * MB * n - (18 * MB if n == 1 else 0)
+        return {"inside": inside, "outside": outside, "seconds": 0.25 + 0.12 * n}
+
+    needs = needs_of(take)
+    found = probed_on(gpu, take, int(needs(right)) + 3 * MB)
+    assert 0.98 * right <= found.answer <= right
+    assert gpu.now_s <= 16.0
+
+
+@pytest.mark.parametrize("per_call", [60 * MB, 900 * MB])
+def test_what_every_call_takes_outside_whatever_the_slices(gpu, per_call):
+    def take(n):
+        return {"inside": 100 * MB * n, "outside": per_call, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, needs_of(take), 24 * 10**9)
+
+
+def test_a_slope_that_changes_at_half_the_answer(gpu):
+    def take(n):
+        return {"inside": max(3 * 10**9 + 20 * MB * n, 150 * MB * n), "seconds": 0.02 + 0.003 * n}
+
+    needs = needs_of(take)
+    found = probed_on(gpu, take, needs(46))
+    assert found.answer == 46
+    assert gpu.now_s <= 3.0
+
+
+def test_dtype_and_dims_of_the_result_are_told(gpu):
+    def method(data):
+        gpu.take(data.shape[1], inside=100 * MB * data.shape[1])
+        return np.broadcast_to(np.uint8(1), (50, data.shape[1], 60))
+
+    meta = describe(method, pattern="sinogram", name="f", module="m")
+    found = probe(
+        meta, 1, DIMS, np.dtype("f4"), gpu, {}, available_bytes=24 * 10**9, total_slices=99
+    )
+    assert found.output_dtype == "uint8"
+    assert found.output_dims == (50, 60)
+    assert type(found).from_plain(found.as_plain()) == found
+
+
 @pytest.mark.parametrize("call", [2, 3, 4, 5, 7, 8])
 def test_what_a_library_loads_once_is_counted_once(gpu, call):
     def take(n):

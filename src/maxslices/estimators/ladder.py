@@ -127,7 +127,7 @@ class Ladder(Trend):
         """
         n, size = self.last
         straight = self.established() and self.passed_step_bytes() == 0
-        hidden = self.hidden_bytes() > _HIDDEN * self.available_bytes
+        hidden = self.upper_bytes(self.answer()) > self.run_bytes
         if (straight and not hidden) or self._ends_s(n + 1, elapsed_s) > self.limit_s:
             return None
         if n < self.top and size + self.floor_bytes <= self.run_bytes:
