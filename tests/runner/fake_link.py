@@ -3,7 +3,7 @@
 A real device copies at some time between a call and the mark behind it. This one copies at
 the last moment: when a mark is waited for. What is rewritten too early, freed too early or
 read without waiting shows in the data, or among the `faults`. With a seed some copies are made
-earlier, by another thread, as it comes.
+earlier, by another thread, as it comes; or those to the device are made at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -68,6 +68,8 @@ class FakeLink:
 
     def wait(self, mark: FakeMark) -> None:
         mark.synchronize()  # computing is done at once, so all that it waits for is too
+        if self._gpu.is_eager:
+            time.sleep(5e-4)  # let the reader get as far as it may
 
     def send(
         self, host: np.ndarray, buffer: np.ndarray, after: FakeMark
@@ -98,6 +100,8 @@ class FakeLink:
         ends = [(weakref.ref(_root(a)), _place(a)) for a in (source, target)]
         with self._gpu.lock:
             stream.append((after, begin, end, name, ends))
+        if name == "in" and self._gpu.is_eager:
+            end.synchronize()
         return begin, end
 
     def poke(self, rng: random.Random) -> None:
@@ -146,15 +150,16 @@ class FakeGpu:
 
     Parameters
     ----------
-    seed : int, optional
-        Makes some copies earlier than they must be, by another thread.
+    seed : int or "eager", optional
+        Makes some copies earlier than they must be, by another thread; or all to the device
+        as soon as they may be.
     fails_at : collection of int
         Numbers of the allocations that fail, from 0 on.
     """
 
     name, kind, reserved_bytes = "cuda:0", "cuda", 0
 
-    def __init__(self, seed: int | None = None, fails_at: Any = ()) -> None:
+    def __init__(self, seed: int | Literal["eager"] | None = None, fails_at: Any = ()) -> None:
         self.lock = threading.RLock()
         self.events: list[str] = []
         self.faults: list[str] = []
@@ -162,7 +167,8 @@ class FakeGpu:
         self.allocated: list[str] = []
         self._pinned: dict[int, Any] = {}
         self._link = FakeLink(self)
-        self._rng = None if seed is None else random.Random(seed)
+        self.is_eager = seed == "eager"
+        self._rng = random.Random(seed) if isinstance(seed, int) else None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -90,9 +90,12 @@ def execute(
         for number, section in enumerate(plan.sections, start=1):
             stop = position + len(section.steps)
             is_last = number == len(plan.sections)
-            store = _make_store(
-                section, backend, scratch_folder, result if is_last else None, is_last
-            )
+            if is_last:
+                store, note = _last_store(section, result), ""
+            else:
+                largest = max(each.host_bytes for each in plan.sections[number - 1 : number + 1])
+                host_bytes = plan.host_budget_bytes - largest
+                store, note = _store_between(section, backend, scratch_folder, host_bytes)
             if store is not None:
                 held.callback(store.close)
             sinks = {i - position: all_sinks[i] for i in range(position, stop) if i in all_sinks}
@@ -106,7 +109,7 @@ def execute(
                 store,
                 facts,
             )
-            work = SectionWork(block_work, reader, timeline)
+            work = SectionWork(block_work, reader, timeline, (note,) if note else ())
             progress.start(f"section {number}/{len(plan.sections)}", section.n_slices)
             reports.append(work.run(progress.advance))
             if previous is not None:
@@ -120,24 +123,46 @@ def execute(
     return tuple(reports), side_results, result
 
 
-def _make_store(
-    section: SectionPlan,
-    backend: Backend,
-    scratch_folder: Path,
-    given: np.ndarray | None,
-    is_last: bool,
-) -> Store | DeviceStore | None:
-    """Make the place for a section's output, if that is no file of results."""
-    if section.destination == "device":
-        return DeviceStore(section.output, backend)
-    if section.destination == "scratch file":
-        return ScratchStore(section.output, scratch_folder)
+def _last_store(section: SectionPlan, given: np.ndarray | None) -> Store | None:
+    """Make the place for the last section's output, if that is an array."""
     if section.destination != "memory":
         return None
     if given is not None:
         return MemoryStore(section.output, lambda shape, dtype: given)
-    # What the user is handed stays plain memory; what is between sections is soon gone.
-    return MemoryStore(section.output, np.empty if is_last else backend.host_empty)
+    # What the user is handed is plain memory.
+    return MemoryStore(section.output)
+
+
+def _store_between(
+    section: SectionPlan, backend: Backend, scratch_folder: Path, host_bytes: int
+) -> tuple[Store | DeviceStore, str]:
+    """Make the place for a section's output that the next one reads, and say if it is another.
+
+    Where there is less memory than planned it is farther from the device: on the host if
+    `host_bytes` of its budget are enough for it, else in a scratch file.
+    """
+    planned, spec = section.destination, section.output
+    if planned == "device":
+        try:
+            return DeviceStore(spec, backend), ""
+        except Exception as error:
+            if not backend.is_out_of_memory(error):
+                raise
+    if planned == "memory" or (planned == "device" and spec.nbytes <= host_bytes):
+        try:
+            array = backend.host_empty(spec.shape, spec.dtype)
+        except MemoryError:
+            pass
+        else:
+            note = "" if planned == "memory" else _moved(planned, "memory")
+            return MemoryStore(spec, lambda shape, dtype: array), note
+    note = "" if planned == "scratch file" else _moved(planned, "a scratch file")
+    return ScratchStore(spec, scratch_folder), note
+
+
+def _moved(planned: str, instead: str) -> str:
+    place = "on the device" if planned == "device" else "in memory"
+    return f"its output was to stay {place}, where there was no room: it went to {instead}"
 
 
 def _make_sinks(folder: RunFolder, plan: Plan, pipeline: Pipeline) -> dict[int, Sink]:

@@ -74,6 +74,8 @@ class SectionReport:
     overheads; "turns", stages that waited for each other; None if that was not recorded."""
     blocks: tuple[BlockUse, ...] = ()
     """The block sizes that were used, in order."""
+    notes: tuple[str, ...] = ()
+    """What went other than planned, such as where its output is."""
 
     @property
     def gb_per_s(self) -> float | None:
@@ -148,6 +150,7 @@ class Report:
             )
             lines += [f"    {more}" for more in names[1:]]
             lines += _stages_lines(section) + _blocks_lines(section)
+            lines += [f"    {note}" for note in section.notes]
             if section.n_splits:
                 lines.append(
                     f"    memory ran out: the block was halved "

@@ -32,6 +32,8 @@ class SectionWork:
     """What it reads."""
     timeline: Timeline
     """Is told what happens when."""
+    notes: tuple[str, ...] = ()
+    """What went other than planned before it began."""
     n_splits: int = 0
     """How many times memory ran out and the block was made smaller."""
     smallest_block: int = 0
@@ -97,6 +99,7 @@ class SectionWork:
             idle_share=times.idle_share,
             bound_by=times.bound_by,
             blocks=tuple(self._sizes),
+            notes=self.notes,
         )
 
     def _estimated_bytes(self) -> int:

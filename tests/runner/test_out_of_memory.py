@@ -1,0 +1,169 @@
+"""Any allocation of any block may fail: the result is what it would have been."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+
+from maxslices import Pipeline, Registry, from_ledger, run
+from maxslices.errors import OutOfMemoryError
+from maxslices.io.array_source import ArraySource
+from maxslices.io.part_sink import PartSink
+from maxslices.io.scratch import ScratchStore
+from maxslices.io.store import MemoryStore
+
+SHAPE = (13, 7, 5)
+BETWEEN = ["device", "memory", "scratch file"]
+
+
+@from_ledger
+def some(m, shape, dtype):
+    for _ in range(3):
+        m.alloc(shape, dtype)
+
+
+def pipeline(gpu, *names):
+    """Return methods that tell the device of their allocations."""
+    registry = Registry()
+
+    def double(data):
+        gpu.allocate("double")
+        twice = data + data
+        gpu.allocate("double, again")
+        return twice
+
+    def correct(data, flats):
+        gpu.allocate("correct")
+        return data - flats[:1]
+
+    def smooth(data):
+        gpu.allocate("smooth")
+        out = data.copy()
+        out[:, 1:] += data[:, :-1]
+        out[:, :-1] += data[:, 1:]
+        return out
+
+    def total(data):
+        gpu.allocate("total")
+        return int(data.sum(dtype=np.int64))
+
+    def middle(data):
+        gpu.allocate("middle")
+        return int(data.sum(dtype=np.int64))
+
+    add = registry.register
+    add(double, pattern="projection", calc_max_slices=some)
+    add(correct, pattern="all", calc_max_slices=some)
+    add(smooth, pattern="sinogram", calc_max_slices=some, halo=1)
+    add(total, pattern="all", calc_max_slices=some, side_results=("n",), combine=sum)
+    add(
+        middle, pattern="all", calc_max_slices=some, side_results=("n",),
+        looks_at=lambda n_slices: [n_slices // 2],
+    )  # fmt: skip
+    saved = [{"method": name, "save_result": name == names[-1]} for name in names]
+    return Pipeline.from_steps(saved, registry)
+
+
+def source(read=lambda: None):
+    rng = np.random.default_rng(3)
+    scan = ArraySource(
+        rng.integers(0, 99, SHAPE, np.int32), flats=rng.integers(0, 9, (2, *SHAPE[1:]), np.int32)
+    )
+
+    class Told:
+        """Tells of what is read; it is no array that could be used as it is."""
+
+        spec, flats, darks, angles, name = scan.spec, scan.flats, None, None, "scan"
+
+        def read(self, slice_dim, start, stop, out):
+            read()
+            scan.read(slice_dim, start, stop, out)
+
+        def read_side(self, *where):
+            read()
+            return scan.read_side(*where)
+
+        def close(self):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exc_info):
+            pass
+
+    return Told()
+
+
+@pytest.fixture
+def on_hungry_gpu(on_fake_gpu, monkeypatch):
+    """Make what reads and writes tell the device of its allocations as well."""
+
+    def patched(cls, name, gpu):
+        original = getattr(cls, name)
+
+        def told(self, *args, **kwargs):
+            gpu().allocate(f"{cls.__name__}.{name}")
+            return original(self, *args, **kwargs)
+
+        monkeypatch.setattr(cls, name, told)
+
+    current = []
+    for cls in (PartSink, ScratchStore, MemoryStore):
+        patched(cls, "write", lambda: current[-1])
+    for cls in (ScratchStore, MemoryStore):
+        patched(cls, "read", lambda: current[-1])
+
+    def go(out, names, *, block=6, memory="20MB", **kwargs):
+        with on_fake_gpu(**kwargs) as gpu:
+            current.append(gpu)
+            scan = source(lambda: gpu.allocate("the reader"))
+            report = run(
+                scan, pipeline(gpu, *names), out, device="cuda", block=block, memory=memory
+            )
+        return report, gpu.allocated
+
+    return go
+
+
+def saved(report):
+    with h5py.File(report.files[-1]) as file:
+        return np.array(file["entry/data/data"])
+
+
+NAMES = {
+    "one section": ("middle", "correct", "double", "total"),
+    "two sections": ("correct", "double", "smooth", "total"),
+}
+
+
+@pytest.mark.parametrize("n_failures", [1, 2])
+@pytest.mark.parametrize(
+    ("which", "between"), [("one section", None), *(("two sections", b) for b in BETWEEN)]
+)
+def test_any_allocation_may_fail(on_hungry_gpu, tmp_path, which, between, n_failures):
+    whole, allocated = on_hungry_gpu(tmp_path / "whole", NAMES[which], between=between)
+    expected, n_told = saved(whole), len(allocated)
+    assert n_told > 20
+    n_split = 0
+    for k in range(n_told):
+        fails_at = range(k, k + n_failures)
+        try:
+            report, allocated = on_hungry_gpu(
+                tmp_path / str(k), NAMES[which], between=between, fails_at=fails_at
+            )
+        except OutOfMemoryError as error:  # what a few slices give cannot be had from fewer
+            assert n_failures > 1
+            assert "memory ran out before the first block, in the section of" in str(error)
+            assert not (tmp_path / str(k)).exists()
+            continue
+        assert len(allocated) > k
+        np.testing.assert_array_equal(saved(report), expected)
+        assert report.side_results == whole.side_results
+        splits = sum(section.n_splits for section in report.sections)
+        n_split += splits > 0
+        if splits:
+            assert "memory ran out: the block was halved" in str(report)
+    # The first time a block is tried again as it is.
+    assert (n_split > 0) == (n_failures > 1)
