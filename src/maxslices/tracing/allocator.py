@@ -11,7 +11,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 Step = tuple[int, int]
-"""(key, bytes) allocates; (key, -1) frees."""
+"""(key, bytes) allocates; (key, -1) frees. A key below 0 is one that can be done without: where
+there is no room for the work area of a convolution, cuDNN takes another kernel."""
 
 MIB = 2**20
 GRANULE_BYTES = 512
@@ -25,6 +26,11 @@ LARGE_SEGMENT_BYTES = 20 * MIB
 OWN_SEGMENT_BYTES = 10 * MIB
 """Requests from here on take a segment of their own size, in multiples of `ROUND_BYTES`."""
 ROUND_BYTES = 2 * MIB
+
+DESCENDING_BYTES = 64 * MIB
+"""Segments from here on get lower addresses one after another, smaller ones higher: so the
+driver was seen to place them. Of free blocks of the same size, the lowest is taken."""
+_TOP = 2**50
 
 
 class _Block:
@@ -70,12 +76,12 @@ class Allocator:
         self._live: dict[int, _Block] = {}
 
     def run(self, steps: Iterable[Step]) -> bool:
-        """Allocate and free in order; tell whether all of it went through."""
+        """Allocate and free in order; tell whether all that is needed went through."""
         allocate, free = self.allocate, self.free
         for key, n_bytes in steps:
             if n_bytes < 0:
                 free(key)
-            elif not allocate(key, n_bytes):
+            elif not allocate(key, n_bytes) and key >= 0:
                 return False
         return True
 
@@ -152,9 +158,10 @@ class Allocator:
         self.reserved_bytes += segment
         if self.reserved_bytes > self.peak_reserved_bytes:
             self.peak_reserved_bytes = self.reserved_bytes
-        block = _Block(self._next_address, segment, large)
+        low = self._next_address
         self._next_address += segment
-        return block
+        high = _TOP - self._next_address
+        return _Block(high if segment >= DESCENDING_BYTES else low, segment, large)
 
     def _give_back(self) -> None:
         """Return every segment of which nothing is in use."""
@@ -177,7 +184,10 @@ class Allocator:
 
 
 def least_limit(steps: list[Step], low_bytes: int, high_bytes: int) -> int:
-    """Return the smallest limit, to 2 MiB, under which steps go through.
+    """Return the smallest limit, to 2 MiB, under which all steps go through.
+
+    Those that can be done without are needed as well: that is the limit under which nothing
+    has to be done in a slower way.
 
     Parameters
     ----------
@@ -186,10 +196,11 @@ def least_limit(steps: list[Step], low_bytes: int, high_bytes: int) -> int:
     low_bytes, high_bytes : int
         What is handed out at most, and a limit that is known to do.
     """
+    needed = [(abs(key), n_bytes) for key, n_bytes in steps]
     low, high = low_bytes // ROUND_BYTES, -(-high_bytes // ROUND_BYTES)
     while low < high:
         middle = (low + high) // 2
-        if Allocator(middle * ROUND_BYTES).run(steps):
+        if Allocator(middle * ROUND_BYTES).run(needed):
             high = middle
         else:
             low = middle + 1

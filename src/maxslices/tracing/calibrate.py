@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..errors import DeviceError
-from .work_areas import Call, WorkAreas
+from .work_areas import CONVOLUTIONS, CUBLASLT_BYTES, Call, WorkAreas
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Batch sizes at which convolutions are measured."""
@@ -56,7 +56,7 @@ def calibrate(calls: Iterable[Call], known: WorkAreas | None = None) -> WorkArea
     _require_device()
     table = dict(known.table) if known is not None else {}
     for call in calls:
-        if call.kind == "matrix product" or call.signature in table:
+        if call.kind not in CONVOLUTIONS or call.signature in table:
             continue
         points = [
             (batch, found) for batch in BATCHES if (found := _measured(call, batch)) is not None
@@ -64,8 +64,15 @@ def calibrate(calls: Iterable[Call], known: WorkAreas | None = None) -> WorkArea
         if points:
             table[call.signature] = _corners(points)
     cublas = known.cublas_bytes if known is not None and known.cublas_bytes else _cublas_bytes()
-    device = torch.cuda.get_device_name()
-    return WorkAreas(f"measured on {device}", cublas, table, convolution_rule=True)
+    device = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return WorkAreas(
+        f"measured on {device.name}",
+        cublas,
+        table,
+        CUBLASLT_BYTES,
+        device.multi_processor_count,
+        convolution_rule=True,
+    )
 
 
 def _require_device() -> None:

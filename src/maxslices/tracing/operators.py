@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .errors import DataDependentError
+from .host import HostTensor
 
 if TYPE_CHECKING:
     from .recorder import Replay
@@ -44,7 +45,12 @@ def _convolution_backward(func: Any, args: Any, made: Any) -> list[Described]:
     shapes = (tuple(x.shape), tuple(weight.shape), tuple(grad.shape))
     tail = (func.name(), shapes, _name(x.dtype), options, _last(x, weight))
     kinds = ("input gradient", "weight gradient")
-    return [(kind, *tail) for kind, wanted in zip(kinds, args[10], strict=False) if wanted]
+    found: list[Described] = [
+        (kind, *tail) for kind, wanted in zip(kinds, args[10], strict=False) if wanted
+    ]
+    if args[10][2]:
+        found.append(_summed(func, grad, [0, *range(2, grad.dim())]))
+    return found
 
 
 def _product(func: Any, args: Any, made: Any) -> list[Described]:
@@ -57,6 +63,54 @@ def _product(func: Any, args: Any, made: Any) -> list[Described]:
     return [("matrix product", func.name(), shapes, _name(a.dtype), "", False)]
 
 
+def _summed(func: Any, x: torch.Tensor, dims: Any) -> Described:
+    axes = {dim % x.dim() for dim in dims} if dims else set(range(x.dim()))
+    flags = tuple(int(axis in axes) for axis in range(x.dim()))
+    shapes = (tuple(x.shape), tuple(x.stride()), flags)
+    return ("sum", func.name(), shapes, _name(x.dtype), "", False)
+
+
+def _sum(func: Any, args: Any, made: Any) -> list[Described]:
+    x = args[0]
+    if not x.is_meta or not x.dim():
+        return []
+    return [_summed(func, x, args[1] if len(args) > 1 else None)]
+
+
+def _contiguous(*places: int) -> Callable[..., list[Described]]:
+    """Return what describes an operator whose kernel copies operands that are not contiguous."""
+
+    def describe(func: Any, args: Any, made: Any) -> list[Described]:
+        copied = [args[p] for p in places if args[p].is_meta and not args[p].is_contiguous()]
+        if not copied:
+            return []
+        shapes = tuple(tuple(x.shape) for x in copied)
+        return [("copies", func.name(), shapes, _name(copied[0].dtype), "", False)]
+
+    return describe
+
+
+def _loss(func: Any, args: Any, made: Any) -> list[Described]:
+    """Describe a loss of each item, which is made before it is summed up."""
+    x = args[0]
+    if not x.is_meta or made.dim() or not x.dim():
+        return []
+    name, dtype = func.name(), _name(x.dtype)
+    shape = tuple(x.shape)
+    axes = tuple(1 for _ in shape)
+    strides = tuple(torch.empty(shape, device="meta").stride())
+    return [("loss", name, (shape, strides, axes), dtype, "", False)]
+
+
+def _attention_backward(func: Any, args: Any, made: Any) -> list[Described]:
+    grad, query, key = args[:3]
+    options = "efficient" if "efficient" in func.name() else "flash"
+    if not grad.transpose(1, 2).is_contiguous():
+        options += ", copy"
+    shapes = (tuple(query.shape), tuple(key.shape))
+    return [("attention gradient", func.name(), shapes, _name(query.dtype), options, False)]
+
+
 _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
@@ -64,7 +118,40 @@ _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
     aten.bmm.default: _product,
     aten.addmm.default: _product,
     aten.baddbmm.default: _product,
+    aten.sum.default: _sum,
+    aten.sum.dim_IntList: _sum,
+    aten.mean.default: _sum,
+    aten.mean.dim: _sum,
+    aten.amax.default: _sum,
+    aten.amin.default: _sum,
+    aten.binary_cross_entropy.default: _loss,
+    aten.mse_loss.default: _loss,
+    aten.smooth_l1_loss.default: _loss,
+    aten.huber_loss.default: _loss,
+    aten.soft_margin_loss.default: _loss,
+    aten.native_layer_norm.default: _contiguous(0),
+    aten.native_layer_norm_backward.default: _contiguous(0, 1),
+    aten.native_group_norm.default: _contiguous(0),
+    aten._softmax.default: _contiguous(0),
+    aten._log_softmax.default: _contiguous(0),
+    aten._scaled_dot_product_efficient_attention_backward.default: _attention_backward,
+    aten._scaled_dot_product_flash_attention_backward.default: _attention_backward,
 }
+
+IN_PARTS = frozenset({aten.convolution_backward.default})
+"""Operators that allocate a result, use its work area, and only then go on to the next."""
+
+_NOT_ON_DEVICE = {
+    # The state of the random numbers, where nothing is dropped out.
+    aten._scaled_dot_product_efficient_attention.default: 2,
+}
+
+
+def results_of(func: Any, made: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return those of several results that take memory on the device, in order of allocation."""
+    if func is aten.native_dropout.default:
+        return made[::-1]
+    return made[: _NOT_ON_DEVICE.get(func, len(made))]
 
 
 def _options(
@@ -171,13 +258,17 @@ def sole_counts() -> tuple[int, int]:
 
 def _to_copy(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
     device = kwargs.get("device")
-    if device is not None and device.type == "cuda":
-        kwargs = {**kwargs, "device": torch.device("meta")}
+    if args[0].is_meta and device is not None and device.type == "cpu":
+        kwargs = {**kwargs, "device": torch.device("meta"), "pin_memory": None}
+        return HostTensor(func(*args, **kwargs))
     return func(*args, **kwargs)
 
 
-def _factory(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
-    return _to_copy(owner, func, args, kwargs)
+def _copy(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
+    into, source = args[:2]
+    if source.is_meta and not into.is_meta:  # what is on the host then has no meaning
+        return into
+    return func(*args, **kwargs)
 
 
 def _item(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
@@ -191,30 +282,13 @@ def _item(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
-_FACTORIES = (
-    aten.empty.memory_format,
-    aten.empty_strided.default,
-    aten.zeros.default,
-    aten.ones.default,
-    aten.full.default,
-    aten.arange.default,
-    aten.arange.start,
-    aten.arange.start_step,
-    aten.linspace.default,
-    aten.rand.default,
-    aten.randn.default,
-    aten.randint.default,
-    aten.randint.low,
-)
-"""Operators that make a tensor on the device that they are told."""
-
 COPIES = frozenset({aten.copy_.default, aten._to_copy.default})
 """Operators that take one tensor from the host to the device."""
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     aten.add.Tensor: _add,
     aten._to_copy.default: _to_copy,
+    aten.copy_.default: _copy,
     aten._local_scalar_dense.default: _item,
-    **dict.fromkeys(_FACTORIES, _factory),
 }
 """What is done in place of an operator: ``handler(replay, op, args, kwargs)``."""

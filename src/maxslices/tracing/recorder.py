@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from types import TracebackType
 from typing import Any, Literal, Self
 from unittest import mock
@@ -21,13 +22,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 from .autocast import cuda_autocast
 from .errors import DataDependentError, TraceError
 from .kernels import Capability, as_on_cuda
-from .operators import COPIES, HANDLERS, calls_of, sole_counts
+from .operators import COPIES, HANDLERS, IN_PARTS, calls_of, results_of, sole_counts
 from .trace import Category, Event, Mark, ModuleCall, Storage, Trace
 from .twin import twin
 from .work_areas import Call, WorkAreas
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = os.path.dirname(__file__) + os.sep
+_META = torch.device("meta")
 _current_node = torch._C._current_autograd_node
 _next_number = torch._C._autograd._get_sequence_nr
 
@@ -118,6 +120,9 @@ class Replay:
         self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         self._stack.enter_context(_random_state_kept())
         self._stack.enter_context(cuda_autocast())
+        if not torch.cuda.is_available():
+            # device="cuda" is the device that is replayed: there is nothing to prepare.
+            self._stack.enter_context(mock.patch.object(torch.cuda, "_lazy_init", _nothing))
         for name in ("to", "cuda"):
             own = self._moves(getattr(torch.nn.Module, name), name)
             self._stack.enter_context(mock.patch.object(torch.nn.Module, name, own))
@@ -153,12 +158,14 @@ class Replay:
         """
         with self.paused():
             made = model if is_twin else twin(model)
-        for name, tensor in (*made.named_parameters(), *made.named_buffers()):
-            if tensor.device.type == "meta":
-                self._names.setdefault(id(tensor), name)
-                self._count(tensor, "weights", name)
-        for name, module in made.named_modules():
-            self._watch(module, name)
+        for path, module in made.named_modules():
+            self._watch(module, path)
+            # Module by module, as they are made: that is how they share segments.
+            own = (*module.named_parameters(path, False), *module.named_buffers(path, False))
+            for name, tensor in own:
+                if tensor.device.type == "meta":
+                    self._names.setdefault(id(tensor), name)
+                    self._count(tensor, "weights", name)
         return made
 
     def input(self, value: Any) -> Any:
@@ -447,6 +454,7 @@ class Replay:
                 "Cannot copy out of meta tensor",
                 "is not supported for meta",
                 "meta tensors don't support",
+                ".numpy() is not supported for tensor subclasses",
             )
         )
         if not needs_data:
@@ -482,6 +490,9 @@ class _Follow(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
+        device = kwargs.get("device")
+        if device is not None and device.type == "cuda":
+            kwargs = {**kwargs, "device": _META}
         args = self._together(func, args)
         handler = self.handlers.get(func)
         if handler is None:
@@ -489,21 +500,20 @@ class _Follow(TorchDispatchMode):
         else:
             made = handler(self.owner, func, args, kwargs)
         owner, name = self.owner, func.name()
+        calls = calls_of(func, args, made) or []
         if isinstance(made, torch.Tensor):
             if made.is_meta:
                 owner.follow(made, name)
         elif isinstance(made, tuple | list):
-            for item in made:
-                if isinstance(item, torch.Tensor):
-                    if item.is_meta:
-                        owner.follow(item, name)
-                elif isinstance(item, list | tuple):
-                    for leaf in tree_leaves(item):
-                        if isinstance(leaf, torch.Tensor) and leaf.is_meta:
-                            owner.follow(leaf, name)
-        calls = calls_of(func, args, made)
-        if calls:
-            owner.called(calls)
+            waiting = iter(calls) if func in IN_PARTS else iter(())
+            for item in results_of(func, tuple(made)):
+                for leaf in tree_leaves(item) if isinstance(item, list | tuple) else (item,):
+                    if isinstance(leaf, torch.Tensor) and leaf.is_meta:
+                        owner.follow(leaf, name)
+                        owner.called(islice(waiting, 1))
+            if func in IN_PARTS:
+                return made
+        owner.called(calls)
         return made
 
     def _together(self, func: Any, args: Any) -> Any:
@@ -538,6 +548,10 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return handler
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 @contextmanager

@@ -16,6 +16,11 @@ from .work_areas import Call
 
 _KEPT = 64
 """Numbers whose traces are remembered."""
+_LOOKED_AT = 64
+"""Numbers below the answer that must fit as well."""
+MARGIN = 256
+"""`Family.largest` leaves 1 / this of the limit: kernels that cuDNN turns to when there is
+little room may want some of it."""
 
 
 class Scaled:
@@ -122,7 +127,7 @@ class Family:
         return allocator.peak_reserved_bytes
 
     def needed_bytes(self, n: int) -> int:
-        """Return the smallest limit, to 2 MiB, under which n images run."""
+        """Return the smallest limit, to 2 MiB, under which n images run as fast as ever."""
         return self._needed(n)
 
     def _find_needed(self, n: int) -> int:
@@ -132,15 +137,20 @@ class Family:
         return least_limit(steps, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
 
     def fits(self, n: int, limit_bytes: int) -> bool:
-        """Tell whether n images run when the allocator may hold no more than `limit_bytes`."""
+        """Tell whether n images run when the allocator may hold no more than `limit_bytes`.
+
+        Where there is no room for the work area of a convolution, another kernel is used.
+        """
         return Allocator(limit_bytes).run(self.steps(n))
 
     def largest(self, limit_bytes: int, at_most: int = 2**20) -> int:
         """Return the largest number of images that runs within a limit; 0 if not even one does.
 
-        Numbers are tried from the outside in; of those the last that fits is returned, so it
-        always fits itself.
+        Larger numbers may fit again, where parts happen to be of the same size: what is
+        returned is the last before the first that does not fit, among those tried, and it
+        fits itself, with a small margin.
         """
+        limit_bytes -= limit_bytes // MARGIN
         if at_most < 1 or not self.fits(1, limit_bytes):
             return 0
         low, high = 1, 2
@@ -153,6 +163,10 @@ class Family:
                 low = middle
             else:
                 high = middle
+        start = low - low // 4
+        for n in range(start, low, max(1, (low - start) // _LOOKED_AT)):
+            if not self.fits(n, limit_bytes):
+                return next(m for m in range(n - 1, 0, -1) if self.fits(m, limit_bytes))
         return low
 
 

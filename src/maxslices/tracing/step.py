@@ -46,7 +46,9 @@ def replay(
     *inputs, **keywords : Any
         Arguments of its call: real tensors (not read), `Spec`, or anything else as it is.
     mode : {"inference", "forward", "training"}
-        What is replayed. A model is used in the train or eval mode that it is in.
+        What is replayed. A model is used in the train or eval mode that it is in. Output and
+        loss of a training step are alive until those of the next replace them, as in a loop
+        ``output = model(x); value = loss(output, y); value.backward(); optimizer.step()``.
     loss : callable, optional
         ``loss(output, *targets)``; by default the sum of all items of the output.
     targets : sequence of tensor or Spec
@@ -98,8 +100,12 @@ def replay(
                 raise TraceError("training needs a torch.nn.Module, not a function")
             real = {id(a): b for a, b in zip(target.parameters(), model.parameters(), strict=True)}
             made = optimizer_for(optimizer, real, model.parameters())
+            alive: tuple[Any, Any] = (None, None)
             for _ in range(steps):
-                _train(record, model, given, named, wanted, loss, made, zero_grad_first, casting)
+                alive = _train(
+                    record, model, given, named, wanted, loss, made, zero_grad_first, casting, alive
+                )
+            del alive
         else:
             guard = torch.no_grad() if mode == "inference" else nullcontext()
             with guard, casting(), record.stage("forward", "activations"):
@@ -118,7 +124,11 @@ def _train(
     optimizer: torch.optim.Optimizer | None,
     zero_grad_first: bool,
     casting: Callable[[], AbstractContextManager[Any]],
-) -> None:
+    alive: tuple[Any, Any],
+) -> tuple[Any, Any]:
+    """Replay a step; return output and loss, which are alive until the next has its own."""
+    output, value = alive
+    del alive
     if zero_grad_first:
         _zero_grad(model, optimizer)
     with casting():
@@ -126,9 +136,7 @@ def _train(
             output = model(*given, **named)
         with record.stage("loss", "activations"):
             value = _total(output) if loss is None else loss(output, *wanted)
-    del output
     record.backward(value)
-    del value
     record.categorize((p.grad for p in model.parameters()), "gradients")
     if optimizer is not None:
         with record.stage("step", "temporary"):
@@ -136,6 +144,7 @@ def _train(
         record.categorize(tree_leaves(list(optimizer.state.values())), "optimizer state")
     if not zero_grad_first:
         _zero_grad(model, optimizer)
+    return output, value
 
 
 def _casting(amp: torch.dtype | bool | None) -> Callable[[], AbstractContextManager[Any]]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from .allocator import Allocator, Step, least_limit
-from .work_areas import Area, Call, WorkAreas
+from .work_areas import CONVOLUTIONS, Area, Call, WorkAreas
 
 Category = Literal[
     "input",
@@ -180,7 +180,7 @@ class Trace:
             elif kind == "call":
                 for area in self.work_areas.for_call(self.calls[index]):
                     if not area.kept_as:
-                        passing = max(passing, rounded(area.n_bytes))
+                        passing += rounded(area.n_bytes)
                     elif area.kept_as not in kept:
                         kept.add(area.kept_as)
                         in_use += rounded(area.n_bytes)
@@ -188,7 +188,7 @@ class Trace:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes in use at once: what ``torch.cuda.max_memory_allocated`` returns."""
+        """The most bytes in use at once, each storage rounded up to 512 bytes."""
         return max(self.in_use_bytes, default=0)
 
     @cached_property
@@ -214,10 +214,8 @@ class Trace:
             call = self.calls[index]
             areas = self.work_areas.for_call(call)
             passing = [area for area in areas if not area.kept_as and area.n_bytes]
-            if position == event and passing:
-                # One after another: the largest is what counts.
-                largest = max(passing, key=lambda area: area.n_bytes)
-                alive.append(_as_storage(largest.n_bytes, call, event))
+            if position == event:
+                alive += [_as_storage(area.n_bytes, call, event) for area in passing]
             for area in areas:
                 if area.kept_as and area.kept_as not in kept:
                     kept.add(area.kept_as)
@@ -291,45 +289,64 @@ class Trace:
         taken = [s.n_bytes for s in self.storages] if sizes is None else sizes
         made = self.calls if calls is None else tuple(calls)
         steps: list[Step] = []
-        next_key, kept = len(taken), set[str]()
+        next_key, kept = len(taken) + 1, set[str]()
         for kind, index in self.events:
             if kind == "alloc":
                 steps.append((index, taken[index]))
             elif kind == "free":
                 steps.append((index, -1))
             elif kind == "call":
-                for area in self.work_areas.for_call(made[index]):
-                    if area.kept_as in kept or not area.n_bytes:
+                passing: list[Step] = []
+                call = made[index]
+                for area in self.work_areas.for_call(call):
+                    if area.kept_as in kept:
                         continue
-                    steps.append((next_key, area.n_bytes))
+                    key = -next_key if call.kind in CONVOLUTIONS else next_key
+                    steps.append((key, area.n_bytes))
                     if area.kept_as:
                         kept.add(area.kept_as)
                     else:
-                        steps.append((next_key, -1))
+                        passing.append((key, -1))
                     next_key += 1
+                steps += reversed(passing)
         return steps
 
     @cached_property
-    def reserved_bytes(self) -> int:
-        """The most that the allocator holds: what ``torch.cuda.max_memory_reserved`` returns."""
+    def _simulated(self) -> Allocator:
         allocator = Allocator()
         allocator.run(self.steps())
-        return allocator.peak_reserved_bytes
+        return allocator
+
+    @property
+    def allocated_bytes(self) -> int:
+        """The most that the allocator hands out: ``torch.cuda.max_memory_allocated`` to the byte.
+
+        More than `peak_bytes` by what it does not split off: up to 1 MiB for each of the
+        larger blocks.
+        """
+        return self._simulated.peak_allocated_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The most that the allocator holds: what ``torch.cuda.max_memory_reserved`` returns."""
+        return self._simulated.peak_reserved_bytes
 
     def fits(self, limit_bytes: int) -> bool:
-        """Tell whether the step runs when the allocator may hold no more than `limit_bytes`."""
-        if self.peak_bytes > limit_bytes:
-            return False
+        """Tell whether the step runs when the allocator may hold no more than `limit_bytes`.
+
+        Where there is no room for the work area of a convolution, another kernel is used.
+        """
         return Allocator(limit_bytes).run(self.steps())
 
     @cached_property
     def needed_bytes(self) -> int:
-        """The smallest limit under which the step runs, to 2 MiB.
+        """The smallest limit under which the step runs as fast as ever, to 2 MiB.
 
-        Between `peak_bytes` and `reserved_bytes`: before it fails, the allocator gives back
-        what it holds and does not use.
+        Between `allocated_bytes` and `reserved_bytes`: before it fails, the allocator gives
+        back what it holds and does not use. With less (see `fits`) convolutions run by
+        kernels without work areas.
         """
-        return least_limit(self.steps(), self.peak_bytes, self.reserved_bytes)
+        return least_limit(self.steps(), self.allocated_bytes, self.reserved_bytes)
 
 
 def _as_storage(n_bytes: int, call: Call, event: int) -> Storage:

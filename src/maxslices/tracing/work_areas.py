@@ -13,15 +13,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-Kind = Literal["convolution", "input gradient", "weight gradient", "matrix product"]
-"""What an operator does; the gradients are those of a convolution."""
+from .reductions import reduction_bytes
+
+Kind = Literal[
+    "convolution",
+    "input gradient",
+    "weight gradient",
+    "matrix product",
+    "sum",
+    "loss",
+    "copies",
+    "attention gradient",
+]
+"""What an operator does. Gradients are those of a convolution; a loss is one of each item that
+is summed up; copies are of operands that are not contiguous, for kernels that want them so."""
+
+CONVOLUTIONS = ("convolution", "input gradient", "weight gradient")
+"""Those whose work areas are measured."""
 
 MIB = 2**20
-CUBLAS_BYTES = 4096 * 1024 * 8 + 4 * 16 * 1024
-"""cuBLAS's work area for each thread on compute capability 9 and higher, as torch sets it.
-
-``CUBLAS_WORKSPACE_CONFIG=:4096:8:16:4`` is kept to there: 8 parts of 4 MiB, 4 of 16 KiB.
-"""
+CUBLAS_BYTES = 32 * MIB
+"""cuBLAS's work area for each thread on compute capability 9, as torch sets it."""
+CUBLASLT_BYTES = MIB
+"""cublasLt's, which multiplies and adds a bias in one."""
+MULTIPROCESSORS = 132
+"""Of an H100 or H200."""
 
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex64": 8}
 
@@ -33,7 +49,8 @@ class Call(NamedTuple):
     op: str
     """Operator, such as "aten.convolution"."""
     shapes: tuple[tuple[int, ...], ...]
-    """Of input, weight and output; of the two factors of a matrix product."""
+    """Of input, weight and output; of the factors of a matrix product; of what is copied; of
+    query and key; shape, strides and axes (0, or 1 where it is summed over) of a sum."""
     dtype: str
     """Dtype of the input, such as "float32"."""
     options: str = ""
@@ -82,11 +99,16 @@ class WorkAreas:
     """What cuBLAS keeps for each thread that multiplies matrices."""
     table: Mapping[str, Points] = field(default_factory=dict)
     """Measured: bytes at batches, by `Call.signature`."""
+    cublaslt_bytes: int = 0
+    """What cublasLt keeps for each thread that multiplies and adds a bias."""
+    multiprocessors: int = 0
+    """Of the device: sums and attention take buffers of torch's own; 0: they are left out."""
     convolution_rule: bool = False
     """Whether a convolution that is not in the table is given room for its operands.
 
     cuDNN's kernels for tensor cores want channels last: input, weight and output are copied
-    into that order, which takes as much again as they have. Those of 1x1 do without.
+    into that order, which takes as much again as they have. Those of 1x1 with stride 1 do
+    without, and so do small kernels on few channels.
     """
 
     @classmethod
@@ -97,33 +119,56 @@ class WorkAreas:
     @classmethod
     def allowance(cls) -> WorkAreas:
         """Return what to allow for where nothing was measured: a card such as an H200."""
-        return cls("stated allowance", CUBLAS_BYTES, {}, True)
+        return cls("stated allowance", CUBLAS_BYTES, {}, CUBLASLT_BYTES, MULTIPROCESSORS, True)
 
     def for_call(self, call: Call) -> tuple[Area, ...]:
-        """Return the work areas of a call."""
+        """Return the work areas of a call, all in use at once."""
+        areas: list[Area] = []
         if call.kind == "matrix product":
             thread = "backward" if call.in_backward else "forward"
-            return (Area(self.cublas_bytes, f"cuBLAS, {thread}"),) if self.cublas_bytes else ()
-        n_bytes = self.for_op(call)
-        return (Area(n_bytes),) if n_bytes else ()
+            areas.append(Area(self.cublas_bytes, f"cuBLAS, {thread}"))
+            if "addmm" in call.op:
+                areas.append(Area(self.cublaslt_bytes, f"cublasLt, {thread}"))
+        elif call.kind in CONVOLUTIONS:
+            areas.append(Area(self.for_op(call)))
+        elif self.multiprocessors:
+            item = _ITEM_BYTES.get(call.dtype, 4)
+            if call.kind in ("sum", "loss"):
+                shape, strides, axes = call.shapes
+                if call.kind == "loss":
+                    areas.append(Area(item * math.prod(shape)))
+                found = reduction_bytes(shape, strides, axes, item, self.multiprocessors)
+                areas += [Area(n_bytes) for n_bytes in found]
+            elif call.kind == "copies":
+                areas += [Area(item * math.prod(shape)) for shape in call.shapes]
+            else:
+                areas += [Area(n_bytes) for n_bytes in _attention_gradient(call, item)]
+        return tuple(area for area in areas if area.n_bytes)
 
     def for_op(self, call: Call) -> int:
         """Return the bytes that a convolution, or a gradient of one, takes while it runs."""
         points = self.table.get(call.signature)
         if points is not None:
             return between(points, call.batch)
-        pointwise = math.prod(call.shapes[1][2:]) == 1
-        if not self.convolution_rule or call.channels_last or pointwise:
+        if not self.convolution_rule or call.channels_last:
+            return 0
+        weight = call.shapes[1]
+        taps = math.prod(weight[2:])
+        strided = not call.options.startswith(f"stride {'x'.join('1' for _ in weight[2:])} ")
+        if (taps == 1 and not strided) or (weight[1] <= 4 and taps <= 9):
             return 0
         item = _ITEM_BYTES.get(call.dtype, 4)
-        return sum(item * math.prod(shape) for shape in call.shapes)
+        operands = sum(item * math.prod(shape) for shape in call.shapes)
+        if call.kind == "weight gradient":
+            operands += item * math.prod(weight) + 4 * MIB
+        return operands
 
     def missing(self, calls: tuple[Call, ...]) -> list[Call]:
         """Return a call of each signature that was not measured."""
         found = {
             call.signature: call
             for call in calls
-            if call.kind != "matrix product" and call.signature not in self.table
+            if call.kind in CONVOLUTIONS and call.signature not in self.table
         }
         return list(found.values())
 
@@ -132,6 +177,8 @@ class WorkAreas:
         return {
             "origin": self.origin,
             "cublas_bytes": self.cublas_bytes,
+            "cublaslt_bytes": self.cublaslt_bytes,
+            "multiprocessors": self.multiprocessors,
             "table": {key: [list(point) for point in points] for key, points in self.table.items()},
             "convolution_rule": self.convolution_rule,
         }
@@ -153,8 +200,25 @@ class WorkAreas:
             str(plain["origin"]),
             int(plain["cublas_bytes"]),
             table,
+            int(plain["cublaslt_bytes"]),
+            int(plain["multiprocessors"]),
             bool(plain["convolution_rule"]),
         )
+
+
+def _attention_gradient(call: Call, item: int) -> list[int]:
+    """Return the temporaries of the backward pass of attention, by the kernel that ran."""
+    batch, heads, queries, width = call.shapes[0]
+    rows = batch * heads * queries
+    if call.options.startswith("efficient"):
+        sums = 4 * rows
+        product = item * rows * width + sums
+        aligned = -(-queries // 64) * 64 * -(-width // 64) * 64
+        work = 4 * batch * heads * (aligned + 16)
+        copy = item * rows * width if call.options.endswith("copy") else 0
+        return [copy, sums, max(product, work)]
+    # cuDNN's and flash attention add up the gradient of the query in single precision.
+    return [4 * rows * width + 4 * rows + 512]
 
 
 def between(points: Points, batch: int) -> int:
