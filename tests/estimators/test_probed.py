@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import random
@@ -204,6 +205,42 @@ def test_memory_is_given_back():
         assert measure._allocated() - before < 1000
 
 
+def test_garbage_is_looked_for_everywhere_again_afterwards():
+    seen = []
+
+    def method(data):
+        seen.append(gc.get_freeze_count())
+        return data * 2
+
+    before = gc.get_freeze_count()
+    probed_on(method, 10**7)
+    assert min(seen) > 0
+    assert gc.get_freeze_count() == before == 0
+
+
+def test_dtype_and_dims_of_the_result_are_told():
+    def halves(data):
+        return data[:, ::2].astype(np.uint8)
+
+    found = probed_on(halves, 10**7)
+    assert (found.output_dtype, found.output_dims) == ("uint8", (ROWS // 2, COLUMNS))
+
+    def mean(data):
+        return float(data.mean())
+
+    assert probed_on(mean, 10**7).output_dtype is None
+
+
+def test_a_slope_that_changes_at_half_the_answer_is_found():
+    def late(data):
+        slices(max(0, 4 * len(data) - 130))
+        return data * 2
+
+    for n in (55, 64, 70):
+        available = (n + max(n, 4 * n - 130)) * SLICE_BYTES + ROOM_BYTES
+        assert 0.98 * n <= probed_on(late, available).answer <= n
+
+
 def test_what_a_method_says_about_made_up_data_is_not_heard(caplog):
     def method(data):
         warnings.warn("strange data", stacklevel=1)
@@ -403,7 +440,7 @@ def test_the_packs_methods_are_probed_as_well_as_declared(case):
     trial = Trial(meta, case.shape, np.dtype(case.dtype), slice_dim, "cpu", case.parameters)
     with traced(CPU):
         trial.run(seed=1)
-        peak = trial.run(seed=0).peak.counted_bytes
+        peak = max(trial.run(seed=0).peak.counted_bytes for _ in range(3))
     n, dims, dtype = trial.n_slices, trial.other_dims, trial.dtype
     found = probe(
         meta,
@@ -416,7 +453,9 @@ def test_the_packs_methods_are_probed_as_well_as_declared(case):
         total_slices=4 * n,
     )
     declared = declared_model(meta, slice_dim, dims, dtype, "cpu", case.parameters)
-    assert 0.995 * peak <= found.model().bytes(n) <= 1.05 * peak + ROOM_BYTES
+    # Threads of fbp's FFTs overlap now more, now less.
+    least = 0.98 if case.method == "fbp" else 0.995
+    assert least * peak <= found.model().bytes(n) <= 1.05 * peak + ROOM_BYTES
     # Declared are also the buffers that NumPy took before 2.3.
     assert 0.995 * peak <= declared.bytes(n) <= 1.02 * peak + ROOM_BYTES + 2**16
     assert 0.98 * n - 1 <= found.answer
