@@ -28,7 +28,7 @@ LAYERS = [
     {"tracing"},
     {"backends", "estimators", "io", "meters"},
     {"planner"},
-    {"runner"},
+    {"nn", "runner"},
     {"api"},
     {"__init__"},
     {"testing", "demo", "httomo"},

@@ -71,7 +71,7 @@ def plan(
         Budget in host memory; by default most of what is free. On the CPU it is `memory`.
     block : int, "auto" or "max"
         Slices in a block.
-    estimator : {"declared", "recorded", "probed", "searched"}, optional
+    estimator : {"declared", "recorded", "traced", "probed", "searched"}, optional
         The only source of estimates to use. By default what a method declares, else what is
         recorded of it on this device and these versions, else it is probed: run on a few
         slices. A search tries what runs, in a process of its own.
@@ -146,7 +146,7 @@ def run(
         Whether the results of an earlier run in `out` may be replaced.
     progress : bool
         Whether to show a progress bar, if standard error is a terminal.
-    estimator : {"declared", "recorded", "probed", "searched"}, optional
+    estimator : {"declared", "recorded", "traced", "probed", "searched"}, optional
         The only source of estimates to use; see `plan`.
 
     Returns

@@ -13,6 +13,9 @@ from torch import nn  # noqa: E402
 
 from maxslices import method  # noqa: E402
 from maxslices.arrays import ArraySpec  # noqa: E402
+from maxslices.errors import EstimatorError  # noqa: E402
+from maxslices.estimators.asked import Question  # noqa: E402
+from maxslices.estimators.choose import Chooser  # noqa: E402
 from maxslices.estimators.traced import _rung, trace_method  # noqa: E402
 from maxslices.tracing import DataDependentError, TraceError, WorkAreas  # noqa: E402
 
@@ -20,10 +23,10 @@ MIB = 2**20
 NONE = WorkAreas.none()
 
 
-def traced(meta, other_dims=(256, 256), dtype="float32", total=100, areas=NONE, **parameters):
+def traced(meta, other_dims=(256, 256), dtype="float32", areas=NONE, **parameters):
     return trace_method(
         meta, 0, other_dims, np.dtype(dtype), parameters,
-        total_slices=total, supplied={"flats": ArraySpec((7, *other_dims), "uint16")},
+        supplied={"flats": ArraySpec((7, *other_dims), "uint16")},
         work_areas=areas,
     )  # fmt: skip
 
@@ -97,6 +100,11 @@ def test_the_network_of_a_method_stays_where_it_is():
     assert any("test_traced.py" in note for note in found.notes)
 
 
+def test_the_result_is_described():
+    found = traced(normalized.meta, dtype="uint16")
+    assert (found.output_dtype, found.output_dims) == ("float32", (256, 256))
+
+
 def test_work_areas_are_part_of_the_model():
     bare, allowed = (traced(denoised.meta, areas=a) for a in (NONE, WorkAreas.allowance()))
     assert allowed.model().bytes(32) > bare.model().bytes(32)
@@ -123,3 +131,30 @@ def test_rungs_rise_one_by_one_and_then_by_parts_of_an_octave():
     assert [_rung(n) for n in (1, 2, 127, 128, 129, 130, 255, 256, 259, 260)] == [
         1, 2, 127, 128, 128, 130, 254, 256, 256, 260,
     ]  # fmt: skip
+
+
+def chosen(meta, **options):
+    asked = Question(meta, 0, (256, 256), np.dtype("float32"), {}, total_slices=100)
+    return Chooser("cuda", **options).choose(asked)
+
+
+def test_a_torch_method_without_an_estimator_is_traced_where_there_is_no_device():
+    choice = chosen(doubled.meta)
+    assert choice.origin == "traced"
+    assert choice.model.bytes(64) == 2 * 64 * 256 * 256 * 4
+    assert "it declares no estimator; replayed without data" in choice.why
+    assert choice.output_dtype == np.float32
+
+
+def test_a_torch_method_that_cannot_be_traced_says_why_where_there_is_no_device():
+    with pytest.raises(TraceError, match=r"asks: .*this line needs"):
+        chosen(asks.meta)
+
+
+def test_tracing_is_refused_for_other_methods():
+    @method("all")
+    def copied(data):
+        return data.copy()
+
+    with pytest.raises(EstimatorError, match="traced are methods for torch"):
+        chosen(copied.meta, forced="traced")

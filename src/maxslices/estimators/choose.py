@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from ..backends import Backend
 from ..errors import EstimatorError, UsageError
 from ..ledger import Device
 from ..memory import MemoryModel
+from ..tracing.errors import TraceError
 from .asked import Question
 from .declared import declared_model, speaks_of
 
@@ -21,8 +23,9 @@ if TYPE_CHECKING:  # measuring is imported when something is measured
     from .probed import Probe
     from .recorded import Records
     from .searched import Search
+    from .traced import Traced
 
-Origin = Literal["declared", "recorded", "probed", "searched"]
+Origin = Literal["declared", "recorded", "traced", "probed", "searched"]
 """Where a model comes from, in the order in which they are tried; a search only if asked for."""
 
 
@@ -33,7 +36,7 @@ class Choice:
     model: MemoryModel
     """Bytes for n slices."""
     origin: str
-    """"declared", "declared for CUDA", "recorded", "probed" or "searched"."""
+    """"declared", "declared for CUDA", "recorded", "traced", "probed" or "searched"."""
     why: str = ""
     """Why not the source before it, and what was noticed; empty for what authors declare."""
     output_dtype: np.dtype[Any] | None = None
@@ -60,7 +63,7 @@ class Chooser:
         Flats and darks as `ArraySpec`.
     first_slices : callable, optional
         ``first_slices(slice_dim, n)``, the first n slices of the scan.
-    forced : {"declared", "recorded", "probed", "searched"}, optional
+    forced : {"declared", "recorded", "traced", "probed", "searched"}, optional
         The only source that may be used.
     """
 
@@ -89,7 +92,7 @@ class Chooser:
         """What was asked and answered, in order."""
 
     def choose(self, asked: Question) -> Choice:
-        """Return a method's memory model: declared, else recorded, else probed.
+        """Return a method's memory model: declared, else recorded, traced or probed.
 
         Raises
         ------
@@ -118,6 +121,13 @@ class Chooser:
                 return _choice(asked, probed, "recorded", why)
         if forced == "recorded":
             raise EstimatorError(f"nothing is recorded of {self._described(asked)}")
+        if forced == "traced" or (forced is None and self._is_traceable(asked)):
+            try:
+                return self._traced(asked, missing)
+            except TraceError as error:
+                if forced == "traced" or self.backend is None:
+                    raise
+                missing += f"; it cannot be traced ({error})"
         if self.backend is None:
             has = [] if meta.estimator is not None else ["no memory estimator is declared"]
             has += ["nothing is recorded"] if forced is None else []
@@ -176,6 +186,30 @@ class Chooser:
                 if found is not None:
                     return found, name
         return None
+
+    def _is_traceable(self, asked: Question) -> bool:
+        is_torch = asked.meta.array_module == "torch" and self.device == "cuda"
+        return is_torch and importlib.util.find_spec("torch") is not None
+
+    def _traced(self, asked: Question, missing: str) -> Choice:
+        if not self._is_traceable(asked):
+            raise EstimatorError(
+                f"{self._described(asked)}: traced are methods for torch (array_module='torch'), "
+                "on a CUDA device, where torch is installed"
+            )
+        from .traced import trace_method
+
+        found = trace_method(
+            asked.meta,
+            asked.slice_dim,
+            asked.other_dims,
+            asked.dtype,
+            asked.parameters,
+            supplied=self._side,
+        )
+        noticed = "".join(f"; {note}" for note in found.notes)
+        why = f"{missing}; {found}{noticed}{self._beside(asked, found.model())}"
+        return _choice(asked, found, "traced", why)
 
     def _probed(self, asked: Question) -> Probe:
         assert self.backend is not None
@@ -242,7 +276,7 @@ class Chooser:
         return f"{asked.meta.full_name} for {unit} of {dims} {asked.dtype} on {where}"
 
 
-def _choice(asked: Question, found: Probe | Search, origin: Origin, why: str) -> Choice:
+def _choice(asked: Question, found: Probe | Search | Traced, origin: Origin, why: str) -> Choice:
     """Return what was measured; of its result what the author does not declare."""
     meta, dtype, dims = asked.meta, None, None
     if meta.estimator is None:

@@ -16,6 +16,12 @@ from ..tracing import Family, TraceError, WorkAreas
 if TYPE_CHECKING:
     from ..tracing import Trace
 
+FAMILY_AT = (2, 3, 5)
+"""Numbers of slices that are replayed, besides 1."""
+
+_Result = tuple[tuple[int, ...], str] | None
+"""Shape and dtype of a method's result for one slice; None where it is not a tensor."""
+
 _LOOKED_BACK = 8
 """Numbers, and rungs, before one that the model is never below."""
 
@@ -31,17 +37,27 @@ class Traced:
         What the libraries take beside the tensors, and where that is known from.
     notes : tuple of str
         What the replay could not follow to the letter.
+    output_dtype : str or None
+        Dtype of the result; None where it is not an array.
+    output_dims : (int, int) or None
+        The result's other two dims; None where it is not an array of as many slices.
     duration_s : float
         How long all replays took.
     """
 
-    def __init__(self, family: Family, work_areas: WorkAreas, total_slices: int) -> None:
+    def __init__(
+        self, family: Family, work_areas: WorkAreas, slice_dim: int, result: _Result
+    ) -> None:
         self.family = family
         self.work_areas = work_areas
-        self._total = max(1, total_slices)
-        first = family.trace(1)
-        self.notes = first.notes
-        self.duration_s = first.duration_s + 3 * family.trace(2).duration_s
+        self.notes = family.trace(1).notes
+        self.duration_s = sum(family.trace(n).duration_s for n in (1, *FAMILY_AT))
+        self.output_dtype, self.output_dims = None, None
+        if result is not None:
+            shape, self.output_dtype = result
+            if len(shape) == 3 and shape[slice_dim] == 1:
+                rows, columns = (n for axis, n in enumerate(shape) if axis != slice_dim)
+                self.output_dims = rows, columns
 
     def model(self) -> MemoryModel:
         """Return the memory that torch's allocator must be given for n slices.
@@ -83,7 +99,6 @@ def trace_method(
     dtype: np.dtype[Any],
     parameters: Mapping[str, Any],
     *,
-    total_slices: int,
     supplied: Mapping[str, Any] | None = None,
     work_areas: WorkAreas | None = None,
 ) -> Traced:
@@ -97,8 +112,6 @@ def trace_method(
         Of its input.
     parameters : mapping
         The user's parameters; the method's defaults are added by itself.
-    total_slices : int
-        Slices that there are.
     supplied : mapping, optional
         Flats and darks as `ArraySpec`; they are not counted, as always.
     work_areas : WorkAreas, optional
@@ -118,6 +131,8 @@ def trace_method(
     if not isinstance(element, torch.dtype):
         raise TraceError(f"{meta.full_name}: torch has no tensors of {dtype}")
 
+    seen: dict[int, _Result] = {}
+
     def make(n_slices: int) -> Trace:
         shape = block_shape(slice_dim, n_slices, other_dims)
         with Replay(work_areas=areas) as record:
@@ -127,12 +142,16 @@ def trace_method(
             data = record.input(Spec(shape, element))
             with torch.no_grad(), record.stage("call", "activations"):
                 result = meta.function(data, **{**side, **parameters})
-            # Side results are taken to the host; an array is alive to the end of the call.
+            is_array = isinstance(result, torch.Tensor)
+            kind = str(result.dtype).removeprefix("torch.") if is_array else ""
+            seen[n_slices] = (tuple(result.shape), kind) if is_array else None
             del result
         return record.trace()
 
     try:
-        return Traced(Family(make), areas, total_slices)
+        family = Family(make, FAMILY_AT)
+        family.trace(1)
+        return Traced(family, areas, slice_dim, seen[1])
     except TraceError as error:
         raise type(error)(f"{meta.full_name}: {error}") from error
 
