@@ -24,7 +24,7 @@ PLACES = ("device", "memory", "scratch file")
 
 def rows(quick: bool, folder: Path | None) -> Iterator[Row]:
     """Yield the figures."""
-    shape = (61, 70, 96) if quick else (601, 96, 768)
+    shape = (61, 70, 96) if quick else (301, 256, 512)
     data = np.empty(shape, np.uint16)
     fill(data)
     source, pipeline = scan_of(data), Pipeline.from_steps(STEPS)
@@ -34,6 +34,7 @@ def rows(quick: bool, folder: Path | None) -> Iterator[Row]:
             limits = budgets_for(source, pipeline, place, block)
             name = f"{place}, blocks of {'all' if block == max(shape) else block}"
             if limits is None:
+                # a block of all of the intermediate is on the device whole as it is
                 yield Row("bits", f"{name}: no budget leads there", 0, "")
                 continue
             with tempfile.TemporaryDirectory(dir=folder) as out:
@@ -55,8 +56,10 @@ def budgets_for(source: Any, pipeline: Pipeline, place: str, block: int) -> dict
     """Return the budgets with which the planner puts the intermediate there, if there are."""
     n_bytes = 4 * int(np.prod(source.spec.shape))
     reserve = 0 if cp is None else 10**9
-    factors = (0.2, 0.3, 0.5, 0.7, 1, 1.3, 1.6, 2, 2.5, 3, 4, 6, 10, 20)
-    hosts: tuple[float | None, ...] = (None, 0.3, 0.6, 1, 2, 4) if cp is not None else (None,)
+    factors = (0.2, 0.3, 0.4, 0.5, 0.7, 0.85, 1, 1.15, 1.3, 1.6, 2, 2.5, 3, 4, 6, 10, 20)
+    hosts: tuple[float | None, ...] = (
+        (None, 0.3, 0.6, 1, 1.3, 1.6, 1.9, 2.2, 2.6, 3, 4) if cp is not None else (None,)
+    )
     for host in hosts:
         for factor in factors:
             limits: dict[str, Any] = {"memory": reserve + int(factor * n_bytes)}
