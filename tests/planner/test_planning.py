@@ -314,7 +314,7 @@ def test_parameters_that_json_lacks_become_text():
     registry.register(lambda data, value=None: data, name="any", pattern="all", calc_max_slices=two)
     value = [np.float32(1.5), float("inf"), {"a": np.arange(2)}, (1, 2), object]
     steps = [{"method": "any", "parameters": {"value": value}}]
-    plan = make_plan(Pipeline.from_steps(steps, registry), scan(), Limits("cpu", MB, MB))
+    plan = make_plan(Pipeline.from_steps(steps, registry), scan(), Limits("cpu", 2 * MB, 2 * MB))
     found = json.loads(plan.to_json())["sections"][0]["steps"][0]["parameters"]["value"]
     assert found == [1.5, "inf", {"a": [0, 1]}, [1, 2], "<class 'object'>"]
 
@@ -328,7 +328,9 @@ def test_long_names_are_whole_in_the_table_and_no_line_is_too_long():
 
     registry.register(lambda data: data, name=name, pattern="all", calc_max_slices=two)
     path = "/very/long" * 30 + "/scan.nxs"
-    plan = make_plan(Pipeline.from_steps([name], registry), scan(name=path), Limits("cpu", MB, MB))
+    plan = make_plan(
+        Pipeline.from_steps([name], registry), scan(name=path), Limits("cpu", 2 * MB, 2 * MB)
+    )
     text = str(plan)
     assert name in text
     assert path in text.replace("\n    ", "")
@@ -352,10 +354,10 @@ def test_what_is_on_its_way_is_counted_with_its_halo():
 
 
 def test_between_sections_is_never_more_than_half_of_the_memory():
-    whole = 4 * 101 * FRAME
-    plan = planned("negate", "work", budget=2 * whole - 1, block=1)
+    whole, of = 8 * 101 * FRAME, scan("float64")
+    plan = planned("negate", "work", of=of, budget=2 * whole - 1, block=1)
     assert plan.sections[0].destination == "scratch file"
-    plan = planned("negate", "work", budget=2 * whole, block=1)
+    plan = planned("negate", "work", of=of, budget=2 * whole, block=1)
     assert plan.sections[0].destination == "memory"
 
 

@@ -61,7 +61,9 @@ class FakeLink:
         return self._gpu.is_pinned(array)
 
     def buffer(self, n_bytes: int) -> np.ndarray:
-        return self._gpu.empty((n_bytes,), np.uint8)
+        array = self._gpu.empty((n_bytes,), np.uint8)
+        self._gpu.buffers.append(weakref.ref(array))
+        return array
 
     def mark(self) -> FakeMark:
         return FakeMark()
@@ -165,6 +167,7 @@ class FakeGpu:
         self.faults: list[str] = []
         self.fails_at = fails_at
         self.allocated: list[str] = []
+        self.buffers: list[Any] = []
         self._pinned: dict[int, Any] = {}
         self._link = FakeLink(self)
         self.is_eager = seed == "eager"
@@ -194,6 +197,10 @@ class FakeGpu:
             self.allocated.append(what)
         if number in self.fails_at:
             raise MemoryError(f"no memory for {what}, allocation {number}")
+
+    def n_buffers(self) -> int:
+        """Return how many buffers for blocks there are."""
+        return sum(buffer() is not None for buffer in self.buffers)
 
     def free_bytes(self) -> int:
         return 10**9

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import h5py
 import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, run
-from maxslices.errors import OutOfMemoryError
+from maxslices.errors import OutOfMemoryError, StoreError
 from maxslices.io.array_source import ArraySource
 from maxslices.io.part_sink import PartSink
 from maxslices.io.scratch import ScratchStore
@@ -153,9 +155,13 @@ def test_any_allocation_may_fail(on_hungry_gpu, tmp_path, which, between, n_fail
             report, allocated = on_hungry_gpu(
                 tmp_path / str(k), NAMES[which], between=between, fails_at=fails_at
             )
-        except OutOfMemoryError as error:  # what a few slices give cannot be had from fewer
+        except OutOfMemoryError as error:
+            text = str(error)
+        else:
+            text = ""
+        if text:  # what a few slices give cannot be had from fewer
             assert n_failures > 1
-            assert "memory ran out before the first block, in the section of" in str(error)
+            assert "memory ran out before the first block, in the section of" in text
             assert not (tmp_path / str(k)).exists()
             continue
         assert len(allocated) > k
@@ -167,3 +173,71 @@ def test_any_allocation_may_fail(on_hungry_gpu, tmp_path, which, between, n_fail
             assert "memory ran out: the block was halved" in str(report)
     # The first time a block is tried again as it is.
     assert (n_split > 0) == (n_failures > 1)
+
+
+@pytest.mark.parametrize("format", ["hdf5", "tiff"])
+def test_what_was_finished_before_memory_ran_out_for_good_is_kept(on_fake_gpu, tmp_path, format):
+    data = np.random.default_rng(3).integers(0, 99, SHAPE, np.int32)
+    registry = Registry()
+
+    def double(data):
+        return data + data
+
+    def picky(data, first_slice):
+        if first_slice + data.shape[1] > 5:
+            raise MemoryError("Unable to allocate 1. TiB")
+        return data + 1
+
+    registry.register(double, pattern="projection", calc_max_slices=some)
+    registry.register(picky, pattern="sinogram", calc_max_slices=some)
+    registry.register(double, name="after", pattern="projection", calc_max_slices=some)
+    names = ["double", "picky", "after"]
+    steps = Pipeline.from_steps([{"method": n, "save_result": True} for n in names], registry)
+    out = tmp_path / "out"
+    with on_fake_gpu(), pytest.raises(OutOfMemoryError) as caught:
+        run(data, steps, out, device="cuda", block=3, format=format)
+    text = str(caught.value)
+    assert "memory ran out on a single sinogram, number 5, in the section of picky" in text
+    suffix = ".h5" if format == "hdf5" else ""
+    kept = [f"01_double{suffix}", f"02_picky.incomplete{suffix}"]
+    assert text.endswith(f"; kept in {out}: {kept[0]} (13 slices), {kept[1]} (5 slices)")
+    assert sorted(p.name for p in out.iterdir()) == [*kept, "report.json"]
+    report = json.loads((out / "report.json").read_text())
+    assert report["failed"].startswith("memory ran out on a single sinogram")
+    assert report["slices"] == [13, 5]
+    expected = [2 * data, 2 * data[:, :5] + 1]
+    if format == "hdf5":
+        for name, values in zip(kept, expected, strict=True):
+            with h5py.File(out / name) as file:
+                np.testing.assert_array_equal(file["entry/data/data"], values)
+    else:
+        assert len(list((out / kept[1]).iterdir())) == 5
+        got = run(out / kept[1], Pipeline.from_steps(["double"], registry), device="cpu").result
+        np.testing.assert_array_equal(got, 2 * expected[1].transpose(1, 0, 2))
+    # The next run may take its place, and removes all of it.
+    simple = Pipeline.from_steps(["double"], registry)
+    with pytest.raises(StoreError, match="already holds a run"):
+        run(data, simple, out, device="cpu")
+    run(data, simple, out, device="cpu", overwrite=True)
+    assert sorted(p.name for p in out.iterdir()) == ["report.json", "result.h5", "timeline.json"]
+
+
+def test_a_single_slice_that_needs_all_of_the_memory_runs_alone(on_fake_gpu, tmp_path):
+    """Where one slice and the next do not fit together, one comes after the other."""
+    with on_fake_gpu() as gpu:
+        scan = source()
+        steps = pipeline(gpu, "double")
+        free = gpu.allocate
+
+        def allocate(what):
+            free(what)
+            if what == "double" and gpu.n_buffers() > 1:
+                raise MemoryError("one buffer too many")
+
+        gpu.allocate = allocate
+        report = run(scan, steps, tmp_path / "out", device="cuda", block=4)
+    assert report.sections[0].smallest_block == 1
+    assert "one after the other" in str(report)
+    whole = np.empty(SHAPE, np.int32)
+    scan.read(0, 0, len(whole), whole)
+    np.testing.assert_array_equal(saved(report), 2 * whole)

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from maxslices.io import BUFFER_BYTES
+from maxslices.planner.costs import RUNNER_BYTES
 
 SHAPE = (400, 360, 800)  # 230 MB of uint16
-BUDGET = 21_000_000
-"""Ends little above what 8 projections of the first section need, and 5 sinograms of the second."""
+BUDGET = 22_600_000
+"""Ends little above what 9 projections of the first section need, and 5 sinograms of the second."""
 
 BOUNDED = """
 import json, sys, tracemalloc
@@ -69,7 +70,7 @@ def test_a_scan_ten_times_the_memory_runs_within_it(tmp_path, suffix):
     assert max(found["estimated"]) <= BUDGET
     assert min(found["estimated"]) > 0.9 * BUDGET
     for measured, estimated in zip(found["measured"], found["estimated"], strict=True):
-        # The thread that writes made its buffer for an earlier block than the measured one.
-        assert 0.95 * (estimated - BUFFER_BYTES) < measured <= estimated
+        # What Python takes is not measured, and the thread that writes made its buffer before.
+        assert 0.95 * (estimated - RUNNER_BYTES - BUFFER_BYTES) < measured <= estimated
     assert found["traced"] <= BUDGET
     assert found["resident"] <= BUDGET

@@ -72,6 +72,12 @@ class Hdf5Sink(PartSink):
         if fd is not None:
             os.close(fd)
 
+    def _shorten(self, n_slices: int) -> None:
+        with h5py.File(self._part, "r+") as file:
+            data = file[DATA_PATH]
+            data.resize(n_slices, axis=self._slice_dim)
+            data.attrs["incomplete"] = f"{n_slices} of {self._spec.shape[self._slice_dim]} slices"
+
     def _remove(self) -> None:
         self._part.unlink(missing_ok=True)
 

@@ -15,6 +15,9 @@ from ..errors import StoreError
 from .checks import check_block
 from .room import check_room, check_vacant, part_of, store_errors
 
+INCOMPLETE = ".incomplete"
+"""Part of the name of a result that is not whole."""
+
 
 class PartSink(ABC):
     """A `Sink` under a hidden name, which takes its own when it is whole.
@@ -81,6 +84,17 @@ class PartSink(ABC):
             self._part.rename(self._path)
         return self._path
 
+    def set_aside(self, n_slices: int) -> Path:
+        """Keep the first slices, under a name that says that they are not all."""
+        path = self._path.with_name(f"{self._path.stem}{INCOMPLETE}{self._path.suffix}")
+        with store_errors(path, self._needed_bytes):
+            self._open = False
+            self._end()
+            self._shorten(n_slices)
+            check_vacant(path)
+            self._part.rename(path)
+        return path
+
     def abandon(self) -> None:
         """Remove what was written."""
         self._open = False
@@ -110,6 +124,10 @@ class PartSink(ABC):
     @abstractmethod
     def _end(self) -> None:
         """Close what is open; a second call does nothing."""
+
+    @abstractmethod
+    def _shorten(self, n_slices: int) -> None:
+        """Leave only the first slices of what is under the hidden name, and closed."""
 
     @abstractmethod
     def _remove(self) -> None:

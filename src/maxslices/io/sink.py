@@ -47,6 +47,16 @@ class Sink(Protocol):
         """Give the result its name and return that."""
         ...
 
+    def set_aside(self, n_slices: int) -> Path:
+        """Keep the first slices of what was written as ``<name>.incomplete``, and return that.
+
+        Raises
+        ------
+        StoreError
+            If there is something of that name, or the disk does not allow it.
+        """
+        ...
+
     def abandon(self) -> None:
         """Remove what was written; after `finish`, and a second time, do nothing."""
         ...
@@ -132,4 +142,5 @@ def remove_result(path: Path) -> None:
 
 def _is_tiff_of(folder: Path, path: Path) -> bool:
     stem, _, number = path.stem.rpartition("_")
-    return stem == folder.name and number.isdigit() and path.suffix == ".tif"
+    name = folder.name.removesuffix(".incomplete")
+    return stem == name and number.isdigit() and path.suffix == ".tif"

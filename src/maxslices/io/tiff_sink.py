@@ -48,7 +48,7 @@ class TiffSink(PartSink):
             )
 
         def work(i: int) -> None:
-            name = f"{self._path.name}_{start + i:0{self._digits}d}.tif"
+            name = self._file_name(start + i)
             image = block[i] if slice_dim == 0 else block[:, i]
             fd = os.open(self._part / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
@@ -58,6 +58,13 @@ class TiffSink(PartSink):
                 os.close(fd)
 
         spread(block.shape[slice_dim], work)
+
+    def _file_name(self, number: int) -> str:
+        return f"{self._path.name}_{number:0{self._digits}d}.tif"
+
+    def _shorten(self, n_slices: int) -> None:
+        for number in range(n_slices, self._spec.shape[self._slice_dim]):
+            (self._part / self._file_name(number)).unlink(missing_ok=True)
 
     def _end(self) -> None:
         """Do nothing: a file is open only while it is written."""

@@ -19,6 +19,8 @@ make that shorter, and larger ones are tried where computing takes the time."""
 AUTO_BLOCKS = {"cpu": 32, "cuda": 64}
 """Blocks from which larger ones gain nothing: on the CPU one of them is measured, which takes
 longer, and the progress bar gets coarser."""
+MIN_BLOCKS = 4
+"""Blocks that are left where larger ones are tried: fewer overlap too little."""
 MIN_TRIED_BLOCKS = 16
 """Blocks that a section must have for a few of them to be tried in another size."""
 UNITS = {0: "projection", 1: "sinogram"}
@@ -105,7 +107,7 @@ def larger_blocks(route: Route, chosen: int, largest: int) -> tuple[tuple[int, i
         Blocks, each twice the one before, and the peak on the device with each.
     """
     found, block, total = [], 2 * chosen, route.cost.n_slices
-    while block <= largest and total // block >= MIN_TRIED_BLOCKS:
+    while block <= largest and total // chosen >= MIN_TRIED_BLOCKS and total // block >= MIN_BLOCKS:
         found.append((block, route.device_bytes(block)))
         block *= 2
     return tuple(found)

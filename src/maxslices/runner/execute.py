@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from ..backends import Backend, require_libraries, shared_allocator
+from ..errors import MethodError
 from ..io import MemoryStore, ScratchStore, Sink, Source, Store
 from ..planner import Pipeline, Plan, SectionPlan
 from .block_work import BlockWork
 from .device_store import DeviceStore
+from .failure import keep_finished
 from .feed import Readable
 from .folder import RunFolder
 from .progress import Progress
@@ -73,6 +75,7 @@ def execute(
     reader: Readable | DeviceStore = source
     previous: Store | DeviceStore | None = None
     position = 0
+    done: dict[int, int] = {}  # index of a step -> slices of its result
     with contextlib.ExitStack() as held:
         preview = pipeline.loader.preview
         facts = {
@@ -88,6 +91,7 @@ def execute(
         if with_torch and backend.kind == "cuda":
             held.enter_context(shared_allocator(budget_bytes))
         for number, section in enumerate(plan.sections, start=1):
+            store: Store | DeviceStore | None
             stop = position + len(section.steps)
             is_last = number == len(plan.sections)
             if is_last:
@@ -98,20 +102,31 @@ def execute(
                 store, note = _store_between(section, backend, scratch_folder, host_bytes)
             if store is not None:
                 held.callback(store.close)
-            sinks = {i - position: all_sinks[i] for i in range(position, stop) if i in all_sinks}
+            sinks = {i: sink for i, sink in all_sinks.items() if position <= i < stop}
             block_work = BlockWork(
                 section,
                 pipeline.steps[position:stop],
                 source,
                 backend,
                 side_results,
-                sinks,
+                {i - position: sink for i, sink in sinks.items()},
                 store,
                 facts,
             )
             work = SectionWork(block_work, reader, timeline, (note,) if note else ())
             progress.start(f"section {number}/{len(plan.sections)}", section.n_slices)
-            reports.append(work.run(progress.advance))
+            try:
+                reports.append(work.run(progress.advance))
+            except MethodError as error:
+                if folder is None:
+                    raise
+                done |= dict.fromkeys(sinks, work.n_done)
+                counts = [done.get(index, 0) for index in all_sinks]
+                failed = keep_finished(error, folder, counts, plan, reports)
+                if failed is error:
+                    raise
+                raise failed from error.__cause__
+            done |= dict.fromkeys(sinks, section.n_slices)
             if previous is not None:
                 previous.close()
             if store is not None:

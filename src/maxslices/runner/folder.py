@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +20,8 @@ TIMELINE_NAME = "timeline.json"
 
 class RunFolder:
     """Makes the results of one run; leaving it unfinished removes what was written.
+
+    Where a method failed, what was finished before that may be kept.
 
     Parameters
     ----------
@@ -41,6 +44,7 @@ class RunFolder:
         self.path = Path(path)
         self._format = format
         self._sinks: list[Sink] = []
+        self._slice_dims: dict[Path, int] = {}
         self._finished: list[Path] = []
         self._is_whole = False
         self._made: list[Path] = []
@@ -109,6 +113,7 @@ class RunFolder:
         """Make a place for a result called `name`."""
         sink = create_sink(self.path / name, spec, slice_dim, self._format)
         self._sinks.append(sink)
+        self._slice_dims[sink.path] = slice_dim
         return sink
 
     def finish(self) -> tuple[Path, ...]:
@@ -116,6 +121,35 @@ class RunFolder:
         for sink in self._sinks:
             self._finished.append(sink.finish())
         return tuple(self._finished)
+
+    def keep_finished(self, counts: Sequence[int]) -> list[tuple[Path, int]]:
+        """Keep what there is of a run that failed; what is not whole says so in its name.
+
+        Parameters
+        ----------
+        counts : sequence of int
+            For each sink, in the order in which they were made, its slices that are done.
+
+        Returns
+        -------
+        list of (Path, int)
+            What was kept, and how many slices of it.
+        """
+        kept = []
+        for sink, count in zip(self._sinks, counts, strict=True):
+            if not count:
+                continue
+            is_whole = count == sink.spec.shape[self._slice_dims[sink.path]]
+            path = sink.finish() if is_whole else sink.set_aside(count)
+            self._finished.append(path)
+            kept.append((path, count))
+        return kept
+
+    def write_failure(self, text: str) -> None:
+        """Write the report of a run that failed, whose results are kept as far as they go."""
+        for sink in self._sinks:
+            sink.abandon()
+        self.write_report(text)
 
     def write_timeline(self, text: str) -> Path:
         """Write the timeline beside the results, and return where."""

@@ -12,8 +12,8 @@ TRIED_BLOCKS = 4
 """Blocks of a size that are tried. The first two are not timed: one finds no plans or memory
 made, and one may be measured, which takes longer."""
 GAIN = 0.05
-"""By how much a larger block must be faster to be kept."""
-BUSY = 0.8
+"""Share that a call may take beside its slices for a block to be large enough."""
+BUSY = 0.9
 """Share of the time that computing must take for the size of a block to matter."""
 
 
@@ -49,8 +49,9 @@ def _reached_s(mark: Mark | float) -> float:
 class Pace:
     """The block that a section goes on with.
 
-    A few blocks are timed as planned, then a few of twice the size, and so on, as long as
-    slices are computed faster that way and computing is what takes the time.
+    A few blocks are timed as planned. If computing is what takes the time, so are a few of
+    twice the size. Both together tell what a call takes and what each slice adds to it, and
+    so from which block on larger ones gain little.
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ class Pace:
     def __init__(self, block: int, larger: Sequence[int] = ()) -> None:
         self._sizes = [block, *larger]
         self._at = 0
-        self._per_slice_s: float | None = None
+        self._per_call_s: float | None = None
         self._is_settled = not larger
         self.why = ""
 
@@ -91,18 +92,23 @@ class Pace:
         """
         timed = times[2:]
         computed_s = sum(stop - start for start, stop, _ in timed)
-        per_slice_s = computed_s / max(1, sum(block.n_given for _, _, block in timed))
+        per_call_s = computed_s / max(1, len(timed))
         taken_s = timed[-1][1] - timed[0][0] if timed else 0.0
-        is_bound = computed_s >= BUSY * taken_s > 0
-        before, self._per_slice_s = self._per_slice_s, per_slice_s
-        if before is not None and per_slice_s > (1 - GAIN) * before:
-            self._is_settled = True
-            self._at -= 1
-            self.why = f"blocks of {self._sizes[self._at + 1]} were no faster"
+        before, self._per_call_s = self._per_call_s, per_call_s
+        if before is None:
+            if computed_s < BUSY * taken_s or not timed:
+                self._is_settled = True
+                return False
+            self._at = 1
+            self.why = "to see whether larger blocks are faster"
             return True
-        if not is_bound or self._at + 1 == len(self._sizes):
-            self._is_settled = True
-            return False
-        self._at += 1
-        self.why = "to see whether larger blocks are faster"
-        return True
+        self._is_settled = True
+        small, large = self._sizes[:2]
+        per_slice_s = max(0.0, per_call_s - before) / (large - small)
+        extra_s = max(0.0, before - small * per_slice_s)  # what a call takes beside its slices
+        self._at = next(
+            (i for i, n in enumerate(self._sizes) if extra_s <= GAIN * n * per_slice_s),
+            len(self._sizes) - 1,
+        )
+        self.why = f"a call takes {1e3 * extra_s:.2g} ms and {1e3 * per_slice_s:.2g} ms a slice"
+        return self.block != large

@@ -162,8 +162,9 @@ class SectionWork:
                 self.smallest_block = pace.block
                 self.n_splits += 1
             elif self._overlaps:
-                pace, why, is_retry = Pace(1), "memory ran out: one after the other", False
-                self._overlaps = False
+                pace, is_retry, self._overlaps = Pace(1), False, False
+                why = "memory ran out: one after the other"
+                self._sizes.append(BlockUse(self.n_done, 1, why))
             else:
                 raise OutOfMemoryError(
                     f"memory ran out on a single {UNITS[plan.slice_dim]}, number {self.n_done}, "
