@@ -14,7 +14,7 @@ from .steps import Step
 
 RUNNER_BYTES = 3 * 2**19
 """What Python itself takes during a section on the CPU: file handles, two threads with what the
-system's allocator keeps for each, and the modules that methods import when they are first called."""
+system's allocator keeps for each, and modules that methods import when first called."""
 
 
 @dataclass(frozen=True, slots=True)

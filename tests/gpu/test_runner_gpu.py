@@ -1,0 +1,271 @@
+"""The runner on a real GPU: the same bits whatever the block, within budgets, short of memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+from maxslices import Pipeline, Registry, from_ledger, pinned_empty, run
+from maxslices.errors import OutOfMemoryError
+
+pytestmark = pytest.mark.gpu
+
+SHAPE = (180, 96, 640)  # 22 MB of uint16
+
+
+@from_ledger
+def to_float_ledger(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc(shape, "float32")
+
+
+@from_ledger
+def two(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+
+
+@from_ledger
+def four(m, shape, dtype):
+    for _ in range(4):
+        m.alloc(shape, dtype)
+
+
+def to_float(data):
+    import cupy
+
+    out = cupy.empty(data.shape, np.float32)
+    cupy.multiply(data, np.float32(0.5), out=out)
+    return out
+
+
+def on_the_host(data):
+    """Compute with NumPy in the middle of a section."""
+    import cupy
+
+    return cupy.asarray(np.negative(data.get()))
+
+
+def by_torch(data):
+    return data + data
+
+
+def blur(data):
+    """Add the neighbours along the slices of sinograms."""
+    import cupy
+
+    out = cupy.copy(data)
+    out[:, 1:] += data[:, :-1]
+    out[:, :-1] += data[:, 1:]
+    return out
+
+
+REGISTRY = Registry()
+REGISTRY.register(to_float, pattern="projection", calc_max_slices=to_float_ledger,
+                  output_dtype="float32")  # fmt: skip
+REGISTRY.register(on_the_host, pattern="all", calc_max_slices=two)
+REGISTRY.register(by_torch, pattern="all", calc_max_slices=two, array_module="torch")
+REGISTRY.register(blur, pattern="sinogram", calc_max_slices=four, halo=1)
+NAMES = ["to_float", "on_the_host", "by_torch", "blur"]
+
+
+def pipeline(names=NAMES):
+    return Pipeline.from_steps(names, REGISTRY)
+
+
+def data(shape=SHAPE):
+    rng = np.random.default_rng(5)
+    return rng.integers(0, 60000, shape, np.uint16)
+
+
+def expected(scan):
+    values = np.negative(scan * np.float32(0.5))
+    values = values + values
+    out = values.copy()
+    out[:, 1:] += values[:, :-1]
+    out[:, :-1] += values[:, 1:]
+    return out
+
+
+@pytest.fixture
+def between(monkeypatch):
+    def put(where):
+        monkeypatch.setattr(
+            "maxslices.planner.planning._Router._leaves_room",
+            lambda self, number, origin, candidate, held: candidate == where,
+        )
+
+    return put
+
+
+@pytest.mark.parametrize("where", ["device", "memory", "scratch file"])
+@pytest.mark.parametrize("block", [1, 7, 64, 1000])
+def test_bits_depend_on_neither_block_nor_place(between, tmp_path, where, block):
+    between(where)
+    shape = SHAPE if block > 1 else (40, 24, 640)
+    scan = data(shape)
+    report = run(scan, pipeline(), tmp_path / "out", device="cuda", block=block)
+    assert report.plan.sections[0].destination == where
+    with h5py.File(report.files[0]) as file:
+        np.testing.assert_array_equal(file["entry/data/data"], expected(scan))
+    for section in report.sections:
+        assert section.n_splits == 0
+        assert section.measured_bytes <= section.estimated_bytes
+
+
+def test_pinned_arrays_are_used_as_they_are():
+    scan = pinned_empty(SHAPE, np.uint16)
+    scan[...] = data()
+    out = pinned_empty(SHAPE, np.float32)
+    report = run(scan, pipeline(), out, device="cuda", block=16)
+    assert report.result is out
+    np.testing.assert_array_equal(out, expected(scan))
+    first, last = report.sections
+    assert "read" not in first.stages
+    assert "write" not in last.stages
+
+
+@pytest.mark.parametrize("n_failures", [1, 2])
+@pytest.mark.parametrize("where", ["device", "memory"])
+def test_any_allocation_on_the_device_may_fail(between, where, n_failures):
+    import cupy
+
+    between(where)
+    scan = data((24, 12, 64))
+    want = expected(scan)
+    pool = cupy.get_default_memory_pool()
+    lock, count, fails_at = threading.Lock(), [0], range(0)
+
+    def malloc(n_bytes):
+        with lock:
+            number, count[0] = count[0], count[0] + 1
+        if number in fails_at:
+            raise cupy.cuda.memory.OutOfMemoryError(n_bytes, 0, 0)
+        return pool.malloc(n_bytes)
+
+    before = cupy.cuda.get_allocator()
+    names = ["to_float", "on_the_host", "blur"]
+    single = np.negative(scan * np.float32(0.5))
+    want = single.copy()
+    want[:, 1:] += single[:, :-1]
+    want[:, :-1] += single[:, 1:]
+    try:
+        cupy.cuda.set_allocator(malloc)
+        run(scan, pipeline(names), device="cuda", block=6)
+        total, splits = count[0], 0
+        assert total > 20
+        for k in range(total):
+            count[0], fails_at = 0, range(k, k + n_failures)
+            report = run(scan, pipeline(names), device="cuda", block=6)
+            assert count[0] > k
+            np.testing.assert_array_equal(report.result, want)
+            splits += sum(section.n_splits for section in report.sections)
+    finally:
+        cupy.cuda.set_allocator(before)
+    assert (splits > 0) == (n_failures > 1)
+
+
+TAKES = """
+import sys, time
+import cupy
+runtime, held = cupy.cuda.runtime, []
+leave = int(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+until = time.monotonic() + 4
+while time.monotonic() < until:
+    free, _ = runtime.memGetInfo()
+    if free > leave:
+        try:
+            held.append(runtime.malloc(max(2**21, (free - leave) // 2)))
+        except runtime.CUDARuntimeError:
+            pass
+    time.sleep(0.002)
+"""
+
+
+def test_another_process_that_takes_the_memory_away():
+    scan = data((600, 64, 1024))
+    want = expected(scan)
+    other = subprocess.Popen(
+        [sys.executable, "-c", TAKES, str(150 * 10**6)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert other.stdout.readline() == "ready\n"
+        started = []
+
+        def slow(values):
+            if not started:
+                started.append(1)
+                other.stdin.write("\n")
+                other.stdin.flush()
+                time.sleep(1.5)
+            return to_float(values)
+
+        registry = Registry()
+        registry.register(slow, pattern="projection", calc_max_slices=to_float_ledger,
+                          output_dtype="float32")  # fmt: skip
+        registry.register(blur, pattern="sinogram", calc_max_slices=four, halo=1)
+        registry.register(on_the_host, pattern="all", calc_max_slices=two)
+        registry.register(by_torch, pattern="all", calc_max_slices=two, array_module="torch")
+        names = ["slow", "on_the_host", "by_torch", "blur"]
+        try:
+            report = run(
+                scan, Pipeline.from_steps(names, registry), device="cuda", memory="20GB", block=200
+            )
+        except OutOfMemoryError as error:
+            pytest.fail(f"the other process took all: {error}")
+        np.testing.assert_array_equal(report.result, want)
+        print(*(f"splits {s.n_splits}, blocks {s.blocks}" for s in report.sections), sep="\n")
+    finally:
+        other.kill()
+        other.wait()
+
+
+@pytest.mark.parametrize("budget", [2 * 10**9, 4 * 10**9])
+def test_the_budget_is_kept_and_used_by_the_device_itself(budget, tmp_path):
+    import cupy
+
+    scan = pinned_empty((1200, 700, 1500), np.uint16)  # 2.5 GB
+    scan[...] = np.arange(1500, dtype=np.uint16)
+    registry = Registry()
+
+    def twice(values):
+        return values + values
+
+    registry.register(to_float, pattern="projection", calc_max_slices=to_float_ledger,
+                      output_dtype="float32")  # fmt: skip
+    registry.register(twice, pattern="projection", calc_max_slices=two)
+    cupy.get_default_memory_pool().free_all_blocks()
+    free = cupy.cuda.runtime.memGetInfo()[0]
+    lowest, stop = [free], threading.Event()
+
+    def watch():
+        while not stop.wait(0.001):
+            lowest[0] = min(lowest[0], cupy.cuda.runtime.memGetInfo()[0])
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        report = run(
+            scan, Pipeline.from_steps(["to_float", "twice"], registry),
+            pinned_empty(scan.shape, np.float32), device="cuda", memory=budget, block="max",
+        )  # fmt: skip
+    finally:
+        stop.set()
+        thread.join()
+    used, reserved = free - lowest[0], report.plan.reserved_bytes
+    section = report.sections[0]
+    print(f"budget {budget}, used {used} beside a context of at most {reserved}; {section}")
+    assert section.n_splits == 0
+    assert section.measured_bytes <= section.estimated_bytes
+    assert used <= budget - reserved
+    assert used >= 0.9 * (budget - reserved)
+    np.testing.assert_array_equal(report.result[::300], scan[::300] * np.float32(1))
