@@ -1,0 +1,59 @@
+"""Networks: what fits on a card, and where the memory goes. Needs torch, no device.
+
+`max_batch_size` and `max_patch_shape` predict what fits from a replay without data and
+verify it with one real step; `memory_report` says what holds memory in a step and what
+would save some. ``import maxslices`` does not import this package; this package imports
+torch when one of its functions is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .errors import ModelArgumentError, NoDeviceError, TooLargeError
+from .result import BatchSize, PatchShape, Search, Trial
+
+if TYPE_CHECKING:
+    from ..tracing import Spec
+    from .batch import max_batch_size
+    from .patch import max_patch_shape
+    from .report import MemoryReport, memory_report
+
+__all__ = [
+    "BatchSize",
+    "MemoryReport",
+    "ModelArgumentError",
+    "NoDeviceError",
+    "PatchShape",
+    "Search",
+    "Spec",
+    "TooLargeError",
+    "Trial",
+    "max_batch_size",
+    "max_patch_shape",
+    "memory_report",
+]
+
+_HOMES = {
+    "MemoryReport": "maxslices.nn.report",
+    "Spec": "maxslices.tracing",
+    "max_batch_size": "maxslices.nn.batch",
+    "max_patch_shape": "maxslices.nn.patch",
+    "memory_report": "maxslices.nn.report",
+}
+"""Modules of what needs torch."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise NoDeviceError(
+            f"maxslices.nn.{name} needs torch: pip install 'maxslices[torch]'"
+        ) from None

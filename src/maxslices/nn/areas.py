@@ -1,0 +1,72 @@
+"""Work areas of the device that is here: measured once, then kept beside the records."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from ..estimators.recorded import records_folder
+from ..tracing import Call, WorkAreas
+from ..tracing.calibrate import calibrate, place
+from .memory import no_limit
+
+
+def measured_areas(calls: Iterable[Call], device: torch.device) -> tuple[WorkAreas, float]:
+    """Return the work areas of calls on a CUDA device.
+
+    Parameters
+    ----------
+    calls : iterable of Call
+        What will be run: what was not measured on this device before is measured now.
+    device : torch.device
+        A CUDA device.
+
+    Returns
+    -------
+    WorkAreas
+        Of these calls, and of all measured before.
+    float
+        Seconds that measuring took; 0.0 if all was known.
+    """
+    with torch.cuda.device(device):
+        path = _file(place())
+        known = _read(path)
+        missing = list(calls) if known is None else known.missing(tuple(calls))
+        if known is not None and not missing:
+            return known, 0.0
+        began = time.perf_counter()
+        with no_limit(device):
+            found = calibrate(missing, known)
+        torch.cuda.empty_cache()
+    _write(path, found)
+    return found, time.perf_counter() - began
+
+
+def _file(where: dict[str, str]) -> Path:
+    digest = hashlib.sha256(json.dumps(where, sort_keys=True).encode()).hexdigest()[:16]
+    return records_folder() / "work-areas" / f"{digest}.json"
+
+
+def _read(path: Path) -> WorkAreas | None:
+    try:
+        return WorkAreas.from_plain(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # not there, or not what was written: it is measured again
+
+
+def _write(path: Path, areas: WorkAreas) -> None:
+    # Where nothing can be written, nothing but time is lost.
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(areas.as_plain(), file)
+        os.replace(temporary, path)

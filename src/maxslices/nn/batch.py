@@ -1,0 +1,256 @@
+"""The largest batch that fits, predicted and then verified by one real step."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import EstimatorError
+from ..tracing import Family, Spec, TraceError, WorkAreas
+from ..units import format_bytes, parse_bytes
+from .areas import measured_areas
+from .arguments import channels_of, check_safety, positive, shape_of
+from .errors import ModelArgumentError, TooLargeError
+from .memory import Budget, budget_of, device_of
+from .result import BatchSize, Search, Trial
+from .step import Mode, Step, Targets, optimizer_named, precision
+from .trial import Trials
+
+STEP_DOWN = 0.02
+"""Part of the limit that is given up each time a step that was predicted to fit does not."""
+
+
+def max_batch_size(
+    model: nn.Module,
+    patch_shape: tuple[int, ...],
+    in_channels: int | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+    safety_factor: float = 0.9,
+    max_batch_size: int = 1024,
+    prediction_function: Callable[[nn.Module, Any], Any] | None = None,
+    *,
+    memory: str | int | None = None,
+    margin: str | int | None = None,
+    mode: Mode = "inference",
+    optimizer: Any = None,
+    loss: Callable[..., torch.Tensor] | None = None,
+    targets: Targets | None = None,
+    amp: torch.dtype | bool | None = None,
+) -> BatchSize:
+    """Return the largest batch that fits on a device, or on a card that is not here.
+
+    The arguments up to `prediction_function`, and what they do, are those of torch_em's
+    ``compute_max_batch_size``; the answer is predicted from a replay without data, and then
+    verified by one real step, where that one finds it by running out of memory.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Never changed; for inference a copy in eval mode is looked at.
+    patch_shape : tuple of int
+        Spatial shape of a sample, such as (512, 512) or (64, 128, 128).
+    in_channels : int, optional
+        Channels of the input; by default the model's ``in_channels``.
+    device : torch.device or str, optional
+        A CUDA device; by default that of the model's parameters.
+    dtype : torch.dtype
+        Of the input.
+    safety_factor : float
+        Part of the memory that may be used, above 0 and at most 1. At least that part of the
+        largest batch is returned, and 1 at the least.
+    max_batch_size : int
+        Bound of the search; a warning says when it is reached, and it is returned as it is.
+    prediction_function : callable, optional
+        ``prediction_function(model, input)``, called in place of the model.
+    memory : str or int, optional
+        Memory of a card, such as "16GB": then no device is needed. With a device, no more
+        than that of it is used.
+    margin : str or int, optional
+        Memory to leave free, such as "500MB" or 0, in place of a factor.
+    mode : {"inference", "training", "forward"}
+        Without gradients; two steps of training; a forward pass with gradients.
+    optimizer : str, class, callable or torch.optim.Optimizer, optional
+        For training: "sgd", "momentum", "adam", "adamw", "rmsprop", a class such as
+        ``torch.optim.Adam``, or an optimizer on the model's parameters.
+    loss : callable, optional
+        ``loss(output, *targets)``; by default the sum of the output.
+    targets : callable, optional
+        Given the input's `Spec`, returns that of the targets, or a tuple. By default they are
+        like the output; numbers of classes for ``CrossEntropyLoss`` and ``NLLLoss``.
+    amp : torch.dtype or bool, optional
+        Lower precision of ``torch.autocast``; True is float16.
+
+    Returns
+    -------
+    BatchSize
+        An `int`, whose `result` says what was predicted, tried and measured.
+
+    Raises
+    ------
+    ModelArgumentError
+        If an argument is wrong or the model cannot take such a patch; a `ValueError` too.
+    NoDeviceError
+        If there is no CUDA device, and `memory` does not stand for one; a `RuntimeError` too.
+    TooLargeError
+        If not even a batch of 1 fits; a `RuntimeError` too.
+    """
+    shape = shape_of(patch_shape, "patch_shape")
+    bound = positive(max_batch_size, "max_batch_size")
+    check_safety(safety_factor)
+    place = device_of(model, device, memory)
+    channels = channels_of(model, in_channels)
+    step = make_step(model, mode, optimizer, loss, targets, amp, prediction_function)
+    budget = budget_of(model, place, memory)
+
+    def inputs(n: int) -> tuple[Spec, ...]:
+        return (Spec((n, channels, *shape), dtype),)
+
+    began = time.perf_counter()
+    try:
+        areas, calibration_s = areas_for(step, inputs(2), budget)
+        family = Family(lambda n: step.trace(inputs(n), areas))
+    except (ModelArgumentError, TraceError) as error:
+        raise _with_hint(error, model, shape) from error
+    predicted = family.largest(budget.limit_bytes, bound)
+    if not predicted:
+        raise _too_large(family.needed_bytes(1), budget, f"a batch of 1 of {shape}")
+    at_bound = predicted >= bound
+    if at_bound and margin is None:
+        asked = predicted
+    elif margin is not None:
+        kept = budget.limit_bytes - margin_bytes(margin)
+        asked = family.largest(kept, bound) if kept > 0 else 0
+        if not asked:
+            raise _too_large(
+                family.needed_bytes(1), budget, f"a batch of 1 of {shape}", margin_bytes(margin)
+            )
+    else:
+        asked = max(
+            1,
+            int(predicted * safety_factor),
+            family.largest(int(budget.limit_bytes * safety_factor), bound),
+        )
+    search = Search(
+        "batch size",
+        mode,
+        budget.limit_bytes,
+        budget.origin,
+        predicted,
+        asked,
+        family.needed_bytes(asked),
+        (),
+        areas.origin,
+        time.perf_counter() - began - calibration_s,
+        calibration_s,
+        at_bound,
+        family.trace(1).notes,
+    )
+    found, search = _verified(search, step, budget, family, inputs)
+    if found >= bound:
+        warnings.warn(
+            f"the search reached its bound, max_batch_size={bound}, before the memory's: more may "
+            "fit; raise max_batch_size to know",
+            stacklevel=2,
+        )
+    return BatchSize(found, search)
+
+
+def _verified(
+    search: Search,
+    step: Step,
+    budget: Budget,
+    family: Family,
+    inputs: Callable[[int], tuple[Spec, ...]],
+) -> tuple[int, Search]:
+    """Run the step, smaller until it runs; return what did."""
+    n = search.asked
+    assert isinstance(n, int)
+    if budget.device is None:
+        return n, search
+    trials = Trials(step, budget.device, budget.limit_bytes)
+    tried: list[Trial] = []
+    part = 1.0
+    while True:
+        tried.append(trials.run(n, inputs(n), family.needed_bytes(n)))
+        if tried[-1].fits:
+            break
+        part -= STEP_DOWN
+        if n == 1 or part <= 0:
+            raise _too_large(family.needed_bytes(1), budget, "a batch of 1")
+        n = max(1, min(n - 1, family.largest(int(budget.limit_bytes * part), n)))
+    notes = (*search.notes, *explained(trials.here_because))
+    return n, replace(search, tried=tuple(tried), notes=notes)
+
+
+def make_step(
+    model: nn.Module,
+    mode: Mode,
+    optimizer: Any,
+    loss: Callable[..., torch.Tensor] | None,
+    targets: Targets | None,
+    amp: torch.dtype | bool | None,
+    prediction_function: Callable[[nn.Module, Any], Any] | None,
+) -> Step:
+    """Return the step that is asked for, its arguments checked."""
+    if not isinstance(model, nn.Module):
+        raise ModelArgumentError(f"the model is a torch.nn.Module, not a {type(model).__name__}")
+    if mode not in ("inference", "forward", "training"):
+        raise ModelArgumentError(f"mode is 'inference', 'forward' or 'training', not {mode!r}")
+    if mode != "training" and (optimizer is not None or loss is not None):
+        what = "an optimizer" if optimizer is not None else "a loss"
+        raise ModelArgumentError(f"{what} goes with mode='training', not with {mode!r}")
+    return Step(
+        model,
+        mode,
+        optimizer_named(optimizer),
+        loss,
+        targets,
+        precision(amp),
+        prediction_function,
+    )
+
+
+def areas_for(step: Step, inputs: tuple[Spec, ...], budget: Budget) -> tuple[WorkAreas, float]:
+    """Return the work areas of a step: of the device that is here, or what is allowed for."""
+    if budget.device is None:
+        return WorkAreas.allowance(), 0.0
+    calls = step.trace(inputs, WorkAreas.none()).calls
+    return measured_areas(calls, budget.device)
+
+
+def margin_bytes(margin: str | int) -> int:
+    """Return a margin in bytes; unlike other amounts of memory it may be 0."""
+    return 0 if margin == 0 else parse_bytes(margin)
+
+
+def explained(here_because: str) -> tuple[str, ...]:
+    """Return a note that says why a step was run in this process."""
+    return (f"the step was run in this process: {here_because}",) if here_because else ()
+
+
+def _too_large(needed: int, budget: Budget, what: str, margin: int = 0) -> TooLargeError:
+    less = f" less a margin of {format_bytes(margin)}" if margin else ""
+    return TooLargeError(
+        f"{what} does not fit: it needs {format_bytes(needed)}, and there are "
+        f"{format_bytes(budget.limit_bytes)}{less} ({budget.origin}); take a smaller patch or "
+        "model, or a card with more memory"
+    )
+
+
+def _with_hint(error: Exception, model: nn.Module, shape: tuple[int, ...]) -> Exception:
+    """Add to an error that a patch is not divisible, if the model says so."""
+    depth = getattr(model, "depth", None)
+    if not isinstance(depth, int) or all(size % 2**depth == 0 for size in shape):
+        return error
+    kind = type(error) if isinstance(error, EstimatorError) else ModelArgumentError
+    return kind(
+        f"{error}; the model's depth is {depth}, so each axis of the patch {shape} should be a "
+        f"multiple of {2**depth}"
+    )
