@@ -102,11 +102,12 @@ class CudaLink:
     def upload(self, host: NDArray[Any]) -> Any:
         """Return a C-contiguous array of the host on the device, as fast as the link.
 
-        What is not pinned goes there in pieces that are.
+        What is not pinned goes there in pieces that are; what is, while the host goes on.
         """
         data = self._cupy.empty(host.shape, host.dtype)
-        if self.is_direct(host):
-            data.set(host)
+        if host.ndim == 3 and self.is_direct(host):
+            _, end = self.send(host, data, self.mark())
+            self.wait(end)
             return data
         source, target = host.reshape(-1).view(np.uint8), data.reshape(-1).view(np.uint8)
         free: list[tuple[NDArray[np.uint8], Mark]] = []
