@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from .allocator import Allocator, least_limit
-from .trace import Trace, rounded
+from .trace import Trace
 from .work_areas import Call
 
 _KEPT = 64
@@ -118,13 +118,16 @@ class Family:
 
     def allocated_bytes(self, n: int) -> int:
         """Return the most that is handed out for n images."""
-        return _peak(self.steps(n))
+        return self._simulated(n).peak_allocated_bytes
 
     def reserved_bytes(self, n: int) -> int:
         """Return the most that the allocator holds for n images when there is room."""
+        return self._simulated(n).peak_reserved_bytes
+
+    def _simulated(self, n: int) -> Allocator:
         allocator = Allocator()
         allocator.run(self.steps(n))
-        return allocator.peak_reserved_bytes
+        return allocator
 
     def needed_bytes(self, n: int) -> int:
         """Return the smallest limit, to 2 MiB, under which n images run as fast as ever."""
@@ -168,19 +171,6 @@ class Family:
             if not self.fits(n, limit_bytes):
                 return next(m for m in range(n - 1, 0, -1) if self.fits(m, limit_bytes))
         return low
-
-
-def _peak(steps: list[tuple[int, int]]) -> int:
-    sizes: dict[int, int] = {}
-    in_use = peak = 0
-    for key, n_bytes in steps:
-        if n_bytes < 0:
-            in_use -= sizes.pop(key)
-        else:
-            sizes[key] = taken = rounded(n_bytes)
-            in_use += taken
-            peak = max(peak, in_use)
-    return peak
 
 
 def _alike(first: Trace, second: Trace) -> bool:

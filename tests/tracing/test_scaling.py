@@ -1,0 +1,83 @@
+"""A trace for any number of images."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from maxslices.tracing import Family, Scaled, Spec, WorkAreas, replay  # noqa: E402
+
+from .models import UNet  # noqa: E402
+
+MIB = 2**20
+
+
+def unet(n, mode="inference", areas=None):
+    return replay(
+        UNet(), Spec((n, 1, 64, 64)), mode=mode, lines=False,
+        optimizer=torch.optim.Adam if mode == "training" else None,
+        work_areas=areas or WorkAreas.allowance(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_lines_through_two_replays_are_a_third_to_the_byte(mode):
+    traces = {n: unet(n, mode) for n in (2, 3, 17)}
+    scaled = Scaled(traces[2], traces[3], (2, 3))
+    assert scaled.agrees(traces[17], 17)
+    assert scaled.steps(17) == traces[17].steps()
+
+
+def test_a_family_knows_every_number():
+    family = Family(unet)
+    assert family.is_linear
+    trace = unet(29)
+    assert family.reserved_bytes(29) == trace.reserved_bytes
+    assert family.allocated_bytes(29) == trace.allocated_bytes
+    assert family.needed_bytes(29) == trace.needed_bytes
+
+
+def test_the_largest_number_fits_and_the_next_does_not():
+    family = Family(unet)
+    for limit in (300 * MIB, 1000 * MIB, 5000 * MIB):
+        n = family.largest(limit)
+        assert family.fits(n, limit)
+        assert not family.fits(n + 2 + n // 50, limit)
+    assert family.largest(20 * MIB) == 0
+    assert family.largest(5000 * MIB, at_most=7) == 7
+
+
+def test_sizes_that_are_no_line_are_replayed_one_by_one():
+    family = Family(lambda side: replay(lambda x: x * 2, Spec((side, side))))
+    assert not family.is_linear
+    assert family.allocated_bytes(1000) == 2 * 4_000_256
+    # Two of 22 MiB: two of 24 would leave no margin.
+    assert family.largest(48 * MIB) == 2401
+
+
+def test_events_that_change_with_the_number_are_noticed():
+    def step(n):
+        def function(x):
+            return x + 1 if len(x) < 4 else (x + 1) * 2
+
+        return replay(function, Spec((n, 1000)))
+
+    assert not Family(step).is_linear
+    with pytest.raises(ValueError, match="the same events"):
+        Scaled(step(2), step(5), (2, 5))
+
+
+def test_batches_of_a_calibrated_work_area_are_interpolated():
+    layer = nn.Conv2d(8, 8, 3, padding=1)
+
+    def step(n, areas):
+        return replay(layer, Spec((n, 8, 64, 64)), work_areas=areas)
+
+    (call,) = [c for c in step(2, WorkAreas.none()).calls if c.kind == "convolution"]
+    areas = WorkAreas("test", table={call.signature: ((2, 10 * MIB), (4, 30 * MIB), (8, 50 * MIB))})
+    sizes = [areas.for_op(step(n, areas).calls[0]) // MIB for n in (1, 2, 3, 4, 6, 8, 10)]
+    assert sizes == [10, 10, 20, 30, 40, 50, 60]
+    assert WorkAreas.from_plain(areas.as_plain()).as_plain() == areas.as_plain()
+    assert areas.missing(step(3, areas).calls) == []
