@@ -10,6 +10,7 @@ installed; its searches are run as they are.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import json
 import os
@@ -176,10 +177,10 @@ def measure(row: Row, device: str, batch: int | None) -> dict[str, Any]:
             with torch.no_grad():
                 made = model(x)
         else:
-            for name in "abcd":
-                if hasattr(model, name):
-                    getattr(model, name).register_forward_hook(
-                        lambda *_, name=name: stages.setdefault(name, allocated()) and None
+            for name, module in model.named_children():
+                if name in tuple("abcd"):
+                    module.register_forward_hook(
+                        lambda *_, name=name: stages.update({name: allocated()})
                     )
             made = model(x)
         stages["forward"] = allocated()
@@ -251,7 +252,7 @@ def batch_sizes(case: dict[str, Any], torch_em: str) -> dict[str, Any]:
                 module.compute_max_batch_size, model, patch, channels, safety_factor=safety
             )
             made[f"torch_em {safety}"] = [n, seconds]
-    for label, options in (("ours", {"margin": 0}), ("ours 0.9", {}), ("again", {"margin": 0})):
+    for label, options in (("ours", {"margin": 0}), ("ours 0.9", {})):
         n, seconds = timed(max_batch_size, model, patch, channels, **options, **case)
         result = n.result
         made[label] = {
@@ -303,6 +304,7 @@ def _runs(model: nn.Module, shape: tuple[int, ...], case: dict[str, Any]) -> boo
     finally:
         x = optimizer = None
         model.zero_grad(set_to_none=True)
+        gc.collect()
     return True
 
 

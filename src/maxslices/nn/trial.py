@@ -132,7 +132,6 @@ class Trials:
         beside = foreign_bytes(step.model, device)
         if not own:
             beside = torch.cuda.memory_allocated(device)
-        before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         try:
             with limit(self.limit_bytes + beside, device):
@@ -150,7 +149,6 @@ class Trials:
         reserved = torch.cuda.max_memory_reserved(device) - beside if fits else 0
         gc.collect()
         torch.cuda.empty_cache()
-        assert torch.cuda.memory_allocated(device) <= before or not fits
         return Trial(size, fits, "this process", peak, reserved, time.perf_counter() - began)
 
     def _predict(self, inputs: Sequence[Spec]) -> None:
