@@ -219,10 +219,12 @@ def is_shared(tensor: torch.Tensor) -> bool:
     engine: the references that the call itself holds are not counted.
     """
     of_tensor, of_storage = sole_counts()
-    return (
-        tensor._use_count() > of_tensor  # type: ignore[attr-defined]
-        or _storage_count(tensor) > of_storage
-    )
+    return _tensor_count(tensor) > of_tensor or _storage_count(tensor) > of_storage
+
+
+def _tensor_count(tensor: torch.Tensor) -> int:
+    count = getattr(tensor, "_use_count", None)  # not every torch tells
+    return 0 if count is None else int(count())
 
 
 def _storage_count(tensor: torch.Tensor) -> int:
@@ -244,7 +246,7 @@ def sole_counts() -> tuple[int, int]:
 
     def look(args: Any) -> None:
         old, _ = args
-        seen.append((old._use_count(), _storage_count(old)))
+        seen.append((_tensor_count(old), _storage_count(old)))
 
     def outer() -> None:
         leaf = torch.empty(2, device="meta", requires_grad=True)
