@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Backend, call_method
+from ..backends import Backend, call_method, is_copyable
 from ..errors import MaxslicesError, MethodError
 from ..io import SideName, Sink, Source, Store
 from ..planner import SectionPlan, Step
@@ -109,8 +109,14 @@ class BlockWork:
         if self.store is not None and not isinstance(self.store, DeviceStore):
             targets.append(self.store)
         # What lies in the block's own place must have left it before the next one comes there.
-        in_place = place is not None and self.backend.overlap(data, place)
-        drain.put(self._cropped(data, block), block.start, targets, waits=in_place)
+        waits = place is not None and self.backend.overlap(data, place)
+        # And what is a part of something larger keeps that in memory as long, unless a device
+        # copies it because of its gaps.
+        held_bytes = self.plan.output.with_slices(slice_dim, block.n_given).nbytes
+        if self.backend.kind == "cpu" or is_copyable(data):
+            waits = waits or _whole_bytes(data) > held_bytes
+        cropped = self._cropped(data, block)
+        drain.put(cropped, block.start, targets, held_bytes=held_bytes, waits=waits)
         return values
 
     def look_ahead(self, reader: Readable | DeviceStore, wants_copies: bool) -> None:
@@ -230,3 +236,10 @@ class BlockWork:
         if block.is_bare:
             return data
         return data[block.core] if self.plan.slice_dim == 0 else data[:, block.core]
+
+
+def _whole_bytes(data: Any) -> int:
+    """Return the bytes of the array that another is a part of."""
+    while getattr(data, "base", None) is not None and hasattr(data.base, "nbytes"):
+        data = data.base
+    return int(data.nbytes)

@@ -63,17 +63,23 @@ class Drain:
         self._tasks: SimpleQueue[Any] = SimpleQueue()
         self._error: BaseException | None = None
         self._lost_from: int | None = None
+        self._held_bytes = 0
         self._thread: threading.Thread | None = None
 
     @property
     def resident_bytes(self) -> int:
-        """Return the bytes of results that are on their way, on the device.
+        """Return the bytes of results that are on their way, on the device."""
+        return self._held_bytes if self._leaving else 0
 
-        A result without its halo is part of an array with it.
-        """
-        return sum(_whole_bytes(data) for data, _ in self._leaving)
-
-    def put(self, data: Any, start: int, targets: Sequence[Target], *, waits: bool = False) -> None:
+    def put(
+        self,
+        data: Any,
+        start: int,
+        targets: Sequence[Target],
+        *,
+        held_bytes: int = 0,
+        waits: bool = False,
+    ) -> None:
         """Send a result on its way.
 
         Parameters
@@ -84,6 +90,8 @@ class Drain:
             The first of them.
         targets : sequence of Target
             Where they go.
+        held_bytes : int
+            Memory of the array that they are part of, such as one with a halo.
         waits : bool
             Whether to return only when the data may be written to again.
 
@@ -107,6 +115,7 @@ class Drain:
             ready = self._link.mark()
             for target in targets:
                 self._leaving.append((data, self._fetch(self._link, data, start, target, ready)))
+        self._held_bytes = held_bytes
         self._leave_until(0 if waits or not self._overlaps else len(targets))
 
     def flush(self) -> None:
@@ -231,10 +240,3 @@ class Drain:
         error, self._error = self._error, None
         if error is not None:
             raise error
-
-
-def _whole_bytes(data: Any) -> int:
-    """Return the bytes of the array that another is a part of."""
-    while getattr(data, "base", None) is not None and hasattr(data.base, "nbytes"):
-        data = data.base
-    return int(data.nbytes)
