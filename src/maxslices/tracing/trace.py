@@ -134,7 +134,7 @@ class Peak:
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """Events of a replayed step.
 
@@ -158,6 +158,10 @@ class Trace:
     """How long the replay took."""
     notes: tuple[str, ...] = ()
     """What the replay could not follow to the letter."""
+
+    def __repr__(self) -> str:
+        peak = f"peak {self.peak_bytes / 2**20:.2f} MiB in {self.peak.stage or 'it'}"
+        return f"<Trace of {len(self.storages)} storages, {peak}>"
 
     def with_work_areas(self, work_areas: WorkAreas) -> Trace:
         """Return this trace with other work areas; nothing is replayed."""
