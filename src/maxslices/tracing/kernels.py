@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -159,6 +160,60 @@ def _bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.T
     return mask.expand(*query.shape[:-1], key.shape[-2])
 
 
+def _fast_attention(real: Any) -> Any:
+    """Return `MultiheadAttention.forward` that takes the way of CUDA where no gradients are kept.
+
+    torch runs that by one operator of its own, for tensors of the devices that it lists; it
+    neither copies the projected operands nor turns batch and sequence around.
+    """
+
+    def forward(
+        self: torch.nn.MultiheadAttention,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_padding_mask: torch.Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: torch.Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> Any:
+        weight, bias = self.in_proj_weight, self.in_proj_bias
+        kept = torch.is_grad_enabled() and (weight is None or weight.requires_grad)
+        plain = attn_mask is None and key_padding_mask is None and not need_weights
+        if (
+            not torch.backends.mha.get_fastpath_enabled()
+            or not (query is key is value and query.dim() == 3 and query.is_meta)
+            or self.training
+            or kept
+            or (torch.is_grad_enabled() and query.requires_grad)
+            or not (plain and self.batch_first and self._qkv_same_embed_dim)
+            or bias is None
+            or self.bias_k is not None
+            or self.add_zero_attn
+            or self.num_heads % 2
+            or query.dtype != weight.dtype
+            or torch.is_autocast_enabled("cuda")
+        ):
+            return real(
+                self, query, key, value, key_padding_mask, need_weights, attn_mask,
+                average_attn_weights, is_causal,
+            )  # fmt: skip
+        batch = query.shape[0]
+        q, k, v = (
+            part.view(batch, -1, self.num_heads, self.head_dim).transpose(1, 2)
+            for part in torch.nn.functional.linear(query, weight, bias).chunk(3, -1)
+        )
+        made = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        # They are alive to the end, as they are there.
+        made = made.transpose(1, 2).reshape(batch, -1, self.embed_dim)
+        result = self.out_proj(made)
+        del made
+        return result, None
+
+    return forward
+
+
 @contextmanager
 def as_on_cuda(capability: Capability) -> Iterator[dict[Any, Any]]:
     """Override what is made of other operators, for tensors of the meta device.
@@ -175,9 +230,13 @@ def as_on_cuda(capability: Capability) -> Iterator[dict[Any, Any]]:
         "scaled_dot_product_attention": attention(capability),
     }
     library = torch.library.Library("aten", "IMPL")
+    attention_of = torch.nn.MultiheadAttention
+    fast = mock.patch.object(attention_of, "forward", _fast_attention(attention_of.forward))
+    fast.start()
     try:
         for name, function in made.items():
             library.impl(name, function, "AutogradMeta")
         yield {getattr(aten, name).default: function for name, function in made.items()}
     finally:
+        fast.stop()
         library._destroy()
