@@ -31,7 +31,7 @@ LAYERS = [
     {"nn", "runner"},
     {"api"},
     {"__init__"},
-    {"testing", "demo", "httomo"},
+    {"testing", "demo", "httomo", "nn"},
     {"cli"},
 ]
 """From the bottom up. "__init__" is the package itself: what it offers to users."""

@@ -259,7 +259,7 @@ def batch_sizes(case: dict[str, Any], torch_em: str) -> dict[str, Any]:
             "n": int(n), "predicted": result.predicted, "seconds": seconds,
             "prediction_s": result.prediction_s, "calibration_s": result.calibration_s,
             "tried": [[t.size, t.fits, t.where, t.reserved_bytes] for t in result.tried],
-            "limit": result.limit_bytes, "needed": result.needed_bytes, "notes": result.notes,
+            "limit": result.limit_bytes, "takes": result.allocated_bytes, "notes": result.notes,
         }  # fmt: skip
     runs = {}
 

@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import MaxslicesError
-from . import check, demo, measure, methods, plan, records, run
+from . import check, demo, measure, methods, nn, plan, records, run
 from .output import complain, say
 
-COMMANDS = (demo, run, plan, check, measure, methods, records)
+COMMANDS = (demo, run, plan, check, measure, methods, records, nn)
 INTERRUPTED = 130
 """Exit status of a run that was stopped with Ctrl-C or told to end."""
 NO_MEMORY = 3

@@ -120,7 +120,7 @@ def max_batch_size(
         raise _with_hint(error, model, shape) from error
     predicted = family.largest(budget.limit_bytes, bound)
     if not predicted:
-        raise _too_large(family.needed_bytes(1), budget, f"a batch of 1 of {shape}")
+        raise _too_large(family.allocated_bytes(1), budget, f"a batch of 1 of {shape}")
     at_bound = predicted >= bound
     if at_bound and margin is None:
         asked = predicted
@@ -129,7 +129,7 @@ def max_batch_size(
         asked = family.largest(kept, bound) if kept > 0 else 0
         if not asked:
             raise _too_large(
-                family.needed_bytes(1), budget, f"a batch of 1 of {shape}", margin_bytes(margin)
+                family.allocated_bytes(1), budget, f"a batch of 1 of {shape}", margin_bytes(margin)
             )
     else:
         asked = max(
@@ -137,6 +137,9 @@ def max_batch_size(
             int(predicted * safety_factor),
             family.largest(int(budget.limit_bytes * safety_factor), bound),
         )
+        # What the allocator cannot reuse differs from one number to the next.
+        while asked > 1 and not family.fits(asked, budget.limit_bytes):
+            asked -= 1
     search = Search(
         "batch size",
         mode,
@@ -144,7 +147,7 @@ def max_batch_size(
         budget.origin,
         predicted,
         asked,
-        family.needed_bytes(asked),
+        family.allocated_bytes(asked),
         (),
         areas.origin,
         time.perf_counter() - began - calibration_s,
@@ -178,12 +181,12 @@ def _verified(
     tried: list[Trial] = []
     part = 1.0
     while True:
-        tried.append(trials.run(n, inputs(n), family.needed_bytes(n)))
+        tried.append(trials.run(n, inputs(n), family.allocated_bytes(n)))
         if tried[-1].fits:
             break
         part -= STEP_DOWN
         if n == 1 or part <= 0:
-            raise _too_large(family.needed_bytes(1), budget, "a batch of 1")
+            raise _too_large(family.allocated_bytes(1), budget, "a batch of 1")
         n = max(1, min(n - 1, family.largest(int(budget.limit_bytes * part), n)))
     notes = (*search.notes, *explained(trials.here_because))
     return n, replace(search, tried=tuple(tried), notes=notes)

@@ -33,11 +33,12 @@ def _run(settings: dict[str, Any], payload: bytes) -> dict[str, Any]:
     is_cuda = device.type == "cuda"
     if is_cuda:
         free, total = torch.cuda.mem_get_info(device)
-        if free < job["needed_bytes"]:
-            return {
-                "verdict": "no room",
-                "text": f"another process finds {free:,} bytes free, of {job['needed_bytes']:,}",
-            }
+        no_room = {
+            "verdict": "no room",
+            "text": f"another process finds {free:,} bytes free, of {job['limit_bytes']:,}",
+        }
+        if free < job["allocated_bytes"]:
+            return no_room
         part = min(1.0, job["limit_bytes"] / total)
         torch.cuda.set_per_process_memory_fraction(part, device)
         assert torch.cuda.memory_allocated(device) == 0
@@ -48,6 +49,8 @@ def _run(settings: dict[str, Any], payload: bytes) -> dict[str, Any]:
             torch.cuda.synchronize(device)
     except Exception as error:  # noqa: BLE001 - the model's own: told to who asked
         if is_out_of_memory(error):
+            if is_cuda and free < job["limit_bytes"]:
+                return no_room  # that it failed says nothing of the limit
             return {"verdict": "out of memory", "text": str(error)}
         return {"verdict": "raised", "text": f"{type(error).__name__}: {error}", **_pickled(error)}
     if not is_cuda:

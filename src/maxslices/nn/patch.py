@@ -117,14 +117,14 @@ def max_patch_shape(
     finder = _Finder(step, inputs, budget, grid)
     if start is None:
         grid = finder.begin()
-    needed = finder.needed_bytes(grid.start)
-    if needed > budget.limit_bytes:
-        raise _too_large(grid.start, needed, budget)
+    if not finder.fits(grid.start, budget.limit_bytes):
+        raise _too_large(grid.start, finder.trace(grid.start).peak_bytes, budget)
     predicted = finder.largest(budget.limit_bytes)
     at_bound = grid.at_bound(predicted)
     if margin is not None:
         kept = budget.limit_bytes - margin_bytes(margin)
-        if needed > kept:
+        if not finder.fits(grid.start, kept):
+            needed = finder.trace(grid.start).peak_bytes
             raise _too_large(grid.start, needed, budget, margin_bytes(margin))
         asked = finder.largest(kept)
     elif at_bound:
@@ -133,7 +133,9 @@ def max_patch_shape(
         asked = finder.largest(int(budget.limit_bytes * safety_factor))
         if grid.is_isotropic:  # never less than the part of the multiple itself
             k = int(grid.multiple(predicted) * safety_factor)
-            asked = max(asked, grid.scaled(max(0, k - grid.multiple(grid.start))), key=math.prod)
+            rule = grid.scaled(max(0, k - grid.multiple(grid.start)))
+            if finder.fits(rule, budget.limit_bytes):
+                asked = max(asked, rule, key=math.prod)
     search = Search(
         "patch shape",
         mode,
@@ -141,7 +143,7 @@ def max_patch_shape(
         budget.origin,
         predicted,
         asked,
-        finder.needed_bytes(asked),
+        finder.trace(asked).peak_bytes,
         (),
         finder.areas.origin,
         time.perf_counter() - began - finder.calibration_s,
@@ -251,7 +253,7 @@ class _Finder:
     areas: WorkAreas = field(default_factory=WorkAreas.none)
     calibration_s: float = 0.0
     notes: tuple[str, ...] = ()
-    _needed: dict[Shape, int] = field(default_factory=dict)
+    _known: dict[Shape, Trace] = field(default_factory=dict)
 
     def begin(self) -> _Grid:
         """Return the grid from the smallest patch on that the model takes.
@@ -262,7 +264,7 @@ class _Finder:
         first: TraceError | ModelArgumentError | None = None
         for grid in (self.grid, self.grid.twice(), self.grid.twice().twice()):
             try:
-                self.needed_bytes(grid.start)
+                self.trace(grid.start)
             except (TraceError, ModelArgumentError) as error:
                 first = first or error
             else:
@@ -271,13 +273,12 @@ class _Finder:
         assert first is not None
         raise first
 
-    def needed_bytes(self, shape: Shape) -> int:
-        """Return the least limit under which a patch runs."""
-        known = self._needed.get(shape)
+    def trace(self, shape: Shape) -> Trace:
+        """Return the replay of a patch."""
+        known = self._known.get(shape)
         if known is None:
-            trace = self._trace(shape)
-            known = self._needed[shape] = trace.needed_bytes
-            self.notes = self.notes or trace.notes
+            known = self._known[shape] = self._trace(shape)
+            self.notes = self.notes or known.notes
         return known
 
     def _trace(self, shape: Shape) -> Trace:
@@ -290,7 +291,8 @@ class _Finder:
         return trace.with_work_areas(self.areas)
 
     def fits(self, shape: Shape, limit_bytes: int) -> bool:
-        return self.needed_bytes(shape) <= limit_bytes
+        """Tell whether a patch runs within a limit."""
+        return limit_bytes > 0 and self.trace(shape).fits(limit_bytes)
 
     def largest(self, limit_bytes: int) -> Shape:
         """Return the largest patch that fits: the smallest is known to."""
@@ -330,9 +332,9 @@ class _Finder:
 
     def _guess(self, at: Callable[[int], Shape], low: int, high: int, limit_bytes: int) -> int:
         known = sorted(
-            (math.prod(at(k)), self._needed[at(k)])
+            (math.prod(at(k)), self._known[at(k)].peak_bytes)
             for k in {low, low - 1, low // 2, high}
-            if k >= 0 and at(k) in self._needed
+            if k >= 0 and at(k) in self._known
         )
         if len(known) < 2 or known[-1][1] <= known[-2][1]:
             return min(high - 1, max(low + 1, 2 * low))
@@ -355,11 +357,11 @@ def _verified(search: Search, finder: _Finder) -> tuple[Shape, Search]:
     tried: list[Trial] = []
     part = 1.0
     while True:
-        tried.append(trials.run(shape, finder.inputs(shape), finder.needed_bytes(shape)))
+        tried.append(trials.run(shape, finder.inputs(shape), finder.trace(shape).peak_bytes))
         if tried[-1].fits:
             break
         if shape == finder.grid.start or part <= STEP_DOWN:
-            raise _too_large(shape, finder.needed_bytes(shape), budget)
+            raise _too_large(shape, finder.trace(shape).peak_bytes, budget)
         smaller = shape
         while smaller == shape or math.prod(smaller) > math.prod(shape):
             part -= STEP_DOWN

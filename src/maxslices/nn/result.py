@@ -45,8 +45,8 @@ class Search:
     """The largest that fits within the limit, as predicted."""
     asked: int | tuple[int, ...]
     """What safety factor or margin left of it: the first that was tried."""
-    needed_bytes: int
-    """The least limit under which what was asked runs, as predicted."""
+    allocated_bytes: int
+    """The most in use at once with what was asked, as predicted."""
     tried: tuple[Trial, ...]
     """Real steps, in order; empty without a device."""
     work_areas: str
@@ -77,7 +77,7 @@ class Search:
             f"  limit      {format_bytes(self.limit_bytes)} for tensors ({self.origin})",
             f"  predicted  {_shown(self.predicted)} at most"
             + (", the bound of the search" if self.at_bound else "")
-            + f"; {_shown(self.asked)} needs {format_bytes(self.needed_bytes)}; in "
+            + f"; {_shown(self.asked)} takes {format_bytes(self.allocated_bytes)}; in "
             f"{self.prediction_s:.2f} s",
             f"  work areas {self.work_areas}",
         ]

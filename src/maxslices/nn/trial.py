@@ -48,7 +48,7 @@ class Trials:
     here_because: str = ""
     """Why another process cannot be used; "" if it can."""
 
-    def run(self, size: Any, inputs: Sequence[Spec], needed_bytes: int) -> Trial:
+    def run(self, size: Any, inputs: Sequence[Spec], allocated_bytes: int) -> Trial:
         """Run a step.
 
         Parameters
@@ -57,8 +57,8 @@ class Trials:
             What the result is called.
         inputs : sequence of Spec
             Arguments of the model.
-        needed_bytes : int
-            What the allocator is predicted to need: another process must find that free.
+        allocated_bytes : int
+            The most in use, as predicted: another process must find that free.
 
         Raises
         ------
@@ -70,7 +70,7 @@ class Trials:
         began = time.perf_counter()
         targets = self.step.target_specs(inputs)
         if not self.here_because:
-            job = self._job(inputs, targets, needed_bytes)
+            job = self._job(inputs, targets, allocated_bytes)
             answer: dict[str, Any] = {"verdict": "cannot", "text": self.here_because}
             if job is not None:
                 answer = _ask(job)
@@ -89,7 +89,7 @@ class Trials:
         return self._run_here(size, inputs, targets, began)
 
     def _job(
-        self, inputs: Sequence[Spec], targets: Sequence[Any], needed_bytes: int
+        self, inputs: Sequence[Spec], targets: Sequence[Any], allocated_bytes: int
     ) -> bytes | None:
         step = self.step
         made = twin(step.model)
@@ -109,7 +109,7 @@ class Trials:
                     "targets": tuple(targets),
                     "device": str(self.device),
                     "limit_bytes": self.limit_bytes,
-                    "needed_bytes": needed_bytes,
+                    "allocated_bytes": allocated_bytes,
                 }
             )
         except (pickle.PicklingError, AttributeError, TypeError) as error:

@@ -1,0 +1,97 @@
+"""Finds the model that a command line names: ``package.module:callable``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import UsageError
+
+
+def model_named(text: str, arguments: dict[str, Any] | None = None) -> nn.Module:
+    """Import what makes a model, and make it without data.
+
+    Parameters
+    ----------
+    text : str
+        ``module:callable``, such as ``torchvision.models:resnet50``: a class or a function
+        that returns a model, or a model itself. Modules are found where Python finds them,
+        and in the current folder.
+    arguments : dict, optional
+        Keyword arguments for it.
+
+    Raises
+    ------
+    UsageError
+        If there is no such module or name in it, or it makes no model.
+    """
+    module_name, colon, name = text.partition(":")
+    parts = [*module_name.split("."), *name.split(".")]
+    if not colon or not all(part.isidentifier() for part in parts):
+        raise UsageError(
+            f"{text!r} does not name a model: write module:callable, such as "
+            "torchvision.models:resnet50"
+        )
+    found: Any = _module(module_name)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = [each for each in dir(found) if part.lower() in each.lower()][:5]
+            hint = f"; there is {', '.join(near)}" if near else ""
+            raise UsageError(f"{module_name} has no {name}{hint}")
+        found = getattr(found, part)
+    if isinstance(found, nn.Module):
+        return found
+    if not callable(found):
+        raise UsageError(f"{text} is a {type(found).__name__}, neither a model nor what makes one")
+    try:
+        made = _made(found, arguments or {})
+    except Exception as error:  # whatever a model's code raises is said in one line
+        raise UsageError(
+            f"{text} cannot be made: {type(error).__name__}: {_first_line(error)}; give it "
+            "arguments with -p name=value"
+        ) from error
+    if not isinstance(made, nn.Module):
+        raise UsageError(f"{text} makes a {type(made).__name__}, not a torch.nn.Module")
+    return made
+
+
+def _made(function: Any, arguments: dict[str, Any]) -> Any:
+    """Call it so that weights take no memory, and no time to draw random ones."""
+    try:
+        with torch.device("meta"):
+            return function(**arguments)
+    except (RuntimeError, NotImplementedError):  # it looks at numbers that are not there
+        return function(**arguments)
+
+
+def _module(name: str) -> Any:
+    here = os.getcwd()
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if missing == name or name.startswith(f"{missing}."):
+            raise UsageError(
+                f"there is no module {missing!r}: install the package (pip install "
+                f"{missing.partition('.')[0]}), or run this where Python finds it"
+            ) from None
+        raise UsageError(f"{name} needs the module {missing!r}, which is not installed") from None
+    except Exception as error:  # whatever a module does when it is imported
+        raise UsageError(
+            f"{name} cannot be imported: {type(error).__name__}: {_first_line(error)}"
+        ) from error
+    finally:
+        if added:
+            sys.path.remove(here)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else "no message"
