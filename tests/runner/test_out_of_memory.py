@@ -14,6 +14,7 @@ from maxslices.io.array_source import ArraySource
 from maxslices.io.part_sink import PartSink
 from maxslices.io.scratch import ScratchStore
 from maxslices.io.store import MemoryStore
+from tests.runner.fake_link import FakeGpu
 
 SHAPE = (13, 7, 5)
 BETWEEN = ["device", "memory", "scratch file"]
@@ -241,3 +242,56 @@ def test_a_single_slice_that_needs_all_of_the_memory_runs_alone(on_fake_gpu, tmp
     whole = np.empty(SHAPE, np.int32)
     scan.read(0, 0, len(whole), whole)
     np.testing.assert_array_equal(saved(report), 2 * whole)
+
+
+@pytest.mark.parametrize("n_failures", [1, 2])
+@pytest.mark.parametrize("memory", ["20MB", "scratch"])
+def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_failures):
+    """Without a GPU: in what reads, in the methods, in what writes."""
+    counter = FakeGpu()
+    if memory == "scratch":
+        monkeypatch.setattr(
+            "maxslices.planner.planning._Router._leaves_room", lambda self, *route: False
+        )
+
+    class Told:
+        """NumPy as the reading thread sees it."""
+
+        def __getattr__(self, name):
+            return getattr(np, name)
+
+        def empty(self, *args):
+            counter.allocate("a place for blocks")
+            return np.empty(*args)
+
+    def told(cls, name):
+        original = getattr(cls, name)
+
+        def call(self, *args):
+            counter.allocate(f"{cls.__name__}.{name}")
+            return original(self, *args)
+
+        monkeypatch.setattr(cls, name, call)
+
+    monkeypatch.setattr("maxslices.runner.feed.np", Told())
+    told(PartSink, "write")
+    for cls in (MemoryStore, ScratchStore):
+        told(cls, "write")
+        told(cls, "read")
+
+    def go(name, fails_at=()):
+        counter.allocated, counter.fails_at = [], fails_at
+        scan = source(lambda: counter.allocate("the reader"))
+        steps = pipeline(counter, "correct", "double", "smooth", "total")
+        return run(scan, steps, tmp_path / name, device="cpu", block=5, memory="20MB")
+
+    whole = go("whole")
+    expected, n_told = saved(whole), len(counter.allocated)
+    assert n_told > 20
+    n_split = 0
+    for k in range(n_told):
+        report = go(str(k), range(k, k + n_failures))
+        np.testing.assert_array_equal(saved(report), expected)
+        assert report.side_results == whole.side_results
+        n_split += sum(section.n_splits for section in report.sections)
+    assert n_split >= n_told // 2

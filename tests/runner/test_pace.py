@@ -22,7 +22,7 @@ def blocks(size, per_call_s, rests_s=0.0):
 
 
 def settle(call_s, slice_s, rests_s=0.0):
-    pace = Pace(16, LARGER)
+    pace = Pace(16, LARGER, 10**6)
     while pace.wants(TRIED_BLOCKS + 1):
         pace.learn(blocks(pace.block, call_s + pace.block * slice_s, rests_s))
     return pace
@@ -45,6 +45,12 @@ def test_calls_that_take_no_time_by_slices_get_the_largest_block():
 def test_nothing_is_tried_where_computing_rests():
     pace = settle(1e-2, 1e-4, rests_s=0.1)
     assert (pace.block, pace.why) == (16, "")
+
+
+def test_nothing_is_tried_where_little_is_left_to_gain_by_it():
+    pace = Pace(16, LARGER, total=1000)
+    assert not pace.learn(blocks(16, 2e-2))
+    assert pace.block == 16
 
 
 def test_nothing_is_tried_where_there_is_nothing_larger():

@@ -179,7 +179,10 @@ def big(tmp_path_factory):
     block=st.sampled_from(["auto", "max", 3]),
     saved=st.integers(0, 3),
 )
-@example(steps=["reaching"], budget=1182288, block="auto", saved=0)  # a halo of three blocks
+@example(steps=["to_float"], budget=7306864, block="auto", saved=0)  # all fit, half does not
+@example(
+    steps=["reaching"], budget=RUNNER_BYTES + 658000, block="auto", saved=0
+)  # a halo of three blocks
 def test_measured_is_within_estimated_within_budget(
     tmp_path_factory, big, steps, budget, block, saved
 ):

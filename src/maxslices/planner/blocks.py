@@ -5,20 +5,18 @@ from __future__ import annotations
 from typing import Literal
 
 from ..errors import DoesNotFitError, UsageError
-from ..ledger import Device
 from ..units import format_bytes
 from .costs import SectionCost
 from .limits import Limits, Room
 from .routes import Route
 
 BlockChoice = int | Literal["auto", "max"]
-AUTO_SLICES = {"cpu": 32, "cuda": 16}
-"""Slices from which a block's fixed costs (calls, launches, seeks) hardly count. On a GPU nothing
-is computed before the first block is there, and nothing copied after the last one: smaller blocks
-make that shorter, and larger ones are tried where computing takes the time."""
-AUTO_BLOCKS = {"cpu": 32, "cuda": 64}
-"""Blocks from which larger ones gain nothing: on the CPU one of them is measured, which takes
-longer, and the progress bar gets coarser."""
+AUTO_SLICES = 32
+"""Slices from which a block's fixed costs (calls, launches, seeks) hardly count. Larger ones are
+tried where computing takes the time."""
+AUTO_BLOCKS = 32
+"""Blocks from which larger ones gain nothing: nothing is computed before the first one is there,
+on the CPU one of them is measured, which takes longer, and the progress bar gets coarser."""
 MIN_BLOCKS = 4
 """Blocks that are left where larger ones are tried: fewer overlap too little."""
 MIN_TRIED_BLOCKS = 16
@@ -39,15 +37,14 @@ def check_block(block: BlockChoice) -> None:
         raise UsageError(f"block must be 'auto', 'max' or a positive number, not {block!r}")
 
 
-def wanted_block(block: BlockChoice, cost: SectionCost, device: Device) -> int:
+def wanted_block(block: BlockChoice, cost: SectionCost) -> int:
     """Return the block that is aimed at, whether it fits or not."""
     total = cost.n_slices
     if block == "max":
         return total
     if isinstance(block, int):
         return min(block, total)
-    wanted = max(AUTO_SLICES[device], -(-total // AUTO_BLOCKS[device]), 4 * sum(cost.section.halo))
-    return min(wanted, total)
+    return min(max(AUTO_SLICES, -(-total // AUTO_BLOCKS), 4 * sum(cost.section.halo)), total)
 
 
 def choose_block(block: BlockChoice, route: Route, room: Room) -> tuple[int, int, str]:
@@ -67,7 +64,7 @@ def choose_block(block: BlockChoice, route: Route, room: Room) -> tuple[int, int
     largest, total, wanted = (
         room.max_block(route),
         cost.n_slices,
-        wanted_block(block, cost, route.device),
+        wanted_block(block, cost),
     )
     bound = room.bound(route)
     fits = "all fit" if largest >= total else f"{bound} allow {largest}"
@@ -84,8 +81,13 @@ def choose_block(block: BlockChoice, route: Route, room: Room) -> tuple[int, int
     if wanted >= total:
         if largest >= total:
             return total, largest, f"block auto: {fits} in one block"
-    elif largest >= wanted:
+        return _even(largest, total), largest, f"block auto: {bound} allow no more than {largest}"
+    part = room.max_part(route)
+    if part >= wanted:
         return _even(wanted, total), largest, f"block auto: {wanted} keep it busy; {fits}"
+    if largest >= total and 2 * part < wanted:
+        return total, largest, f"block auto: {fits} in one block, but few beside others"
+    largest = part
     return _even(largest, total), largest, f"block auto: {bound} allow no more than {largest}"
 
 
@@ -95,7 +97,7 @@ def _even(block: int, total: int) -> int:
     return -(-total // n_blocks)
 
 
-def larger_blocks(route: Route, chosen: int, largest: int) -> tuple[tuple[int, int], ...]:
+def larger_blocks(route: Route, chosen: int, room: Room) -> tuple[tuple[int, int], ...]:
     """Return the blocks that a run may grow to where that turns out to be faster.
 
     A larger block makes calls and launches count less. Whether they count at all is seen when
@@ -107,7 +109,11 @@ def larger_blocks(route: Route, chosen: int, largest: int) -> tuple[tuple[int, i
         Blocks, each twice the one before, and the peak on the device with each.
     """
     found, block, total = [], 2 * chosen, route.cost.n_slices
-    while block <= largest and total // chosen >= MIN_TRIED_BLOCKS and total // block >= MIN_BLOCKS:
+    while (
+        room.fits(route, block)
+        and total // chosen >= MIN_TRIED_BLOCKS
+        and total // block >= MIN_BLOCKS
+    ):
         found.append((block, route.device_bytes(block)))
         block *= 2
     return tuple(found)

@@ -54,6 +54,14 @@ class Room:
         """Return the largest block that fits; 0 if there is none."""
         return route.max_block(self.device_bytes, self.host_bytes)
 
+    def max_part(self, route: Route) -> int:
+        """Return the largest block that fits and is not all; 0 if there is none."""
+        return route.max_part(self.device_bytes, self.host_bytes)
+
+    def fits(self, route: Route, block: int) -> bool:
+        """Tell whether a block fits."""
+        return route.fits(block, self.device_bytes, self.host_bytes)
+
     def settled(self, route: Route) -> Route:
         """Return the route as it is, or in turns where that pays for what does not overlap.
 

@@ -224,7 +224,7 @@ class _Router:
         self, route: Route, without: Route, beside: tuple[int, int], own: tuple[int, int]
     ) -> bool:
         """Tell whether a block is as large beside a store as it is with a scratch file."""
-        wanted = wanted_block(self.block, route.cost, route.device)
+        wanted = wanted_block(self.block, route.cost)
         room = Room.beside(self.limits, *beside)
         best = room.max_block(room.settled(without))
         room = Room.beside(self.limits, beside[0] + own[0], beside[1] + own[1])
@@ -242,6 +242,8 @@ def _check_fit(routes: list[Route], limits: Limits, rooms: list[Room]) -> None:
 def _plan_section(route: Route, room: Room, block: BlockChoice) -> SectionPlan:
     cost = route.cost
     chosen, largest, why = choose_block(block, route, room)
+    if not room.fits(route, chosen):  # as asked for, and only without others on their way
+        route = route.in_turns()
     if route.destination == "nothing" and not cost.on_blocks:
         why = "only the slices that side results depend on are read"
     on_device = route.device_bytes(chosen)
@@ -273,6 +275,6 @@ def _plan_section(route: Route, room: Room, block: BlockChoice) -> SectionPlan:
         origin=route.origin,
         destination=route.destination,
         overlaps=route.overlaps,
-        larger=larger_blocks(route, chosen, largest) if block == "auto" else (),
+        larger=larger_blocks(route, chosen, room) if block == "auto" else (),
         on_blocks=route.destination != "nothing" or cost.on_blocks,
     )

@@ -74,15 +74,28 @@ class Route:
             Available on the host, where that is not the device.
         """
         total = self.cost.n_slices
+        if self.fits(total, device_bytes, host_bytes):
+            return total
+        return self.max_part(device_bytes, host_bytes)
+
+    def max_part(self, device_bytes: int, host_bytes: int | None) -> int:
+        """Return the largest block that fits and is not all; 0 if there is none.
+
+        It may be smaller by far where all fit: only a block of all has none on its way beside it.
+        """
         if self.cost.peek_bytes > device_bytes:
             return 0
-        if self._fits(total, device_bytes, host_bytes):
-            return total
         is_alone = not self.overlaps
-        block = self._model(is_alone).max_slices(device_bytes, total - 1)
+        block = self._model(is_alone).max_slices(device_bytes, self.cost.n_slices - 1)
         if host_bytes is not None:
             block = self._staged(is_alone).max_slices(host_bytes, block)
         return block
+
+    def fits(self, block: int, device_bytes: int, host_bytes: int | None) -> bool:
+        """Tell whether a block fits."""
+        if self.device_bytes(block) > device_bytes:
+            return False
+        return host_bytes is None or self.host_bytes(block) <= host_bytes
 
     def _alone(self, block: int) -> bool:
         """Tell whether a block is the only one that is on its way."""
@@ -91,11 +104,6 @@ class Route:
     def in_turns(self) -> Route:
         """Return this route with one block on its way at a time, which takes less memory."""
         return replace(self, overlaps=False)
-
-    def _fits(self, block: int, device_bytes: int, host_bytes: int | None) -> bool:
-        if self.device_bytes(block) > device_bytes:
-            return False
-        return host_bytes is None or self.host_bytes(block) <= host_bytes
 
     def _model(self, is_alone: bool) -> MemoryModel:
         """Return the peak on the device, with other blocks on their way or without."""

@@ -99,7 +99,9 @@ def execute(
             else:
                 largest = max(each.host_bytes for each in plan.sections[number - 1 : number + 1])
                 host_bytes = plan.host_budget_bytes - largest
-                store, note = _store_between(section, backend, scratch_folder, host_bytes)
+                store, note = _store_between(
+                    section, plan.sections[number], backend, scratch_folder, host_bytes
+                )
             if store is not None:
                 held.callback(store.close)
             sinks = {i: sink for i, sink in all_sinks.items() if position <= i < stop}
@@ -149,7 +151,11 @@ def _last_store(section: SectionPlan, given: np.ndarray | None) -> Store | None:
 
 
 def _store_between(
-    section: SectionPlan, backend: Backend, scratch_folder: Path, host_bytes: int
+    section: SectionPlan,
+    following: SectionPlan,
+    backend: Backend,
+    scratch_folder: Path,
+    host_bytes: int,
 ) -> tuple[Store | DeviceStore, str]:
     """Make the place for a section's output that the next one reads, and say if it is another.
 
@@ -172,7 +178,9 @@ def _store_between(
             note = "" if planned == "memory" else _moved(planned, "memory")
             return MemoryStore(spec, lambda shape, dtype: array), note
     note = "" if planned == "scratch file" else _moved(planned, "a scratch file")
-    return ScratchStore(spec, scratch_folder), note
+    along_rows = [each.block for each in (following, section) if each.slice_dim == 1]
+    band_rows = along_rows[0] if along_rows else spec.shape[1]
+    return ScratchStore(spec, scratch_folder, band_rows=band_rows), note
 
 
 def _moved(planned: str, instead: str) -> str:
