@@ -13,6 +13,8 @@ TRIED_BLOCKS = 4
 made, and one may be measured, which takes longer."""
 GAIN = 0.05
 """Share that a call may take beside its slices for a block to be large enough."""
+COST = 0.1
+"""Share of the time that is left that trying another size may take."""
 BUSY = 0.9
 """Share of the time that computing must take for the size of a block to matter."""
 
@@ -59,6 +61,8 @@ class Pace:
         Slices to begin with.
     larger : sequence of int
         What may be tried after it, increasing.
+    total : int
+        Slices in all.
 
     Attributes
     ----------
@@ -66,9 +70,10 @@ class Pace:
         Why the block is another one than before.
     """
 
-    def __init__(self, block: int, larger: Sequence[int] = ()) -> None:
+    def __init__(self, block: int, larger: Sequence[int] = (), total: int = 0) -> None:
         self._sizes = [block, *larger]
         self._at = 0
+        self._total = total
         self._per_call_s: float | None = None
         self._is_settled = not larger
         self.why = ""
@@ -96,7 +101,11 @@ class Pace:
         taken_s = timed[-1][1] - timed[0][0] if timed else 0.0
         before, self._per_call_s = self._per_call_s, per_call_s
         if before is None:
-            if computed_s < BUSY * taken_s or not timed:
+            # To change the size costs a slow first block each time: plans and memory anew.
+            slow_s = max(0.0, times[0][1] - times[0][0] - per_call_s)
+            left_s = (self._total - times[-1][2].stop) / self.block * per_call_s
+            is_worth_it = 2 * slow_s <= COST * left_s
+            if not timed or computed_s < BUSY * taken_s or not is_worth_it:
                 self._is_settled = True
                 return False
             self._at = 1

@@ -135,7 +135,7 @@ class SectionWork:
     def _all_blocks(self, advance: Callable[[int], None], meter: SectionMeter) -> None:
         """Run block after block; where memory runs out, again with half as many slices."""
         plan, total = self.plan, self.plan.n_slices
-        pace = Pace(plan.block, [block for block, _ in plan.larger])
+        pace = Pace(plan.block, [block for block, _ in plan.larger], total)
         why, is_retry = plan.why, False
         while self.n_done < total:
             start = self.n_done
