@@ -112,9 +112,10 @@ class BlockWork:
         waits = place is not None and self.backend.overlap(data, place)
         # And what is a part of something larger keeps that in memory as long, unless a device
         # copies it because of its gaps.
-        held_bytes = self.plan.output.with_slices(slice_dim, block.n_given).nbytes
+        held_bytes = _whole_bytes(data)
         if self.backend.kind == "cpu" or is_copyable(data):
-            waits = waits or _whole_bytes(data) > held_bytes
+            planned = self.plan.output.with_slices(slice_dim, block.n_given)
+            waits = waits or held_bytes > planned.nbytes
         cropped = self._cropped(data, block)
         drain.put(cropped, block.start, targets, held_bytes=held_bytes, waits=waits)
         return values
