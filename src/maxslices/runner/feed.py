@@ -39,6 +39,9 @@ class Feed(Protocol):
     reuses: bool
     """Whether a block lies in memory that a later one is put into."""
 
+    def send(self) -> None:
+        """Let blocks come to the device: what they need there beside them is on its way."""
+
     def take(self) -> Any:
         """Return the next block on the device, which may be written to."""
 
@@ -99,6 +102,9 @@ class _ViewFeed:
         self._view, self._slice_dim, self._copies = view, slice_dim, wants_copies
         self._blocks = iter(blocks)
 
+    def send(self) -> None:
+        pass
+
     def take(self) -> Any:
         block = next(self._blocks)
         data = self._view(self._slice_dim, block.first, block.last)
@@ -120,6 +126,9 @@ class _StoreFeed:
     def __init__(self, store: DeviceStore, slice_dim: int, blocks: Sequence[Block]) -> None:
         self._store, self._slice_dim = store, slice_dim
         self._blocks = iter(blocks)
+
+    def send(self) -> None:
+        pass
 
     def take(self) -> Any:
         block = next(self._blocks)
@@ -173,7 +182,7 @@ class _AheadFeed:
             if link is None:
                 self._buffers.put((np.empty(size, np.uint8), None))
                 continue
-            self._buffers.put((link.buffer(size), None))
+            self._held.append(link.buffer(size))
             if self._window is None:
                 self._slabs.put((link.slab(size), None))
         self._start = None if link is None else link.mark()
@@ -181,6 +190,10 @@ class _AheadFeed:
             target=self._work, name="maxslices reader", daemon=True
         )
         self._thread.start()
+
+    def send(self) -> None:
+        while self._held:
+            self._buffers.put((self._held.pop(), None))
 
     def take(self) -> Any:
         item = self._ready.get()
@@ -208,6 +221,7 @@ class _AheadFeed:
             span = (begin.time_s(), end.time_s(), block.first, block.last)
             self._timeline.add("in", *span, self._bytes(block))
         self._taken = None
+        self._held.clear()
         self._buffers, self._slabs, self._ready = SimpleQueue(), SimpleQueue(), SimpleQueue()
 
     def _bytes(self, block: Block) -> int:

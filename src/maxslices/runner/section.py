@@ -202,6 +202,7 @@ class SectionWork:
                 wants_copies=self._wants_copies,
             )
             work.load_frames()
+            feed.send()
             measured = self._to_measure(blocks)
             for block in blocks:
                 self._empty_caches_for(block.n_given)
