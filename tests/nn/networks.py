@@ -1,0 +1,61 @@
+"""Small networks for these tests."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Small(nn.Module):
+    """Two levels, in the style of a U-Net: 2 to the power of its depth must divide a patch."""
+
+    in_channels = 1
+    depth = 1
+
+    def __init__(self, ndim: int = 2, width: int = 8) -> None:
+        super().__init__()
+        convolution = (nn.Conv2d, nn.Conv3d)[ndim - 2]
+        norm = (nn.BatchNorm2d, nn.BatchNorm3d)[ndim - 2]
+        self.down = nn.Sequential(convolution(1, width, 3, padding=1), norm(width), nn.LeakyReLU())
+        self.pool = (nn.MaxPool2d, nn.MaxPool3d)[ndim - 2](2)
+        self.inner = nn.Sequential(
+            convolution(width, width, 3, padding=1), norm(width), nn.LeakyReLU()
+        )
+        self.last = convolution(2 * width, 1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = self.down(x)
+        b = self.inner(self.pool(a))
+        return self.last(torch.cat([a, nn.functional.interpolate(b, scale_factor=2)], 1))
+
+
+class Tied(nn.Module):
+    """A weight used twice, and a buffer of indices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8, bias=False)
+        self.second = nn.Linear(8, 8, bias=False)
+        self.second.weight = self.first.weight
+        self.register_buffer("order", torch.arange(8).flip(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)[:, self.order])
+
+
+class Two(nn.Module):
+    """Needs two inputs."""
+
+    in_channels = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(1, 1, 1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + y
+
+
+def half(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """A prediction function: two halves, one after the other."""
+    return torch.cat([model(part) for part in x.chunk(2)])

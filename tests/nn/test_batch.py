@@ -1,0 +1,209 @@
+"""The largest batch: predicted, bounded, verified by one step; wrong arguments."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from maxslices.errors import MaxslicesError  # noqa: E402
+from maxslices.nn import (  # noqa: E402
+    ModelArgumentError,
+    NoDeviceError,
+    TooLargeError,
+    Trial,
+    batch,
+    max_batch_size,
+    trial,
+)
+from maxslices.nn.memory import CONTEXT_BYTES, Budget  # noqa: E402
+from maxslices.tracing import Spec, WorkAreas, replay  # noqa: E402
+
+from .networks import Small, Two, half  # noqa: E402
+
+MEMORY = CONTEXT_BYTES + 200 * 10**6
+LIMIT = 200 * 10**6
+
+
+def fits(model, n, mode="inference", **options):
+    model = model.eval() if mode == "inference" else model
+    trace = replay(model, Spec((n, 1, 64, 64)), mode=mode, **options)
+    return trace.fits(LIMIT)
+
+
+def test_the_arguments_are_those_of_the_search_that_it_replaces():
+    names = list(inspect.signature(max_batch_size).parameters.values())
+    assert [p.name for p in names[:8]] == [
+        "model", "patch_shape", "in_channels", "device", "dtype", "safety_factor",
+        "max_batch_size", "prediction_function",
+    ]  # fmt: skip
+    assert [p.default for p in names[2:8]] == [None, None, torch.float32, 0.9, 1024, None]
+
+
+@pytest.mark.parametrize(
+    ("mode", "optimizer"), [("inference", None), ("training", None), ("training", "adam")]
+)
+def test_the_largest_fits_and_a_twentieth_more_does_not(mode, optimizer):
+    found = max_batch_size(
+        Small(), (64, 64), memory=MEMORY, margin=0, mode=mode, optimizer=optimizer
+    )
+    made = {"adam": torch.optim.Adam, None: None}[optimizer]
+    assert fits(Small(), int(found), mode, optimizer=made)
+    assert not fits(Small(), int(1.05 * found) + 1, mode, optimizer=made)
+    assert found.result.predicted == found
+    assert found.result.limit_bytes == LIMIT
+    assert not found.result.is_verified
+
+
+def test_training_takes_more_than_inference():
+    sizes = [
+        max_batch_size(Small(), (64, 64), memory=MEMORY, mode=mode)
+        for mode in ("training", "inference")
+    ]
+    assert sizes[0] < 0.7 * sizes[1]
+
+
+def test_a_safety_factor_leaves_memory_and_never_less_than_its_part_of_the_batch():
+    found = max_batch_size(Small(), (64, 64), memory=MEMORY)
+    assert int(0.9 * found.result.predicted) <= found <= found.result.predicted
+    less = max_batch_size(Small(), (64, 64), memory=MEMORY, safety_factor=0.5)
+    assert less < 0.7 * found
+    large = max_batch_size(Small(), (512, 512), memory=MEMORY)
+    assert large >= max(1, int(0.9 * large.result.predicted))
+
+
+def test_a_margin_is_bytes():
+    all_of_it = max_batch_size(Small(), (64, 64), memory=MEMORY, margin=0)
+    less = max_batch_size(Small(), (64, 64), memory=MEMORY, margin="50MB")
+    same = max_batch_size(Small(), (64, 64), memory=MEMORY - 50 * 10**6, margin=0)
+    assert less == same < all_of_it
+
+
+def test_the_bound_is_warned_of_and_returned_as_it_is():
+    with pytest.warns(UserWarning, match="max_batch_size=7"):
+        found = max_batch_size(Small(), (64, 64), memory=MEMORY, max_batch_size=7)
+    assert found == 7
+    assert found.result.at_bound
+
+
+def test_a_batch_of_one_that_does_not_fit_is_an_error():
+    with pytest.raises(TooLargeError, match="a batch of 1 of") as caught:
+        max_batch_size(Small(), (4096, 4096), memory=MEMORY)
+    assert isinstance(caught.value, RuntimeError)
+
+
+def test_a_prediction_function_is_replayed():
+    plain = max_batch_size(Small(), (64, 64), memory=MEMORY, margin=0)
+    halves = max_batch_size(Small(), (64, 64), memory=MEMORY, margin=0, prediction_function=half)
+    assert halves > plain
+
+
+def test_the_model_is_left_alone():
+    model = Small()
+    model.train()
+    model.inner.eval()
+    modes = [module.training for module in model.modules()]
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    max_batch_size(model, (64, 64), memory=MEMORY)
+    max_batch_size(model, (64, 64), memory=MEMORY, mode="training", optimizer="sgd")
+    assert [module.training for module in model.modules()] == modes
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_answer_is_an_int_that_survives_pickling():
+    found = max_batch_size(Small(), (64, 64), memory=MEMORY)
+    again = pickle.loads(pickle.dumps(found))
+    assert (again, again.result) == (found, found.result)
+    assert list(range(100))[: min(found, 3)] == [0, 1, 2]
+    assert f"Batch size {found} for inference" in str(found.result)
+
+
+@pytest.mark.parametrize(
+    ("model", "patch", "options", "message"),
+    [
+        (torch.nn.Conv2d(3, 3, 1), (512, 512), {}, None),
+        (torch.nn.Sequential(torch.nn.Conv2d(3, 3, 1)), (64, 64), {}, "pass in_channels"),
+        (Small(), (64, 64), {"in_channels": 3}, "cannot take 2x3x64x64"),
+        (Small(), (63, 64), {}, "2x1x63x64: Sizes of tensors must match.*multiple of 2"),
+        (Small(), (64,), {}, "2x1x64"),
+        (Small(), 64, {}, r"such as \(256, 256\)"),
+        (Small(), (64, 0), {}, "at least 1, not 0"),
+        (Small(), (64, 64), {"safety_factor": 1.5}, "at most 1, not 1.5"),
+        (Small(), (64, 64), {"max_batch_size": 0}, "at least 1, not 0"),
+        (Small(), (64, 64), {"mode": "train"}, "'training', not 'train'"),
+        (Small(), (64, 64), {"optimizer": "adam"}, "goes with mode='training'"),
+        (Small(), (64, 64), {"mode": "training", "optimizer": "lion"}, "sgd, momentum, adam"),
+        (Two(), (64, 64), {}, "'y'"),
+    ],
+)
+def test_wrong_arguments_are_named(model, patch, options, message):
+    if message is None:
+        assert max_batch_size(model, patch, memory=MEMORY) > 1
+        return
+    with pytest.raises(MaxslicesError, match=message) as caught:
+        max_batch_size(model, patch, memory=MEMORY, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_memory_a_device_is_needed():
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(NoDeviceError, match="memory='16GB'") as caught:
+        max_batch_size(Small(), (64, 64))
+    assert isinstance(caught.value, RuntimeError)
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A card on which nothing above a number of images runs."""
+    tried = []
+
+    class Card:
+        most = 10**9
+        error = None
+
+    def run(self, size, inputs, allocated_bytes):
+        tried.append(size)
+        if Card.error is not None:
+            raise Card.error
+        ran = inputs[0].shape[0] <= Card.most
+        return Trial(size, ran, "another process", allocated_bytes, allocated_bytes, 0.1)
+
+    place = torch.device("cuda", 0)
+    monkeypatch.setattr(trial.Trials, "run", run)
+    monkeypatch.setattr(batch, "device_of", lambda *_: place)
+    monkeypatch.setattr(batch, "budget_of", lambda *_: Budget(LIMIT, "a card", place))
+    monkeypatch.setattr(batch, "measured_areas", lambda *_: (WorkAreas.none(), 0.0))
+    Card.tried = tried
+    return Card
+
+
+def test_one_real_step_verifies_the_answer(device):
+    found = max_batch_size(Small(), (64, 64))
+    assert device.tried == [found]
+    assert found.result.is_verified
+    assert found.result.measured.size == found
+
+
+def test_a_step_that_fails_is_followed_by_smaller_ones(device):
+    device.most = 0.97 * max_batch_size(Small(), (64, 64), margin=0)
+    found = max_batch_size(Small(), (64, 64), margin=0)
+    assert 0.93 * device.most <= found <= device.most
+    assert [t.fits for t in found.result.tried] == [False] * (len(found.result.tried) - 1) + [True]
+    device.most = 0
+    with pytest.raises(TooLargeError):
+        max_batch_size(Small(), (64, 64))
+
+
+def test_errors_of_the_model_are_raised(device):
+    device.error = KeyError("of the model")
+    with pytest.raises(KeyError, match="of the model"):
+        max_batch_size(Small(), (64, 64))
+
+
+def test_the_errors_are_the_built_in_ones_too():
+    assert issubclass(ModelArgumentError, ValueError)

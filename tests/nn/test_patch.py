@@ -1,0 +1,128 @@
+"""The largest patch: multiples, axes that grow alone, volumes, bounds."""
+
+from __future__ import annotations
+
+import inspect
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from maxslices.errors import MaxslicesError  # noqa: E402
+from maxslices.nn import TooLargeError, max_patch_shape  # noqa: E402
+from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
+from maxslices.tracing import Spec, replay  # noqa: E402
+
+from .networks import Small  # noqa: E402
+
+LIMIT = 200 * 10**6
+MEMORY = CONTEXT_BYTES + LIMIT
+
+
+def fits(shape, model=None):
+    model = (model or Small(len(shape))).eval()
+    return replay(model, Spec((1, 1, *shape))).fits(LIMIT)
+
+
+def test_the_arguments_are_those_of_the_search_that_it_replaces():
+    parameters = list(inspect.signature(max_patch_shape).parameters.values())
+    assert [p.name for p in parameters[:10]] == [
+        "model", "ndim", "batch_size", "min_divisible", "in_channels", "device", "dtype",
+        "safety_factor", "max_scale_factor", "prediction_function",
+    ]  # fmt: skip
+    assert parameters[8].default == 128
+
+
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_the_largest_multiple_fits_and_the_next_does_not(ndim):
+    found = max_patch_shape(
+        Small(ndim), ndim, min_divisible=(8,) * ndim, memory=MEMORY, margin=0, max_scale_factor=999
+    )
+    assert len(set(found)) == 1
+    assert found[0] % 8 == 0
+    assert fits(found)
+    assert not fits(tuple(n + 8 for n in found))
+
+
+def test_the_depth_of_the_model_gives_the_divisor():
+    found = max_patch_shape(Small(3), 3, memory=MEMORY, margin=0)
+    assert found[0] % 2 == 0
+    assert not fits(tuple(n + 2 for n in found))
+
+
+def test_a_factor_is_of_the_memory_and_does_not_halve_a_small_multiple():
+    whole = max_patch_shape(Small(3), 3, memory=MEMORY, margin=0)
+    factor = max_patch_shape(Small(3), 3, memory=MEMORY)
+    assert math.prod(factor) > 0.8 * math.prod(whole)
+    assert factor[0] >= int(0.9 * whole[0] / 2) * 2
+
+
+def test_axes_that_grow_alone_make_it_larger():
+    equal = max_patch_shape(Small(3), 3, min_divisible=(8, 8, 8), memory=MEMORY, margin=0)
+    free = max_patch_shape(
+        Small(3), 3, min_divisible=(8, 8, 8), memory=MEMORY, margin=0, axes=(0, 1, 2)
+    )
+    assert math.prod(free) > math.prod(equal)
+    assert all(n % 8 == 0 for n in free)
+    assert fits(free)
+    assert not any(
+        fits(tuple(n + 8 * (axis == grown) for axis, n in enumerate(free))) for grown in range(3)
+    )
+
+
+def test_only_the_axes_asked_for_grow():
+    found = max_patch_shape(
+        Small(3), 3, memory=MEMORY, axes=(0,), start=(2, 64, 64), max_scale_factor=1000
+    )
+    assert found[1:] == (64, 64)
+    assert found[0] > 2
+
+
+def test_a_patch_stays_within_the_volume():
+    found = max_patch_shape(Small(3), 3, memory=MEMORY, volume=(15, 1000, 1000))
+    assert found[0] == 16
+    assert found[1] > 64
+    small = max_patch_shape(Small(3), 3, memory=MEMORY, volume=(15, 33, 20))
+    assert small == (16, 34, 20)
+
+
+def test_training_begins_where_norms_have_more_than_one_value():
+    found = max_patch_shape(Small(3), 3, memory=MEMORY, mode="training", optimizer="adam")
+    assert found[0] > 8
+
+
+def test_the_bound_is_warned_of():
+    with pytest.warns(UserWarning, match="max_scale_factor=4"):
+        found = max_patch_shape(Small(2), 2, memory=MEMORY, max_scale_factor=4)
+    assert found == (8, 8)
+
+
+def test_the_answer_is_a_tuple_that_says_how_it_was_found():
+    found = max_patch_shape(Small(2), 2, memory=MEMORY, min_divisible=(64, 64))
+    assert isinstance(found, tuple)
+    assert (1, 1, *found)[2:] == found
+    assert f"Patch shape {found[0]}x{found[1]} for inference" in str(found.result)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_divisible": (8,)}, "one for each of 3 axes"),
+        ({"min_divisible": (8, 8, 0)}, "at least 1, not 0"),
+        ({"start": (8, 8, 9)}, "axis 2 has 9, which is no multiple of 2"),
+        ({"axes": (0, 3)}, "the axes 0 to 2"),
+        ({"axes": ()}, "the axes 0 to 2"),
+        ({"volume": (10, 10)}, "has 2 axes, not 3 axes"),
+        ({"batch_size": 0}, "batch_size is a whole number"),
+        ({"in_channels": 2}, "cannot take 1x2x2x2x2"),
+    ],
+)
+def test_wrong_arguments_are_named(options, message):
+    with pytest.raises(MaxslicesError, match=message):
+        max_patch_shape(Small(3), 3, memory=MEMORY, **options)
+
+
+def test_the_smallest_that_does_not_fit_is_an_error():
+    with pytest.raises(TooLargeError, match="512x512x512, the smallest, does not fit"):
+        max_patch_shape(Small(3), 3, min_divisible=(512, 512, 512), memory=MEMORY)

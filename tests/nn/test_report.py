@@ -1,0 +1,185 @@
+"""Reports: sums, stages, parts, what would save memory, DDP's buckets, text, picture."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from maxslices.errors import MaxslicesError, UsageError  # noqa: E402
+from maxslices.nn import memory_report  # noqa: E402
+from maxslices.nn.ddp import bucket_sizes  # noqa: E402
+from maxslices.nn.savings import checkpoint_level, make_in_place  # noqa: E402
+from maxslices.tracing import Spec, WorkAreas, replay  # noqa: E402
+from maxslices.tracing.twin import twin  # noqa: E402
+
+from .networks import Small, Two  # noqa: E402
+
+MIB = 2**20
+NONE = WorkAreas.none()
+
+
+@pytest.fixture(scope="module")
+def report():
+    return memory_report(
+        Small(), (4, 1, 64, 64), "training", torch.optim.Adam, loss=nn.MSELoss(), memory="1GB"
+    )
+
+
+def test_what_is_apart_is_all_there_is(report):
+    assert sum(report.categories.values()) == report.allocated_bytes == report.trace.peak_bytes
+    assert report.reserved_bytes >= report.allocated_bytes
+    assert report.device_bytes == report.reserved_bytes + report.context_bytes
+    n_bytes = sum(-(-t.nbytes // 512) * 512 for t in Small().state_dict().values())
+    assert report.categories["weights"] == n_bytes
+    assert report.categories["input"] == 2 * 4 * 64 * 64 * 4  # and the targets
+    assert report.fits is True
+
+
+def test_stages_are_those_of_the_last_step(report):
+    assert [stage.name for stage in report.stages] == [
+        "model", "input", "forward", "loss", "backward", "step",
+    ]  # fmt: skip
+    assert max(stage.peak_bytes for stage in report.stages) == report.allocated_bytes
+    assert all(stage.peak_bytes >= stage.end_bytes for stage in report.stages)
+
+
+def test_parts_hold_what_the_forward_pass_leaves(report):
+    trace = report.trace
+    event = [mark.event for mark in trace.marks if mark.name == "forward"][-1]
+    held = sum(trace.moment(event).by_module("activations").values())
+    assert sum(part.held_bytes for part in report.parts) == held
+    parts = {part.path: part for part in report.parts}
+    assert list(parts) == ["", "down", "pool", "inner", "last"]
+    assert parts["down"].held_bytes >= 3 * 4 * 8 * 64 * 64 * 4
+    assert parts["last"].gradients_bytes == 2 * 512
+
+
+def test_what_holds_most_of_all_is_looked_into():
+    report = memory_report(nn.Sequential(Small(), nn.Identity()), (4, 1, 64, 64))
+    assert {"0.down", "0.pool", "0.inner", "0.last", "1"} <= {part.path for part in report.parts}
+    assert report.holders[0].path in ("0", "0.down", "")
+
+
+def test_every_saving_was_replayed():
+    model, spec = Small(), Spec((4, 1, 64, 64))
+    report = memory_report(model, spec, "training", work_areas=NONE)
+    savings = {saving.name: saving for saving in report.savings}
+    assert set(savings) == {"in place", "checkpoint", "no_grad"}
+    plain = replay(model, spec, mode="training", work_areas=NONE).peak_bytes
+    assert plain == report.allocated_bytes
+    for saving in savings.values():
+        assert saving.saved_bytes == plain - saving.peak_bytes
+
+    changed = twin(model)
+    assert make_in_place(changed) == ["down.2", "inner.2"]
+    peak = replay(changed, spec, mode="training", is_twin=True, work_areas=NONE).peak_bytes
+    assert peak == savings["in place"].peak_bytes < plain
+
+    changed = twin(model)
+    assert checkpoint_level(changed, 1) == ["down", "inner"]
+    peak = replay(changed, spec, mode="training", is_twin=True, work_areas=NONE).peak_bytes
+    assert peak == savings["checkpoint"].peak_bytes < plain
+
+    peak = replay(model, spec, mode="inference", work_areas=NONE).peak_bytes
+    assert peak == savings["no_grad"].peak_bytes < plain
+
+
+def test_an_activation_is_not_put_in_place_where_others_see_its_input():
+    model = nn.Sequential(nn.MaxPool2d(1), nn.ReLU(), nn.Sequential(nn.ReLU()), nn.Conv2d(1, 1, 1))
+    assert make_in_place(model) == []
+
+
+def test_a_copy_in_place_and_with_checkpoints_computes_the_same():
+    torch.manual_seed(0)
+    model, x = Small().double(), torch.rand(2, 1, 8, 8, dtype=torch.float64)
+    model(x).sum().backward()
+    wanted = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    make_in_place(model)
+    checkpoint_level(model, 1)
+    model(x).sum().backward()
+    for grad, p in zip(wanted, model.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, grad)
+
+
+def test_ddp_holds_the_buckets_that_torch_makes():
+    from torch.distributed import _compute_bucket_assignment_by_size
+
+    model = nn.Sequential(nn.Linear(100, 2000), nn.Linear(2000, 2000), nn.Linear(2000, 3000))
+    order = list(model.parameters())[::-1]
+    indices, _ = _compute_bucket_assignment_by_size(order, [2**20, 25 * 2**20])
+    wanted = [sum(order[i].numel() for i in bucket) for bucket in indices]
+    assert sorted(items for items, _ in bucket_sizes(model)) == sorted(wanted)
+
+    plain = memory_report(model, (8, 100), "training", "sgd", work_areas=NONE)
+    ddp = memory_report(model, (8, 100), "training", "sgd", ddp=True, work_areas=NONE)
+    buckets = sum(-(-4 * items // 512) * 512 for items in wanted)
+    assert ddp.categories["DDP buckets"] == buckets
+    assert ddp.allocated_bytes == plain.allocated_bytes + buckets
+    assert {s.name for s in ddp.savings} >= {"no_grad"}
+
+
+def test_half_precision_takes_less():
+    whole = memory_report(Small(), (4, 1, 64, 64), "training", "sgd", work_areas=NONE)
+    half = memory_report(Small(), (4, 1, 64, 64), "training", "sgd", amp=True, work_areas=NONE)
+    assert half.amp == "float16"
+    assert half.allocated_bytes < 0.8 * whole.allocated_bytes
+
+
+def test_inputs_are_shapes_tensors_or_names():
+    by_shape = memory_report(Two(), ((2, 1, 8, 8), (2, 1, 8, 8)), "inference")
+    by_tensor = memory_report(Two(), (torch.ones(2, 1, 8, 8), Spec((2, 1, 8, 8))), "inference")
+    by_name = memory_report(Two(), {"x": (2, 1, 8, 8), "y": (2, 1, 8, 8)}, "inference")
+    assert by_shape.allocated_bytes == by_tensor.allocated_bytes == by_name.allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "message"),
+    [
+        ((2, 2, 8, 8), {}, "cannot take 2x2x8x8"),
+        ("large", {}, "a shape such as"),
+        ((2, 1, 8, 8), {"mode": "eval"}, "'inference', 'forward' or 'training'"),
+        ((2, 1, 8, 8), {"mode": "forward", "optimizer": "sgd"}, "goes with mode='training'"),
+        ((2, 1, 8, 8), {"memory": "1MB"}, "no memory for a model"),
+    ],
+)
+def test_wrong_arguments_are_named(inputs, options, message):
+    with pytest.raises(MaxslicesError, match=message):
+        memory_report(Small(), inputs, **options)
+
+
+def test_the_text_answers_why(report):
+    text = str(report)
+    for part in (
+        "Small: a step of training with Adam",
+        "Fits: ",
+        "At the peak, in the stage",
+        "reserved - allocated",
+        "CUDA context",
+        "Stage by stage",
+        "Part by part",
+        "are activations",
+        "as large in each axis as the input",
+        "The largest holders",
+        "torch.utils.checkpoint around down, inner",
+        "inplace=True for down.2, inner.2",
+        "torch.no_grad()",
+    ):
+        assert part in " ".join(text.split())
+    assert all(len(line) <= 130 for line in text.splitlines())
+    plain = json.loads(json.dumps(report.as_json()))
+    assert plain["categories"] == report.categories
+    assert plain["fits"] is True
+
+
+def test_the_picture_is_drawn(report, tmp_path):
+    pytest.importorskip("matplotlib")
+    report.plot(tmp_path / "memory.png")
+    assert (tmp_path / "memory.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(UsageError, match=r"end it in \.png"):
+        report.plot(tmp_path / "memory.xyz")
