@@ -426,7 +426,8 @@ def print_tables(found: dict[str, Any]) -> None:
             cells = [
                 row.name, *published, mib(predicted["allocated"]), mib(ours.get("allocated")),
                 mib((ours or predicted)["reserved"]), mib(real.get("allocated")),
-                mib(real.get("reserved")), mib(real.get("device")), *errors,
+                mib(real.get("reserved")),
+                mib(real.get("device")) if mode == "training" else "", *errors,
             ]  # fmt: skip
             print(f"| {' | '.join(cells)} |")
     print("\nstages, MiB\n")

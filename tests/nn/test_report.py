@@ -26,7 +26,13 @@ NONE = WorkAreas.none()
 @pytest.fixture(scope="module")
 def report():
     return memory_report(
-        Small(), (4, 1, 64, 64), "training", torch.optim.Adam, loss=nn.MSELoss(), memory="1GB"
+        Small(),
+        (4, 1, 64, 64),
+        "training",
+        torch.optim.Adam,
+        loss=nn.MSELoss(),
+        memory="1GB",
+        work_areas=NONE,
     )
 
 

@@ -36,6 +36,8 @@ def measured_areas(calls: Iterable[Call], device: torch.device) -> tuple[WorkAre
     float
         Seconds that measuring took; 0.0 if all was known.
     """
+    if device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
     with torch.cuda.device(device):
         path = _file(place())
         known = _read(path)

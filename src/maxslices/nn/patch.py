@@ -250,7 +250,7 @@ class _Finder:
     inputs: Callable[[Shape], tuple[Spec, ...]]
     budget: Budget
     grid: _Grid
-    areas: WorkAreas = field(default_factory=WorkAreas.none)
+    areas: WorkAreas = field(default_factory=WorkAreas.allowance)
     calibration_s: float = 0.0
     notes: tuple[str, ...] = ()
     _known: dict[Shape, Trace] = field(default_factory=dict)
@@ -282,17 +282,24 @@ class _Finder:
         return known
 
     def _trace(self, shape: Shape) -> Trace:
-        inputs = self.inputs(shape)
-        if self.budget.device is None:
-            return self.step.trace(inputs, WorkAreas.allowance())
-        trace = self.step.trace(inputs, WorkAreas.none())
-        self.areas, seconds = measured_areas(trace.calls, self.budget.device)
-        self.calibration_s += seconds
-        return trace.with_work_areas(self.areas)
+        return self.step.trace(self.inputs(shape), WorkAreas.allowance())
 
     def fits(self, shape: Shape, limit_bytes: int) -> bool:
-        """Tell whether a patch runs within a limit."""
-        return limit_bytes > 0 and self.trace(shape).fits(limit_bytes)
+        """Tell whether a patch runs within a limit.
+
+        Work areas are measured only where they decide: between what runs with those that are
+        allowed for, and what does not run even without any.
+        """
+        trace = self.trace(shape)
+        if self.budget.device is None:
+            return limit_bytes > 0 and trace.fits(limit_bytes)
+        if limit_bytes <= 0 or not trace.with_work_areas(WorkAreas.none()).fits(limit_bytes):
+            return False
+        if trace.with_work_areas(WorkAreas.allowance()).fits(limit_bytes):
+            return True
+        self.areas, seconds = measured_areas(trace.calls, self.budget.device)
+        self.calibration_s += seconds
+        return trace.with_work_areas(self.areas).fits(limit_bytes)
 
     def largest(self, limit_bytes: int) -> Shape:
         """Return the largest patch that fits: the smallest is known to."""
@@ -352,7 +359,7 @@ def _verified(search: Search, finder: _Finder) -> tuple[Shape, Search]:
     assert isinstance(shape, tuple)
     budget = finder.budget
     if budget.device is None:
-        return shape, replace(search, work_areas=WorkAreas.allowance().origin)
+        return shape, search
     trials = Trials(finder.step, budget.device, budget.limit_bytes)
     tried: list[Trial] = []
     part = 1.0
