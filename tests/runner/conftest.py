@@ -48,7 +48,7 @@ def on_fake_gpu(monkeypatch):
             if grows is not None:
                 decisions = list(grows)
 
-                def learn(pace, times):
+                def learn(pace, times, beside_s):
                     if not decisions or not decisions.pop(0) or pace._at + 1 == len(pace._sizes):
                         pace._is_settled = True
                         return False

@@ -47,6 +47,12 @@ def test_nothing_is_tried_where_computing_rests():
     assert (pace.block, pace.why) == (16, "")
 
 
+def test_nothing_is_tried_where_another_stage_takes_about_as_long():
+    pace = Pace(16, LARGER, 10**6)
+    assert not pace.learn(blocks(16, 2e-2), beside_s=1.9e-2)
+    assert Pace(16, LARGER, 10**6).learn(blocks(16, 2e-2), beside_s=1e-2)
+
+
 def test_nothing_is_tried_where_little_is_left_to_gain_by_it():
     pace = Pace(16, LARGER, total=1000)
     assert not pace.learn(blocks(16, 2e-2))

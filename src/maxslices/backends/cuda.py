@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -68,7 +69,12 @@ class CudaBackend:
 
     @contextmanager
     def limited(self, budget_bytes: int) -> Iterator[None]:
-        """Make the device current and limit the pool to what it holds in use plus a budget."""
+        """Make the device current and limit the pool to what it holds in use plus a budget.
+
+        CuPy collects garbage whenever its cache of FFT plans is cleared. What there is now is
+        left out of that: to look through all modules each time takes longer than a block.
+        """
+        gc.freeze()
         with self._device:
             pool = self._cupy.get_default_memory_pool()
             before = pool.get_limit()
@@ -79,6 +85,7 @@ class CudaBackend:
             finally:
                 self.release()
                 pool.set_limit(size=before)
+                gc.unfreeze()
 
     def to_device(self, block: np.ndarray) -> Any:
         """Copy a block to the device."""

@@ -60,6 +60,7 @@ class Drain:
         self._leaving: deque[tuple[Any, Mark | _Done]] = deque()
         self._slabs: dict[int, SimpleQueue[NDArray[np.uint8]]] = {}
         self._copies: list[tuple[int, int, int, Mark, Mark]] = []
+        self._writes_s: list[float] = []
         self._tasks: SimpleQueue[Any] = SimpleQueue()
         self._error: BaseException | None = None
         self._lost_from: int | None = None
@@ -139,6 +140,16 @@ class Drain:
         """Return the first slice of those that could not be written, once settled."""
         return self._lost_from
 
+    def took_s(self, number: int) -> float:
+        """Return how long the slowest stage of a result's way took, once it has left."""
+        copied_s = written_s = 0.0
+        if 0 <= number < len(self._copies):
+            *_, begin, end = self._copies[number]
+            copied_s = end.time_s() - begin.time_s()
+        if 0 <= number < len(self._writes_s):
+            written_s = self._writes_s[number]
+        return max(copied_s, written_s)
+
     def close(self) -> None:
         """Wait for what is under way, and free all memory; a second call does nothing."""
         self._stop()
@@ -211,8 +222,9 @@ class Drain:
         began = time.perf_counter()
         for target in targets:
             target.write(self._slice_dim, start, data)
-        stop = start + data.shape[self._slice_dim]
-        self._timeline.add("write", began, time.perf_counter(), start, stop, int(data.nbytes))
+        ended, stop = time.perf_counter(), start + data.shape[self._slice_dim]
+        self._writes_s.append(ended - began)
+        self._timeline.add("write", began, ended, start, stop, int(data.nbytes))
 
     def _slab_is_free(self, slab: NDArray[np.uint8]) -> None:
         self._slabs[slab.size].put(slab)

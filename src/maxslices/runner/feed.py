@@ -48,6 +48,9 @@ class Feed(Protocol):
     def give_back(self) -> None:
         """Say that all is under way that uses the block last taken."""
 
+    def took_s(self, number: int) -> float:
+        """Return how long the slowest stage of a block's way took, once it has arrived."""
+
     def close(self) -> None:
         """Stop, and free all memory; a second call does nothing."""
 
@@ -113,6 +116,9 @@ class _ViewFeed:
     def give_back(self) -> None:
         pass
 
+    def took_s(self, number: int) -> float:
+        return 0.0
+
     def close(self) -> None:
         pass
 
@@ -136,6 +142,9 @@ class _StoreFeed:
 
     def give_back(self) -> None:
         pass
+
+    def took_s(self, number: int) -> float:
+        return 0.0
 
     def close(self) -> None:
         pass
@@ -178,6 +187,7 @@ class _AheadFeed:
         self._held: list[Any] = []
         self._taken: Any = None
         self._copies: list[tuple[Block, Mark, Mark]] = []
+        self._reads_s: list[float] = []
         for _ in range(count):
             if link is None:
                 self._buffers.put((np.empty(size, np.uint8), None))
@@ -208,6 +218,15 @@ class _AheadFeed:
     def give_back(self) -> None:
         memory, self._taken = self._taken, None
         self._buffers.put((memory, None if self._link is None else self._link.mark()))
+
+    def took_s(self, number: int) -> float:
+        copied_s = read_s = 0.0
+        if 0 <= number < len(self._copies):
+            _, begin, end = self._copies[number]
+            copied_s = end.time_s() - begin.time_s()
+        if 0 <= number < len(self._reads_s):
+            read_s = self._reads_s[number]
+        return max(copied_s, read_s)
 
     def close(self) -> None:
         thread, self._thread = self._thread, None
@@ -278,9 +297,9 @@ class _AheadFeed:
     def _read(self, block: Block, out: NDArray[Any]) -> None:
         began = time.perf_counter()
         self._reader.read(self._slice_dim, block.first, block.last, out)
-        self._timeline.add(
-            "read", began, time.perf_counter(), block.first, block.last, int(out.nbytes)
-        )
+        ended = time.perf_counter()
+        self._reads_s.append(ended - began)
+        self._timeline.add("read", began, ended, block.first, block.last, int(out.nbytes))
 
     @staticmethod
     def _next(queue: SimpleQueue[tuple[Any, Mark | None] | None]) -> tuple[Any, Mark | None]:

@@ -15,6 +15,8 @@ GAIN = 0.05
 """Share that a call may take beside its slices for a block to be large enough."""
 COST = 0.1
 """Share of the time that is left that trying another size may take."""
+MARGIN = 1.25
+"""By how much computing must take longer than any other stage: else that is next to bound it."""
 BUSY = 0.9
 """Share of the time that computing must take for the size of a block to matter."""
 
@@ -87,13 +89,15 @@ class Pace:
         """Tell whether so many blocks of one size are what there is to decide by."""
         return not self._is_settled and n_timed >= TRIED_BLOCKS
 
-    def learn(self, times: Sequence[tuple[float, float, Block]]) -> bool:
+    def learn(self, times: Sequence[tuple[float, float, Block]], beside_s: float = 0.0) -> bool:
         """Decide by the blocks that were run; return whether the block is another one now.
 
         Parameters
         ----------
         times : sequence of (float, float, Block)
             Begin and end of their computing in seconds, of one size.
+        beside_s : float
+            What the slowest other stage takes for such a block.
         """
         timed = times[2:]
         computed_s = sum(stop - start for start, stop, _ in timed)
@@ -104,7 +108,7 @@ class Pace:
             # To change the size costs a slow first block each time: plans and memory anew.
             slow_s = max(0.0, times[0][1] - times[0][0] - per_call_s)
             left_s = (self._total - times[-1][2].stop) / self.block * per_call_s
-            is_worth_it = 2 * slow_s <= COST * left_s
+            is_worth_it = 2 * slow_s <= COST * left_s and per_call_s >= MARGIN * beside_s
             if not timed or computed_s < BUSY * taken_s or not is_worth_it:
                 self._is_settled = True
                 return False

@@ -219,8 +219,11 @@ class SectionWork:
                 self.n_done = block.stop
                 advance(block.stop - block.start)
                 # All but the last one have been computed, since they are leaving or have left.
-                if pace.wants(len(clocks) - 1) and pace.learn(_timed(clocks[:-1])):
-                    break
+                timed = len(clocks) - 1
+                if pace.wants(timed):
+                    beside_s = max(feed.took_s(timed - 1), drain.took_s(timed - 2))
+                    if pace.learn(_timed(clocks[:-1]), beside_s):
+                        break
             drain.flush()
         except Exception as error:
             drain.settle()  # what was computed before is written
