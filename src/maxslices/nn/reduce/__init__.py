@@ -1,0 +1,22 @@
+"""Less memory for a training step, and what it costs."""
+
+from __future__ import annotations
+
+from .api import MEANS, reduce_memory, restore
+from .compress import COMPRESSORS, Compressor
+from .device import resolve_device
+from .summary import ReductionSummary
+from .treat import Treatment, treat, untreat
+
+__all__ = [
+    "COMPRESSORS",
+    "Compressor",
+    "MEANS",
+    "ReductionSummary",
+    "Treatment",
+    "reduce_memory",
+    "resolve_device",
+    "restore",
+    "treat",
+    "untreat",
+]

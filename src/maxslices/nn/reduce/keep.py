@@ -1,0 +1,82 @@
+"""How what is saved for the backward pass is kept: compressed, or on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from .compress import Compressor, Packed
+
+SMALL_BYTES = 2**20
+"""What is smaller stays: it is not worth a copy."""
+
+
+def packed_inputs(
+    inputs: Sequence[torch.Tensor], compressors: Sequence[Compressor | None]
+) -> AbstractContextManager[Any]:
+    """Compress those of a module's inputs that are saved inside.
+
+    Parameters
+    ----------
+    inputs : sequence of tensor
+        The inputs.
+    compressors : sequence
+        One for each; None keeps it as it is. More inputs than these are kept.
+    """
+    wanted = {
+        tensor.untyped_storage()._cdata: compressor
+        for tensor, compressor in zip(inputs, compressors, strict=False)
+        if compressor is not None
+    }
+
+    def pack(tensor: torch.Tensor) -> Any:
+        compressor = wanted.get(tensor.untyped_storage()._cdata)
+        if compressor is None or not tensor.is_floating_point():
+            return tensor
+        return compressor.pack(tensor)
+
+    return saved_tensors_hooks(pack, _unpack)
+
+
+def _unpack(kept: Any) -> torch.Tensor:
+    return kept.unpack() if isinstance(kept, Packed | _OnHost) else kept
+
+
+class _OnHost:
+    """A tensor's data in pinned memory of the host, and the device it came from."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.device = tensor.device
+        self.like: Any = None
+        if tensor.is_meta:  # a replay: nothing is on the host
+            self.like = tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype
+            return
+        self.data = torch.empty_strided(
+            tensor.size(), tensor.stride(), dtype=tensor.dtype, pin_memory=tensor.is_cuda
+        )
+        self.data.copy_(tensor, non_blocking=True)  # in order on the stream that computes
+
+    def unpack(self) -> torch.Tensor:
+        """Return it on its device."""
+        if self.like is not None:
+            size, stride, dtype = self.like
+            return torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        return self.data.to(self.device, non_blocking=True)
+
+
+def offloaded(module: nn.Module) -> AbstractContextManager[Any]:
+    """Keep what is saved inside on the host; parameters and buffers stay where they are."""
+    own = {t.untyped_storage()._cdata for t in (*module.parameters(), *module.buffers())}
+
+    def pack(tensor: torch.Tensor) -> Any:
+        small = tensor.nbytes < SMALL_BYTES
+        if small or tensor.device.type == "cpu" or tensor.untyped_storage()._cdata in own:
+            return tensor
+        return _OnHost(tensor.detach())
+
+    return saved_tensors_hooks(pack, _unpack)

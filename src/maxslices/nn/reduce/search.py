@@ -1,0 +1,189 @@
+"""Searches treatments on traced peaks: expected by arithmetic, confirmed by replays."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...tracing import Trace, WorkAreas
+from ..errors import ModelArgumentError
+from ..step import Step
+from .candidates import Candidate, Study
+from .choose import Problem
+from .inplace import set_in_place
+from .treat import Treatment, treat
+
+MIB = 2**20
+ROUNDS = 8
+"""Plans that are replayed at most."""
+
+
+PAGE_BYTES = 20 * MIB
+"""What expandable segments grow by."""
+
+
+def has_expandable_segments() -> bool:
+    """Tell whether torch's allocator was told, by its environment variable, to use them."""
+    names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    return any("expandable_segments:True" in os.environ.get(name, "") for name in names)
+
+
+def needed_bytes(trace: Trace) -> int:
+    """Return the least limit of the allocator under which a step is expected to run.
+
+    With expandable segments, parts that are not in use are given back whatever is next to
+    them, so no more is needed than what is in use, but for begun pages.
+    """
+    if has_expandable_segments():
+        return trace.peak_bytes + trace.peak_bytes // 50 + 2 * PAGE_BYTES
+    return trace.needed_bytes
+
+
+@dataclass(slots=True)
+class Plan:
+    """Treatments and the replay of the step with them."""
+
+    chosen: list[Candidate]
+    trace: Trace
+
+    @property
+    def needed_bytes(self) -> int:
+        """Least limit of the allocator."""
+        return needed_bytes(self.trace)
+
+    @property
+    def cost_s(self) -> float:
+        """Time that it adds to a step."""
+        return sum(c.cost_s for c in self.chosen)
+
+
+@dataclass(slots=True)
+class Searcher:
+    """Replays plans for one model and one limit."""
+
+    step: Step
+    inputs: Sequence[Any]
+    work_areas: WorkAreas
+    limit_bytes: int
+    deadline: float
+    """Of ``time.perf_counter``: no new replay is begun after it."""
+    in_place: Sequence[str] = ()
+    n_replays: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def trace(self, treatments: dict[str, Treatment]) -> Trace:
+        """Replay two steps of the model treated."""
+        self.n_replays += 1
+
+        def change(model: Any) -> None:
+            set_in_place(model, self.in_place)
+            treat(model, treatments)
+
+        return self.step.trace(self.inputs, self.work_areas, change=change)
+
+    def fits(self, plan: Plan) -> bool:
+        """Tell whether a plan's step runs within the limit."""
+        # Not `Trace.fits`: what runs under one limit may fail under a larger one, by the places
+        # of blocks, and then so little is between them that a device may decide otherwise.
+        return plan.needed_bytes <= self.limit_bytes
+
+    def find(
+        self, study: Study, found: Sequence[Candidate], offset: int, root: Candidate | None = None
+    ) -> Plan | None:
+        """Return the cheapest plan that fits, or the one with the lowest peak if none does.
+
+        Parameters
+        ----------
+        study : Study
+            Of the unreduced step; of one part, if `root` runs the model in parts.
+        found : sequence of Candidate
+            What may be done.
+        offset : int
+            Bytes that the step is expected to need beyond what the study has.
+        root : Candidate, optional
+            What is done with the whole model beside.
+        """
+        first = [] if root is None else [root]
+        problem = Problem.of(study.usage, found)
+        best: Plan | None = None
+        least: Plan | None = None
+        failed = offset
+        for turn in range(ROUNDS):
+            if time.perf_counter() > self.deadline:
+                self.notes.append("the search was ended by its time limit")
+                break
+            rows = problem.cheapest(self.limit_bytes - offset)
+            while rows is None and best is None and offset - failed > 8 * MIB:
+                offset = (offset + failed) // 2  # it went too far
+                rows = problem.cheapest(self.limit_bytes - offset)
+            is_last = rows is None or (best is None and turn == ROUNDS - 1)
+            if rows is None or is_last:
+                if best is not None:
+                    break
+                rows = problem.lowest()
+            plan = self._tried(first + [problem.found[i] for i in rows])
+            if plan is None:
+                found = [c for c in problem.found if c.cost_s != float("inf")]
+                problem = Problem.of(study.usage, found)
+                continue
+            needed = plan.needed_bytes
+            if least is None or needed < least.needed_bytes:
+                least = plan
+            if self.fits(plan):
+                if best is None or plan.cost_s < best.cost_s:
+                    best = plan
+                actual = needed - problem.peak(rows)
+                if is_last or self.limit_bytes - needed < self.limit_bytes // 50:
+                    break
+                if actual >= offset or not rows:
+                    break
+                offset = actual
+                continue
+            if is_last or best is not None:
+                break
+            # Further each time: what treatments do to each other is not known.
+            failed = offset
+            over = max(needed - self.limit_bytes, MIB) * (1 + turn)
+            offset = max(offset + over, needed - problem.peak(rows))
+        return least if best is None else self._undone(best)
+
+    def _tried(self, chosen: list[Candidate]) -> Plan | None:
+        """Replay a plan; what cannot be treated is given an infinite cost."""
+        try:
+            return Plan(chosen, self.trace(_plan(chosen)))
+        except ModelArgumentError as error:
+            culprits = []
+            for candidate in chosen:
+                try:
+                    self.trace({candidate.path: candidate.treatment})
+                except ModelArgumentError:
+                    culprits.append(candidate)
+            for candidate in culprits:
+                candidate.cost_s = float("inf")
+                self.notes.append(f"{candidate.path} cannot be treated ({candidate.treatment})")
+            if not culprits:
+                # Together, they do not go: nested checkpoints of some code do not.
+                self.notes.append(f"a plan was given up: {str(error)[-160:]}")
+                for candidate in chosen[1:]:
+                    candidate.cost_s = float("inf")
+            return None
+
+    def _undone(self, plan: Plan) -> Plan:
+        """Take back what the replay says is not needed, the dearest first."""
+        for candidate in sorted(plan.chosen, key=lambda c: -c.cost_s)[:2]:
+            if time.perf_counter() > self.deadline or not candidate.path:
+                break
+            if plan.trace.peak_bytes + candidate.saved_bytes // 4 > self.limit_bytes:
+                continue
+            rest = [c for c in plan.chosen if c is not candidate]
+            without = Plan(rest, self.trace(_plan(rest)))
+            if self.fits(without):
+                plan = without
+        return plan
+
+
+def _plan(chosen: Sequence[Candidate]) -> dict[str, Treatment]:
+    return {c.path: c.treatment for c in chosen}

@@ -1,0 +1,106 @@
+"""Candidates that run a module in parts: of the batch, or of the time steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from ...tracing import Spec
+from ...tracing.trace import rounded
+from .candidates import SMALL_BYTES, Candidate, Seen, Study, backward_begins
+from .states import refuses_time_split, stateful
+from .treat import Treatment
+
+PARTS = (2, 4, 8)
+"""In how many parts a step may be run."""
+
+
+def batch_statistics(module: nn.Module) -> list[str]:
+    """Return the layers that would see other statistics in parts of a batch."""
+    return [
+        path
+        for path, each in module.named_modules()
+        if isinstance(each, nn.modules.batchnorm._BatchNorm) and each.training
+    ]
+
+
+def time_candidates(
+    found: Study, model: nn.Module, compressors: dict[str, tuple[str, ...]]
+) -> list[Candidate]:
+    """Return stateful modules in parts of their time steps, the states carried on.
+
+    Left whole are neurons that see all steps at once, and layers that take the statistics
+    of all steps.
+    """
+    made: list[Candidate] = []
+    begins = backward_begins(found)
+    modules = dict(model.named_modules())
+    for call in found.seen:
+        module = modules.get(call.path)
+        if module is None or not stateful(module):
+            continue
+        if refuses_time_split(module) or batch_statistics(module) or call.path not in begins:
+            continue
+        n_steps = max((found.trace.storages[i].shape[0] for i in call.inputs), default=1)
+        for parts in PARTS:
+            if parts <= n_steps:
+                treatment = Treatment("checkpoint", compressors.get(call.path, ()), parts)
+                made += _candidate(found, call, begins[call.path], treatment)
+    return made
+
+
+def batch_parts(model: nn.Module, inputs: Sequence[Any], notes: list[str]) -> list[int]:
+    """Return in how many parts of its batch the whole model may be run."""
+    size = next((i.shape[0] for i in inputs if getattr(i, "shape", ())), 1)
+    if size < 2 or any(getattr(m, "step_mode", "") == "m" for m in model.modules()):
+        return []  # the first axis is time: that is split by `time_candidates`
+    layers = batch_statistics(model)
+    if layers:
+        notes.append(
+            f"the batch is not run in parts: {len(layers)} layers take its statistics, the first "
+            f"is {layers[0]}"
+        )
+        return []
+    return [parts for parts in PARTS if parts <= size]
+
+
+def part_of(inputs: Sequence[Any], parts: int) -> tuple[Any, ...]:
+    """Return the largest part of inputs."""
+    size = next(i.shape[0] for i in inputs if getattr(i, "shape", ()))
+    return tuple(
+        replace(i, shape=(-(-size // parts), *i.shape[1:]))
+        if isinstance(i, Spec) and i.shape and i.shape[0] == size
+        else i
+        for i in inputs
+    )
+
+
+def _candidate(found: Study, call: Seen, begin: int, treatment: Treatment) -> list[Candidate]:
+    trace = found.trace
+    kept = [
+        (i, s)
+        for i, s in enumerate(trace.storages)
+        if call.first <= s.born < call.end
+        and s.category == "activations"
+        and i not in call.outputs
+        and (s.died is None or s.died >= call.end)
+    ]
+    size = sum(rounded(s.n_bytes) for _, s in kept)
+    if size < SMALL_BYTES:
+        return []
+    # Of what is kept for the backward pass of the module, only one part is there at a time.
+    changes = [(call.end, begin, -size)]
+    over = size - size // treatment.parts
+    for _, storage in kept:
+        died = len(found.usage) if storage.died is None else storage.died
+        share = rounded(storage.n_bytes) * over // size
+        if died > begin:
+            changes.append((begin, died, -share))
+    # And in the forward pass, no more than one part of it.
+    for _, storage in kept:
+        changes.append((storage.born, call.end, -(rounded(storage.n_bytes) * over // size)))
+    again = 3 * sum(s.n_bytes for s in trace.storages if call.first <= s.born < call.end)
+    return [Candidate(call.path, treatment, changes, 1.0, again)]

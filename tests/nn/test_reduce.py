@@ -1,0 +1,214 @@
+"""Treatments do not change what a model computes; plans stay within their limits."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn  # noqa: E402
+
+from maxslices.nn.errors import ModelArgumentError, TooLargeError  # noqa: E402
+from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
+from maxslices.nn.reduce import (  # noqa: E402
+    Treatment,
+    reduce_memory,
+    resolve_device,
+    restore,
+    treat,
+    untreat,
+)
+from maxslices.nn.reduce.inplace import safe_in_place, set_in_place  # noqa: E402
+from maxslices.nn.step import Step  # noqa: E402
+from maxslices.tracing import Spec, WorkAreas  # noqa: E402
+
+
+class Block(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.a, self.norm, self.relu = nn.Conv2d(n, n, 3, padding=1), nn.BatchNorm2d(n), nn.ReLU()
+        self.b, self.drop = nn.Conv2d(n, n, 3, padding=1), nn.Dropout(0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.drop(self.b(self.relu(self.norm(self.a(x)))))
+
+
+def network(n: int = 7) -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Conv2d(3, n, 3, padding=1), Block(n), Block(n), Block(n), nn.Flatten(), nn.LazyLinear(5)
+    )
+
+
+def gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    torch.manual_seed(11)
+    model.zero_grad()
+    x = x.clone().requires_grad_()
+    out = model(x)
+    out.square().sum().backward()
+    return [out.detach(), x.grad, *(p.grad.clone() for p in model.parameters())]
+
+
+@pytest.fixture
+def case() -> tuple[nn.Module, torch.Tensor]:
+    model = network()
+    x = torch.randn(4, 3, 13, 11)
+    model(x)
+    return model, x
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "selective", "offload"])
+@pytest.mark.parametrize("paths", [["1", "2", "3"], ["2"], ["1.norm", "3.relu", "2.drop"]])
+def test_gradients_and_statistics_are_the_same_to_the_bit(case, kind, paths):
+    model, x = case
+    other = copy.deepcopy(model)
+    treat(other, {path: Treatment(kind) for path in paths})
+    for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
+        assert torch.equal(a, b)
+    for (name, a), b in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_names_of_parameters_and_modules_stay(case):
+    model, x = case
+    names = [*model.state_dict()], [type(m) for m in model.modules()]
+    treat(model, {"1": Treatment("checkpoint")})
+    assert names == ([*model.state_dict()], [type(m) for m in model.modules()])
+    assert "forward" in model[1].__dict__
+    untreat(model)
+    assert "forward" not in model[1].__dict__
+
+
+def test_a_treated_model_is_copied_with_its_treatments(case):
+    model, x = case
+    treat(model, {"1": Treatment("checkpoint")})
+    made = copy.deepcopy(model)
+    assert made[1].__dict__["forward"].module is made[1]
+
+
+def test_a_batch_in_parts_has_the_same_gradients_but_for_rounding():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 5, 3), nn.GELU(), nn.Conv2d(5, 3, 3)).double()
+    other = copy.deepcopy(model)
+    treat(other, {"": Treatment("checkpoint", parts=3)})
+    x = torch.randn(7, 2, 9, 9, dtype=torch.float64)
+    for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
+        # The bound: sums of 7 * 49 products in another order.
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12 * float(a.abs().max()))
+
+
+class Reads(nn.Module):
+    """What comes after one of its activations decides whether it may work in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fine = nn.Conv2d(3, 4, 3), nn.ReLU()
+        self.read_later, self.saved_before, self.result = nn.ReLU(), nn.ReLU(), nn.ReLU()
+        self.of_input, self.leaky = nn.ReLU(), nn.LeakyReLU(0.1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = self.of_input(x)
+        y = self.fine(self.conv(first))
+        y = self.leaky(y + 1)
+        z = y * 2.0
+        y = self.read_later(z) + z
+        y = self.saved_before(y.sigmoid())
+        result = y - 0.5
+        return self.result(result), result
+
+
+def test_only_activations_that_nobody_notices_work_in_place():
+    model = Reads()
+    step = Step(model, "training")
+    found = safe_in_place(step, [Spec((2, 3, 8, 8))])
+    assert sorted(found) == ["fine", "leaky"]
+    x = torch.randn(2, 3, 8, 8)
+    grads = []
+    for value in (False, True):
+        set_in_place(model, found, value)
+        model.zero_grad()
+        sum(t.square().sum() for t in model(x)).backward()
+        grads.append([p.grad.clone() for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+
+
+def deep() -> nn.Module:
+    torch.manual_seed(1)
+    blocks = []
+    for _ in range(6):
+        blocks.append(
+            nn.Sequential(
+                nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.GELU(),
+                nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.GELU(),
+            )
+        )  # fmt: skip
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *blocks, nn.Conv2d(16, 1, 1))
+
+
+SPEC = Spec((4, 3, 128, 128))
+
+
+def peak_of(model: nn.Module) -> int:
+    step = Step(model, "training", torch.optim.Adam)
+    return step.trace([SPEC], WorkAreas.allowance()).peak_bytes
+
+
+@pytest.mark.parametrize("part", [0.75, 0.5])
+def test_a_plan_stays_within_its_limit_and_changes_nothing(part):
+    model = deep()
+    other = copy.deepcopy(model)
+    whole = peak_of(model)
+    made, summary = reduce_memory(
+        model, SPEC, int(part * whole) + CONTEXT_BYTES, means=("checkpoint", "selective")
+    )
+    assert made is model
+    assert summary.fits
+    assert summary.needed_after_bytes <= summary.limit_bytes
+    assert peak_of(model) <= int(part * whole)  # replayed again as it was returned
+    assert summary.treatments
+    assert 0 < summary.recomputed_flops <= summary.forward_flops
+    x = torch.randn(4, 3, 16, 16)
+    for a, b in zip(gradients(other, x), gradients(model, x), strict=True):
+        assert torch.equal(a, b)
+    restore(model, summary)
+    assert peak_of(model) == whole
+
+
+def test_less_memory_costs_more_time():
+    model = deep()
+    whole = peak_of(model)
+    costs = []
+    for part in (0.8, 0.6, 0.45):
+        _, summary = reduce_memory(model, SPEC, int(part * whole) + CONTEXT_BYTES)
+        costs.append(summary.predicted_added_s)
+        restore(model, summary)
+    assert costs == sorted(costs)
+
+
+def test_what_fits_is_left_as_it_is():
+    model = deep()
+    _, summary = reduce_memory(model, SPEC, "40GB")
+    assert not summary.treatments
+    assert not summary.in_place
+    assert summary.peak_before_bytes == summary.peak_after_bytes
+
+
+def test_an_infeasible_budget_names_the_smallest_that_would_do():
+    model = deep()
+    with pytest.raises(TooLargeError, match=r"smallest found needs .* for tensors.* held by") as e:
+        reduce_memory(model, SPEC, CONTEXT_BYTES + 4 * 2**20, means=("checkpoint",))
+    assert "card of" in str(e.value)
+    assert not any("forward" in m.__dict__ for m in model.modules())
+
+
+def test_unknown_means_are_refused():
+    with pytest.raises(ModelArgumentError, match="magic"):
+        reduce_memory(deep(), SPEC, "1GB", means=("magic",))
+
+
+def test_without_a_gpu_the_device_is_the_cpu():
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    assert resolve_device() == torch.device("cpu")
