@@ -159,7 +159,7 @@ def test_any_allocation_on_the_device_may_fail(between, where, n_failures):
         cupy.cuda.set_allocator(malloc)
         run(scan, pipeline(names), device="cuda", block=6)
         total, splits = count[0], 0
-        assert total > 20
+        assert total > 10
         for k in range(total):
             count[0], fails_at = 0, range(k, k + n_failures)
             report = run(scan, pipeline(names), device="cuda", block=6)
@@ -227,6 +227,8 @@ def test_another_process_that_takes_the_memory_away():
     finally:
         other.kill()
         other.wait()
+        other.stdin.close()
+        other.stdout.close()
 
 
 @pytest.mark.parametrize("budget", [2 * 10**9, 4 * 10**9])

@@ -203,7 +203,7 @@ def test_a_scan_and_a_result_that_a_card_copies_itself_need_no_slabs():
 
 
 def test_on_a_card_arrays_between_sections_stay_there_where_they_fit():
-    whole = 4 * 101 * FRAME
+    whole = -(-4 * 101 * FRAME // 512) * 512
     plan = planned("negate", "work", device="cuda")
     assert [s.destination for s in plan.sections] == ["device", "result"]
     assert [s.stored_bytes for s in plan.sections] == [whole, whole]

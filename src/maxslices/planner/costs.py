@@ -8,6 +8,7 @@ from ..arrays import ArraySpec
 from ..errors import SourceError
 from ..estimators import Chooser, Question
 from ..memory import MemoryModel
+from .allocators import Allocator
 from .scan import ScanSpec
 from .sections import Section
 from .steps import Step
@@ -57,6 +58,8 @@ class SectionCost:
     """What the runner itself takes."""
     peek_bytes: int
     """Peak on the device while side results are found that depend on a few slices."""
+    allocator: Allocator
+    """Where arrays on the device come from."""
 
     @property
     def n_slices(self) -> int:
@@ -86,9 +89,18 @@ class SectionCost:
         )
 
     def block_of(self, spec: ArraySpec) -> MemoryModel:
-        """Return the model of n slices of an array, halo included."""
-        one_slice = spec.with_slices(self.section.slice_dim, 1).nbytes
-        return MemoryModel.linear(0, one_slice).widened(sum(self.section.halo), self.n_slices)
+        """Return the model of n slices of an array on the device, halo included."""
+        return self._widened(self.allocator.array(self._slice_bytes(spec)))
+
+    def host_block_of(self, spec: ArraySpec) -> MemoryModel:
+        """Return the model of n slices of an array on the host, halo included."""
+        return self._widened(MemoryModel.linear(0, self._slice_bytes(spec)))
+
+    def _slice_bytes(self, spec: ArraySpec) -> int:
+        return spec.with_slices(self.section.slice_dim, 1).nbytes
+
+    def _widened(self, model: MemoryModel) -> MemoryModel:
+        return model.widened(sum(self.section.halo), self.n_slices)
 
     def worst(self, block: int) -> StepCost:
         """Return the step with the highest peak."""
@@ -96,7 +108,12 @@ class SectionCost:
 
 
 def section_cost(
-    section: Section, current: ArraySpec, scan: ScanSpec, chooser: Chooser, writes: bool
+    section: Section,
+    current: ArraySpec,
+    scan: ScanSpec,
+    chooser: Chooser,
+    allocator: Allocator,
+    writes: bool,
 ) -> SectionCost:
     """Follow shape and dtype through a section, and ask for each method's model.
 
@@ -110,6 +127,8 @@ def section_cost(
         For flats and darks.
     chooser : Chooser
         Finds the models.
+    allocator : Allocator
+        Where arrays on the device come from.
     writes : bool
         Whether the steps that say so have their results written.
 
@@ -126,9 +145,9 @@ def section_cost(
     for step in section.steps:
         _check_shape(step, current, scan)
         is_first = current is scan.projections
-        costs.append(_step_cost(step, current, slice_dim, extra, chooser, is_first))
+        costs.append(_step_cost(step, current, slice_dim, extra, chooser, allocator, is_first))
         current = costs[-1].output
-    side = _side_model(section, scan, slice_dim, total).widened(extra, total)
+    side = _side_model(section, scan, slice_dim, total, allocator).widened(extra, total)
     peek = max((_peek_bytes(costs, i, side, extra) for i in range(len(costs))), default=0)
     own_bytes = RUNNER_BYTES if chooser.device == "cpu" else 0
     return SectionCost(
@@ -138,6 +157,7 @@ def section_cost(
         side=side,
         own_bytes=own_bytes,
         peek_bytes=peek + own_bytes if peek else 0,
+        allocator=allocator,
     )
 
 
@@ -147,6 +167,7 @@ def _step_cost(
     slice_dim: int,
     extra: int,
     chooser: Chooser,
+    allocator: Allocator,
     is_first: bool,
 ) -> StepCost:
     meta, parameters = step.meta, step.known_parameters()
@@ -162,11 +183,12 @@ def _step_cost(
             dims = meta.output_other_dims(slice_dim, other_dims, **parameters)
         whole = (total, *dims) if slice_dim == 0 else (dims[0], total, dims[1])
         output = ArraySpec(whole, dtype)
+    one_slice = min(spec.with_slices(slice_dim, 1).nbytes for spec in (current, output))
     return StepCost(
         step,
         current,
         output,
-        model=chosen.model.widened(extra, total),
+        model=allocator.method(chosen.model, one_slice, total).widened(extra, total),
         estimator=chosen.origin,
         why=chosen.why,
         looked_at=len(meta.looked_at(total, **parameters)),
@@ -191,13 +213,18 @@ def _check_shape(step: Step, data: ArraySpec, scan: ScanSpec) -> None:
         )
 
 
-def _side_model(section: Section, scan: ScanSpec, slice_dim: int, total: int) -> MemoryModel:
+def _side_model(
+    section: Section, scan: ScanSpec, slice_dim: int, total: int, allocator: Allocator
+) -> MemoryModel:
     """Return the model of the side data: whole for projections, else the rows of the block."""
     specs = scan.frames({name for step in section.steps for name in step.meta.supplied})
-    n_bytes = sum(spec.nbytes for spec in specs)
-    if slice_dim == 0:
-        return MemoryModel(lambda n: n_bytes)
-    return MemoryModel.linear(0, -(-n_bytes // total))
+    model = MemoryModel.linear(0, 0)
+    for spec in specs:
+        if slice_dim == 0:
+            model = model.plus(allocator.handed_out(spec.nbytes))
+        else:
+            model = model + allocator.array(-(-spec.nbytes // total))
+    return model
 
 
 def _peek_bytes(costs: list[StepCost], index: int, side: MemoryModel, extra: int) -> int:

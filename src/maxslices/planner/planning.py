@@ -9,6 +9,7 @@ from itertools import pairwise
 from ..errors import DoesNotFitError, SourceError
 from ..estimators import Chooser
 from ..units import format_bytes
+from .allocators import Allocator
 from .blocks import (
     BlockChoice,
     check_block,
@@ -83,10 +84,12 @@ def make_plan(
             "with --memory"
         )
     chooser = chooser or Chooser(limits.kind)
+    with_torch = any(step.meta.array_module == "torch" for step in pipeline.steps)
+    allocator = Allocator(limits.kind, with_torch)
     has_result = any(step.save_result for step in pipeline.steps)
     sections, costs, current = cut_into_sections(pipeline), [], scan.projections
     for section in sections:
-        costs.append(section_cost(section, current, scan, chooser, not result_in_memory))
+        costs.append(section_cost(section, current, scan, chooser, allocator, not result_in_memory))
         current = costs[-1].output
     last: Destination = "nothing"
     if has_result:
@@ -147,7 +150,7 @@ def _stores(route: Route) -> tuple[int, int]:
     n_bytes = route.cost.output.nbytes
     return (
         n_bytes if route.destination == "memory" else 0,
-        n_bytes if route.destination == "device" else 0,
+        route.cost.allocator.handed_out(n_bytes) if route.destination == "device" else 0,
     )
 
 

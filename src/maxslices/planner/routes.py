@@ -148,13 +148,13 @@ class Route:
         total = cost.side
         reads = self.origin == "scratch file" or (self.origin == "scan" and not self.in_memory)
         if reads:
-            total = total + _times(cost.input_block, slabs)
+            total = total + _times(cost.host_block_of(cost.input), slabs)
         writes = list(cost.kept)
         if self.destination in ("scratch file", "memory") and not self.out_in_memory:
             writes.append(cost.output)
         for output in writes:
             one_slice = output.with_slices(cost.section.slice_dim, 1).nbytes
-            total = total + _times(cost.block_of(output), slabs).plus(one_slice)
+            total = total + _times(cost.host_block_of(output), slabs).plus(one_slice)
         return total.plus(HOST_BYTES + 2 * N_THREADS * BUFFER_BYTES)
 
 
