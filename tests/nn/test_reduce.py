@@ -72,7 +72,7 @@ def test_gradients_and_statistics_are_the_same_to_the_bit(case, kind, paths):
 
 
 def test_names_of_parameters_and_modules_stay(case):
-    model, x = case
+    model, _x = case
     names = [*model.state_dict()], [type(m) for m in model.modules()]
     treat(model, {"1": Treatment("checkpoint")})
     assert names == ([*model.state_dict()], [type(m) for m in model.modules()])
@@ -82,7 +82,7 @@ def test_names_of_parameters_and_modules_stay(case):
 
 
 def test_a_treated_model_is_copied_with_its_treatments(case):
-    model, x = case
+    model, _x = case
     treat(model, {"1": Treatment("checkpoint")})
     made = copy.deepcopy(model)
     assert made[1].__dict__["forward"].module is made[1]

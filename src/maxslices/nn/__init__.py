@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..tracing import Spec
     from .batch import max_batch_size
     from .patch import max_patch_shape
+    from .reduce import reduce_memory
     from .report import MemoryReport, memory_report
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "max_batch_size",
     "max_patch_shape",
     "memory_report",
+    "reduce_memory",
 ]
 
 _HOMES = {
@@ -40,6 +42,7 @@ _HOMES = {
     "max_batch_size": "maxslices.nn.batch",
     "max_patch_shape": "maxslices.nn.patch",
     "memory_report": "maxslices.nn.report",
+    "reduce_memory": "maxslices.nn.reduce",
 }
 """Modules of what needs torch."""
 

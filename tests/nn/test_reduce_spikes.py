@@ -1,0 +1,176 @@
+"""Spiking networks: packed spikes, states that are carried on, layers that refuse."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("spikingjelly", reason="spikingjelly is not installed")
+
+from spikingjelly.activation_based import functional, layer, neuron, surrogate  # noqa: E402
+from torch import nn  # noqa: E402
+
+from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
+from maxslices.nn.reduce import COMPRESSORS, Treatment, reduce_memory, treat  # noqa: E402
+from maxslices.nn.reduce.binary import probe_binary  # noqa: E402
+from maxslices.nn.reduce.compress import compressor_named  # noqa: E402
+from maxslices.nn.reduce.states import (  # noqa: E402
+    ResettingStep,
+    refuses_time_split,
+    reset_states,
+)
+from maxslices.tracing import Spec, WorkAreas  # noqa: E402
+
+T = 5
+
+
+def network(kind: str = "LIFNode", norm: bool = True) -> nn.Sequential:
+    torch.manual_seed(5)
+
+    def spikes() -> nn.Module:
+        return getattr(neuron, kind)(surrogate_function=surrogate.ATan(), detach_reset=True)
+
+    blocks: list[nn.Module] = []
+    n_in = 3
+    for width in (8, 8, 12):
+        blocks.append(layer.Conv2d(n_in, width, 3, padding=1))
+        blocks += [layer.BatchNorm2d(width)] if norm else []
+        blocks.append(spikes())
+        n_in = width
+    made = nn.Sequential(*blocks, layer.MaxPool2d(2), layer.Conv2d(n_in, 4, 3))
+    functional.set_step_mode(made, "m")
+    if not norm:  # so that there are spikes
+        with torch.no_grad():
+            for p in made.parameters():
+                p.mul_(5)
+    return made
+
+
+def gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    functional.reset_net(model)
+    model.zero_grad()
+    x = x.clone().requires_grad_()
+    out = model(x)
+    out.square().sum().backward()
+    return [out.detach(), x.grad, *(p.grad.clone() for p in model.parameters())]
+
+
+def final_states(model: nn.Module) -> list[torch.Tensor]:
+    return [m.v.detach() for m in model.modules() if isinstance(m, neuron.LIFNode)]
+
+
+@pytest.mark.parametrize("name", sorted(COMPRESSORS))
+@pytest.mark.parametrize("shape", [(3, 7), (2, 3, 5, 8), (1,), (8, 8)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_spikes_come_back_as_they_were(name, shape, dtype):
+    x = (torch.rand(shape) > 0.6).to(dtype)
+    packed = compressor_named(name).pack(x)
+    assert torch.equal(packed.unpack(), x)
+    assert packed.unpack().dtype == dtype
+
+
+def test_bits_take_a_thirtysecond():
+    x = (torch.rand(16, 64) > 0.5).float()
+    (data,) = compressor_named("bit").pack(x).data
+    assert data.nbytes * 32 == x.nbytes
+
+
+def test_layouts_come_back():
+    x = (torch.rand(2, 3, 5, 7) > 0.5).float().to(memory_format=torch.channels_last)
+    made = compressor_named("bit").pack(x).unpack()
+    assert torch.equal(made, x)
+    assert made.stride() == x.stride()
+
+
+@pytest.mark.parametrize("name", ["bit", "boolean", "uint8"])
+def test_what_would_be_lost_is_an_error(name):
+    with pytest.raises(RuntimeError, match=name):
+        compressor_named(name).pack(torch.tensor([0.0, 1.0, 0.5]))
+
+
+def test_whole_numbers_are_kept_in_a_byte():
+    x = torch.arange(256.0)
+    assert torch.equal(compressor_named("Uint8SpikeCompressor").pack(x).unpack(), x)
+
+
+def test_inputs_that_are_spikes_are_found():
+    model = network()
+    found = probe_binary(model, (Spec((T, 2, 3, 9, 9)),))
+    assert found["0"] == (False,)  # the image
+    assert found["3"] == (True,)
+    assert found["10"] == (True,)  # past the pooling
+    assert found["1"] == (False,)
+    assert model.training
+    assert model[2].v == 0.0
+
+
+@pytest.mark.parametrize(
+    "treatments",
+    [
+        {"3": Treatment("pack", ("bit",))},
+        {"3": Treatment("checkpoint", ("bit",)), "5": Treatment("checkpoint")},
+        {"2": Treatment("checkpoint"), "5": Treatment("selective"), "8": Treatment("checkpoint")},
+    ],
+)
+def test_gradients_and_states_are_the_same_to_the_bit(treatments):
+    model = network()
+    other = copy.deepcopy(model)
+    treat(other, treatments)
+    x = torch.rand(T, 2, 3, 9, 9)
+    for _ in range(2):
+        for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
+            assert torch.equal(a, b)
+        for a, b in zip(final_states(model), final_states(other), strict=True):
+            assert torch.equal(a, b)
+    for (name, a), b in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+@pytest.mark.parametrize("parts", [2, 5])
+@pytest.mark.parametrize("path", ["", "1", "3"])
+def test_a_split_in_time_carries_the_states(path, parts):
+    model = network(norm=False).double()
+    other = copy.deepcopy(model)
+    treat(other, {path: Treatment("checkpoint", parts=parts)})
+    x = torch.rand(T, 2, 3, 9, 9, dtype=torch.float64)
+    for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
+        # Weights' gradients are sums over time in another order.
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12 * float(a.abs().max() + 1))
+    for a, b in zip(final_states(model), final_states(other), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
+
+
+def test_without_its_states_a_split_in_time_is_wrong():
+    model = network(norm=False)
+    x = torch.rand(T, 2, 3, 9, 9)
+    whole = model(x)
+    parts = []
+    for some in x.tensor_split(2):
+        reset_states(model)
+        parts.append(model(some))
+    assert not torch.allclose(whole, torch.cat(parts))
+
+
+@pytest.mark.parametrize(
+    "made", [neuron.PSN(T=T), neuron.MaskedPSN(k=2, T=T), neuron.SlidingPSN(k=2)]
+)
+def test_neurons_that_see_all_steps_refuse(made):
+    assert type(made).__name__ in refuses_time_split(nn.Sequential(made))
+
+
+def test_layers_of_single_steps_refuse():
+    assert "single" in refuses_time_split(neuron.LIFNode(step_mode="s"))
+    assert not refuses_time_split(network())
+
+
+def test_a_plan_for_a_spiking_network_packs_and_fits():
+    model = network()
+    spec = Spec((T, 4, 3, 96, 96))
+    step = ResettingStep(model, "training", torch.optim.Adam)
+    whole = step.trace([spec], WorkAreas.allowance()).peak_bytes
+    _, summary = reduce_memory(model, spec, int(0.8 * whole) + CONTEXT_BYTES)
+    assert summary.fits
+    assert summary.bit_compressor_count
+    assert step.trace([spec], WorkAreas.allowance()).peak_bytes <= int(0.8 * whole)
