@@ -136,14 +136,13 @@ def test_only_activations_that_nobody_notices_work_in_place():
 
 def deep() -> nn.Module:
     torch.manual_seed(1)
-    blocks = []
-    for _ in range(6):
-        blocks.append(
-            nn.Sequential(
-                nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.GELU(),
-                nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.GELU(),
-            )
-        )  # fmt: skip
+    blocks = [
+        nn.Sequential(
+            nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.GELU(),
+            nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.GELU(),
+        )
+        for _ in range(6)
+    ]  # fmt: skip
     return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *blocks, nn.Conv2d(16, 1, 1))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .api import MEANS, reduce_memory, restore
 from .compress import COMPRESSORS, Compressor
 from .device import resolve_device
+from .levels import reduce_by_level
 from .summary import ReductionSummary
 from .treat import Treatment, treat, untreat
 
@@ -14,6 +15,7 @@ __all__ = [
     "MEANS",
     "ReductionSummary",
     "Treatment",
+    "reduce_by_level",
     "reduce_memory",
     "resolve_device",
     "restore",

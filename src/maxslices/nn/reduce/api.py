@@ -100,11 +100,11 @@ def reduce_memory(
     unknown = [m for m in means if m not in MEANS]
     if unknown:
         raise ModelArgumentError(f"{unknown[0]!r} is none of the means: {', '.join(MEANS)}")
-    specs = tuple(_spec(i) for i in given)
+    specs = specs_of(given)
     untreat(model)
     place = device_of(model, device or _own_device(model, memory), memory)
     budget = budget_of(model, place, memory)
-    step = _with_targets(
+    step = with_targets(
         ResettingStep(model, "training", optimizer_named(optimizer), loss, targets, precision(amp))
     )
     areas = WorkAreas.allowance()
@@ -145,7 +145,9 @@ def reduce_memory(
             searcher.deadline += measuring
             calibration_s += measuring
             binary = probe_binary(model, given) if "pack" in means else {}
-            search = _Search(searcher, means, _named(model, binary, compressors), flops, times)
+            search = _Search(
+                searcher, means, names_of_compressors(model, binary, compressors), flops, times
+            )
             plan = search.best(before, summary)
             chosen, after = plan.chosen, plan.trace
     _fill(summary, searcher, chosen, after, flops, times)
@@ -219,7 +221,7 @@ class _Search:
         return seen, found
 
 
-def _with_targets(step: Step) -> Step:
+def with_targets(step: Step) -> Step:
     """Return a step whose targets are worked out once for inputs of a shape."""
     if step.loss is None:
         return step
@@ -234,10 +236,12 @@ def _with_targets(step: Step) -> Step:
     return replace(step, targets=targets)
 
 
-def _spec(item: Any) -> Any:
-    if torch.is_tensor(item):
-        return Spec(tuple(item.shape), item.dtype, item.requires_grad)
-    return item
+def specs_of(inputs: Any) -> tuple[Any, ...]:
+    """Return inputs, their tensors as `Spec`."""
+    given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    return tuple(
+        Spec(tuple(i.shape), i.dtype, i.requires_grad) if torch.is_tensor(i) else i for i in given
+    )
 
 
 def _own_device(model: nn.Module, memory: Any) -> torch.device | None:
@@ -248,7 +252,7 @@ def _own_device(model: nn.Module, memory: Any) -> torch.device | None:
     return own if own.type == "cuda" else None
 
 
-def _named(
+def names_of_compressors(
     model: nn.Module, binary: dict[str, tuple[bool, ...]], compressors: Mapping[str, Any] | None
 ) -> dict[str, tuple[str, ...]]:
     """Return names of compressors by path: as asked for, else bits for binary inputs."""
@@ -354,17 +358,22 @@ def _confirm(
 
 
 def _why_not(summary: ReductionSummary, after: Trace) -> str:
-    holders = [
-        f"{name} {format_bytes(size)}"
-        for name, size in sorted(summary.holds_peak.items(), key=lambda item: -item[1])
-        if size > after.peak_bytes // 50
-    ]
     peak = after.peak
     where = f"in the {peak.stage} of {peak.module}" if peak.module else f"in the {peak.stage}"
     return (
         f"no plan fits into {format_bytes(summary.limit_bytes)} ({summary.origin}): the smallest "
         f"found needs {format_bytes(summary.needed_after_bytes)} for tensors, a card of "
         f"{format_bytes(summary.needed_after_bytes + CONTEXT_BYTES)}; its peak is {where}, held "
-        f"by {', '.join(holders)}. Smaller inputs, a smaller batch, autocast, or an optimizer "
-        "with less state would help"
+        f"by {describe_holders(summary)}. Smaller inputs, a smaller batch, autocast, or an "
+        "optimizer with less state would help"
+    )
+
+
+def describe_holders(summary: ReductionSummary) -> str:
+    """Return what holds the peak, largest first."""
+    total = sum(summary.holds_peak.values())
+    return ", ".join(
+        f"{name} {format_bytes(size)}"
+        for name, size in sorted(summary.holds_peak.items(), key=lambda item: -item[1])
+        if size > total // 50
     )

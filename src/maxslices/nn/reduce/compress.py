@@ -53,7 +53,8 @@ class Compressor(ABC):
         """
         with torch.no_grad():
             axes = range(tensor.dim())
-            order = tuple(sorted(axes, key=lambda axis: (-tensor.stride(axis), axis)))
+            strides = tensor.stride()
+            order = tuple(sorted(axes, key=lambda axis: (-strides[axis], axis)))
             dense = tensor.detach().permute(order).contiguous()
             torch._assert_async(self.is_exact(dense), self.refusal())
             data = self.shrink(dense)

@@ -98,4 +98,4 @@ def set_in_place(model: nn.Module, paths: Sequence[str], value: bool = True) -> 
     """Let activations work in place, or no longer."""
     modules = dict(model.named_modules())
     for path in paths:
-        modules[path].inplace = value  # type: ignore[assignment]
+        modules[path].inplace = value

@@ -1,0 +1,166 @@
+"""Levels, profiles and budgets of the former memopt pipeline."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn  # noqa: E402
+
+from maxslices.nn.errors import ModelArgumentError, NoDeviceError, TooLargeError  # noqa: E402
+from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
+from maxslices.nn.reduce import device as device_module  # noqa: E402
+from maxslices.nn.reduce import reduce_by_level, resolve_device  # noqa: E402
+from maxslices.nn.reduce.presets import how_many, resolve  # noqa: E402
+from maxslices.tracing import Spec  # noqa: E402
+
+SPEC = Spec((4, 3, 64, 64))
+NOTHING = dict.fromkeys(
+    ("level", "profile", "prefer", "checkpoint_budget", "compress_x", "max_split_rounds",
+     "max_candidates_per_round", "allow_expensive_profiling")
+)  # fmt: skip
+
+
+class Block(nn.Sequential):
+    def __init__(self, n_in: int, n: int) -> None:
+        super().__init__(
+            nn.Conv2d(n_in, n, 3, padding=1), nn.GELU(), nn.Conv2d(n, n, 3, padding=1), nn.GELU()
+        )
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(2)
+    widths = (3, 8, 64, 8, 8)
+    return nn.Sequential(*(Block(a, b) for a, b in zip(widths, widths[1:], strict=False)))
+
+
+@pytest.mark.parametrize(
+    ("profile", "level", "rounds"),
+    [("safe", 1, 0), ("balanced", 2, 1), ("memory", 3, 2), ("exhaustive", 4, None)],
+)
+def test_profiles_stand_for_levels_and_rounds(profile, level, rounds):
+    made = resolve(**NOTHING | {"profile": profile}, has_inputs=True)
+    assert made.level == level
+    assert made.max_split_rounds == made.max_candidates_per_round == rounds
+
+
+@pytest.mark.parametrize(
+    ("prefer", "profile", "budget"),
+    [("speed", "safe", "speed"), ("balanced", "balanced", "balanced"),
+     ("memory", "memory", "memory")],
+)  # fmt: skip
+def test_preferences_stand_for_profiles_and_budgets(prefer, profile, budget):
+    made = resolve(**NOTHING | {"prefer": prefer}, has_inputs=True)
+    assert (made.profile, made.checkpoint_budget) == (profile, budget)
+
+
+def test_what_is_given_counts_before_the_profile():
+    made = resolve(
+        **NOTHING | {"profile": "memory", "level": 2, "max_split_rounds": 7}, has_inputs=True
+    )
+    assert (made.level, made.max_split_rounds, made.max_candidates_per_round) == (2, 7, 2)
+
+
+def test_cheap_profiling_is_one_round_of_one_candidate():
+    made = resolve(
+        **NOTHING | {"profile": "exhaustive", "allow_expensive_profiling": False}, has_inputs=True
+    )
+    assert (made.max_split_rounds, made.max_candidates_per_round) == (1, 1)
+
+
+def test_without_inputs_a_profile_falls_back_to_checkpoints_and_a_level_is_refused():
+    assert resolve(**NOTHING | {"profile": "memory"}, has_inputs=False).level == 1
+    with pytest.raises(ModelArgumentError, match="inputs"):
+        resolve(**NOTHING | {"level": 2}, has_inputs=False)
+
+
+@pytest.mark.parametrize("option", ["profile", "prefer", "checkpoint_budget"])
+def test_unknown_names_are_refused_with_those_that_there_are(option):
+    with pytest.raises(ModelArgumentError, match="balanced"):
+        resolve(**NOTHING | {option: "fast"}, has_inputs=True)
+
+
+@pytest.mark.parametrize(
+    ("budget", "most", "ratio", "expected"),
+    [("speed", None, None, 4), ("balanced", None, None, 6), ("memory", None, None, 7),
+     ("speed", 5, None, 5), (None, 5, 0.3, 3), (None, None, 0.01, 1), (None, 0, None, 0)],
+)  # fmt: skip
+def test_budgets_bound_how_many_are_checkpointed(budget, most, ratio, expected):
+    assert how_many(7, budget, most, ratio) == expected
+
+
+def test_checkpoints_are_given_first_to_what_saves_most():
+    made, summary = reduce_by_level(
+        model(), Block, SPEC, level=1, max_gc_wrapped_modules=1, return_summary=True
+    )
+    assert summary.gc_selected_modules == ["1"]  # 64 channels inside, 8 at its input
+    assert summary.gc_selection_policy == "most_saved_at_peak"
+    _, other = reduce_by_level(
+        made, Block, SPEC, level=1, max_gc_wrapped_modules=1, rank="input", return_summary=True
+    )
+    assert other.gc_selected_modules == ["2"]  # 64 channels at its input
+
+
+def test_each_level_lowers_the_peak_and_keeps_gradients():
+    peaks = []
+    x = torch.randn(2, 3, 16, 16)
+    plain = model()
+    plain(x).square().sum().backward()
+    for level in range(5):
+        made, summary = reduce_by_level(
+            copy.deepcopy(model()), Block, SPEC, level=level, return_summary=True
+        )
+        peaks.append(summary.peak_after_bytes)
+        made(x).square().sum().backward()
+        for a, b in zip(plain.parameters(), made.parameters(), strict=True):
+            assert torch.equal(a.grad, b.grad)
+        assert summary.applied_level == level
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[1] < peaks[0]
+
+
+def test_a_target_ends_the_search_or_is_an_error():
+    with pytest.raises(TooLargeError, match="held by"):
+        reduce_by_level(model(), Block, SPEC, level=2, memory=CONTEXT_BYTES + 2**20)
+    _, summary = reduce_by_level(model(), Block, SPEC, level=2, memory="20GB", return_summary=True)
+    assert summary.spatial_split_count == 0
+    assert summary.fits
+
+
+@pytest.mark.parametrize(
+    "name", ["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK",
+             "MV2_COMM_WORLD_LOCAL_RANK"],
+)  # fmt: skip
+def test_the_device_is_told_by_the_launcher(monkeypatch, name):
+    for other in device_module.RANK_VARIABLES:
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setenv(name, "3")
+    assert resolve_device() == torch.device("cuda", 3)
+    monkeypatch.setenv(name, "4")
+    with pytest.raises(NoDeviceError, match=f"{name} is '4'.*0 to 3"):
+        resolve_device()
+
+
+def test_a_split_in_time_warns_of_batch_statistics():
+    pytest.importorskip("spikingjelly", reason="spikingjelly is not installed")
+    from spikingjelly.activation_based import functional, layer, neuron
+
+    class Spikes(nn.Sequential):
+        pass
+
+    net = nn.Sequential(
+        Spikes(layer.Conv2d(3, 16, 3, padding=1), layer.BatchNorm2d(16), neuron.LIFNode()),
+        Spikes(layer.Conv2d(16, 4, 3, padding=1), neuron.LIFNode()),
+    )
+    functional.set_step_mode(net, "m")
+    with pytest.warns(UserWarning, match="0 is split in time"):
+        _, summary = reduce_by_level(
+            net, Spikes, Spec((4, 2, 3, 48, 48)), level=3, max_split_rounds=3, return_summary=True
+        )
+    assert summary.temporal_split_count
+    assert summary.tcgc_container_count
