@@ -39,7 +39,9 @@ clean:
 
 .venv/test.stamp: .venv/bin/python $(INPUTS)
 	@echo "installing maxslices with what its tests need into .venv (once)"
-	$(PIP) --editable '.[dev]' --editable ./methods
+	@# The CPU's build, where torch's own index can be reached: others are several GB larger.
+	$(PIP) --retries 0 --extra-index-url https://download.pytorch.org/whl/cpu 'torch>=2.6,<3'
+	$(PIP) --editable '.[dev,torch]' --editable ./methods
 	@# Beside the environment: their own requirements (CuPy, an old NumPy) must not be met here.
 	$(PIP) --no-deps --only-binary :all: --upgrade --target .venv/httomo \
 		httomo-backends httomolib httomolibgpu
