@@ -219,6 +219,8 @@ class Climb:
             self.ladder.noise_bytes = max(self.noise_bytes, _ROUGH_BYTES[self.backend.kind])
             for each in self.rungs:
                 self.ladder.lift(each.doubtful_bytes, each.n_slices)
+        outside_of_slice = rung.outside_bytes / rung.n_slices
+        self.ladder.outside_of_slice = max(self.ladder.outside_of_slice, outside_of_slice)
         self.ladder.lift(self.remains.grown_outside(self.bench.stays_bytes))
         before_bytes += self.remains.outside_bytes
         self.rungs.append(rung)

@@ -25,6 +25,16 @@ _NEAR = 1.25
 """Times the slices run up to which an answer is approached in single slices, if nothing else
 is known to fit."""
 _MOST_RUNGS = 64
+_NEXT = 1.1
+"""Times the slices run within which too many are known when fewer are tried."""
+_STEEPER = 1.25
+"""Times a slope of those before, from which on it is not believed that it is the last."""
+_DEAR = 0.04
+"""Part of the time limit: far below the answer, every second rung is left out of longer calls."""
+_CLOSE = 0.9
+"""Part of a slice for which there is room, from which on one more slice may fit after all."""
+_LINEAR = 3
+"""So many rungs between slices that fit and too many are where a line says; then, the middle."""
 
 
 class Ladder(Trend):
@@ -54,6 +64,8 @@ class Ladder(Trend):
         self.limit_s, self.quick_s = limit_s, quick_s
         self.stopped_by_time = False
         self._expected = 0
+        self._ran_out = False
+        self._n_between = 0
         self._durations_s: dict[int, float] = {}
 
     def add(self, n_slices: int, n_bytes: int, duration_s: float) -> None:
@@ -70,6 +82,7 @@ class Ladder(Trend):
 
     def failed(self, n_slices: int) -> None:
         """Enter that the memory ran out."""
+        self._ran_out = True
         self.add(n_slices, max(self.available_bytes, self.upper_bytes(n_slices)) + 1, 0.0)
 
     def next_rung(self, elapsed_s: float) -> int | None:
@@ -91,8 +104,12 @@ class Ladder(Trend):
             return None
         fits = self._most_that_fits()
         if self.above is not None:
-            rung = min(fits, (n + self.top + 1) // 2)
-            return self._in_time(rung, elapsed_s) if rung > n * (1 + NEXT_TO) else None
+            if self.top <= n * (1 + NEXT_TO):
+                return None
+            fewer = self._fewer() if self.top <= n * _NEXT else []
+            if len(fewer) == 2:  # before time is spent on more
+                return self._in_time(fewer[-1], elapsed_s)
+            return self._in_time(self._between(fits), elapsed_s)
         steps = self.steps()
         parting = steps.parting(self.run_bytes, n, self.top) if steps else None
         if (
@@ -110,7 +127,26 @@ class Ladder(Trend):
             quarter = min(16 * -(-self.answer() // 64) + 1, fits)
             if quarter > rung and self._ends_s(quarter, elapsed_s) <= self._allowed_s():
                 return quarter
+        if n >= 33 and self._durations_s[n] > _DEAR * self.limit_s and 8 * n <= self.answer():
+            rung = min(_after(rung), fits)
+        less = rung
+        while less > 1.3 * n and self._ends_s(less, elapsed_s) > self._allowed_s():
+            less -= max(1, less // 8)
+        if less > 1.3 * n:
+            rung = less
         return self._in_time(rung, elapsed_s)
+
+    def _between(self, fits: int) -> int:
+        """Return slices between the most that fitted and the fewest that did not."""
+        (n, size), (above, above_bytes) = self.last, self.above or (self.top + 1, 0)
+        middle = (n + above) // 2
+        if self._ran_out:  # what more slices took is not known
+            return max(n + 1, min(fits, middle))
+        self._n_between += 1
+        if self._n_between > _LINEAR or above_bytes <= self.available_bytes:
+            return middle
+        straight = n + int((self.available_bytes - size) / (above_bytes - size) * (above - n))
+        return min(max(straight, n + 1), above - 1)
 
     def _confirming(self, fits: int, elapsed_s: float) -> int | None:
         """Return a rung as far up as it fits, if it is quick or something may be hidden."""
@@ -128,15 +164,21 @@ class Ladder(Trend):
         n, size = self.last
         straight = self.established() and self.passed_step_bytes() == 0
         hidden = self.upper_bytes(self.answer()) > self.run_bytes
-        if (straight and not hidden) or self._ends_s(n + 1, elapsed_s) > self.limit_s:
+        close = self.available_bytes - size >= _CLOSE * min(self.slopes()[-2:], default=0.0)
+        if (straight and not hidden and not close) or self._ends_s(n + 1, elapsed_s) > self.limit_s:
             return None
         if n < self.top and size + self.floor_bytes <= self.run_bytes:
             more = size + max(self.slopes(), default=self.floor_bytes)
             near = self.answer() <= n * _NEAR + 1
             return n + 1 if near and more <= self.at_worst_bytes else None
-        tried = {k for k, _ in self._points}
-        fewer = (k for k in (n - 1, n - 2) if k > 0 and k not in tried)
-        return None if straight else next(fewer, None)
+        return next(iter(self._fewer()), None)
+
+    def _fewer(self) -> list[int]:
+        """Return the two slice counts below the last that were not tried, if it makes sense."""
+        n, tried = self.last[0], {k for k, _ in self._points}
+        if self.established() and self.passed_step_bytes() == 0:
+            return []
+        return [k for k in (n - 1, n - 2) if k > 0 and k not in tried]
 
     def curve(self) -> tuple[tuple[int, int], ...]:
         """Return points between which straight lines are never below the memory, nor beyond."""
@@ -189,15 +231,25 @@ class Ladder(Trend):
         if not self._points:
             return False
         n, size = self.last
-        if self.upper_bytes(n_slices) <= self.run_bytes:
+        upper_bytes = self.upper_bytes(n_slices)
+        if upper_bytes <= self.run_bytes or self._is_near(n_slices, upper_bytes):
             return True
-        if n_slices > max(2 * n, n + 2) or self.order() > 1:
+        if n_slices > max(2 * n, n + 2) or self.order() > 1 or self.has_fallen():
             return False
         steepest = max([self.floor_bytes, *self.slopes()])
         if len(self._points) == 1:  # input, output and twice as much again
             steepest = 4 * self.floor_bytes
         times = 2 if n_slices == n + 1 else 4
         return size + times * steepest * (n_slices - n) + self.step_bytes() <= self.run_bytes
+
+    def _is_near(self, n_slices: int, upper_bytes: int) -> bool:
+        """Tell whether slices are likely to fit, and too many by a tenth at worst."""
+        *before, slope = self.slopes()[-3:] or [0.0]
+        if upper_bytes > self.at_worst_bytes or n_slices > 2 * self.last[0]:
+            return False
+        if len(before) < 2 or slope > _STEEPER * max(before):
+            return False
+        return self.likely_bytes(n_slices) <= self.run_bytes
 
     def _most_that_fits(self) -> int:
         low, high = self.last[0], self.top + 1

@@ -18,6 +18,8 @@ _AT_ANSWER = 0.004
 are to count as equal."""
 _PASSED = 0.02
 """Part of the memory up to which a step may have gone unnoticed among the last points."""
+_FALLEN = 0.9
+"""Part of a slope that the next has to be, if memory is not to be taken for uneven."""
 NEXT_TO = 0.004
 """Part of a slice count below which the next one makes no difference."""
 
@@ -57,6 +59,8 @@ class Trend:
         self.rounding_bytes = rounding_bytes
         self.is_rough = False
         """Whether drivers and C libraries have a part in it, which pad what they allocate."""
+        self.outside_of_slice = 0.0
+        """Most bytes of a slice that these were seen to take."""
         self.above: tuple[int, int] | None = None
         """The fewest slices that did not fit, and their bytes."""
         self._points: list[tuple[int, int]] = []
@@ -129,6 +133,10 @@ class Trend:
                 self._rising.append((n, highest))
         return self._rising
 
+    def has_fallen(self) -> bool:
+        """Tell whether fewer slices took more than the last."""
+        return self.lifted()[-1][1] > self.last[1] + self.noise_bytes
+
     def slopes(self) -> list[float]:
         """Return the bytes per slice between neighbouring points."""
         points = self.rising()
@@ -197,10 +205,22 @@ class Trend:
             if n_slices > 4 * n:
                 most = max(most, steps.at_most(n_slices), size * n_slices / n)
             return max(size, math.ceil(most))
+        size = max(size, self.lifted()[-1][1])  # what has fallen may rise again
         most = size * (n_slices / n) ** self.order() + self.step_bytes()
-        if self.is_rough:  # they may pad to a power of two, which one step shows at its steepest
-            most = max(most, max(self.slopes(), default=0.0) * n_slices)
-        return math.ceil(most)
+        slopes = self.slopes()[-2:]
+        if len(slopes) == 2 and slopes[1] < _FALLEN * slopes[0]:  # the last may be a lucky one
+            m, before = self.rising()[-2]
+            more = before * n / m - size
+            most = max(most, (before / m + more / n / 8) * n_slices)
+        return math.ceil(most + self.outside_of_slice * n_slices)  # it may be padded to twice
+
+    def likely_bytes(self, n_slices: int) -> int:
+        """Return what more slices take if they go on as the last did, with steps or without."""
+        steps = self.steps()
+        if steps is not None:
+            return math.ceil(steps(n_slices))
+        n, size = self.last
+        return math.ceil(size + max(*self.slopes()[-2:], self.floor_bytes, 0) * (n_slices - n))
 
     def order(self) -> int:
         """Return the power of n with which the bytes grow: 1 unless worse than a line."""

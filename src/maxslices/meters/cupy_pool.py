@@ -50,6 +50,7 @@ class CupyMeter:
         self.peak_event = 0
         self.began = 0.0
         self.rounding_bytes = self._small_bytes = self.held_after = 0
+        self._moments: dict[int, int] = {}
 
     def start(self) -> None:
         """Begin to count."""
@@ -100,11 +101,12 @@ class CupyMeter:
     def taken(self, n_bytes: int) -> None:
         """Count what the pool took from the driver, and how far the driver rounded that up.
 
-        Where the pool gave blocks back meanwhile it is not known which: then it begins anew.
+        Where the pool gave blocks back meanwhile it is not known which: in proportion, then.
         """
         held = int(self.pool.total_bytes())
         if held < self._held + n_bytes:
-            self.rounding_bytes = self._small_bytes = 0
+            self.rounding_bytes = self.rounding_bytes * max(0, held - n_bytes) // self._held
+            self._small_bytes = 0
         self._held = held
         self.highest_held = max(self.highest_held, held)
         if n_bytes >= GRAIN_BYTES:
@@ -140,12 +142,39 @@ class CupyMeter:
             most = self.own_bytes + self.torch.most_since_last_asked()
             self.with_torch_bytes = max(self.with_torch_bytes, most)
 
-    def sample(self) -> None:
-        """Read the pool from the sampling thread: sees threads that never call a hook."""
+    def sample_with(self, read: Callable[[], int]) -> None:
+        """Read the pool and the device at one moment, from the sampling thread.
+
+        That also sees threads that never call a hook.
+        """
         with _tracker.lock:
-            if self in _tracker.meters:
-                with self.device:
-                    self.compare()
+            if self not in _tracker.meters:
+                read()
+                return
+            with self.device:
+                self.compare()
+                held = int(self.pool.total_bytes())
+                used = read()
+                # Whatever the pool gives back, the driver has before the pool's count is lower.
+                held = max(held, int(self.pool.total_bytes()))
+            if not _tracker.in_flight_bytes:  # else what the driver gave is not counted yet
+                beyond = used - (held - self.held_before) - self.rounding_bytes
+                self._moments[held] = max(beyond, self._moments.get(held, beyond))
+
+    def most_beside(self, device_before_bytes: int) -> int:
+        """Return how far pool and other memory together exceeded what the pool handed out at most.
+
+        What the pool held at that moment counts, but no more than it ever has to hold: a
+        library that needs memory cannot have what the pool keeps.
+        """
+        most = max(
+            (
+                min(held - self.used_before, self.highest) + beyond - device_before_bytes
+                for held, beyond in self._moments.items()
+            ),
+            default=0,
+        )
+        return max(0, most - self.highest)
 
     def end(self, complaint: str | None) -> None:
         """Fill in the figures."""

@@ -16,10 +16,27 @@ from ..errors import DeviceError
 
 
 class DeviceMeter:
-    """Bytes in use on the current CUDA device, at the start and at most."""
+    """Bytes in use on the current CUDA device, at the start and at most.
 
-    def __init__(self, interval_s: float, also: tuple[Callable[[], None], ...] = ()) -> None:
+    Parameters
+    ----------
+    interval_s : float
+        Seconds between two samples.
+    also : tuple of callable
+        Called after each sample.
+    within : callable, optional
+        Given the function that reads the device: calls it, and reads something else at the
+        same moment.
+    """
+
+    def __init__(
+        self,
+        interval_s: float,
+        also: tuple[Callable[[], None], ...] = (),
+        within: Callable[[Callable[[], int]], None] | None = None,
+    ) -> None:
         self.interval_s = interval_s
+        self._within = within
         self.before_bytes: int | None = None
         self.highest_bytes: int | None = None
         self.after_bytes: int | None = None
@@ -54,7 +71,10 @@ class DeviceMeter:
 
     def _run(self) -> None:
         while not self._done.wait(self.interval_s):
-            self.sample()
+            if self._within is None:
+                self.sample()
+            else:
+                self._within(self.sample)
             for read in self._also:
                 read()
 

@@ -102,8 +102,8 @@ def _cpu(peak: Peak, trace: bool, interval_s: float) -> Callable[[], None]:
 def _cuda(peak: Peak, trace: bool, interval_s: float) -> Callable[[], None]:
     torch = TorchMeter()
     cupy = CupyMeter(trace, torch) if _wants_cupy() else None
-    also = (torch.sample,) if cupy is None else (torch.sample, cupy.sample)
-    device = DeviceMeter(interval_s, also)
+    within = None if cupy is None else cupy.sample_with
+    device = DeviceMeter(interval_s, (torch.sample,), within)
     device.start()
     torch.start()
     if cupy is not None:
@@ -134,11 +134,14 @@ def _cuda(peak: Peak, trace: bool, interval_s: float) -> Callable[[], None]:
             grown += cupy.highest_held - cupy.held_before + cupy.rounding_bytes
             after += cupy.held_after - cupy.held_before + cupy.rounding_bytes
         reserved = torch.before["reserved_bytes"]
-        grown += max(0, torch.highest["reserved_bytes"] - reserved)
+        by_torch = max(0, torch.highest["reserved_bytes"] - reserved)
         after += torch.reserved_after - reserved
-        _outside(peak, grown, "the allocators", 0.02)
         if device.before_bytes is not None and device.after_bytes is not None:
             peak.outside_after_bytes = max(0, device.after_bytes - device.before_bytes - after)
+            if cupy is not None and cupy.in_use_bytes is not None and not by_torch:
+                beside = cupy.most_beside(device.before_bytes)
+                peak.outside_bytes = max(beside, peak.outside_after_bytes)
+        _outside(peak, grown + by_torch, "the allocators", 0.02)
 
     return finish
 
@@ -146,13 +149,15 @@ def _cuda(peak: Peak, trace: bool, interval_s: float) -> Callable[[], None]:
 def _outside(peak: Peak, seen_bytes: int, whom: str, part: float) -> None:
     """Say so if the device's memory grew by clearly more than the allocators account for."""
     grown = peak.device_bytes
-    if grown is not None:
+    if grown is None:
+        return
+    if peak.outside_bytes is None:
         peak.outside_bytes = max(0, grown - seen_bytes)
-    if grown is not None and grown - seen_bytes > max(_OUTSIDE_BYTES, part * seen_bytes):
+    if peak.outside_bytes > max(_OUTSIDE_BYTES, part * seen_bytes):
         what = "resident memory" if peak.device == "cpu" else "the GPU's memory in use"
         peak.unseen.append(
             f"{what} grew by {format_bytes(grown)}, but {whom} took only "
-            f"{format_bytes(seen_bytes)}: {format_bytes(grown - seen_bytes)} were allocated "
+            f"{format_bytes(seen_bytes)}: {format_bytes(peak.outside_bytes)} were allocated "
             "elsewhere, such as by a C library"
         )
 

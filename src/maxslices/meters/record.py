@@ -92,7 +92,8 @@ class Peak:
     what lived for less than `sample_interval_s` may be missed."""
     outside_bytes: int | None = None
     """How far the device's memory grew beyond what the allocators took for this, and beyond
-    `rounding_bytes`."""
+    `rounding_bytes`. Beside CuPy's pool: how far what the pool held at a moment, up to the most
+    that it handed out at any, and other memory at that moment exceeded that most."""
     outside_after_bytes: int = 0
     """What of that is still there on a GPU when the block has ended."""
     rounding_bytes: int = 0
