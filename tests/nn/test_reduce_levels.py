@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+import itertools
+
 from torch import nn  # noqa: E402
 
 from maxslices.nn.errors import ModelArgumentError, NoDeviceError, TooLargeError  # noqa: E402
@@ -34,7 +36,7 @@ class Block(nn.Sequential):
 def model() -> nn.Sequential:
     torch.manual_seed(2)
     widths = (3, 8, 64, 8, 8)
-    return nn.Sequential(*(Block(a, b) for a, b in zip(widths, widths[1:], strict=False)))
+    return nn.Sequential(*(Block(a, b) for a, b in itertools.pairwise(widths)))
 
 
 @pytest.mark.parametrize(
