@@ -12,6 +12,9 @@ Points = tuple[tuple[int, int], ...]
 LEAST_BYTES = 512
 """What stays after a call, if it is at least this."""
 
+LATER_PART = 4
+"""What calls after the first leave outside the pool counts beyond this part of the reserve."""
+
 
 class Remains:
     """What stays from call to call, as the calls show it.
@@ -36,10 +39,14 @@ class Remains:
         self._lost: dict[int, int] = {}
 
     def begin(self, first: Rung, outside_bytes: int, reserved_bytes: int) -> None:
-        """Enter the first call; what it leaves outside the pool is what the reserve is for."""
+        """Enter the first call; what it leaves outside the pool is what the reserve is for.
+
+        So is what later calls leave, up to a part of it: kernels and modules that other numbers
+        of slices need.
+        """
         self.left_bytes = first.left_bytes
         self.outside_bytes = max(0, outside_bytes - reserved_bytes)
-        self._seen_outside_bytes = outside_bytes
+        self._seen_outside_bytes = outside_bytes + reserved_bytes // LATER_PART
 
     def judge(self, again: Rung, more: Rung | None, other: Rung) -> None:
         """Tell a loss and a cache from a constant.
@@ -65,8 +72,8 @@ class Remains:
         What stays is a constant if it comes once; if it comes again and again it grows with
         the slices, and is seen as a slope.
         """
-        grown = outside_bytes - self._seen_outside_bytes
-        self._seen_outside_bytes = outside_bytes
+        grown = max(0, outside_bytes - self._seen_outside_bytes)
+        self._seen_outside_bytes += grown
         self.outside_bytes += grown
         if not grown or self._lifted:
             return 0
