@@ -14,6 +14,7 @@ from maxslices.nn.errors import ModelArgumentError, TooLargeError  # noqa: E402
 from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
 from maxslices.nn.reduce import (  # noqa: E402
     Treatment,
+    backward_in_parts,
     reduce_memory,
     resolve_device,
     restore,
@@ -211,3 +212,26 @@ def test_without_a_gpu_the_device_is_the_cpu():
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     assert resolve_device() == torch.device("cpu")
+
+
+@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.MSELoss(reduction="sum")])
+def test_a_step_in_parts_adds_up_to_the_whole(loss):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 2)).double()
+    x = torch.randn(7, 3, dtype=torch.float64)
+    y = torch.randn(7, 2, dtype=torch.float64)
+    value = loss(model(x), y)
+    value.backward()
+    whole = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    total = backward_in_parts(model, loss, [x], [y], 3)
+    torch.testing.assert_close(total, value.detach(), rtol=1e-13, atol=0)
+    for a, p in zip(whole, model.parameters(), strict=True):
+        torch.testing.assert_close(a, p.grad, rtol=0, atol=1e-13 * float(a.abs().max() + 1))
+
+
+def test_a_step_in_parts_refuses_batch_statistics_and_too_many_parts():
+    with pytest.raises(ModelArgumentError, match="group norm"):
+        backward_in_parts(deep(), nn.MSELoss(), [torch.zeros(2, 3, 8, 8)], [], 2)
+    with pytest.raises(ModelArgumentError, match="1 to 2"):
+        backward_in_parts(nn.Linear(1, 1), nn.MSELoss(), [torch.zeros(2, 1)], [], 3)

@@ -33,6 +33,10 @@ PLACES = 16
 """How many neighbouring places of the input are tried, on a diagonal."""
 
 
+Places = tuple["slice[int, int, None]", ...]
+"""On each axis of the image."""
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """What a result depends on."""
@@ -88,7 +92,7 @@ def _extent(
     for offset in range(PLACES):
         place = side // 2 - PLACES // 2 + offset
         x = base.clone()
-        x[(0, slice(None), *(place,) * ndim)] = math.nan
+        x[_index(0, slice(None), *(place,) * ndim)] = math.nan
         with torch.no_grad():
             y = model(x)
         if not torch.is_tensor(y) or y.shape[2:] != x.shape[2:]:
@@ -155,7 +159,7 @@ class Tiling:
     overhead: float
     """Items computed for the halo, as a part of the image's."""
 
-    def windows(self) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...], tuple[slice, ...]]]:
+    def windows(self) -> Iterator[tuple[Places, Places, Places]]:
         """Yield, for each tile, its place, the place with halo, and the first in the second."""
         for index in product(*(range(n) for n in self.parts)):
             cores, reads, insides = [], [], []
@@ -166,7 +170,7 @@ class Tiling:
                 insides.append(slice(core.start - read.start, core.stop - read.start))
             yield tuple(cores), tuple(reads), tuple(insides)
 
-    def _cut(self, axis: int, i: int) -> tuple[slice, slice]:
+    def _cut(self, axis: int, i: int) -> tuple[slice[int, int, None], slice[int, int, None]]:
         size, tile, stride = self.shape[axis], self.tile[axis], self.field.stride
         start, stop = i * tile, min((i + 1) * tile, size)
         first = max(0, start - _up(self.field.before[axis], stride))
@@ -197,14 +201,14 @@ class Tiling:
         casting = nullcontext() if self.amp is None else torch.autocast(device.type, self.amp)
         with torch.no_grad(), casting:
             for core, read, inside in self.windows():
-                x = image[(..., *read)].to(device)
+                x = image[_index(..., *read)].to(device)
                 if self.channels_last:
                     x = x.contiguous(memory_format=_format(len(self.shape)))
-                made = model(x)[(..., *inside)]
+                made = model(x)[_index(..., *inside)]
                 if result is None:
                     sizes = (*made.shape[:2], *self.shape)
                     result = torch.empty(sizes, dtype=made.dtype, device=image.device)
-                result[(..., *core)] = made.to(image.device)
+                result[_index(..., *core)] = made.to(image.device)
         assert result is not None
         return result
 
@@ -213,7 +217,7 @@ class Tiling:
 
         Its result is an average of tiles and not the untiled one.
         """
-        from monai.inferers import SlidingWindowInferer
+        from monai.inferers import SlidingWindowInferer  # type: ignore[import-not-found]
 
         roi = [
             min(size, tile + _up(a, self.field.stride) + _up(b, self.field.stride))
@@ -277,7 +281,7 @@ def best_tiles(
         raise ModelArgumentError(
             f"{uneven[0]} is no multiple of {known.stride}, the network's grid"
         )
-    choices = [(None, False)]
+    choices: list[tuple[torch.dtype | None, bool]] = [(None, False)]
     if may_channels_last and len(shape) > 1:
         choices.append((None, True))
     low = precision(amp)
@@ -353,6 +357,10 @@ def _largest(
             if not cuts:
                 return None
             parts = min(cuts, key=lambda cut: (tiling(cut).overhead, -max(cut)))
+
+
+def _index(*parts: Any) -> tuple[Any, ...]:
+    return parts
 
 
 def _up(size: int, stride: int) -> int:

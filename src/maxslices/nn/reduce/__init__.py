@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .accumulate import backward_in_parts
 from .api import MEANS, reduce_memory, restore
 from .compress import COMPRESSORS, Compressor
 from .device import resolve_device
@@ -15,6 +16,7 @@ __all__ = [
     "MEANS",
     "ReductionSummary",
     "Treatment",
+    "backward_in_parts",
     "reduce_by_level",
     "reduce_memory",
     "resolve_device",

@@ -1,0 +1,82 @@
+"""A training step in parts of its batch, the gradients added up: nothing is computed twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+from ..errors import ModelArgumentError
+from .split import batch_statistics
+
+
+def backward_in_parts(
+    model: nn.Module,
+    loss: Callable[..., torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    targets: Sequence[torch.Tensor],
+    parts: int,
+    *,
+    amp: torch.dtype | None = None,
+    scale: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """Run forward and backward passes of a step, a part of the batch at a time.
+
+    Takes the place of ``loss(model(*inputs), *targets).backward()`` in a training loop, and
+    needs the activations of one part alone.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Without layers that take the statistics of a batch.
+    loss : callable
+        A mean over the batch, or, if its attribute ``reduction`` is "sum", a sum.
+    inputs, targets : sequence of tensor
+        The first axis of each is the batch.
+    parts : int
+        At most as many as there are samples.
+    amp : torch.dtype, optional
+        Lower precision of autocast.
+    scale : callable, optional
+        Such as ``torch.amp.GradScaler.scale``.
+
+    Returns
+    -------
+    tensor
+        The loss of the whole batch, without its graph.
+
+    Raises
+    ------
+    ModelArgumentError
+        If the model takes a batch's statistics, which parts would change; or there are more
+        parts than samples.
+
+    Notes
+    -----
+    Gradients are those of the whole batch, but for the order in which they are added up.
+    """
+    layers = batch_statistics(model)
+    if layers:
+        raise ModelArgumentError(
+            f"{len(layers)} layers take the statistics of the batch ({layers[0]}): in parts they "
+            "would be others; use reduce_memory, or a norm that does not (group norm)"
+        )
+    size = inputs[0].shape[0]
+    if not 1 <= parts <= size:
+        raise ModelArgumentError(f"{parts} parts of a batch of {size}: 1 to {size} would do")
+    is_sum = getattr(loss, "reduction", "mean") == "sum"
+    device = inputs[0].device.type
+    total: torch.Tensor | None = None
+    cuts = [t.tensor_split(parts) for t in (*inputs, *targets)]
+    for some in zip(*cuts, strict=True):
+        with nullcontext() if amp is None else torch.autocast(device, dtype=amp):
+            value = loss(model(*some[: len(inputs)]), *some[len(inputs) :])
+        if not is_sum:
+            value = value * (some[0].shape[0] / size)
+        (value if scale is None else scale(value)).backward()
+        total = value.detach() if total is None else total + value.detach()
+        del value
+    assert total is not None
+    return total
