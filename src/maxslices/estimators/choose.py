@@ -43,6 +43,8 @@ class Choice:
     """Dtype that its result was seen to have; None where nobody looked, or it is declared."""
     output_dims: tuple[int, int] | None = None
     """The result's other two dims, likewise."""
+    pace_s: tuple[float, float] | None = None
+    """Seconds that a call was seen to take, and that each slice adds; None where not timed."""
 
 
 class Chooser:
@@ -284,7 +286,9 @@ def _choice(asked: Question, found: Probe | Search | Traced, origin: Origin, why
             dtype = np.dtype(found.output_dtype)
         if _is_open(meta.output_dims):
             dims = found.output_dims
-    return Choice(found.model(), origin, why, dtype, dims)
+    timed = getattr(found, "pace_s", None)  # what was traced or searched was not
+    pace = None if timed is None else timed()
+    return Choice(found.model(), origin, why, dtype, dims, pace)
 
 
 def _is_open(declared: Any) -> bool:

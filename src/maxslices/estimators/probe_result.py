@@ -47,6 +47,21 @@ class Probe:
         kept_at = MemoryModel.piecewise(self.kept).bytes if self.kept else None
         return MemoryModel(bytes_at, kept_at)
 
+    def pace_s(self) -> tuple[float, float]:
+        """Return seconds that a call takes, and that each slice adds to it.
+
+        A straight line through the times of the fewest and of the most slices, as far as two
+        runs can tell.
+        """
+        times = {rung.n_slices: rung.duration_s for rung in self.rungs}
+        if not times:
+            return 0.0, 0.0
+        few, many = min(times), max(times)
+        if few == many:
+            return 0.0, times[few] / few
+        slice_s = max(0.0, times[many] - times[few]) / (many - few)
+        return max(0.0, times[few] - few * slice_s), slice_s
+
     def corrected(self, n_slices: int, n_bytes: int) -> Probe:
         """Return it with all bytes raised as much as a measured peak calls for."""
         expected = self.model().bytes(n_slices)

@@ -21,6 +21,11 @@ MIN_BLOCKS = 4
 """Blocks that are left where larger ones are tried: fewer overlap too little."""
 MIN_TRIED_BLOCKS = 16
 """Blocks that a section must have for a few of them to be tried in another size."""
+CALL_SHARE = 0.05
+"""Share that what a call takes beside its slices may have of what these take."""
+MOVED_BYTES_PER_S = 20e9
+"""What a link, or a disk's cache, moves at least: slices that are computed faster wait for it in
+any case."""
 UNITS = {0: "projection", 1: "sinogram"}
 
 
@@ -44,7 +49,22 @@ def wanted_block(block: BlockChoice, cost: SectionCost) -> int:
         return total
     if isinstance(block, int):
         return min(block, total)
-    return min(max(AUTO_SLICES, -(-total // AUTO_BLOCKS), 4 * sum(cost.section.halo)), total)
+    wanted = max(AUTO_SLICES, -(-total // AUTO_BLOCKS), 4 * sum(cost.section.halo))
+    return min(_paced(wanted, cost), total)
+
+
+def _paced(block: int, cost: SectionCost) -> int:
+    """Return a block, or one of twice the size and so on where calls were seen to be slow."""
+    total, (call_s, slice_s) = cost.n_slices, cost.pace_s
+    ends = (spec.with_slices(cost.section.slice_dim, 1) for spec in (cost.input, cost.output))
+    moved_s = max(spec.nbytes for spec in ends) / MOVED_BYTES_PER_S
+    while (
+        2 * block * MIN_BLOCKS <= total
+        and call_s > CALL_SHARE * block * slice_s
+        and call_s + block * slice_s > block * moved_s
+    ):
+        block *= 2
+    return block
 
 
 def choose_block(block: BlockChoice, route: Route, room: Room) -> tuple[int, int, str]:
@@ -84,7 +104,11 @@ def choose_block(block: BlockChoice, route: Route, room: Room) -> tuple[int, int
         return _even(largest, total), largest, f"block auto: {bound} allow no more than {largest}"
     part = room.max_part(route)
     if part >= wanted:
-        return _even(wanted, total), largest, f"block auto: {wanted} keep it busy; {fits}"
+        busy = f"{wanted} keep it busy"
+        if _paced(1, cost) > 1:
+            call_s, slice_s = cost.pace_s
+            busy += f" (a call takes {1e3 * call_s:.2g} ms and {1e3 * slice_s:.2g} ms a slice)"
+        return _even(wanted, total), largest, f"block auto: {busy}; {fits}"
     if largest >= total and 2 * part < wanted:
         return total, largest, f"block auto: {fits} in one block, but few beside others"
     largest = part

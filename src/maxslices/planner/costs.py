@@ -36,6 +36,8 @@ class StepCost:
     """Why from there; empty where the author declares it."""
     looked_at: int
     """Slices that its side results depend on; 0 where it runs on every block."""
+    pace_s: tuple[float, float] | None = None
+    """Seconds that a call was seen to take, and that each slice adds; None where not timed."""
 
     def peak_bytes(self, block: int) -> int:
         """Return its peak: on a block, or on the slices that it looks at."""
@@ -101,6 +103,12 @@ class SectionCost:
 
     def _widened(self, model: MemoryModel) -> MemoryModel:
         return model.widened(sum(self.section.halo), self.n_slices)
+
+    @property
+    def pace_s(self) -> tuple[float, float]:
+        """Return seconds that a call of all that were timed takes, and that each slice adds."""
+        timed = [cost.pace_s for cost in self.steps if cost.pace_s is not None]
+        return sum(call_s for call_s, _ in timed), sum(slice_s for _, slice_s in timed)
 
     def worst(self, block: int) -> StepCost:
         """Return the step with the highest peak."""
@@ -192,6 +200,7 @@ def _step_cost(
         estimator=chosen.origin,
         why=chosen.why,
         looked_at=len(meta.looked_at(total, **parameters)),
+        pace_s=chosen.pace_s,
     )
 
 
