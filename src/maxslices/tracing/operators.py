@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from .dispatch import DispatchMode
 from .errors import DataDependentError
 from .host import HostTensor
 
@@ -236,7 +236,7 @@ def sole_counts() -> tuple[int, int]:
     """Return the counts seen where the engine holds the only reference to a gradient."""
     seen: list[tuple[int, int]] = []
 
-    class Look(TorchDispatchMode):
+    class Look(DispatchMode):
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -253,7 +253,7 @@ def sole_counts() -> tuple[int, int]:
         x = leaf * 2.0
         (x.sin() + x.cos()).sum().backward()
 
-    with torch.inference_mode(False), torch.enable_grad(), Look():  # type: ignore[no-untyped-call]
+    with torch.inference_mode(False), torch.enable_grad(), Look():
         outer()
     return seen[0]
 

@@ -16,10 +16,10 @@ from typing import Any, Literal, Self
 from unittest import mock
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .autocast import cuda_autocast
+from .dispatch import DispatchMode, compiler_unloaded
 from .errors import DataDependentError, TraceError
 from .kernels import Capability, as_on_cuda
 from .operators import COPIES, HANDLERS, IN_PARTS, calls_of, results_of, sole_counts
@@ -113,6 +113,7 @@ class Replay:
 
     def __enter__(self) -> Self:
         self._began = time.perf_counter()
+        self._stack.enter_context(compiler_unloaded())
         sole_counts()  # now, while nothing else is under way
         overrides = self._stack.enter_context(as_on_cuda(self._capability))
         self._mode.handlers = {**HANDLERS, **{op: _plain(f) for op, f in overrides.items()}}
@@ -477,11 +478,11 @@ class Replay:
         return TraceError(f"{where}{module} cannot take {given}: {str(error).splitlines()[0]}")
 
 
-class _Follow(TorchDispatchMode):
+class _Follow(DispatchMode):
     """Tells a `Replay` what every operator makes."""
 
     def __init__(self, owner: Replay) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.owner = owner
         self.handlers: dict[Any, Callable[..., Any]] = {}
         self.paused = False
