@@ -68,9 +68,7 @@ def install(monkeypatch, n_devices=1):
     )
     memory = SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
     cupy.cuda = SimpleNamespace(runtime=runtime, Device=Device, memory=memory)
-    cache = SimpleNamespace(
-        clear=lambda: cupy.plans_cleared.append(1), get_curr_size=lambda: 1
-    )
+    cache = SimpleNamespace(clear=lambda: cupy.plans_cleared.append(1), get_curr_size=lambda: 1)
     cupy.fft = SimpleNamespace(config=SimpleNamespace(get_plan_cache=lambda: cache))
     cupy.get_default_memory_pool = lambda: cupy.pool
     cupy.asarray, cupy.asnumpy = np.array, np.array

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from maxslices.backends.cuda import count_devices
+from maxslices.backends.devices import count_devices
 from maxslices.meters import measure_peak
 
 pytestmark = [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from maxslices.backends import select_backend
-from maxslices.backends.cuda import count_devices
+from maxslices.backends.devices import count_devices
 from maxslices.errors import EstimatorError
 from maxslices.estimators import Question
 from maxslices.estimators.searched import search

@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from ..errors import DeviceError
 from ..ledger import Device
 from .cuda_link import CudaLink
+from .devices import count_devices
 from .out_of_memory import is_out_of_memory
 from .pinned import pinned
 from .torch_memory import cached_bytes, release_cache
@@ -130,15 +131,3 @@ class CudaBackend:
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Tell whether CuPy or one of CUDA's libraries says that memory did not suffice."""
         return is_out_of_memory(error)
-
-
-def count_devices() -> int:
-    """Return the number of GPUs that CuPy can use; 0 where it is missing or finds none."""
-    try:
-        import cupy
-    except ImportError:
-        return 0
-    try:
-        return int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError:
-        return 0

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .devices import count_devices
+
 _PAGE_BYTES = 4096
 _THREADS = 8
 _PART_BYTES = 2**26
@@ -86,8 +88,6 @@ def pinned_empty(shape: tuple[int, ...] | int, dtype: DTypeLike = float) -> NDAr
     MemoryError
         If there is not as much memory, or the system does not allow as much to be pinned.
     """
-    from .cuda import count_devices
-
     if not count_devices():
         return np.empty(shape, dtype)
     dims = (shape,) if isinstance(shape, int) else tuple(shape)

@@ -7,7 +7,8 @@ import re
 from ..errors import UsageError
 from .backend import Backend
 from .cpu import CpuBackend
-from .cuda import CudaBackend, count_devices
+from .cuda import CudaBackend
+from .devices import count_devices
 
 _DEVICE = re.compile(r"cuda(?::(\d+))?")
 
