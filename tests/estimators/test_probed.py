@@ -433,8 +433,16 @@ def pack_cases():
                 yield case
 
 
+@pytest.fixture
+def no_collections():
+    """Keep garbage, such as FINUFFT's plans, until the end: it is found at any time else."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.mark.parametrize("case", list(pack_cases()), ids=str)
-def test_the_packs_methods_are_probed_as_well_as_declared(case):
+def test_the_packs_methods_are_probed_as_well_as_declared(case, no_collections):
     meta = registry.get(case.method)
     slice_dim = meta.slice_dims()[-1] if case.slice_dim is None else case.slice_dim
     trial = Trial(meta, case.shape, np.dtype(case.dtype), slice_dim, "cpu", case.parameters)
@@ -453,9 +461,7 @@ def test_the_packs_methods_are_probed_as_well_as_declared(case):
         total_slices=4 * n,
     )
     declared = declared_model(meta, slice_dim, dims, dtype, "cpu", case.parameters)
-    # Threads of fbp's FFTs overlap now more, now less.
-    least = 0.98 if case.method == "fbp" else 0.995
-    assert least * peak <= found.model().bytes(n) <= 1.05 * peak + ROOM_BYTES
+    assert 0.995 * peak <= found.model().bytes(n) <= 1.05 * peak + ROOM_BYTES
     # Declared are also the buffers that NumPy took before 2.3.
     assert 0.995 * peak <= declared.bytes(n) <= 1.02 * peak + ROOM_BYTES + 2**16
     assert 0.98 * n - 1 <= found.answer
