@@ -45,7 +45,7 @@ def _outlier_memory(
         _median.count_medians(m, shape, dtype, kernel_size, tests=True)
 
 
-@method("all", calc_max_slices=_filter_memory, halo=_halo)
+@method("all", calc_max_slices=_filter_memory, halo=_halo, tile_halo=_halo)
 def median_filter(data: Any, kernel_size: KernelSize = 3) -> Any:
     """Replace every voxel by the median of the cube around it.
 
@@ -70,7 +70,7 @@ def median_filter(data: Any, kernel_size: KernelSize = 3) -> Any:
     return _filtered(data, kernel_size, None)
 
 
-@method("all", calc_max_slices=_outlier_memory, halo=_halo)
+@method("all", calc_max_slices=_outlier_memory, halo=_halo, tile_halo=_halo)
 def remove_outlier(data: Any, kernel_size: KernelSize = 3, dif: float = 1000.0) -> Any:
     """Replace the voxels that differ from the median of the cube around them.
 

@@ -40,7 +40,7 @@ def _pd_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> N
     (_tv_cuda if m.device == "cuda" else _tv_cpu).account_pd(m, shape)
 
 
-@method("all", calc_max_slices=_rof_bytes, halo=_halo, output_dtype=np.float32)
+@method("all", calc_max_slices=_rof_bytes, halo=_halo, tile_halo=_halo, output_dtype=np.float32)
 def total_variation_rof(
     data: Any,
     regularisation_parameter: float = 1e-5,
@@ -89,7 +89,7 @@ def total_variation_rof(
     return back.rof(source, regularisation_parameter, iterations, time_marching_parameter)
 
 
-@method("all", calc_max_slices=_pd_bytes, halo=_halo, output_dtype=np.float32)
+@method("all", calc_max_slices=_pd_bytes, halo=_halo, tile_halo=_halo, output_dtype=np.float32)
 def total_variation_pd(
     data: Any,
     regularisation_parameter: float = 1e-5,

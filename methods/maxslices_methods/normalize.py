@@ -34,7 +34,7 @@ def _correction_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any]) ->
     m.free(dark, signal)
 
 
-@method("projection", calc_max_slices=_correction_memory, output_dtype="float32")
+@method("projection", calc_max_slices=_correction_memory, tile_halo=0, output_dtype="float32")
 def dark_flat_field_correction(
     data: Any,
     flats: Any,
@@ -123,7 +123,7 @@ def _log_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
     m.alloc(shape, "float32")
 
 
-@method("all", calc_max_slices=_log_memory, output_dtype="float32")
+@method("all", calc_max_slices=_log_memory, tile_halo=0, output_dtype="float32")
 def minus_log(data: Any) -> Any:
     """Return the negative logarithm of the transmission: the projected attenuation.
 

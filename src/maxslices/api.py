@@ -30,6 +30,7 @@ from .planner import (
     make_plan,
 )
 from .planner.blocks import BlockChoice
+from .planner.fit import FitChoice
 from .runner import Report, RunFolder, Timeline, execute
 from .runner.learn import learn
 from .runner.progress import progress_bar
@@ -50,6 +51,7 @@ def plan(
     memory: str | int | None = None,
     host_memory: str | int | None = None,
     block: BlockChoice = "auto",
+    fit: FitChoice = "none",
     estimator: str | None = None,
 ) -> Plan:
     """Say what a pipeline would take on a scan, without running anything.
@@ -71,6 +73,9 @@ def plan(
         Budget in host memory; by default most of what is free. On the CPU it is `memory`.
     block : int, "auto" or "max"
         Slices in a block.
+    fit : {"none", "auto"}
+        Whether slices may be cut into tiles, and methods or flats and darks moved to the host,
+        where the pipeline does not fit otherwise. The plan says what is done.
     estimator : {"declared", "recorded", "traced", "probed", "searched"}, optional
         The only source of estimates to use. By default what a method declares, else what is
         recorded of it on this device and these versions, else it is probed: run on a few
@@ -99,11 +104,11 @@ def plan(
     if backend is None and _measures(checked, estimator):
         backend = _card_here(device)
     if isinstance(scan, ArraySpec):
-        return _plan_shape(scan, checked, limits, block, backend, estimator)
+        return _plan_shape(scan, checked, limits, block, fit, backend, estimator)
     with _opened(scan, checked) as source:
         spec = _spec_of(source, backend)
         chooser = _chooser(spec, limits, backend, estimator, source)
-        return make_plan(checked, spec, limits, chooser=chooser, block=block)
+        return make_plan(checked, spec, limits, chooser=chooser, block=block, fit=fit)
 
 
 def run(
@@ -115,6 +120,7 @@ def run(
     memory: str | int | None = None,
     host_memory: str | int | None = None,
     block: BlockChoice = "auto",
+    fit: FitChoice = "none",
     format: SinkFormat = "hdf5",
     overwrite: bool = False,
     progress: bool = False,
@@ -140,6 +146,9 @@ def run(
         default most of what is free.
     block : int, "auto" or "max"
         Slices in a block.
+    fit : {"none", "auto"}
+        Whether slices may be cut into tiles, and methods or flats and darks moved to the host;
+        see `plan`.
     format : {"hdf5", "tiff"}
         How results are written.
     overwrite : bool
@@ -168,6 +177,7 @@ def run(
         memory=memory,
         host_memory=host_memory,
         block=block,
+        fit=fit,
         format=format,
         overwrite=overwrite,
         progress=progress,
@@ -185,6 +195,7 @@ def run_announced(
     memory: str | int | None,
     host_memory: str | int | None,
     block: BlockChoice,
+    fit: FitChoice,
     format: SinkFormat,
     overwrite: bool,
     progress: bool,
@@ -209,6 +220,7 @@ def run_announced(
             limits,
             chooser=chooser,
             block=block,
+            fit=fit,
             result_in_memory=folder is None,
             result_is_direct=given is not None and _is_direct(given, backend),
         )
@@ -341,6 +353,7 @@ def _plan_shape(
     pipeline: Pipeline,
     limits: Limits,
     block: BlockChoice,
+    fit: FitChoice,
     backend: Backend | None,
     estimator: str | None,
 ) -> Plan:
@@ -352,7 +365,13 @@ def _plan_shape(
     spec = ScanSpec(scan, frames, frames, True, name="a scan")
     chooser = _chooser(spec, limits, backend, estimator)
     return make_plan(
-        pipeline, spec, limits, chooser=chooser, block=block, notes=notes if assumed else []
+        pipeline,
+        spec,
+        limits,
+        chooser=chooser,
+        block=block,
+        fit=fit,
+        notes=notes if assumed else [],
     )
 
 

@@ -55,6 +55,9 @@ class MethodMeta:
     """``output_dims(other_dims, **kwargs)`` of the result; None where they do not change."""
     declared_dtype: DTypeLike | Callable[..., DTypeLike] | None = None
     """Dtype of the result, or ``(dtype, **kwargs) -> dtype``; None: what the estimator returns."""
+    tile_halo: Halo | Callable[..., Halo] | None = None
+    """Pixels needed around a tile of a slice: one number, two along the slice's dims, or a function
+    of the parameters; None where it needs whole slices."""
     side_results: tuple[str, ...] = ()
     """Names of what it returns in place of an array; the data then pass through unchanged."""
     looks_at: Callable[..., Iterable[int]] | None = None
@@ -212,6 +215,21 @@ class MethodMeta:
             raise EstimatorError(f"{self.full_name}: {_HALO_IS}, not {_typed(halo)}")
         return pair
 
+    def tile_margin(self, **kwargs: Any) -> tuple[int, int] | None:
+        """Return the pixels needed on either side of a tile, along both of a slice's dims.
+
+        None where the method needs whole slices.
+        """
+        halo = self.tile_halo
+        if halo is None:
+            return None
+        if callable(halo):
+            halo = self.callbacks["tile_halo"].call(self.full_name, (), self.merged(**kwargs))
+        pair = _halo_pair(halo)
+        if pair is None:
+            raise EstimatorError(f"{self.full_name}: {_TILE_HALO_IS}, not {_typed(halo)}")
+        return pair
+
     def looked_at(self, n_slices: int, /, **kwargs: Any) -> range:
         """Return the slices that the side results depend on, as one range.
 
@@ -295,6 +313,7 @@ def method(
     *,
     calc_max_slices: Callable[..., Any] | None = None,
     halo: Halo | Callable[..., Halo] = 0,
+    tile_halo: Halo | Callable[..., Halo] | None = None,
     output_dims: Callable[..., tuple[int, int]] | None = None,
     output_dtype: DTypeLike | Callable[..., DTypeLike] | None = None,
     side_results: Iterable[str] = (),
@@ -316,6 +335,10 @@ def method(
     halo : int, (int, int) or callable, optional
         Slices (before, after) that it needs around its block; a callable is given the
         parameters.
+    tile_halo : int, (int, int) or callable, optional
+        That a tile of a slice, with so many pixels around it along the slice's two dims, gives
+        the same bits as the whole; a callable is given the parameters. Where a slice does not
+        fit, it can then be worked on in tiles. Flats, darks and angles are cut likewise.
     output_dims : callable, optional
         ``(other_dims, **kwargs) -> (int, int)``, where the result has other dims. It may
         name ``slice_dim``.
@@ -372,6 +395,7 @@ def method(
             pattern=pattern,
             calc_max_slices=calc_max_slices,
             halo=halo,
+            tile_halo=tile_halo,
             output_dims=output_dims,
             output_dtype=output_dtype,
             side_results=side_results,
@@ -397,6 +421,7 @@ def describe(
     data_name: str | None = None,
     calc_max_slices: Callable[..., Any] | None = None,
     halo: Halo | Callable[..., Halo] = 0,
+    tile_halo: Halo | Callable[..., Halo] | None = None,
     output_dims: Callable[..., tuple[int, int]] | None = None,
     output_dtype: DTypeLike | Callable[..., DTypeLike] | None = None,
     side_results: Iterable[str] = (),
@@ -451,6 +476,10 @@ def describe(
         declare("halo", halo)
     elif _halo_pair(halo) is None:
         raise RegistrationError(f"{label}: {_HALO_IS}, not {_typed(halo)}")
+    if callable(tile_halo):
+        declare("tile_halo", tile_halo)
+    elif tile_halo is not None and _halo_pair(tile_halo) is None:
+        raise RegistrationError(f"{label}: {_TILE_HALO_IS}, not {_typed(tile_halo)}")
     if output_dims is not None:
         declare("output_dims", output_dims, "other_dims", told=("slice_dim",))
     if callable(output_dtype) and not isinstance(output_dtype, type):
@@ -470,6 +499,11 @@ def describe(
             f"{array_module!r}"
         )
     names = _check_side_results(label, side_results, looks_at, combine)
+    if tile_halo is not None and (output_dims is not None or names):
+        raise RegistrationError(
+            f"{label}: tile_halo is for methods whose result has the dims of their data: leave "
+            "it out, or output_dims and side_results"
+        )
     return MethodMeta(
         function=function,
         name=name,
@@ -477,6 +511,7 @@ def describe(
         pattern=cast(Pattern, pattern),
         estimator=calc_max_slices,
         halo=halo,
+        tile_halo=tile_halo,
         output_dims=output_dims,
         declared_dtype=output_dtype,
         side_results=names,
@@ -531,6 +566,8 @@ def _check_side_results(
 
 
 _HALO_IS = "halo must be a number of slices of at least 0, or two: (before, after)"
+
+_TILE_HALO_IS = "tile_halo must be a number of pixels of at least 0, or two"
 
 
 def _halo_pair(halo: Any) -> tuple[int, int] | None:

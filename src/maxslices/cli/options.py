@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
-    """Add --device, --memory, --host-memory and --block."""
+    """Add --device, --memory, --host-memory, --block, --fit and --estimator."""
     parser.add_argument(
         "--device",
         default="auto",
@@ -26,6 +26,12 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         type=block,
         metavar="N|auto|max",
         help="slices in a block (default: auto)",
+    )
+    parser.add_argument(
+        "--fit",
+        default="none",
+        choices=["none", "auto"],
+        help="auto: where a slice does not fit, work in tiles or on the host (default: none)",
     )
     parser.add_argument(
         "--estimator",
@@ -52,5 +58,6 @@ def limits(parsed: argparse.Namespace) -> dict[str, Any]:
         "memory": parsed.memory,
         "host_memory": parsed.host_memory,
         "block": parsed.block,
+        "fit": parsed.fit,
         "estimator": parsed.estimator,
     }

@@ -8,6 +8,7 @@ from .planning import check_supplied, make_plan
 from .scan import ScanSpec
 from .sections import cut_into_sections
 from .steps import Reference, Step
+from .tiling import Tiling, Window
 
 __all__ = [
     "Limits",
@@ -18,6 +19,8 @@ __all__ = [
     "SectionPlan",
     "Step",
     "StepPlan",
+    "Tiling",
+    "Window",
     "check_supplied",
     "cut_into_sections",
     "make_plan",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from ..arrays import ArraySpec
 from ..errors import SourceError
@@ -12,6 +13,7 @@ from .allocators import Allocator
 from .scan import ScanSpec
 from .sections import Section
 from .steps import Step
+from .tiling import Tiling
 
 RUNNER_BYTES = 3 * 2**19
 """What Python itself takes during a section on the CPU: file handles, two threads with what the
@@ -38,6 +40,10 @@ class StepCost:
     """Slices that its side results depend on; 0 where it runs on every block."""
     pace_s: tuple[float, float] | None = None
     """Seconds that a call was seen to take, and that each slice adds; None where not timed."""
+    tiling: Tiling | None = None
+    """How slices are cut for it, where a whole one is too much."""
+    on_host: bool = False
+    """Whether it runs on the host, though the section is on another device."""
 
     def peak_bytes(self, block: int) -> int:
         """Return its peak: on a block, or on the slices that it looks at."""
@@ -62,6 +68,10 @@ class SectionCost:
     """Peak on the device while side results are found that depend on a few slices."""
     allocator: Allocator
     """Where arrays on the device come from."""
+    on_host: MemoryModel = field(default_factory=lambda: MemoryModel.linear(0, 0))
+    """What methods take on the host that were moved there from another device."""
+    host_side: MemoryModel = field(default_factory=lambda: MemoryModel.linear(0, 0))
+    """Flats and darks that are on the device only during the methods that take them."""
 
     @property
     def n_slices(self) -> int:
@@ -103,6 +113,11 @@ class SectionCost:
 
     def _widened(self, model: MemoryModel) -> MemoryModel:
         return model.widened(sum(self.section.halo), self.n_slices)
+
+    def with_steps(self, steps: tuple[StepCost, ...]) -> SectionCost:
+        """Return it with other costs of its steps."""
+        peak = _peak_of_peeks(steps, self.side)
+        return replace(self, steps=steps, peek_bytes=peak + self.own_bytes if peak else 0)
 
     @property
     def pace_s(self) -> tuple[float, float]:
@@ -156,7 +171,7 @@ def section_cost(
         costs.append(_step_cost(step, current, slice_dim, extra, chooser, allocator, is_first))
         current = costs[-1].output
     side = _side_model(section, scan, slice_dim, total, allocator).widened(extra, total)
-    peek = max((_peek_bytes(costs, i, side, extra) for i in range(len(costs))), default=0)
+    peek = _peak_of_peeks(costs, side)
     own_bytes = RUNNER_BYTES if chooser.device == "cpu" else 0
     return SectionCost(
         section=section,
@@ -236,7 +251,12 @@ def _side_model(
     return model
 
 
-def _peek_bytes(costs: list[StepCost], index: int, side: MemoryModel, extra: int) -> int:
+def _peak_of_peeks(costs: Sequence[StepCost], side: MemoryModel) -> int:
+    """Return the peak of finding the side results that depend on a few slices; 0 without any."""
+    return max((_peek_bytes(costs, index, side) for index in range(len(costs))), default=0)
+
+
+def _peek_bytes(costs: Sequence[StepCost], index: int, side: MemoryModel) -> int:
     """Return the peak of finding a side result that depends on a few slices; 0 for others."""
     looked = costs[index].looked_at
     if not looked:

@@ -28,6 +28,12 @@ class StepPlan:
     """Its peak for one block of the plan, halo included."""
     estimator: str
     """Where the estimate is from: "declared"; "declared for CUDA" if it knows nothing else."""
+    tile: tuple[int, int] | None = None
+    """Dims of the tiles that slices are cut into for it; None where it has whole slices."""
+    tile_halo: tuple[int, int] = (0, 0)
+    """Pixels around a tile that it is given."""
+    on_host: bool = False
+    """Whether it runs on the host, though the section is on another device."""
 
     @property
     def name(self) -> str:
@@ -76,6 +82,12 @@ class SectionPlan:
     """Larger blocks that a run may go over to, and the peak with each."""
     on_blocks: bool = True
     """Whether it runs on blocks at all; not if it only finds side results of a few slices."""
+    side_on_host: bool = False
+    """Whether flats and darks are brought to the device only for the methods that take them."""
+    fitted: tuple[str, ...] = ()
+    """What was done to make it fit, and what that costs."""
+    would_fit: tuple[str, ...] = ()
+    """What would let it have larger blocks, where its halo is most of what it computes."""
 
     @property
     def n_blocks(self) -> int:

@@ -20,6 +20,7 @@ from .blocks import (
     wanted_block,
 )
 from .costs import SectionCost, section_cost
+from .fit import FitChoice, check_fit, fit_advice, fit_section, what_was_done, would_fit
 from .limits import Limits, Room
 from .pipeline import Pipeline
 from .plain import plain
@@ -36,6 +37,7 @@ def make_plan(
     *,
     chooser: Chooser | None = None,
     block: BlockChoice = "auto",
+    fit: FitChoice = "none",
     result_in_memory: bool = False,
     result_is_direct: bool = False,
     notes: Sequence[str] = (),
@@ -55,6 +57,9 @@ def make_plan(
     block : int, "auto" or "max"
         Slices in a block: as many as asked for, enough to keep the device busy, or as many
         as fit.
+    fit : {"none", "auto"}
+        Whether to cut slices into tiles, or move methods or side data to the host, where a
+        section does not fit otherwise, or its halo is most of what it computes.
     result_in_memory : bool
         Whether the result is kept as an array in memory, and nothing is written.
     result_is_direct : bool
@@ -76,6 +81,7 @@ def make_plan(
         If the scan lacks flats, darks or angles that a method needs.
     """
     check_block(block)
+    check_fit(fit)
     check_supplied(pipeline, scan)
     if limits.budget_bytes <= limits.reserved_bytes:
         raise DoesNotFitError(
@@ -94,14 +100,21 @@ def make_plan(
     last: Destination = "nothing"
     if has_result:
         last = "memory" if result_in_memory else "result"
-    routes = _Router(costs, limits, block, last, scan.in_memory, result_is_direct).routes()
-    stores = [_stores(route) for route in routes]
-    rooms = []
-    for number, own in enumerate(stores):
-        before = stores[number - 1] if number else (0, 0)
-        rooms.append(Room.beside(limits, own[0] + before[0], own[1] + before[1]))
-    routes = [room.settled(route) for room, route in zip(rooms, routes, strict=True)]
-    _check_fit(routes, limits, rooms)
+
+    def arrange() -> tuple[list[Route], list[Room]]:
+        routes = _Router(costs, limits, block, last, scan.in_memory, result_is_direct).routes()
+        rooms = _rooms(routes, limits)
+        settled = [room.settled(route) for room, route in zip(rooms, routes, strict=True)]
+        return settled, rooms
+
+    routes, rooms = arrange()
+    if fit == "auto":
+        found = [fit_section(*pair, block) for pair in zip(routes, rooms, strict=True)]
+        costs = [
+            cost if fitted is None else fitted for cost, fitted in zip(costs, found, strict=True)
+        ]
+        routes, rooms = arrange()
+    _check_fit(routes, limits, rooms, block if fit == "none" else None)
     scratch = [r.cost.output.nbytes if r.destination == "scratch file" else 0 for r in routes]
     return Plan(
         scan=f"{scan.name}: {scan.projections}",
@@ -110,7 +123,8 @@ def make_plan(
         reserved_bytes=limits.reserved_bytes,
         host_budget_bytes=limits.host_budget_bytes,
         sections=tuple(
-            _plan_section(route, room, block) for route, room in zip(routes, rooms, strict=True)
+            _plan_section(route, room, block, fit)
+            for route, room in zip(routes, rooms, strict=True)
         ),
         scratch_bytes=max((sum(pair) for pair in pairwise([0, *scratch])), default=0),
         result_bytes=sum(output.nbytes for cost in costs for output in cost.kept),
@@ -143,6 +157,16 @@ def _origins(costs: list[SectionCost]) -> list[str]:
     """Say of each model that no author declared why it is from where it is."""
     steps = [cost for section in costs for cost in section.steps if cost.why]
     return [f"{cost.step.meta.name} is {cost.estimator}: {cost.why}" for cost in steps]
+
+
+def _rooms(routes: list[Route], limits: Limits) -> list[Room]:
+    """Return what is left for each section beside the arrays before and after it."""
+    stores = [_stores(route) for route in routes]
+    rooms = []
+    for number, own in enumerate(stores):
+        before = stores[number - 1] if number else (0, 0)
+        rooms.append(Room.beside(limits, own[0] + before[0], own[1] + before[1]))
+    return rooms
 
 
 def _stores(route: Route) -> tuple[int, int]:
@@ -234,15 +258,24 @@ class _Router:
         return 0 < min(best, wanted) <= room.max_block(room.settled(route))
 
 
-def _check_fit(routes: list[Route], limits: Limits, rooms: list[Room]) -> None:
-    """Raise for the section that lacks most, if one slice of any does not fit."""
+def _check_fit(
+    routes: list[Route], limits: Limits, rooms: list[Room], advised: BlockChoice | None
+) -> None:
+    """Raise for the section that lacks most, if one slice of any does not fit.
+
+    With `advised`, the block that is wanted, the error says what would make it fit.
+    """
     lacking = [lacking_bytes(route, room) for route, room in zip(routes, rooms, strict=True)]
     worst = max(range(len(routes)), key=lambda i: lacking[i])
     if lacking[worst] > 0:
-        raise does_not_fit(routes[worst], limits, rooms[worst])
+        error = does_not_fit(routes[worst], limits, rooms[worst])
+        if advised is None:
+            raise error
+        advice = fit_advice(routes[worst], rooms[worst], advised)
+        raise DoesNotFitError(f"{error}. {advice}")
 
 
-def _plan_section(route: Route, room: Room, block: BlockChoice) -> SectionPlan:
+def _plan_section(route: Route, room: Room, block: BlockChoice, fit: FitChoice) -> SectionPlan:
     cost = route.cost
     chosen, largest, why = choose_block(block, route, room)
     if not room.fits(route, chosen):  # as asked for, and only without others on their way
@@ -259,6 +292,9 @@ def _plan_section(route: Route, room: Room, block: BlockChoice) -> SectionPlan:
                 output=each.output,
                 estimated_bytes=each.peak_bytes(chosen),
                 estimator=each.estimator,
+                tile=None if each.tiling is None else each.tiling.tile,
+                tile_halo=(0, 0) if each.tiling is None else each.tiling.halo,
+                on_host=each.on_host,
             )
             for each in cost.steps
         ),
@@ -280,4 +316,7 @@ def _plan_section(route: Route, room: Room, block: BlockChoice) -> SectionPlan:
         overlaps=route.overlaps,
         larger=larger_blocks(route, chosen, room) if block == "auto" else (),
         on_blocks=route.destination != "nothing" or cost.on_blocks,
+        side_on_host=cost.host_side.bytes(1) > 0,
+        fitted=what_was_done(cost),
+        would_fit=would_fit(route, room, block, chosen) if fit == "none" else (),
     )

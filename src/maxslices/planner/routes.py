@@ -145,7 +145,7 @@ class Route:
 
     def _staged(self, is_alone: bool) -> MemoryModel:
         cost, slabs = self.cost, 1 if is_alone else SLABS
-        total = cost.side
+        total = cost.side + cost.host_side + cost.on_host
         reads = self.origin == "scratch file" or (self.origin == "scan" and not self.in_memory)
         if reads:
             total = total + _times(cost.host_block_of(cost.input), slabs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from ..units import format_bytes
-from .plan import Plan, SectionPlan
+from .plan import Plan, SectionPlan, StepPlan
 
 WIDTH = 100
 _SLICES = {0: "projection", 1: "sinogram"}
@@ -62,7 +62,7 @@ def _section_lines(number: int, section: SectionPlan, device: str) -> list[str]:
         mark = "*" if step is highest else " "
         lines.append(
             f" {mark}{step.name:<{names}}  {step.output!s:<{outputs}}  "
-            f"{format_bytes(step.estimated_bytes):>10}  {step.estimator}"
+            f"{format_bytes(step.estimated_bytes):>10}  {step.estimator}{_how(step)}"
         )
     side = f", {format_bytes(section.side_bytes)} of flats and darks" if section.side_bytes else ""
     host = "" if device == "cpu" else f"; host memory {format_bytes(section.host_bytes)}"
@@ -74,7 +74,15 @@ def _section_lines(number: int, section: SectionPlan, device: str) -> list[str]:
         f"{format_bytes(section.available_bytes)}{side}{host}; limited by {section.limited_by}"
     )
     lines.append(f"  {section.why}")
+    lines += [f"  to fit: {text}" for text in section.fitted]
+    lines += [f"  --fit auto: {text}" for text in section.would_fit]
     return lines
+
+
+def _how(step: StepPlan) -> str:
+    if step.on_host:
+        return ", on the host"
+    return "" if step.tile is None else ", in tiles"
 
 
 def _plural(n: int, what: str) -> str:

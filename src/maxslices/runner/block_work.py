@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..backends import Backend, call_method, is_copyable
+from ..backends.cpu import CpuBackend
 from ..errors import MaxslicesError, MethodError
 from ..io import SideName, Sink, Source, Store
-from ..planner import SectionPlan, Step
+from ..planner import SectionPlan, Step, Tiling
 from .blocks import Block
 from .device_store import DeviceStore
 from .drain import Drain, Target
 from .feed import Feed, Readable
 from .pace import Clock
 from .side_results import SideResults
+from .tiles import in_tiles
 
 UNITS = {0: "projection", 1: "sinogram"}
 
@@ -50,10 +52,12 @@ class BlockWork:
     @property
     def resident_bytes(self) -> int:
         """Return what is on the device for all blocks."""
+        if self.plan.side_on_host:
+            return 0
         return sum(int(frames.nbytes) for frames in self._frames.values())
 
     def load_frames(self) -> None:
-        """Bring flats and darks to the device if they are the same for all blocks."""
+        """Bring flats and darks to where they stay, if they are the same for all blocks."""
         if self.plan.slice_dim == 0 and not self._frames:
             self._frames = self._side_data(0, self.plan.n_slices)
 
@@ -90,12 +94,12 @@ class BlockWork:
         last = max(i for i, step in enumerate(self.steps) if i == 0 or not step.meta.side_results)
         for index, step in enumerate(self.steps):
             if not step.meta.side_results:
-                result = self._call(step, data, frames, block.first, block.last)
+                result = self._call(index, data, frames, block.first, block.last)
                 data = self._checked(index, result, block.n_given)
                 del result
             elif step.meta.looks_at is None:
                 cropped = self._cropped(data, block)
-                values[index] = self._call(step, cropped, frames, block.start, block.stop)
+                values[index] = self._call(index, cropped, frames, block.start, block.stop)
                 del cropped
             if index in self.sinks and index < last:
                 # Later methods may write to it.
@@ -138,11 +142,11 @@ class BlockWork:
             frames = self._frames or self._side_data(first, last)
             for index, before in enumerate(self.steps[:position]):
                 if not before.meta.side_results:
-                    result = self._call(before, data, frames, first, last)
+                    result = self._call(index, data, frames, first, last)
                     data = self._checked(index, result, last - first)
                     del result
             data = self._cropped(data, Block(wanted.start, wanted.stop, first, last))
-            value = self._call(step, data, frames, wanted.start, wanted.stop)
+            value = self._call(position, data, frames, wanted.start, wanted.stop)
             self.side_results.keep(step, value)
             self._looked.add(position)
             del data, frames
@@ -187,6 +191,8 @@ class BlockWork:
 
     def _side(self, name: SideName, first: int, last: int) -> Any:
         where = (name, self.plan.slice_dim, first, last)
+        if self.plan.side_on_host:
+            return self.source.read_side(*where)
         window = getattr(self.source, "side_window", None)
         if self.backend.kind == "cuda" and window is not None:
             frames = window(*where)  # on the device it is a copy anyway
@@ -194,9 +200,10 @@ class BlockWork:
                 return self.backend.to_device(frames)
         return self.backend.to_device(self.source.read_side(*where))
 
-    def _call(self, step: Step, data: Any, frames: dict[str, Any], first: int, last: int) -> Any:
+    def _call(self, index: int, data: Any, frames: dict[str, Any], first: int, last: int) -> Any:
         """Call a method on slices `first` to `last`, with what it is supplied with."""
-        meta, slice_dim = step.meta, self.plan.slice_dim
+        step, slice_dim = self.steps[index], self.plan.slice_dim
+        meta = step.meta
         supplied = {**self.facts, **frames, "slice_dim": slice_dim, "first_slice": first}
         if self.source.angles is not None:
             # Where an earlier method left fewer projections, these are the first ones.
@@ -205,7 +212,7 @@ class BlockWork:
         parameters = {k: self.side_results.resolve(v) for k, v in step.parameters.items()}
         filled = {name: supplied[name] for name in meta.supplied if name in supplied}
         try:
-            return call_method(meta, data, parameters | filled, self.backend)
+            return self._as_planned(index, data, parameters, filled)
         except MaxslicesError:
             raise
         except Exception as error:
@@ -215,6 +222,36 @@ class BlockWork:
             raise MethodError(
                 f"{meta.name} failed on {which}: {type(error).__name__}: {error}"
             ) from error
+
+    def _as_planned(
+        self, index: int, data: Any, parameters: dict[str, Any], supplied: dict[str, Any]
+    ) -> Any:
+        """Call a method on whole slices or on tiles of them, on the device or on the host."""
+        meta, planned, backend = self.steps[index].meta, self.plan.steps[index], self.backend
+        on_host = self.plan.side_on_host
+        if planned.on_host:
+            result = call_method(
+                meta,
+                backend.to_host(data),
+                parameters | (supplied if on_host else _frames_moved(supplied, backend.to_host)),
+                CpuBackend(),
+            )
+            if meta.side_results:
+                return result
+            return backend.to_device(np.ascontiguousarray(result))
+
+        def call(part: Any, given: Mapping[str, Any]) -> Any:
+            if on_host:
+                given = _frames_moved(given, _to_device(backend))
+            return call_method(meta, part, {**parameters, **given}, backend)
+
+        if planned.tile is None:
+            return call(data, supplied)
+        tiling = Tiling(
+            planned.input.other_dims(self.plan.slice_dim), planned.tile, planned.tile_halo
+        )
+        dtype = planned.output.dtype
+        return in_tiles(call, data, supplied, tiling, self.plan.slice_dim, dtype, backend)
 
     def _checked(self, index: int, data: Any, n_given: int) -> Any:
         """Require that a method returned the shape and dtype that it declares."""
@@ -237,6 +274,18 @@ class BlockWork:
         if block.is_bare:
             return data
         return data[block.core] if self.plan.slice_dim == 0 else data[:, block.core]
+
+
+def _frames_moved(supplied: Mapping[str, Any], move: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return what a method is supplied with, flats and darks elsewhere."""
+    return {
+        name: move(value) if name in ("flats", "darks") else value
+        for name, value in supplied.items()
+    }
+
+
+def _to_device(backend: Backend) -> Callable[[Any], Any]:
+    return lambda frames: backend.to_device(np.ascontiguousarray(frames))
 
 
 def _whole_bytes(data: Any) -> int:

@@ -115,7 +115,8 @@ def execute(
                 store,
                 facts,
             )
-            work = SectionWork(block_work, reader, timeline, (note,) if note else ())
+            notes = (*section.fitted, note) if note else section.fitted
+            work = SectionWork(block_work, reader, timeline, notes)
             progress.start(f"section {number}/{len(plan.sections)}", section.n_slices)
             try:
                 reports.append(work.run(progress.advance))
