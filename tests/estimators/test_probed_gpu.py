@@ -232,6 +232,7 @@ def test_a_librarys_cache_that_grows_with_the_slices_is_a_slope(gpu):
         return {"inside": 100 * MB * n, "stays": stays, "seconds": 0.01}
 
     found = probed_on(gpu, take, 24 * 10**9)
+
     # The 40 MB of the first call are the reserve's, and a quarter of it what later calls leave.
     def needs(n):
         return INPUT_BYTES * n + 100 * MB * n + max(0, 40 * MB * (n - 1) - LATER_BYTES)
