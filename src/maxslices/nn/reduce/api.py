@@ -334,11 +334,11 @@ def _confirm(
     free = torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place)
     made = run_for_real(step, specs, place, summary.limit_bytes)
     if made is None:
+        restore(step.model, summary)
         raise TooLargeError(
             f"the reduced step was predicted to need {format_bytes(summary.needed_after_bytes)} "
-            f"and did not run within {format_bytes(summary.limit_bytes)}; restore the model and "
-            f"reduce it for {format_bytes(int(0.95 * summary.limit_bytes))} less "
-            f"{format_bytes(CONTEXT_BYTES)}"
+            f"and did not run within {format_bytes(summary.limit_bytes)}: the model is as it was; "
+            f"reduce it for {format_bytes(int(0.95 * summary.limit_bytes) + CONTEXT_BYTES)}"
         )
     summary.measured_after_bytes = made.allocated_bytes
     summary.measured_step_s = made.step_s
