@@ -70,6 +70,15 @@ def test_the_least_limit_lies_between_handed_out_and_held():
     assert least_limit(steps, 70 * MIB, 130 * MIB) == 70 * MIB
 
 
+def test_limits_above_the_least_do_as_well_where_more_room_is_worse():
+    # The first two leave a hole that is kept if there is room, and then too small for the last.
+    steps = [(0, 40 * MIB), (0, -1), (1, 30 * MIB), (2, 50 * MIB), (2, -1), (3, 60 * MIB)]
+    runs = [Allocator(n * MIB).run(steps) for n in range(90, 180, 2)]
+    least = least_limit(steps, 90 * MIB, 180 * MIB)
+    assert Allocator(least).run(steps)
+    assert all(runs[(least // MIB - 90) // 2 :])
+
+
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(1, 40 * MIB)), max_size=60))
 def test_accounts_never_lose_memory(requests):
     allocator, live = Allocator(), {}

@@ -49,6 +49,14 @@ def test_the_largest_number_fits_and_the_next_does_not():
     assert family.largest(5000 * MIB, at_most=7) == 7
 
 
+def test_what_is_needed_is_near_what_is_handed_out_and_runs():
+    family = Family(lambda n: unet(n, "training"))
+    for n in (2, 12, 30):
+        needed = family.needed_bytes(n)
+        assert family.allocated_bytes(n) <= needed < 1.1 * family.allocated_bytes(n)
+        assert all(family.fits(n, needed * (100 + k) // 100) for k in range(0, 40, 5))
+
+
 def test_sizes_that_are_no_line_are_replayed_one_by_one():
     family = Family(lambda side: replay(lambda x: x * 2, Spec((side, side))))
     assert not family.is_linear

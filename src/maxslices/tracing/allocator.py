@@ -32,6 +32,9 @@ DESCENDING_BYTES = 64 * MIB
 driver was seen to place them. Of free blocks of the same size, the lowest is taken."""
 _TOP = 2**50
 
+LIMITS = 32
+"""How many limits `least_limit` tries before it looks more closely."""
+
 
 class _Block:
     """A part of a segment."""
@@ -184,24 +187,35 @@ class Allocator:
 
 
 def least_limit(steps: list[Step], low_bytes: int, high_bytes: int) -> int:
-    """Return the smallest limit, to 2 MiB, under which all steps go through.
+    """Return a limit, to 2 MiB, under which all steps go through, and under larger ones too.
 
-    Those that can be done without are needed as well: that is the limit under which nothing
-    has to be done in a slower way.
+    More room does not always help: where parts happen to be of the same size, less may do. So
+    it is looked for from above, at `LIMITS` limits; what fails between two of them is not seen.
 
     Parameters
     ----------
     steps : list of (int, int)
         Allocations and frees.
     low_bytes, high_bytes : int
-        What is handed out at most, and a limit that is known to do.
+        What is handed out at most, and a limit that is known to do: the answer is between.
     """
-    needed = [(abs(key), n_bytes) for key, n_bytes in steps]
-    low, high = low_bytes // ROUND_BYTES, -(-high_bytes // ROUND_BYTES)
-    while low < high:
+
+    def runs(limit: int) -> bool:
+        return Allocator(limit * ROUND_BYTES).run(steps)
+
+    lowest, high = -(-low_bytes // ROUND_BYTES), -(-high_bytes // ROUND_BYTES)
+    apart = max(1, -(-(high - lowest) // LIMITS))
+    while high > lowest:
+        low = max(lowest, high - apart)
+        if not runs(low):
+            break
+        high = low
+    else:
+        return high * ROUND_BYTES
+    while high - low > 1:
         middle = (low + high) // 2
-        if Allocator(middle * ROUND_BYTES).run(needed):
+        if runs(middle):
             high = middle
         else:
-            low = middle + 1
-    return low * ROUND_BYTES
+            low = middle
+    return high * ROUND_BYTES

@@ -451,6 +451,7 @@ class Replay:
             part in text
             for part in (
                 "cannot be called on meta tensors",
+                "attempted to run this operator with Meta tensors",
                 "data-independent implementation",
                 "Cannot copy out of meta tensor",
                 "is not supported for meta",

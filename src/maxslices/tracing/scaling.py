@@ -130,7 +130,7 @@ class Family:
         return allocator
 
     def needed_bytes(self, n: int) -> int:
-        """Return the smallest limit, to 2 MiB, under which n images run as fast as ever."""
+        """Return the smallest limit, to 2 MiB, from which on n images run."""
         return self._needed(n)
 
     def _find_needed(self, n: int) -> int:

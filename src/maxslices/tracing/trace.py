@@ -344,11 +344,10 @@ class Trace:
 
     @cached_property
     def needed_bytes(self) -> int:
-        """The smallest limit under which the step runs as fast as ever, to 2 MiB.
+        """The smallest limit, to 2 MiB, from which on the step runs (see `fits`).
 
         Between `allocated_bytes` and `reserved_bytes`: before it fails, the allocator gives
-        back what it holds and does not use. With less (see `fits`) convolutions run by
-        kernels without work areas.
+        back what it holds and does not use.
         """
         return least_limit(self.steps(), self.allocated_bytes, self.reserved_bytes)
 
