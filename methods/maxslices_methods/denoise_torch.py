@@ -84,6 +84,12 @@ def nonlocal_means(
     -----
     Buades, Coll and Morel (CVPR 2005), with plain means over square surroundings, and the pixel
     itself among those that are averaged. Slices are mirrored beyond their edges.
+
+    scikit-image's ``denoise_nl_means`` (0.26) computes the same means from other surroundings:
+    with ``fast_mode=True`` it sums squares over ``patch_size - 1`` pixels along each axis, one
+    more after the pixel than before it, and divides by ``patch_size ** 2``; otherwise it weights
+    them by a Gaussian whose standard deviation is ``(patch_size - 1) / 4``. Both leave out
+    pixels whose weight is below exp(-5), and approximate exponentials to a few percent.
     """
     import torch
 

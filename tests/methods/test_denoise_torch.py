@@ -30,32 +30,67 @@ def run(method, data, *args, **parameters):
     return method(torch.from_numpy(data), *args, **parameters).numpy()
 
 
-def nlm_literally(plane, strength, noise, patch, search):
-    b, r = patch // 2, search // 2
-    wide = np.pad(plane.astype(float), b + r, mode="symmetric")
+def nlm_literally(plane, strength, noise, kernel, search, mode="symmetric", cut=np.inf):
+    """Return the weighted means; `kernel` has the weights of the pixels of the surroundings."""
+    n, reach = len(kernel), search // 2
+    before, margin = (n - 1) // 2, n + reach
+    wide = np.pad(plane.astype(float), margin, mode=mode)
+
+    def around(y, x):
+        return wide[y - before : y - before + n, x - before : x - before + n]
+
     result = np.zeros(plane.shape)
     for y, x in np.ndindex(plane.shape):
-        cy, cx = y + b + r, x + b + r
-        here = wide[cy - b : cy + b + 1, cx - b : cx + b + 1]
+        cy, cx = y + margin, x + margin
+        here = around(cy, cx)
         total = weights = 0.0
-        for ty in range(cy - r, cy + r + 1):
-            for tx in range(cx - r, cx + r + 1):
-                there = wide[ty - b : ty + b + 1, tx - b : tx + b + 1]
-                distance = ((here - there) ** 2).mean()
-                weight = np.exp(-max(distance - 2 * noise**2, 0) / strength**2)
+        for ty in range(cy - reach, cy + reach + 1):
+            for tx in range(cx - reach, cx + reach + 1):
+                differences = (here - around(ty, tx)) ** 2 - 2 * noise**2
+                distance = max((kernel * differences).sum(), 0) / strength**2
+                weight = np.exp(-distance) * (distance <= cut)
                 total += weight * wide[ty, tx]
                 weights += weight
         result[y, x] = total / weights
     return result
 
 
+def square(n, side):
+    return np.full((n, n), 1 / side**2)
+
+
 @pytest.mark.parametrize("patch, search, noise", [(3, 5, 0.0), (5, 3, 0.2), (1, 7, 0.1)])
 def test_nonlocal_means_is_the_weighted_mean(patch, search, noise):
     data = noisy((2, 11, 9))
     result = run(nonlocal_means, data, 0.3, noise, patch, search)
-    expected = [nlm_literally(plane, 0.3, noise, patch, search) for plane in data]
+    expected = [nlm_literally(each, 0.3, noise, square(patch, patch), search) for each in data]
     assert np.abs(expected - data).max() > 0.1
     np.testing.assert_allclose(result, expected, atol=2e-6)
+
+
+def bell(n):
+    """Return Gaussian weights whose standard deviation is a quarter of n - 1, of sum 1."""
+    g = np.exp(-(np.arange(-(n // 2), n // 2 + 1.0) ** 2) / (2 * ((n - 1) / 4) ** 2))
+    return np.outer(g, g) / g.sum() ** 2
+
+
+@pytest.mark.parametrize("patch, search, noise", [(3, 5, 0.1), (5, 7, 0.0), (5, 7, 0.2)])
+@pytest.mark.parametrize("fast", [True, False])
+def test_scikit_images_is_the_same_mean_of_other_surroundings(patch, search, noise, fast):
+    restoration = pytest.importorskip("skimage.restoration")
+    plane = noisy((1, 26, 24))[0]
+    theirs = restoration.denoise_nl_means(
+        plane.astype(float), patch_size=patch, patch_distance=search // 2, h=0.3, sigma=noise,
+        fast_mode=fast, preserve_range=True,
+    )  # fmt: skip
+    kernel = square(patch - 1, patch) if fast else bell(patch)
+    expected = nlm_literally(plane, 0.3, noise, kernel, search, "reflect", 5)
+    ours = run(nonlocal_means, plane[None], 0.3, noise, patch, search)[0]
+    edge = slice(patch // 2 + search // 2 + 1, -(patch // 2 + search // 2 + 1))
+    # Its exponentials are approximate, and it stops adding differences up when they are large.
+    apart = np.abs(theirs - expected)[edge, edge]
+    assert apart.max() < 0.025
+    assert np.abs(theirs - ours)[edge, edge].mean() > 5 * apart.mean()
 
 
 def test_nonlocal_means_takes_noise_away_and_leaves_edges():
