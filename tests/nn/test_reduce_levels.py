@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-
-import itertools
 
 from torch import nn  # noqa: E402
 
