@@ -19,9 +19,24 @@ CASES = [
     (corr.median_filter, {"kernel_size": 3}, FRAMES, {}),
     (corr.median_filter, {"kernel_size": 7}, COUNTS, {}),
     (corr.remove_outlier, {"kernel_size": 5, "dif": 0.2}, FRAMES, {}),
-    (denoise.total_variation_rof, {"iterations": 5}, FRAMES, {}),
-    (denoise.total_variation_pd, {"iterations": 6, "nonnegativity": True}, FRAMES, {}),
-    (denoise.total_variation_pd, {"iterations": 4, "isotropic": False}, COUNTS, {}),
+    (
+        denoise.total_variation_rof,
+        {"iterations": 5, "regularisation_parameter": 2.0, "time_marching_parameter": 0.1},
+        FRAMES,
+        {},
+    ),
+    (
+        denoise.total_variation_pd,
+        {"iterations": 6, "nonnegativity": True, "regularisation_parameter": 0.3},
+        FRAMES,
+        {},
+    ),
+    (
+        denoise.total_variation_pd,
+        {"iterations": 4, "isotropic": False, "regularisation_parameter": 2e4},
+        COUNTS,
+        {},
+    ),
     (normalize.minus_log, {}, FRAMES, {}),
     (normalize.dark_flat_field_correction, {}, COUNTS, SIDE),
 ]

@@ -166,7 +166,7 @@ def test_nothing_is_changed_that_fits():
 
 
 def test_whole_slices_do_not_fit_on_the_cpu():
-    with pytest.raises(DoesNotFitError, match="neither tiles nor the host would make it fit"):
+    with pytest.raises(DoesNotFitError, match="Neither tiles nor the host would make it fit"):
         plan(DATA, pipeline("whole"), device="cpu", memory=10 * SLICE)
     with pytest.raises(DoesNotFitError, match="whole needs"):
         plan(DATA, pipeline("whole"), device="cpu", memory=10 * SLICE, fit="auto")

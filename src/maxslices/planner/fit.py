@@ -69,6 +69,7 @@ def fit_section(route: Route, room: Room, block: BlockChoice) -> SectionCost | N
     SectionCost or None
         None if nothing makes it fit.
     """
+    route = replace(route, overlaps=True)  # where it is in turns, as it does not fit otherwise
     starts = [route.cost]
     if _side_can_move(route):
         starts.append(_with_side_on_host(route.cost))
@@ -108,8 +109,7 @@ def fit_advice(route: Route, room: Room, block: BlockChoice) -> str:
     found = fit_section(route, room, block)
     texts = []
     if found is not None:
-        fitted = replace(route, cost=found)
-        size = room.max_block(room.settled(fitted))
+        size = _block(replace(route, cost=found, overlaps=True), room, "max")
         done = "; ".join(what_was_done(found))
         texts.append(f"--fit auto makes it fit, with blocks of up to {size}: {done}")
     texts += [
@@ -118,9 +118,9 @@ def fit_advice(route: Route, room: Room, block: BlockChoice) -> str:
         if each.step.meta.merged(**each.step.known_parameters()).get("half_precision") is False
     ]
     if route.device != "cpu":
-        texts.append("or run all of it with --device cpu")
+        texts.append("--device cpu runs all of it on the host")
     if found is None:
-        texts.insert(0, "neither tiles nor the host would make it fit")
+        texts.insert(0, "Neither tiles nor the host would make it fit")
     return ". ".join(texts)
 
 
@@ -133,7 +133,7 @@ def would_fit(route: Route, room: Room, block: BlockChoice, chosen: int) -> tupl
     done = () if found is None else what_was_done(found)
     if found is None or not done:
         return ()
-    size = _block(replace(route, cost=found), room, block)
+    size = _block(replace(route, cost=found, overlaps=True), room, block)
     return (*done, f"blocks of {size} in place of {chosen}")
 
 
