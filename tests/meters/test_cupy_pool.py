@@ -160,6 +160,35 @@ def test_what_is_rounded_up_is_forgotten_with_the_blocks_that_were_given_back(cu
     assert peak.outside_after_bytes <= 2 * MIB
 
 
+def outside_for_a_moment(cupy, n_bytes):
+    cupy.device_used_bytes += n_bytes
+    time.sleep(0.02)
+    cupy.device_used_bytes -= n_bytes
+
+
+def test_memory_of_libraries_counts_on_top_of_what_the_pool_keeps(cupy):
+    with measure_peak("cuda") as peak:
+        cupy.alloc(200 * MIB).free()  # the pool keeps it
+        cupy.alloc(20 * MIB)
+        outside_for_a_moment(cupy, 50 * MIB)
+        # Later the pool is in pieces, and holds more than it ever hands out.
+        cupy.pool._total += 60 * MIB
+        outside_for_a_moment(cupy, 60 * MIB)
+    assert peak.cupy_in_use_bytes == 200 * MIB
+    assert peak.outside_bytes == 50 * MIB
+    assert peak.outside_after_bytes == 0
+
+
+def test_memory_of_libraries_that_is_gone_before_the_pool_grows_does_not_count(cupy):
+    with measure_peak("cuda") as peak:
+        cupy.alloc(20 * MIB)
+        outside_for_a_moment(cupy, 120 * MIB)
+        cupy.alloc(180 * MIB)
+        outside_for_a_moment(cupy, 1 * MIB)
+    assert peak.cupy_in_use_bytes == 200 * MIB
+    assert peak.outside_bytes == 1 * MIB
+
+
 def test_another_allocator_gives_no_figure(cupy):
     cupy.allocator = lambda size: None
     with measure_peak("cuda") as peak:

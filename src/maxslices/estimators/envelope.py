@@ -41,7 +41,7 @@ def curve(trend: Trend) -> tuple[tuple[int, int], ...]:
     if not points:  # not even the fewest slices fit
         return (trend.above or (1, trend.available_bytes + 1),)
     found = envelope(points, trend.noise_bytes)
-    n, size = trend.last
+    n, size = points[-1]
     passed = trend.passed_step_bytes()
     if passed:  # no more than what the last point was seen to take
         found = [(k, min(each + passed, size)) for k, each in found]

@@ -168,8 +168,10 @@ class Ladder(Trend):
         if (straight and not hidden and not close) or self._ends_s(n + 1, elapsed_s) > self.limit_s:
             return None
         if n < self.top and size + self.floor_bytes <= self.run_bytes:
-            more = size + max(self.slopes(), default=self.floor_bytes)
-            near = self.answer() <= n * _NEAR + 1
+            lifted = self.lifted()
+            rises = [(b - a) / (k - m) for (m, a), (k, b) in pairwise(lifted[-4:])]
+            more = lifted[-1][1] + max(self.slopes() or rises, default=self.floor_bytes)
+            near = self.answer() <= n * _NEAR + 1 or self.has_fallen()
             return n + 1 if near and more <= self.at_worst_bytes else None
         return next(iter(self._fewer()), None)
 
@@ -182,12 +184,16 @@ class Ladder(Trend):
 
     def curve(self) -> tuple[tuple[int, int], ...]:
         """Return points between which straight lines are never below the memory, nor beyond."""
+        for (m, a), (n, b) in pairwise(self._points):
+            if self.stopped_by_time and b < a - self.noise_bytes and n - m > max(1, m // 50):
+                self.enter(m + 1, self.run_bytes + 1)  # not looked into: it may rise before
+                break
         return curve(self)
 
     def _inside_a_fall(self) -> int | None:
         """Return a number of slices between two where the memory falls: it may rise before."""
         for (m, a), (n, b) in pairwise(self._points):
-            if b < a - self.noise_bytes and n - m > max(1, m // 20):
+            if b < a - self.noise_bytes and n - m > max(1, m // 50):
                 return (m + n) // 2
         return None
 
