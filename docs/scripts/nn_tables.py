@@ -28,8 +28,8 @@ import torch
 from torch import nn
 
 from maxslices.backends.out_of_memory import is_out_of_memory
+from maxslices.estimators.areas import measured_areas
 from maxslices.nn import max_batch_size, max_patch_shape
-from maxslices.nn.areas import measured_areas
 from maxslices.tracing import Spec, Trace, WorkAreas, replay
 
 MIB = 2**20

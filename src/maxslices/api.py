@@ -378,7 +378,7 @@ def _plan_shape(
 def _measures(pipeline: Pipeline, estimator: str | None) -> bool:
     """Tell whether a method's estimate has to be measured, or was."""
     undeclared = any(step.meta.estimator is None for step in pipeline.steps)
-    return undeclared or estimator in ("recorded", "probed", "searched")
+    return undeclared or estimator in ("recorded", "traced", "probed", "searched")
 
 
 def _card_here(device: str) -> Backend | None:

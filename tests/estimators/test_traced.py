@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from maxslices.errors import EstimatorError  # noqa: E402
 from maxslices.estimators.asked import Question  # noqa: E402
 from maxslices.estimators.choose import Chooser  # noqa: E402
 from maxslices.estimators.traced import _rung, trace_method  # noqa: E402
+from maxslices.planner.planning import _origins  # noqa: E402
 from maxslices.tracing import DataDependentError, TraceError, WorkAreas  # noqa: E402
 
 MIB = 2**20
@@ -108,7 +111,8 @@ def test_the_result_is_described():
 def test_work_areas_are_part_of_the_model():
     bare, allowed = (traced(denoised.meta, areas=a) for a in (NONE, WorkAreas.allowance()))
     assert allowed.model().bytes(32) > bare.model().bytes(32)
-    assert "stated allowance" in str(allowed)
+    assert bare.work_areas_line() == "work areas: none"
+    assert "stated allowance" in allowed.work_areas_line()
 
 
 def test_flats_are_not_counted():
@@ -144,6 +148,32 @@ def test_a_torch_method_without_an_estimator_is_traced_where_there_is_no_device(
     assert choice.model.bytes(64) == 2 * 64 * 256 * 256 * 4
     assert "it declares no estimator; replayed without data" in choice.why
     assert choice.output_dtype == np.float32
+
+
+def test_work_areas_are_those_of_a_device_that_is_here(monkeypatch):
+    measured = dataclasses.replace(WorkAreas.allowance(), origin="measured on a stub")
+    asked = []
+
+    def measured_areas(calls, device):
+        asked.append(([call.kind for call in calls], device))
+        return measured, 0.1
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("maxslices.estimators.areas.measured_areas", measured_areas)
+    backend = SimpleNamespace(name="cuda:1", kind="cuda")
+    choice = chosen(denoised.meta, backend=backend, forced="traced")
+    assert asked == [(["convolution", "convolution"], torch.device("cuda:1"))]
+    assert "\nwork areas (measured on a stub): " in choice.why
+
+
+def test_a_plan_has_a_line_for_work_areas():
+    asked = Question(denoised.meta, 0, (256, 256), np.dtype("float32"), {}, total_slices=100)
+    choice = Chooser("cuda").choose(asked)
+    step = SimpleNamespace(step=SimpleNamespace(meta=denoised.meta), why=choice.why)
+    step.estimator = choice.origin
+    lines = _origins([SimpleNamespace(steps=[step])])
+    assert lines[0].startswith("denoised is traced: it declares no estimator; replayed")
+    assert lines[1].startswith("denoised: work areas (stated allowance")
 
 
 def test_a_torch_method_that_cannot_be_traced_says_why_where_there_is_no_device():

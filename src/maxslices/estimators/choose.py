@@ -38,7 +38,8 @@ class Choice:
     origin: str
     """"declared", "declared for CUDA", "recorded", "traced", "probed" or "searched"."""
     why: str = ""
-    """Why not the source before it, and what was noticed; empty for what authors declare."""
+    """Why not the source before it, and what was noticed; empty for what authors declare.
+    Lines after the first stand for themselves."""
     output_dtype: np.dtype[Any] | None = None
     """Dtype that its result was seen to have; None where nobody looked, or it is declared."""
     output_dims: tuple[int, int] | None = None
@@ -208,10 +209,11 @@ class Chooser:
             asked.dtype,
             asked.parameters,
             supplied=self._side,
+            device="" if self.backend is None else self.backend.name,
         )
         noticed = "".join(f"; {note}" for note in found.notes)
         why = f"{missing}; {found}{noticed}{self._beside(asked, found.model())}"
-        return _choice(asked, found, "traced", why)
+        return _choice(asked, found, "traced", f"{why}\n{found.work_areas_line()}")
 
     def _probed(self, asked: Question) -> Probe:
         assert self.backend is not None

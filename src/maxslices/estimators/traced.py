@@ -12,6 +12,7 @@ from ..arrays import ArraySpec, block_shape
 from ..memory import MemoryModel
 from ..method import MethodMeta
 from ..tracing import Family, TraceError, WorkAreas
+from ..units import format_bytes
 
 if TYPE_CHECKING:
     from ..tracing import Trace
@@ -79,7 +80,25 @@ class Traced:
 
     def __str__(self) -> str:
         lines = "" if self.family.is_linear else ", each number of slices by itself"
-        return f"replayed without data{lines}; work areas: {self.work_areas.origin}"
+        return f"replayed without data{lines}"
+
+    def work_areas_line(self) -> str:
+        """Say what operators take beside the tensors, and where that is known from."""
+        n, trace = FAMILY_AT[-1], self.family.trace(FAMILY_AT[-1])
+        kept = sum(area.n_bytes for area in trace.kept_areas())
+        passing = max(
+            (
+                sum(area.n_bytes for area in self.work_areas.for_call(call) if not area.kept_as)
+                for call in trace.calls
+            ),
+            default=0,
+        )
+        if not kept and not passing:
+            return "work areas: none"
+        parts = [f"{format_bytes(kept)} kept"] if kept else []
+        if passing:
+            parts.append(f"up to {format_bytes(passing)} while an operator runs on {n} slices")
+        return f"work areas ({self.work_areas.origin}): {', '.join(parts)}"
 
 
 def _step(rung: int) -> int:
@@ -101,6 +120,7 @@ def trace_method(
     *,
     supplied: Mapping[str, Any] | None = None,
     work_areas: WorkAreas | None = None,
+    device: str = "",
 ) -> Traced:
     """Replay a torch method at a few numbers of slices.
 
@@ -115,7 +135,10 @@ def trace_method(
     supplied : mapping, optional
         Flats and darks as `ArraySpec`; they are not counted, as always.
     work_areas : WorkAreas, optional
-        By default `WorkAreas.allowance`.
+        By default those of `device`, else `WorkAreas.allowance`.
+    device : str
+        "cuda:0", say: a device that is here, on which work areas are measured that nobody has
+        measured before.
 
     Raises
     ------
@@ -126,14 +149,13 @@ def trace_method(
 
     from ..tracing import Replay, Spec
 
-    areas = WorkAreas.allowance() if work_areas is None else work_areas
     element = getattr(torch, str(dtype), None)
     if not isinstance(element, torch.dtype):
         raise TraceError(f"{meta.full_name}: torch has no tensors of {dtype}")
 
     seen: dict[int, _Result] = {}
 
-    def make(n_slices: int) -> Trace:
+    def make(n_slices: int, areas: WorkAreas) -> Trace:
         shape = block_shape(slice_dim, n_slices, other_dims)
         with Replay(work_areas=areas) as record:
             side = record.uncounted(_side(meta, shape, supplied or {}))
@@ -149,7 +171,13 @@ def trace_method(
         return record.trace()
 
     try:
-        family = Family(make, FAMILY_AT)
+        areas = WorkAreas.allowance() if work_areas is None else work_areas
+        if work_areas is None and device and torch.cuda.is_available():
+            from .areas import measured_areas
+
+            calls = make(FAMILY_AT[0], WorkAreas.none()).calls
+            areas, _ = measured_areas(calls, torch.device(device))
+        family = Family(lambda n: make(n, areas), FAMILY_AT)
         family.trace(1)
         return Traced(family, areas, slice_dim, seen[1])
     except TraceError as error:

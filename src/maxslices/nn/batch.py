@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from ..errors import EstimatorError
+from ..estimators.areas import measured_areas
 from ..tracing import Family, Spec, TraceError, WorkAreas
 from ..units import format_bytes, parse_bytes
-from .areas import measured_areas
 from .arguments import channels_of, check_safety, positive, shape_of
 from .errors import ModelArgumentError, TooLargeError
 from .memory import Budget, budget_of, device_of

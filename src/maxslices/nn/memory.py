@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..tracing.calibrate import memory_fraction
 from ..units import format_bytes, parse_bytes
 from .errors import NoDeviceError, TooLargeError
 
@@ -102,25 +103,6 @@ def foreign_bytes(model: torch.nn.Module, device: torch.device) -> int:
     }
     rounded = sum(-(-n_bytes // 512) * 512 for n_bytes in own.values())
     return max(0, torch.cuda.memory_allocated(device) - rounded)
-
-
-def memory_fraction(device: torch.device) -> float:
-    """Return the part of a device that this process may use; 1.0 if torch cannot tell."""
-    getter = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # torch 2.8
-    return 1.0 if getter is None else float(getter(device))
-
-
-@contextmanager
-def no_limit(device: torch.device) -> Iterator[None]:
-    """Lift the limit that the process has on a device for a while."""
-    part = memory_fraction(device)
-    if part < 1:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
-    try:
-        yield
-    finally:
-        if part < 1:
-            torch.cuda.set_per_process_memory_fraction(part, device)
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..estimators.areas import measured_areas
 from ..tracing import Spec, Trace, TraceError, WorkAreas
 from ..units import format_bytes
-from .areas import measured_areas
 from .arguments import (
     channels_of,
     check_divisible,

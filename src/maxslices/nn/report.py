@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ..estimators.areas import measured_areas
 from ..tracing import CATEGORIES, Peak, Spec, Trace, WorkAreas
 from ..tracing.trace import Storage, rounded
-from .areas import measured_areas
 from .batch import make_step
 from .ddp import PREFIX, add_buckets
 from .errors import ModelArgumentError

@@ -155,8 +155,12 @@ def check_supplied(pipeline: Pipeline, scan: ScanSpec) -> None:
 
 def _origins(costs: list[SectionCost]) -> list[str]:
     """Say of each model that no author declared why it is from where it is."""
-    steps = [cost for section in costs for cost in section.steps if cost.why]
-    return [f"{cost.step.meta.name} is {cost.estimator}: {cost.why}" for cost in steps]
+    notes = []
+    for cost in (cost for section in costs for cost in section.steps if cost.why):
+        name, (why, *others) = cost.step.meta.name, cost.why.splitlines()
+        notes.append(f"{name} is {cost.estimator}: {why}")
+        notes += [f"{name}: {other}" for other in others]
+    return notes
 
 
 def _rooms(routes: list[Route], limits: Limits) -> list[Room]:

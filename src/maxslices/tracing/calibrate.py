@@ -7,7 +7,8 @@ milliseconds for each, once for each kind of device and versions of the librarie
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -73,6 +74,25 @@ def calibrate(calls: Iterable[Call], known: WorkAreas | None = None) -> WorkArea
         device.multi_processor_count,
         convolution_rule=True,
     )
+
+
+def memory_fraction(device: torch.device) -> float:
+    """Return the part of a device that this process may use; 1.0 if torch cannot tell."""
+    getter = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # torch 2.8
+    return 1.0 if getter is None else float(getter(device))
+
+
+@contextmanager
+def no_limit(device: torch.device) -> Iterator[None]:
+    """Lift the limit that the process has on a device for a while."""
+    part = memory_fraction(device)
+    if part < 1:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+    try:
+        yield
+    finally:
+        if part < 1:
+            torch.cuda.set_per_process_memory_fraction(part, device)
 
 
 def _require_device() -> None:

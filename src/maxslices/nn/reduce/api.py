@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...estimators.areas import measured_areas
 from ...tracing import Spec, Trace, WorkAreas
 from ...units import format_bytes
-from ..areas import measured_areas
 from ..errors import ModelArgumentError, TooLargeError
 from ..memory import CONTEXT_BYTES, budget_of, device_of
 from ..step import Step, optimizer_named, precision

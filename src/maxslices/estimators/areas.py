@@ -13,10 +13,9 @@ from pathlib import Path
 
 import torch
 
-from ..estimators.recorded import records_folder
 from ..tracing import Call, WorkAreas
-from ..tracing.calibrate import calibrate, place
-from .memory import no_limit
+from ..tracing.calibrate import calibrate, no_limit, place
+from .recorded import records_folder
 
 
 def measured_areas(calls: Iterable[Call], device: torch.device) -> tuple[WorkAreas, float]:
