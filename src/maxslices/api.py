@@ -96,7 +96,7 @@ def plan(
     >>> whole = plan(ArraySpec((1801, 2160, 2560), "float32"), ["minus_log"],
     ...              device="cuda", memory="16GB")
     >>> whole.sections[0].max_block
-    342
+    171
     """
     checked = as_pipeline(pipeline)
     is_here = not isinstance(scan, ArraySpec)
