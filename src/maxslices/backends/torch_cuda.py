@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import cupy
 import torch
 from torch.utils.dlpack import from_dlpack
 
@@ -43,6 +42,8 @@ def current_stream() -> Iterator[None]:
             f"torch {torch.__version__} finds no GPU, though CuPy does: install a torch with CUDA, "
             "or use --device cpu"
         )
+    import cupy
+
     number, pointer = int(cupy.cuda.Device().id), int(cupy.cuda.get_current_stream().ptr)
     with torch.cuda.device(number):
         if pointer in (0, 1):  # the default stream, by its old and its newer name
@@ -70,6 +71,8 @@ def to_array(result: Any) -> Any:
     TypeError
         If CuPy has no such dtype, or the tensor is on another device.
     """
+    import cupy
+
     if not isinstance(result, torch.Tensor):
         return result
     if result.device.type != "cuda" or result.device.index != torch.cuda.current_device():
