@@ -51,6 +51,18 @@ def test_plan_as_json(cli, scan, pipeline):
     assert json.loads(text)["sections"][0]["n_slices"] == 30
 
 
+def test_a_plan_that_does_not_fit_says_what_would_make_it(cli, pipeline):
+    method = "method: total_variation_pd"
+    arguments = ("plan", "--shape", "200x500x600", pipeline(method), "--memory", "950MB")
+    status, _, err = cli(*arguments)
+    assert status == 3
+    assert "--fit auto makes it fit, with blocks of up to" in " ".join(err.split())
+    status, text, _ = cli(*arguments, "--fit", "auto")
+    assert status == 0
+    assert "  to fit: total_variation_pd works in" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
 def test_plan_and_run_agree(cli, scan, pipeline, tmp_path):
     limits = ("--device", "cpu", "--memory", "3MB", "--block", "7")
     _, planned, _ = cli("plan", scan, pipeline(LOG), *limits)

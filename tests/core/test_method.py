@@ -442,3 +442,26 @@ def test_functions_pickle_with_their_meta():
     meta = pickle.loads(pickle.dumps(decorated.meta))
     assert meta.function is plain
     assert meta.calc_max_slices(0, (10, 20), "f4", 14450)[0] == 9
+
+
+def test_the_halo_of_a_tile():
+    def plain(data, size: int = 5):
+        return data
+
+    def declared(**declaration):
+        return declare(plain, "all", **declaration).meta
+
+    assert declared().tile_margin() is None
+    assert declared(tile_halo=0).tile_margin() == (0, 0)
+    assert declared(tile_halo=(1, 2)).tile_margin(size=3) == (1, 2)
+    by_size = declared(tile_halo=lambda size: size // 2)
+    assert by_size.tile_margin() == (2, 2)
+    assert by_size.tile_margin(size=9) == (4, 4)
+    with pytest.raises(EstimatorError, match=r"tile_halo must be a number of pixels .* not -1"):
+        declared(tile_halo=lambda size: -1).tile_margin()
+    with pytest.raises(RegistrationError, match="tile_halo must be a number of pixels"):
+        declared(tile_halo=-1)
+    for others in ({"output_dims": lambda other_dims: other_dims}, {"side_results": ["a"]}):
+        combine = sum if "side_results" in others else None
+        with pytest.raises(RegistrationError, match="tile_halo is for methods whose result has"):
+            declared(tile_halo=1, combine=combine, **others)
