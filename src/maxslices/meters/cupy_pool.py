@@ -105,7 +105,8 @@ class CupyMeter:
         """
         held = int(self.pool.total_bytes())
         if held < self._held + n_bytes:
-            self.rounding_bytes = self.rounding_bytes * max(0, held - n_bytes) // self._held
+            kept = max(0, held - n_bytes)
+            self.rounding_bytes = self.rounding_bytes * kept // max(1, self._held)
             self._small_bytes = 0
         self._held = held
         self.highest_held = max(self.highest_held, held)
