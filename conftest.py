@@ -15,6 +15,18 @@ from hypothesis import settings
 settings.register_profile("maxslices", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("maxslices")
 
+# Collecting a file for its doctests imports it.
+NEED_TORCH = [
+    "src/maxslices/backends/torch_c*",
+    "src/maxslices/estimators/areas.py",
+    "src/maxslices/nn/*",
+    "src/maxslices/tracing/*",
+    "tests/nn/networks.py",
+    "tests/tracing/models.py",
+    "tests/tracing/networks.py",
+]
+collect_ignore_glob = [] if importlib.util.find_spec("torch") else NEED_TORCH
+
 
 @functools.cache
 def why_no_gpu() -> str | None:

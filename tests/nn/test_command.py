@@ -21,6 +21,12 @@ WIDTH = 3
 def network(width=4):
     return nn.Sequential(nn.Conv2d(1, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, 1, 1))
 
+made = network()
+
+class Asks(nn.Module):
+    def forward(self, x):
+        return {}["key"]
+
 def counted():
     return nn.Dropout(float(torch.linspace(0, 0.5, 3)[1]))
 
@@ -88,7 +94,7 @@ def test_a_picture_is_drawn(cli, tmp_path):
     [
         ("report own_networks --input 1x1x8x8", "write module:callable"),
         ("report own_networks.py:network --input 1x1x8x8", "no module 'own_networks.py'"),
-        ("report not_there.models:resnet50 --input 1x1x8x8", "pip install not_there"),
+        ("report not_there.models:resnet50 --input 1x1x8x8", "'not_there': install its package"),
         ("report needs_more:network --input 1x1x8x8", "needs the module 'not_there_at_all'"),
         ("report own_networks:net --input 1x1x8x8", "has no net; there is network"),
         ("report own_networks:WIDTH --input 1x1x8x8", "neither a model nor what makes one"),
@@ -100,6 +106,14 @@ def test_a_picture_is_drawn(cli, tmp_path):
         ("report own_networks:network --input 1x1x8x8 --memory 24", "did you mean 24GB"),
         ("batch own_networks:network --patch 8y8 --memory 1GB", "'8y8' is no shape"),
         ("batch own_networks:network --patch 8x8 --memory 1GB", "no attribute in_channels"),
+        ("report own_networks:netwrok --input 1x1x8x8", "there is network"),
+        ("report own_networks:made --input 1x1x8x8 -p width=3", "takes no width"),
+        ("report own_networks:Asks --input 1x1x8x8", "raised KeyError: 'key' ("),
+        ("report torch.nn:ReLU --input 1x1x8x8 --train sgd", "no parameters that are trained"),
+        (
+            "batch own_networks:made --patch 8x8 --channels 1 --memory 8GB --device hpu",
+            "of CUDA devices, not of hpu",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(cli, text, message):

@@ -194,6 +194,13 @@ def test_a_module_that_cannot_take_its_input_is_named_with_the_shape():
         replay(model, Spec((1, 1, 8, 8)))
 
 
+def test_compiled_modules_are_refused_by_name():
+    model = nn.Sequential(nn.Linear(2, 2))
+    model[0]._compiled_call_impl = model[0]._call_impl  # what model[0].compile() sets
+    with pytest.raises(TraceError, match=r"the module 0 was compiled by torch\.compile"):
+        replay(model, Spec((1, 2)))
+
+
 def test_lazy_modules_are_refused_by_name():
     with pytest.raises(TraceError, match=r"weight.*call the model once"):
         replay(nn.LazyLinear(3), Spec((1, 2)))

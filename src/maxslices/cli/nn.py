@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DeviceError, UsageError
+from ..errors import DeviceError, MaxslicesError, UsageError
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -42,12 +46,18 @@ def add_parser(subparsers: Any) -> None:
 
     action = _add(actions, "batch", _batch, "find the largest batch")
     action.add_argument("--patch", required=True, metavar="HxW", help="spatial shape of a sample")
-    action.add_argument("--channels", type=int, help="channels of the input")
+    action.add_argument("--channels", type=int, help="channels of the input (in_channels)")
+    action.add_argument(
+        "--max-batch-size", type=int, default=1024, help="bound of the search (default: 1024)"
+    )
 
     action = _add(actions, "patch", _patch, "find the largest patch")
     action.add_argument("--ndim", type=int, required=True, help="spatial axes: 2 or 3")
     action.add_argument("--batch-size", type=int, default=1, help="patches in a batch (default: 1)")
-    action.add_argument("--channels", type=int, help="channels of the input")
+    action.add_argument("--channels", type=int, help="channels of the input (in_channels)")
+    action.add_argument(
+        "--max-scale-factor", type=int, default=128, help="bound of the search (default: 128)"
+    )
     action.add_argument("--divisible", metavar="HxW", help="what each axis must be divisible by")
     action.add_argument("--volume", metavar="DxHxW", help="shape that patches are cut from")
 
@@ -99,8 +109,6 @@ def _require_torch() -> None:
 
 
 def _report(parsed: argparse.Namespace) -> str:
-    from pathlib import Path
-
     from ..testing.measure import check_picture
 
     if parsed.train and parsed.forward:
@@ -110,16 +118,17 @@ def _report(parsed: argparse.Namespace) -> str:
     model = _model(parsed)
     from ..nn import memory_report
 
-    report = memory_report(
-        model if parsed.train or parsed.forward else model.eval(),
-        tuple(_spec(text) for text in parsed.input),
-        "training" if parsed.train else "forward" if parsed.forward else "inference",
-        parsed.train,
-        _precision(parsed),
-        parsed.ddp,
-        memory=parsed.memory,
-        device=parsed.device,
-    )
+    with _named(parsed.model):
+        report = memory_report(
+            model if parsed.train or parsed.forward else model.eval(),
+            tuple(_spec(text) for text in parsed.input),
+            "training" if parsed.train else "forward" if parsed.forward else "inference",
+            parsed.train,
+            _precision(parsed),
+            parsed.ddp,
+            memory=parsed.memory,
+            device=parsed.device,
+        )
     if parsed.plot is not None:
         report.plot(parsed.plot)
     return json.dumps(report.as_json(), indent=1) if parsed.json else str(report)
@@ -129,7 +138,14 @@ def _batch(parsed: argparse.Namespace) -> str:
     model = _model(parsed)
     from ..nn import max_batch_size
 
-    found = max_batch_size(model, _shape(parsed.patch), parsed.channels, **_search(parsed))
+    with _named(parsed.model):
+        found = max_batch_size(
+            model,
+            _shape(parsed.patch),
+            parsed.channels,
+            max_batch_size=parsed.max_batch_size,
+            **_search(parsed),
+        )
     return str(found.result)
 
 
@@ -137,16 +153,35 @@ def _patch(parsed: argparse.Namespace) -> str:
     model = _model(parsed)
     from ..nn import max_patch_shape
 
-    found = max_patch_shape(
-        model,
-        parsed.ndim,
-        parsed.batch_size,
-        _shape(parsed.divisible) if parsed.divisible else None,
-        parsed.channels,
-        volume=_shape(parsed.volume) if parsed.volume else None,
-        **_search(parsed),
-    )
+    with _named(parsed.model):
+        found = max_patch_shape(
+            model,
+            parsed.ndim,
+            parsed.batch_size,
+            _shape(parsed.divisible) if parsed.divisible else None,
+            parsed.channels,
+            max_scale_factor=parsed.max_scale_factor,
+            volume=_shape(parsed.volume) if parsed.volume else None,
+            **_search(parsed),
+        )
     return str(found.result)
+
+
+@contextmanager
+def _named(text: str) -> Iterator[None]:
+    """Say in one line what the code of a model raises, and where; not what is raised here."""
+    try:
+        yield
+    except MaxslicesError:
+        raise
+    except Exception as error:
+        *_, last = traceback.extract_tb(error.__traceback__)
+        if Path(last.filename).is_relative_to(Path(__file__).parents[1]):
+            raise
+        message = (str(error).splitlines() or ["no message"])[0]
+        raise UsageError(
+            f"{text} raised {type(error).__name__}: {message} ({last.filename}:{last.lineno})"
+        ) from error
 
 
 def _search(parsed: argparse.Namespace) -> dict[str, Any]:

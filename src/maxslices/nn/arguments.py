@@ -16,7 +16,7 @@ def channels_of(model: nn.Module, in_channels: int | None) -> int:
     if found is None:
         raise ModelArgumentError(
             f"{type(model).__name__} has no attribute in_channels, so the channels of its input "
-            "are not known: pass in_channels"
+            "are not known: pass in_channels (--channels on the command line)"
         )
     return positive(found, "in_channels")
 

@@ -46,6 +46,11 @@ def device_of(
             found = torch.device(device)
         except RuntimeError as error:
             raise NoDeviceError(f"{device!r} is no device: {str(error).splitlines()[0]}") from None
+    if device is not None and found.type not in ("cuda", "cpu", "meta"):
+        raise NoDeviceError(
+            f"what fits is known of CUDA devices, not of {found}: pass device='cuda', or only "
+            "how much memory a card has, such as memory='16GB'"
+        )
     if found.type == "cuda" and torch.cuda.is_available():
         if found.index is None:
             found = torch.device("cuda", torch.cuda.current_device())

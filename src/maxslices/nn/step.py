@@ -128,6 +128,11 @@ class Step:
         named : dict, optional
             Keyword arguments of the model.
         """
+        if self.mode == "training" and not any(p.requires_grad for p in self.model.parameters()):
+            raise ModelArgumentError(
+                f"{type(self.model).__name__} has no parameters that are trained: leave training "
+                "out, or see to it that some have requires_grad"
+            )
         made = self.twin()
         given = twin_optimizer(self.optimizer, self.model, made)
         if change is not None:

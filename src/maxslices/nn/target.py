@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -41,13 +42,21 @@ def model_named(text: str, arguments: dict[str, Any] | None = None) -> nn.Module
     for part in name.split("."):
         if not hasattr(found, part):
             near = [each for each in dir(found) if part.lower() in each.lower()][:5]
+            near = near or get_close_matches(part, dir(found))
             hint = f"; there is {', '.join(near)}" if near else ""
             raise UsageError(f"{module_name} has no {name}{hint}")
         found = getattr(found, part)
     if isinstance(found, nn.Module):
+        if arguments:
+            raise UsageError(
+                f"{text} is a model already, and takes no {', '.join(arguments)}: name the class "
+                "or function that makes it, or leave -p out"
+            )
         return found
     if not callable(found):
-        raise UsageError(f"{text} is a {type(found).__name__}, neither a model nor what makes one")
+        raise UsageError(
+            f"{text} is of type {type(found).__name__}: neither a model nor what makes one"
+        )
     try:
         made = _made(found, arguments or {})
     except Exception as error:  # whatever a model's code raises is said in one line
@@ -56,7 +65,9 @@ def model_named(text: str, arguments: dict[str, Any] | None = None) -> nn.Module
             "arguments with -p name=value"
         ) from error
     if not isinstance(made, nn.Module):
-        raise UsageError(f"{text} makes a {type(made).__name__}, not a torch.nn.Module")
+        raise UsageError(
+            f"{text} returns something of type {type(made).__name__}, not a torch.nn.Module"
+        )
     return made
 
 
@@ -80,8 +91,8 @@ def _module(name: str) -> Any:
         missing = error.name or name
         if missing == name or name.startswith(f"{missing}."):
             raise UsageError(
-                f"there is no module {missing!r}: install the package (pip install "
-                f"{missing.partition('.')[0]}), or run this where Python finds it"
+                f"there is no module {missing!r}: install its package, or run this in the folder "
+                "that it is in"
             ) from None
         raise UsageError(f"{name} needs the module {missing!r}, which is not installed") from None
     except Exception as error:  # whatever a module does when it is imported

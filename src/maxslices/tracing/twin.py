@@ -71,12 +71,24 @@ def twin(model: torch.nn.Module) -> torch.nn.Module:
     Raises
     ------
     TraceError
-        If it cannot be copied, or a lazy module has no shapes yet.
+        If it cannot be copied, was compiled, or a lazy module has no shapes yet.
     """
     for name, parameter in model.named_parameters():
         if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
             raise TraceError(
                 f"the parameter {name} has no shape yet: call the model once on a small input"
+            )
+    for name, module in model.named_modules():
+        what = f"the module {name}" if name else f"this {type(module).__name__}"
+        if "_orig_mod" in module._modules or module._compiled_call_impl is not None:
+            raise TraceError(
+                f"{what} was compiled by torch.compile, which decides anew what is allocated: "
+                "give the model as it was before"
+            )
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TraceError(
+                f"{what} is TorchScript, which cannot be followed: give the model that it was "
+                "made from"
             )
     copies = _Copies()
     # Found here by copy.deepcopy, parameters and buffers are not copied by their own means.
