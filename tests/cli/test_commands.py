@@ -53,7 +53,7 @@ def test_plan_as_json(cli, scan, pipeline):
 
 def test_a_plan_that_does_not_fit_says_what_would_make_it(cli, pipeline):
     method = "method: total_variation_pd"
-    arguments = ("plan", "--shape", "200x500x600", pipeline(method), "--memory", "950MB")
+    arguments = ("plan", "--shape", "200x500x600", pipeline(method), "--memory", "1.2GB")
     status, _, err = cli(*arguments)
     assert status == 3
     assert "--fit auto makes it fit, with blocks of up to" in " ".join(err.split())

@@ -153,9 +153,10 @@ def _fit_steps(route: Route, room: Room, block: BlockChoice) -> SectionCost | No
         own = cost.steps[index]
         best, least = own, work(own)
         if least is None or least > WASTEFUL:
-            limit = float("inf") if least is None else least / 1.5
+            limit, must = (float("inf"), True) if least is None else (least / 1.5, False)
             for candidate, factor in _candidates(cost, own, route):
-                if factor >= limit:
+                # What rounds differently is for what does not fit otherwise.
+                if factor >= limit or (candidate.on_host and not must):
                     continue
                 needed = work(candidate)
                 if needed is not None and needed < limit:
