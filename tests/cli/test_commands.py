@@ -59,7 +59,7 @@ def test_a_plan_that_does_not_fit_says_what_would_make_it(cli, pipeline):
     assert "--fit auto makes it fit, with blocks of up to" in " ".join(err.split())
     status, text, _ = cli(*arguments, "--fit", "auto")
     assert status == 0
-    assert "  to fit: total_variation_pd works in" in text
+    assert "  to fit: total_variation_pd runs on the host" in text
     assert all(len(line) <= 100 for line in text.splitlines())
 
 

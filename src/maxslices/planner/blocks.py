@@ -145,6 +145,8 @@ def larger_blocks(route: Route, chosen: int, room: Room) -> tuple[tuple[int, int
 
 def lacking_bytes(route: Route, room: Room) -> int:
     """Return how much more memory a section needs for one slice; at most 0 if it fits."""
+    if room.max_block(route):
+        return 0  # all of them perhaps, with nothing on its way, where one beside others does not
     lacking = route.device_bytes(1) - room.device_bytes
     if room.host_bytes is None:
         return lacking
