@@ -1,0 +1,56 @@
+"""What is said of a plan that does not fit, and what `fit="auto"` then does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maxslices import ArraySpec, Pipeline
+from maxslices.errors import DoesNotFitError, UsageError
+from maxslices.planner import Limits, ScanSpec, make_plan
+from tests.runner.test_fit import fit_fakes
+
+FRAMES = ArraySpec((7, 160, 200), "uint16")
+SCAN = ScanSpec(ArraySpec((24, 160, 200), "float32"), FRAMES, FRAMES)
+NAMES = ["median", "spread", "turned", "correct", "whole", "lowest", "negate", "work"]
+
+
+def planned(names, budget, device, **kwargs):
+    pipeline = Pipeline.from_steps(names, fit_fakes)
+    return make_plan(pipeline, SCAN, Limits(device, budget, 10**8), **kwargs)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.sampled_from(NAMES), min_size=1, max_size=3),
+    st.integers(2 * 10**5, 3 * 10**7),
+    st.sampled_from(["cpu", "cuda"]),
+    st.sampled_from([1, 5, "auto", "max"]),
+)
+def test_what_is_promised_is_done(names, budget, device, block):
+    try:
+        planned(names, budget, device, block=block)
+        advice = ""
+    except DoesNotFitError as error:
+        advice = str(error)
+    try:
+        plan = planned(names, budget, device, block=block, fit="auto")
+    except DoesNotFitError:
+        # Another section may lack something too.
+        assert advice
+        return
+    assert "Neither tiles" not in advice
+    for section in plan.sections:
+        assert section.estimated_bytes <= section.available_bytes
+        assert section.host_bytes <= plan.host_budget_bytes
+        done = [s.tile for s in section.steps if s.tile] + [s for s in section.steps if s.on_host]
+        assert len(section.fitted) == len(done) + section.side_on_host
+    if advice == "":
+        # What fits is cut for its halo alone, and nothing moves that could round differently.
+        assert not any(step.on_host for section in plan.sections for step in section.steps)
+
+
+def test_a_choice_that_there_is_not():
+    with pytest.raises(UsageError, match=r"fit must be 'none' or 'auto', not 'yes'"):
+        planned(["median"], 10**7, "cpu", fit="yes")
