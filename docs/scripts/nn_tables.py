@@ -3,7 +3,7 @@
 ``python docs/scripts/nn_tables.py`` prints what is predicted. With ``--measure FILE`` it runs
 everything on a CUDA device, each row in a process of its own that asserts that nothing is
 allocated at its start, and keeps the figures in FILE; ``--from FILE`` prints them again beside
-the predictions. ``--torch-em PATH`` is torch_em's ``util/memory.py`` where torch_em is not
+the predictions, with ``--calibrated FILE`` those of a later run. ``--torch-em PATH`` is torch_em's ``util/memory.py`` where torch_em is not
 installed; its searches are run as they are.
 """
 
@@ -451,6 +451,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", metavar="FILE", help="run everything, and keep the figures")
     parser.add_argument("--from", dest="source", metavar="FILE", help="figures that were kept")
+    parser.add_argument(
+        "--calibrated", metavar="FILE", help="what --child calibrated x FILE found, with --from"
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, help="a smaller batch, to try the script")
     parser.add_argument("--torch-em", default="", metavar="PATH", help="torch_em's util/memory.py")
@@ -466,6 +469,8 @@ def main() -> None:
         Path(parsed.measure).write_text(json.dumps(found, indent=1))
     elif parsed.source:
         found = json.loads(Path(parsed.source).read_text())
+        if parsed.calibrated:
+            found["calibrated"] = json.loads(Path(parsed.calibrated).read_text())
     print_tables(found)
 
 
