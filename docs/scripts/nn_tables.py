@@ -3,8 +3,8 @@
 ``python docs/scripts/nn_tables.py`` prints what is predicted. With ``--measure FILE`` it runs
 everything on a CUDA device, each row in a process of its own that asserts that nothing is
 allocated at its start, and keeps the figures in FILE; ``--from FILE`` prints them again beside
-the predictions, with ``--calibrated FILE`` those of a later run. ``--torch-em PATH`` is torch_em's ``util/memory.py`` where torch_em is not
-installed; its searches are run as they are.
+the predictions, with ``--calibrated FILE`` those of a later run. ``--torch-em PATH`` is torch_em's
+``util/memory.py`` where torch_em is not installed; its searches are run as they are.
 """
 
 from __future__ import annotations
