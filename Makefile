@@ -41,7 +41,9 @@ clean:
 	@echo "installing maxslices with what its tests need into .venv (once)"
 	@# The CPU's build, where torch's own index can be reached: others are several GB larger.
 	$(PIP) --retries 0 --extra-index-url https://download.pytorch.org/whl/cpu 'torch>=2.6,<3'
-	$(PIP) --editable '.[dev,torch]' --editable ./methods
+	$(PIP) --editable '.[dev,torch]' --editable ./methods loguru tqdm
+	@# Its networks are tested; it asks for torchvision, torchaudio and tensorboard too.
+	$(PIP) --no-deps spikingjelly
 	@# Beside the environment: their own requirements (CuPy, an old NumPy) must not be met here.
 	$(PIP) --no-deps --only-binary :all: --upgrade --target .venv/httomo \
 		httomo-backends httomolib httomolibgpu
