@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import h5py
 import numpy as np
 import pytest
@@ -11,7 +13,10 @@ from hypothesis import strategies as st
 from maxslices import Pipeline, run
 from maxslices.io.array_source import ArraySource
 from maxslices.runner.blocks import blocks_of
+from maxslices.runner.feed import make_feed
+from maxslices.runner.timeline import Timeline
 from tests.planner.fakes import fakes
+from tests.runner.fake_link import FakeGpu
 
 NAMES = (
     "to_float", "negate", "work", "neighbours", "reaching", "extremes", "flat_field", "turn",
@@ -136,6 +141,19 @@ def test_larger_blocks_are_gone_over_to(on_fake_gpu, tmp_path):
     sizes = [use.block for use in report.sections[0].blocks]
     # Four times as many slices leave four blocks, and so are the most that are tried.
     assert sizes == [sizes[0], 2 * sizes[0], 4 * sizes[0]]
+
+
+def test_the_time_of_a_copy_is_asked_for_only_once_it_has_ended():
+    with FakeGpu() as gpu:
+        blocks = blocks_of(0, 37, 9, (0, 0))
+        feed = make_feed(
+            source(pinned_by=gpu), 0, blocks, gpu, Timeline(), overlaps=True, wants_copies=False
+        )
+        feed.send()
+        feed.take()
+        while not feed.took_s(1):  # the second block is sent, and nobody has waited for it
+            time.sleep(1e-3)
+        feed.close()
 
 
 @given(

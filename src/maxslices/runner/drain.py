@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -127,12 +128,14 @@ class Drain:
         StoreError
             If something could not be.
         """
-        self.settle()
+        self._wait_until(0)
+        self._stop()
         self._raise_error()
 
     def settle(self) -> None:
         """Wait until all is written that can be, and raise nothing."""
-        self._wait_until(0)
+        with suppress(RuntimeError):  # a device that failed says so again at each call
+            self._wait_until(0)
         self._stop()
 
     @property
@@ -153,13 +156,12 @@ class Drain:
     def close(self) -> None:
         """Wait for what is under way, and free all memory; a second call does nothing."""
         self._stop()
-        while self._leaving:
-            _, mark = self._leaving.popleft()
-            if not isinstance(mark, _Done):
-                mark.synchronize()
-        for start, stop, n_bytes, begin, end in self._copies:
-            end.synchronize()
-            self._timeline.add("out", begin.time_s(), end.time_s(), start, stop, n_bytes)
+        with suppress(RuntimeError):  # of a device that failed, which was said before
+            # What is leaving stays until its copy, which is one of these, has ended.
+            for start, stop, n_bytes, begin, end in self._copies:
+                end.synchronize()
+                self._timeline.add("out", begin.time_s(), end.time_s(), start, stop, n_bytes)
+        self._leaving.clear()
         self._copies = []
         self._slabs = {}
 

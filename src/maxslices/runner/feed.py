@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -49,7 +50,7 @@ class Feed(Protocol):
         """Say that all is under way that uses the block last taken."""
 
     def took_s(self, number: int) -> float:
-        """Return how long the slowest stage of a block's way took, once it has arrived."""
+        """Return how long the slowest stage of a block's way took; waits until it has arrived."""
 
     def close(self) -> None:
         """Stop, and free all memory; a second call does nothing."""
@@ -223,6 +224,7 @@ class _AheadFeed:
         copied_s = read_s = 0.0
         if 0 <= number < len(self._copies):
             _, begin, end = self._copies[number]
+            end.synchronize()  # the host may be ahead of the device where no result leaves it
             copied_s = end.time_s() - begin.time_s()
         if 0 <= number < len(self._reads_s):
             read_s = self._reads_s[number]
@@ -235,10 +237,11 @@ class _AheadFeed:
         self._buffers.put(None)
         self._slabs.put(None)
         thread.join()
-        for block, begin, end in self._copies:
-            end.synchronize()
-            span = (begin.time_s(), end.time_s(), block.first, block.last)
-            self._timeline.add("in", *span, self._bytes(block))
+        with suppress(RuntimeError):  # of a device that failed, which was said before
+            for block, begin, end in self._copies:
+                end.synchronize()
+                span = (begin.time_s(), end.time_s(), block.first, block.last)
+                self._timeline.add("in", *span, self._bytes(block))
         self._taken = None
         self._held.clear()
         self._buffers, self._slabs, self._ready = SimpleQueue(), SimpleQueue(), SimpleQueue()

@@ -233,9 +233,11 @@ class SectionWork:
                 raise
             return shortage
         finally:
-            if feed is not None:
-                feed.close()
-            drain.close()
+            try:
+                if feed is not None:
+                    feed.close()
+            finally:  # whatever the device says: else its thread waits for ever
+                drain.close()
         return None
 
     def _take_back(self, drain: Drain, begin: int, advance: Callable[[int], None]) -> None:

@@ -1,0 +1,61 @@
+"""What ends a run on a device that fails: the first error, and no thread that waits."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from maxslices import Pipeline, Registry, from_ledger, run
+from maxslices.errors import MethodError
+from maxslices.io.hdf5_sink import Hdf5Sink
+from tests.runner.fake_link import FakeMark
+
+DATA = np.random.default_rng(5).random((20, 6, 40), np.float32)
+
+
+@from_ledger
+def two(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+
+
+@pytest.fixture
+def break_device(monkeypatch):
+    """Return a function that has every call of the device fail, once 4 slices are written."""
+    is_written = threading.Event()
+    write = Hdf5Sink.write
+
+    def note(sink, slice_dim, start, block):
+        write(sink, slice_dim, start, block)
+        is_written.set()
+
+    def fail(mark):
+        raise RuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+    def breaks():
+        assert is_written.wait(10)
+        monkeypatch.setattr(FakeMark, "synchronize", fail)
+
+    monkeypatch.setattr(Hdf5Sink, "write", note)
+    return breaks
+
+
+def test_the_first_error_is_told_and_what_was_written_is_kept(on_fake_gpu, break_device, tmp_path):
+    def method(data):
+        if (data == DATA[12]).all(axis=(1, 2)).any():
+            break_device()
+            raise ValueError("the first error")
+        return data * np.float32(2)
+
+    registry = Registry()
+    registry.register(method, pattern="projection", calc_max_slices=two)
+    pipeline = Pipeline.from_steps([{"method": "method", "save_result": True}], registry)
+    with on_fake_gpu(), pytest.raises(MethodError, match="the first error"):
+        run(DATA, pipeline, tmp_path / "out", device="cuda", block=4)
+    assert not [each for each in threading.enumerate() if each.name == "maxslices reader"]
+    assert not [each for each in threading.enumerate() if each.name == "maxslices writer"]
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert 4 <= report["slices"][0] <= 12
