@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from maxslices.backends.cpu import CpuBackend
 from maxslices.backends.cuda import FREE_SHARE, RESERVED_BYTES, CudaBackend
+from maxslices.backends.cuda_link import CudaLink
+from maxslices.backends.pinned import pinned
 from tests.backends.fake_cupy import CUDARuntimeError, OutOfMemoryError, install
 
 
@@ -88,3 +93,83 @@ def test_the_cpu_knows_its_own_error():
     assert CpuBackend().is_out_of_memory(MemoryError())
     assert not CpuBackend().is_out_of_memory(ValueError("out of memory"))
     assert CpuBackend().free_bytes() > 0
+
+
+def test_what_is_left_out_of_the_collection_of_garbage_is_taken_back_by_who_did_so(cupy):
+    backend = CudaBackend(0)
+    with backend.limited(5000):
+        n_frozen = gc.get_freeze_count()
+        assert n_frozen
+        with backend.limited(100):
+            pass
+        assert gc.get_freeze_count() == n_frozen
+    assert not gc.get_freeze_count()
+
+
+def test_nothing_is_left_out_of_it_where_the_pool_cannot_be_limited(cupy):
+    def fails():
+        raise CUDARuntimeError("cudaErrorIllegalAddress")
+
+    cupy.pool.free_all_blocks = fails
+    with pytest.raises(CUDARuntimeError), CudaBackend(0).limited(5000):
+        pass
+    assert not gc.get_freeze_count()
+
+
+def test_memory_is_pinned_for_all_devices_and_given_back_while_python_runs(cupy, monkeypatch):
+    calls = []
+    cupy.cuda.runtime.hostRegister = lambda address, n_bytes, flags: calls.append((n_bytes, flags))
+    cupy.cuda.runtime.hostUnregister = lambda address: calls.append("unregistered")
+    array = pinned((3, 5), np.dtype("float32"))
+    assert calls == [(60, 1)]
+    del array
+    assert calls.pop() == "unregistered"
+    array = pinned((2, 5), np.dtype("float32"))
+    monkeypatch.setattr("sys.is_finalizing", lambda: True)
+    del array
+    assert calls == [(60, 1), (40, 1)]
+
+
+def test_an_upload_that_finds_no_memory_waits_for_what_is_under_way(cupy, monkeypatch):
+    waited = []
+
+    class Event:
+        def record(self, stream):
+            pass
+
+        def synchronize(self):
+            waited.append(self)
+
+    class Stream:
+        null = None
+        ptr = 1
+
+        def __init__(self, non_blocking):
+            pass
+
+        def wait_event(self, event):
+            pass
+
+    slabs = [np.empty(2**24, np.uint8)]
+
+    def slab(link, n_bytes):
+        if not slabs:
+            raise MemoryError
+        return slabs.pop()
+
+    cupy.cuda.Event, cupy.cuda.Stream, cupy.empty = Event, Stream, lambda *args: FakeArray(*args)
+    cupy.cuda.runtime.memcpyAsync = lambda *args: None
+    monkeypatch.setattr(CudaLink, "slab", slab)
+    link = CudaLink(0)
+    waited.clear()
+    with pytest.raises(MemoryError):
+        link.upload(np.zeros(2**25, np.uint8))
+    assert len(waited) == 1
+
+
+class FakeArray(np.ndarray):
+    """An array of a device: it has an address as CuPy's have."""
+
+    @property
+    def data(self):
+        return SimpleNamespace(ptr=self.ctypes.data)

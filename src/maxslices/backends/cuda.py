@@ -75,8 +75,7 @@ class CudaBackend:
         CuPy collects garbage whenever its cache of FFT plans is cleared. What there is now is
         left out of that: to look through all modules each time takes longer than a block.
         """
-        gc.freeze()
-        with self._device:
+        with _frozen(), self._device:
             pool = self._cupy.get_default_memory_pool()
             before = pool.get_limit()
             pool.free_all_blocks()
@@ -86,7 +85,6 @@ class CudaBackend:
             finally:
                 self.release()
                 pool.set_limit(size=before)
-                gc.unfreeze()
 
     def to_device(self, block: np.ndarray) -> Any:
         """Copy a block to the device."""
@@ -131,3 +129,20 @@ class CudaBackend:
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Tell whether CuPy or one of CUDA's libraries says that memory did not suffice."""
         return is_out_of_memory(error)
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """Leave out of the collection of garbage what there is now.
+
+    Where something is left out already, by the program or by a run around this one, that is
+    not for this one to take back: Python cannot do so for a part.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

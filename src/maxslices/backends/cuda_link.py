@@ -112,19 +112,21 @@ class CudaLink:
         source, target = host.reshape(-1).view(np.uint8), data.reshape(-1).view(np.uint8)
         free: list[tuple[NDArray[np.uint8], Mark]] = []
         after = self.mark()
-        for start in range(0, source.size, _STAGED_BYTES):
-            part = source[start : start + _STAGED_BYTES]
-            if len(free) < 2:
-                slab = self.slab(part.size)
-            else:
-                slab, copied = free.pop(0)
-                copied.synchronize()
-            copy(slab[: part.size], part)
-            place = target[start : start + part.size].reshape(part.size, 1, 1)
-            _, end = self.send(slab[: part.size].reshape(part.size, 1, 1), place, after)
-            free.append((slab, end))
-        for _, end in free:
-            end.synchronize()
+        try:
+            for start in range(0, source.size, _STAGED_BYTES):
+                part = source[start : start + _STAGED_BYTES]
+                if len(free) < 2:
+                    slab = self.slab(part.size)
+                else:
+                    slab, copied = free.pop(0)
+                    copied.synchronize()
+                copy(slab[: part.size], part)
+                place = target[start : start + part.size].reshape(part.size, 1, 1)
+                _, end = self.send(slab[: part.size].reshape(part.size, 1, 1), place, after)
+                free.append((slab, end))
+        finally:  # no slab may go while it is copied from, even if there was none for the next
+            for _, end in free:
+                end.synchronize()
         return data
 
     def _mark(self, stream: Any) -> CudaMark:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +14,8 @@ from numpy.typing import DTypeLike, NDArray
 from .devices import count_devices
 
 _PAGE_BYTES = 4096
+_PORTABLE = 1
+"""Pinned for all GPUs, not just the current one (``cudaHostRegisterPortable``)."""
 _THREADS = 8
 _PART_BYTES = 2**26
 
@@ -36,7 +39,7 @@ class _Pinned:
         address = touched.ctypes.data
         _touch(touched)
         del touched
-        self._runtime.hostRegister(address, n_bytes, 0)
+        self._runtime.hostRegister(address, n_bytes, _PORTABLE)
         self._address = address
         self.__array_interface__ = {
             "shape": shape,
@@ -46,7 +49,8 @@ class _Pinned:
         }
 
     def __del__(self) -> None:
-        if hasattr(self, "_address"):
+        # At the end of the process CUDA may be gone, and the system frees all of it anyway.
+        if hasattr(self, "_address") and not sys.is_finalizing():
             self._runtime.hostUnregister(self._address)
 
 
