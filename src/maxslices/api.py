@@ -17,7 +17,7 @@ from .backends import Backend, select_backend
 from .backends.cpu import CpuBackend
 from .backends.cuda import RESERVED_BYTES
 from .backends.select import check_device_name
-from .errors import DeviceError, UsageError
+from .errors import DeviceError, PipelineError, UsageError
 from .estimators import Chooser, Records
 from .io import SinkFormat, Source, open_source
 from .planner import (
@@ -136,9 +136,9 @@ def run(
         A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them.
     out : path-like or ndarray, optional
         Folder for the results; or an array of the last result's shape and dtype,
-        C-contiguous, to be filled. Without it the last result is kept in memory too, as
-        `Report.result`. A GPU copies at the full speed of its link to and from arrays of
-        `pinned_empty`.
+        C-contiguous and apart from the scan, to be filled. Without it the last result is kept
+        in memory too, as `Report.result`. A GPU copies at the full speed of its link to and
+        from arrays of `pinned_empty`.
     device : str
         "cpu", "cuda:N" or "auto": a GPU if there is one that CuPy can use, else the CPU.
     memory, host_memory : str or int, optional
@@ -165,8 +165,8 @@ def run(
     Raises
     ------
     MaxslicesError
-        If anything cannot be used, does not fit or fails; `out` then holds nothing that
-        looks like a result.
+        If anything cannot be used, does not fit or fails. Where slices were finished
+        before, they are kept in the folder `out`, and the error says how many.
     """
     return run_announced(
         scan,
@@ -207,6 +207,7 @@ def run_announced(
     backend = select_backend(device)
     limits = _backend_limits(backend, memory, host_memory)
     given = out if isinstance(out, np.ndarray) else None
+    _check_out(out, scan)
     folder = None
     if out is not None and not isinstance(out, np.ndarray):
         folder = RunFolder(out, format, overwrite)
@@ -299,6 +300,10 @@ def as_pipeline(pipeline: PipelineLike) -> Pipeline:
         return pipeline
     if isinstance(pipeline, str | os.PathLike):
         return Pipeline.from_file(pipeline)
+    if isinstance(pipeline, Mapping) or not isinstance(pipeline, Iterable):
+        raise PipelineError(
+            f"a pipeline is a file or a list of steps, not {pipeline!r}: write it as [step, ...]"
+        )
     return Pipeline.from_steps(pipeline)
 
 
@@ -334,6 +339,20 @@ def _is_in_memory(source: Source, backend: Backend) -> bool:
 def _is_direct(array: np.ndarray, backend: Backend) -> bool:
     link = backend.link()
     return link is None or link.is_direct(array)
+
+
+def _check_out(out: object, scan: Scan) -> None:
+    """Require that results can be meant to go to `out`."""
+    if out is None:
+        return
+    if isinstance(out, np.ndarray):
+        # Blocks, and the slices around them, are read after earlier ones were written.
+        if isinstance(scan, np.ndarray) and np.may_share_memory(out, scan):
+            raise UsageError("out shares memory with the scan: give an array of its own")
+    elif not isinstance(out, str | os.PathLike):
+        raise UsageError(f"out must be a folder or a NumPy array, not {out!r}")
+    elif not os.fspath(out):
+        raise UsageError("the folder for the results has no name; '.' is the current one")
 
 
 def _check_result(array: np.ndarray, plan: Plan) -> None:

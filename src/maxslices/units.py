@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from numbers import Integral
 
 from .errors import UsageError
 
@@ -42,12 +43,14 @@ def parse_bytes(text: str | int) -> int:
     UsageError
         If there is no unit, an unknown one, or no positive number.
     """
-    if isinstance(text, int) and not isinstance(text, bool):
-        number, factor = Decimal(text), 1
+    if isinstance(text, Integral) and not isinstance(text, bool):  # NumPy's integers too
+        number, factor = Decimal(int(text)), 1
     else:
         match = _PATTERN.fullmatch(str(text))
         if match is None:
-            hint = f"; did you mean {text}GB?" if re.fullmatch(r"[0-9]+", str(text)) else ""
+            hint = ""
+            if re.fullmatch(r"[1-9][0-9]*", str(text)):
+                hint = f"; did you mean {text}{'GB' if len(str(text)) < 5 else 'B'}?"
             raise UsageError(
                 f"{str(text)!r} is not an amount of memory: write a number with a unit, "
                 f"for example 16GB or 512MiB{hint}"
@@ -70,7 +73,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def _shown(text: str | int) -> str:
-    return repr(text) if isinstance(text, str) else f"{Decimal(text):.3g} bytes"
+    return repr(text) if isinstance(text, str) else f"{Decimal(int(text)):.3g} bytes"
 
 
 def format_bytes(n_bytes: int | None) -> str:

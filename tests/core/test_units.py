@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from maxslices.units import format_bytes, parse_bytes
         ("4TiB", 2**42),
         ("1.9B", 1),
         (12345, 12345),
+        (np.int64(12345), 12345),
         (2**62, 2**62),
     ],
 )
@@ -35,6 +37,8 @@ def test_amounts_of_memory_are_read_exactly(text, n_bytes):
     ("text", "message"),
     [
         ("10", "did you mean 10GB"),
+        ("16000000", "did you mean 16000000B"),
+        ("0", "512MiB$"),
         ("lots", "write a number with a unit"),
         ("", "write a number with a unit"),
         ("GB", "write a number with a unit"),

@@ -393,6 +393,11 @@ def test_the_command_exports_and_imports(command, tmp_path):
     status, _, text = command("import", tmp_path / "none.json")
     assert status == 2
     assert "cannot be read" in text
+    status, _, text = command("export", tmp_path)
+    assert (status, text) == (
+        1,
+        f"maxslices: error: {tmp_path} is a folder: name a file for the records\n",
+    )
     status, _, text = command("export", tmp_path / "no" / "folder.json")
     assert status == 1
     assert "cannot be written" in text

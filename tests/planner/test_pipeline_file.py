@@ -29,10 +29,13 @@ FAULTS = {
     "mapping": ("method: to_float\n", "p.yaml:1: a pipeline is a YAML list"),
     "text": ("to_float\n", "p.yaml:1: a pipeline is a YAML list"),
     "list of text": ("- method: negate\n- to_float\n", "p.yaml:2: a step is a mapping"),
-    "two documents": ("- method: negate\n---\n- method: negate\n", "p.yaml:2: not valid YAML"),
+    "two documents": (
+        "- method: negate\n---\n- method: negate\n",
+        "p.yaml:2: not valid YAML: a second document begins here",
+    ),
     "indentation": ("- method: negate\n   parameters: {}\n", "p.yaml:2: not valid YAML"),
     "unclosed": ("- method: [negate\n", "not valid YAML"),
-    "tab": ("- method: negate\n\tparameters: {}\n", "p.yaml:2: not valid YAML"),
+    "tab": ("- method: negate\n\tparameters: {}\n", "p.yaml:2: not valid YAML: a tab stands"),
     "key twice": (
         "- method: negate\n  parameters: {}\n  method: to_float\n",
         "p.yaml:3: the key 'method' stands twice; first in line 1",

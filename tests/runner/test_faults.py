@@ -47,7 +47,10 @@ WRONG = {
         fail,
         "suspect failed on projections 0 to 7: ValueError: kernel_size must be odd, not 4",
     ),
-    "nothing": (lambda data: None, "suspect returned nothing; by its declaration it is 8x6x40"),
+    "nothing": (
+        lambda data: None,
+        "suspect returned nothing; by its declaration it is 8x6x40 float32: it must return an",
+    ),
     "number": (lambda data: 3.0, "suspect returned a float; by its"),
     "other dtype": (
         lambda data: data.astype(np.float64),

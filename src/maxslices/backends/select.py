@@ -21,7 +21,8 @@ def check_device_name(device: str) -> str:
     UsageError
         If it is none of auto, cpu, cuda and cuda:N.
     """
-    if device not in ("auto", "cpu") and not _DEVICE.fullmatch(device):
+    is_known = isinstance(device, str) and (device in ("auto", "cpu") or _DEVICE.fullmatch(device))
+    if not is_known:
         raise UsageError(f"unknown device {device!r}: use auto, cpu, cuda or cuda:N")
     return device
 

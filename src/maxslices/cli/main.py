@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 import sys
 import threading
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         understood, 3 for what does not fit in memory, 130 after Ctrl-C.
     """
     parsed = build_parser().parse_args(arguments)
-    with warnings.catch_warnings(), _stoppable():
+    with warnings.catch_warnings(), _stoppable(), _logged():
         warnings.showwarning = _show_warning  # type: ignore[assignment]
         try:
             text = parsed.handle(parsed)
@@ -91,6 +92,24 @@ def _stoppable() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class _Complaints(logging.Handler):
+    """Says what methods log as warnings are said."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    """Print what is logged, from warnings on."""
+    handler = _Complaints(logging.WARNING)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 def _show_warning(message: Warning | str, *_: Any) -> None:

@@ -146,6 +146,8 @@ class Records:
             If it cannot be written.
         """
         found = self.entries(method)
+        if Path(path).is_dir():
+            raise StoreError(f"{path} is a folder: name a file for the records")
         try:
             _replace(Path(path), {"format": FORMAT, "entries": found})
         except OSError as error:

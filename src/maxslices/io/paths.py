@@ -31,6 +31,8 @@ def look_at(path: Path) -> Literal["file", "folder"]:
                 return "file"
     except (FileNotFoundError, NotADirectoryError):
         raise SourceError(f"{path}: there is no such file or folder{_near(path)}") from None
+    except ValueError:  # a name with a zero byte
+        raise SourceError(f"{str(path)!r} is not a name that a file can have") from None
     except OSError as error:
         raise SourceError(
             f"{path}: cannot be read ({error.strerror}): check its permissions, or copy it to "

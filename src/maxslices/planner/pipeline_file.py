@@ -72,6 +72,10 @@ def read_pipeline_file(path: str | os.PathLike[str]) -> list[RawStep]:
         mark = getattr(error, "problem_mark", None)
         where = f"{name}:{mark.line + 1}" if mark else name
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        if "another document" in problem:
+            problem = "a second document begins here ('---'); a pipeline is one list"
+        elif "'\\t'" in problem:
+            problem = "a tab stands here; YAML is indented with spaces"
         raise PipelineError(f"not valid YAML: {problem}", where) from None
     except RecursionError:
         raise PipelineError("its lists and mappings are nested too deeply", name) from None

@@ -259,14 +259,15 @@ class BlockWork:
         shape, dtype = getattr(data, "shape", None), getattr(data, "dtype", None)
         if shape == planned.shape and dtype == planned.dtype:
             return data
-        got = f"a {type(data).__name__}"
-        if data is None:
-            got = "nothing"
-        elif shape is not None:
+        cure = "correct its output_dims or output_dtype"
+        if shape is None:
+            got = "nothing" if data is None else f"a {type(data).__name__}"
+            cure = "it must return an array"
+        else:
             got = f"{'x'.join(map(str, shape))} {dtype}"
         raise MethodError(
             f"{self.plan.steps[index].name} returned {got}; by its declaration it is {planned}: "
-            "correct its output_dims or output_dtype"
+            f"{cure}"
         )
 
     def _cropped(self, data: Any, block: Block) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Sequence
@@ -47,6 +48,7 @@ class RunFolder:
         self._slice_dims: dict[Path, int] = {}
         self._finished: list[Path] = []
         self._is_whole = False
+        self._held: int | None = None
         self._made: list[Path] = []
         self._timeline: Path | None = None
         report = self.path / REPORT_NAME
@@ -70,14 +72,19 @@ class RunFolder:
             raise StoreError(_foreign(self.path / TIMELINE_NAME))
 
     def __enter__(self) -> Self:
-        if self._earlier is not None:
-            _remove_earlier(self._earlier)
         try:
             missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
             self._made = missing
         except OSError as error:
             raise StoreError(f"cannot make the folder {self.path}: {error.strerror}") from None
+        self._lock()
+        try:
+            if self._earlier is not None:
+                _remove_earlier(self._earlier)
+        except BaseException:
+            self._unlock()
+            raise
         return self
 
     def __exit__(
@@ -86,6 +93,13 @@ class RunFolder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        try:
+            self._leave()
+        finally:
+            self._unlock()
+
+    def _leave(self) -> None:
+        """Remove what is no result, unless all was finished."""
         if self._is_whole:
             return
         for sink in self._sinks:
@@ -98,6 +112,28 @@ class RunFolder:
             if any(made.iterdir()):
                 break
             made.rmdir()
+
+    def _lock(self) -> None:
+        """Keep other runs out of the folder, which would remove what this one is writing.
+
+        The lock is the folder's own, so that no file is left; file systems without such locks
+        (some over a network) go without.
+        """
+        try:
+            self._held = os.open(self.path, os.O_RDONLY)
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._unlock()
+            raise StoreError(
+                f"another run is writing to {self.path}: wait for its end, or choose another folder"
+            ) from None
+        except OSError:
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
     def check_room(self, n_bytes: int) -> None:
         """Require that the disk has room.
