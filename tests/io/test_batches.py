@@ -78,3 +78,25 @@ def test_queues_are_used_again(fd, monkeypatch):
     for reader in readers:
         reader.join()
     assert 1 <= len(batches._contexts) <= 5
+
+
+def test_answers_that_nobody_took_are_not_those_to_the_next_read(fd, monkeypatch):
+    monkeypatch.setattr(batches, "_contexts", [])
+    context = batches._context()
+    if context is None:
+        pytest.skip("this system reads one by one")
+    batches._contexts.append(context)
+    call, getevents = batches._call, batches._NUMBERS[batches.platform.machine()][-2]
+
+    def stopped(number, *arguments):
+        if number == getevents:
+            raise KeyboardInterrupt
+        return call(number, *arguments)
+
+    outs = np.zeros((3, 100), "u1")
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "_call", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            batches.pread_pieces(fd, outs, OFFSETS[:3])
+    with pytest.raises(EOFError):
+        batches.pread_pieces(fd, outs, np.full(3, len(DATA)))

@@ -24,8 +24,8 @@ from .pieces import bytes_of, pread_all
 
 _AT_ONCE = 256
 """Pieces a call; the system lets all processes have 65536 together, if nobody changed that."""
-_NUMBERS = {"x86_64": (206, 208, 209), "aarch64": (0, 4, 2)}
-"""Of io_setup, io_getevents and io_submit."""
+_NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
+"""Of io_setup, io_destroy, io_getevents and io_submit."""
 _REQUEST = np.dtype(
     [
         *[("data", "u8"), ("key", "u4"), ("flags", "i4"), ("command", "u2"), ("priority", "i2")],
@@ -86,14 +86,17 @@ def _read_at_once(fd: int, outs: NDArray[Any], offsets: NDArray[np.int64]) -> An
         for first in range(0, len(outs), _AT_ONCE):
             answers = _submit(context, addresses[first : first + _AT_ONCE])
             done[answers["data"][answers["result"] == size]] = True
-    finally:
-        _contexts.append(context)
+    except BaseException:
+        # It has answers that were not taken: whoever used it next would take them for their own.
+        _destroy(context)
+        raise
+    _contexts.append(context)
     return np.flatnonzero(~done)
 
 
 def _submit(context: int, addresses: NDArray[np.uint64]) -> NDArray[Any]:
     """Have requests carried out; return the answers to those that were taken."""
-    _, getevents, submit = _NUMBERS[platform.machine()]
+    *_, getevents, submit = _NUMBERS[platform.machine()]
     count = max(0, _call(submit, context, len(addresses), addresses.ctypes.data))
     answers = np.zeros(count, _ANSWER)
     got = 0
@@ -119,6 +122,11 @@ def _context() -> int | None:
             _usable = False
             return None
         return made.value
+
+
+def _destroy(context: int) -> None:
+    """Free a queue, when all that is under way in it has ended."""
+    _call(_NUMBERS[platform.machine()][1], context)
 
 
 def _call(number: int, *arguments: int) -> int:
