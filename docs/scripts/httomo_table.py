@@ -35,6 +35,7 @@ import numpy as np
 from maxslices.arrays import ArraySpec
 from maxslices.backends import select_backend
 from maxslices.errors import EstimatorError
+from maxslices.estimators.asked import Question
 from maxslices.estimators.probed import probe
 from maxslices.estimators.samples import Samples
 from maxslices.meters import measure_peak
@@ -245,17 +246,15 @@ def row_of(case: Case, backend: Any) -> dict[str, Any]:
     }
     try:
         truth = Truth(case, backend, side)
-        found = probe(
+        asked = Question(
             truth.meta,
             case.slice_dim,
             case.other_dims,
             np.dtype(case.dtype),
-            backend,
             case.parameters,
-            available_bytes=truth.n_bytes,
-            total_slices=case.total_slices,
-            supplied=side,
+            case.total_slices,
         )
+        found = probe(asked, backend, available_bytes=truth.n_bytes, supplied=side)
     except (ValueError, TypeError, LookupError, RuntimeError, EstimatorError, MemoryError) as error:
         clean()
         return row | {"error": f"{type(error).__name__}: {str(error)[:120]}"}

@@ -15,6 +15,7 @@ import pytest
 from maxslices.backends import select_backend
 from maxslices.errors import EstimatorError
 from maxslices.estimators import bench, climb, declared_model, probed
+from maxslices.estimators.asked import Question
 from maxslices.estimators.bench import Bench, traced
 from maxslices.estimators.probed import Probe, probe
 from maxslices.estimators.samples import Samples
@@ -39,17 +40,9 @@ def probed_on(
     function, available_bytes, *, total=1000, dtype="float32", dims=(ROWS, COLUMNS), **kw
 ):
     meta = describe(function, pattern=kw.pop("pattern", "projection"))
-    return probe(
-        meta,
-        meta.slice_dims()[0],
-        dims,
-        np.dtype(dtype),
-        CPU,
-        kw.pop("parameters", {}),
-        available_bytes=available_bytes,
-        total_slices=total,
-        **kw,
-    )
+    parameters = kw.pop("parameters", {})
+    asked = Question(meta, meta.slice_dims()[0], dims, np.dtype(dtype), parameters, total)
+    return probe(asked, CPU, available_bytes=available_bytes, **kw)
 
 
 @pytest.mark.parametrize("n", [40, 64, 211])
@@ -450,16 +443,8 @@ def test_the_packs_methods_are_probed_as_well_as_declared(case, no_collections):
         trial.run(seed=1)
         peak = max(trial.run(seed=0).peak.counted_bytes for _ in range(3))
     n, dims, dtype = trial.n_slices, trial.other_dims, trial.dtype
-    found = probe(
-        meta,
-        slice_dim,
-        dims,
-        dtype,
-        CPU,
-        case.parameters,
-        available_bytes=peak + ROOM_BYTES,
-        total_slices=4 * n,
-    )
+    asked = Question(meta, slice_dim, dims, dtype, case.parameters, 4 * n)
+    found = probe(asked, CPU, available_bytes=peak + ROOM_BYTES)
     declared = declared_model(meta, slice_dim, dims, dtype, "cpu", case.parameters)
     assert 0.995 * peak <= found.model().bytes(n) <= 1.05 * peak + ROOM_BYTES
     # Declared are also the buffers that NumPy took before 2.3.

@@ -10,6 +10,7 @@ import pytest
 
 from maxslices.errors import EstimatorError
 from maxslices.estimators import bench, climb, probed
+from maxslices.estimators.asked import Question
 from maxslices.estimators.probed import probe
 from maxslices.estimators.samples import Samples
 from maxslices.meters import Peak
@@ -100,9 +101,8 @@ def probed_on(gpu, take, available_bytes):
         name="f",
         module="m",
     )
-    return probe(
-        meta, 1, DIMS, np.dtype("f4"), gpu, {}, available_bytes=available_bytes, total_slices=2160
-    )
+    asked = Question(meta, 1, DIMS, np.dtype("f4"), {}, 2160)
+    return probe(asked, gpu, available_bytes=available_bytes)
 
 
 def check(found, needs, available, least=0.98):
@@ -187,9 +187,8 @@ def test_dtype_and_dims_of_the_result_are_told(gpu):
         return np.broadcast_to(np.uint8(1), (50, data.shape[1], 60))
 
     meta = describe(method, pattern="sinogram", name="f", module="m")
-    found = probe(
-        meta, 1, DIMS, np.dtype("f4"), gpu, {}, available_bytes=24 * 10**9, total_slices=99
-    )
+    asked = Question(meta, 1, DIMS, np.dtype("f4"), {}, 99)
+    found = probe(asked, gpu, available_bytes=24 * 10**9)
     assert found.output_dtype == "uint8"
     assert found.output_dims == (50, 60)
     assert type(found).from_plain(found.as_plain()) == found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from ..errors import DeviceError
 from ..ledger import Device
 from .cuda_link import CudaLink
 from .devices import count_devices
+from .garbage import quick_collections
 from .out_of_memory import is_out_of_memory
 from .pinned import pinned
 from .torch_memory import cached_bytes, release_cache
@@ -70,12 +70,8 @@ class CudaBackend:
 
     @contextmanager
     def limited(self, budget_bytes: int) -> Iterator[None]:
-        """Make the device current and limit the pool to what it holds in use plus a budget.
-
-        CuPy collects garbage whenever its cache of FFT plans is cleared. What there is now is
-        left out of that: to look through all modules each time takes longer than a block.
-        """
-        with _frozen(), self._device:
+        """Make the device current and limit the pool to what it holds in use plus a budget."""
+        with quick_collections(), self._device:
             pool = self._cupy.get_default_memory_pool()
             before = pool.get_limit()
             pool.free_all_blocks()
@@ -129,20 +125,3 @@ class CudaBackend:
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Tell whether CuPy or one of CUDA's libraries says that memory did not suffice."""
         return is_out_of_memory(error)
-
-
-@contextmanager
-def _frozen() -> Iterator[None]:
-    """Leave out of the collection of garbage what there is now.
-
-    Where something is left out already, by the program or by a run around this one, that is
-    not for this one to take back: Python cannot do so for a part.
-    """
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

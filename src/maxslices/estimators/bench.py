@@ -231,20 +231,3 @@ def traced(backend: Backend) -> Iterator[None]:
     finally:
         if start:
             tracemalloc.stop()
-
-
-@contextmanager
-def quick_collections() -> Iterator[None]:
-    """Have garbage looked for among what is made meanwhile only.
-
-    CuPy looks for garbage whenever its plans are dropped, and with all objects of a program
-    that takes longer than most calls.
-    """
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

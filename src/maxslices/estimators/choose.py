@@ -224,14 +224,9 @@ class Chooser:
         if asked.is_first and self._first_slices is not None:
             first = self._first_slices(asked.slice_dim, 1)
         made = probe(
-            asked.meta,
-            asked.slice_dim,
-            asked.other_dims,
-            asked.dtype,
+            asked,
             self.backend,
-            asked.parameters,
             available_bytes=self._available_bytes,
-            total_slices=asked.total_slices,
             first_slices=first,
             supplied=self._side,
         )

@@ -138,16 +138,7 @@ def compare_with_probe(
     UserWarning
         Where the two disagree by more than the bounds allow, with both numbers.
     """
-    made = probe(
-        asked.meta,
-        asked.slice_dim,
-        asked.other_dims,
-        asked.dtype,
-        backend,
-        asked.parameters,
-        available_bytes=available_bytes,
-        total_slices=asked.total_slices,
-    )
+    made = probe(asked, backend, available_bytes=available_bytes)
     found = compare(asked, backend.kind, made.model(), available_bytes)
     if not found.agrees(lower, upper):
         warnings.warn(str(found), stacklevel=2)

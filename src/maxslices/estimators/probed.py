@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..backends import Backend
-from ..method import MethodMeta
-from .bench import Bench, quick_collections, traced
+from ..backends.garbage import quick_collections
+from .asked import Question
+from .bench import Bench, traced
 from .climb import Climb
 from .probe_result import Probe
 from .randomness import random_state_kept
@@ -28,15 +29,10 @@ LIMIT_S = 2.5
 
 
 def probe(
-    meta: MethodMeta,
-    slice_dim: int,
-    other_dims: tuple[int, int],
-    dtype: np.dtype[Any],
+    asked: Question,
     backend: Backend,
-    parameters: Mapping[str, Any],
     *,
     available_bytes: int,
-    total_slices: int,
     first_slices: np.ndarray | None = None,
     supplied: Mapping[str, Any] | None = None,
     limit_s: float = LIMIT_S,
@@ -45,22 +41,12 @@ def probe(
 
     Parameters
     ----------
-    meta : MethodMeta
-        The method.
-    slice_dim : int
-        Axis along which the data are cut.
-    other_dims : (int, int)
-        The two dims that remain, in array order.
-    dtype : dtype-like
-        Input dtype.
+    asked : Question
+        The method, with its parameters and data.
     backend : Backend
         The device; it is run there.
-    parameters : mapping
-        The user's parameters.
     available_bytes : int
         Memory that the method may take: no more is used, and what would fit is sought.
-    total_slices : int
-        Slices that there are.
     first_slices : ndarray, optional
         The first slices of the scan, on the host, axes (angles, detector_y, detector_x);
         made up if not given.
@@ -86,13 +72,14 @@ def probe(
     On the CPU, resident memory that C libraries allocate shows from some 32 MiB up.
     """
     began = time.perf_counter()
+    meta, total_slices = asked.meta, asked.total_slices
     if meta.looks_at is not None:
-        total_slices = min(total_slices, len(meta.looked_at(total_slices, **parameters)))
+        total_slices = min(total_slices, len(meta.looked_at(total_slices, **asked.parameters)))
     samples = Samples(
         meta,
-        slice_dim,
-        (int(other_dims[0]), int(other_dims[1])),
-        np.dtype(dtype),
+        asked.slice_dim,
+        asked.other_dims,
+        asked.dtype,
         backend,
         first_slices,
         dict(supplied or {}),
@@ -103,7 +90,7 @@ def probe(
         stack.enter_context(backend.limited(backend.free_bytes()))
         stack.enter_context(traced(backend))
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
-        bench = Bench(meta, samples, backend, parameters)
+        bench = Bench(meta, samples, backend, asked.parameters)
         climb = Climb(bench, backend, available_bytes, total_slices, run_bytes, limit_s)
         climb.run()
         bench.close()

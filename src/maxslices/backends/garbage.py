@@ -1,0 +1,25 @@
+"""Python's collection of garbage, beside which arrays on a device come and go."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def quick_collections() -> Iterator[None]:
+    """Have garbage looked for among what is made meanwhile only.
+
+    CuPy looks for garbage whenever its cache of FFT plans is cleared, and to look through all
+    objects of a program takes longer than most blocks. Where something is left out already, by
+    the program or around this, it stays so: Python cannot take back a part.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
