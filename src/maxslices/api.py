@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import ArraySpec
-from .backends import Backend, select_backend
+from .backends import Backend, is_copyable, select_backend
 from .backends.cpu import CpuBackend
 from .backends.cuda import RESERVED_BYTES
 from .backends.select import check_device_name
@@ -338,7 +338,7 @@ def _is_in_memory(source: Source, backend: Backend) -> bool:
 
 def _is_direct(array: np.ndarray, backend: Backend) -> bool:
     link = backend.link()
-    return link is None or link.is_direct(array)
+    return link is None or (is_copyable(array) and link.is_direct(array))
 
 
 def _check_out(out: object, scan: Scan) -> None:

@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from maxslices import Pipeline, run
-from maxslices.io.array_source import ArraySource
+from maxslices.io.array_source import ArrayFrames, ArraySource
+from maxslices.io.frames import FrameSource, Selection
+from maxslices.io.options import Preview
 from maxslices.runner.blocks import blocks_of
 from maxslices.runner.feed import make_feed
 from maxslices.runner.timeline import Timeline
@@ -154,6 +156,22 @@ def test_the_time_of_a_copy_is_asked_for_only_once_it_has_ended():
         while not feed.took_s(1):  # the second block is sent, and nobody has waited for it
             time.sleep(1e-3)
         feed.close()
+
+
+def test_slabs_are_counted_for_columns_of_pinned_memory(on_fake_gpu):
+    data = np.random.default_rng(7).random((40, 30, 201), np.float32)
+    columns = Preview(detector_x=(1, 190))
+    host_bytes = []
+    for is_pinned in (False, True):
+        with on_fake_gpu() as gpu:
+            if is_pinned:
+                gpu.pin(data)
+            scan = FrameSource("scan", Selection.of(ArrayFrames("scan", data)), preview=columns)
+            report = run(scan, Pipeline.from_steps(["negate"], fakes), device="cuda", block=4)
+            assert gpu.allocated.count("pinned memory") == 4  # two in, two out
+        np.testing.assert_array_equal(report.result, -data[:, :, 1:190])
+        host_bytes.append(report.plan.sections[0].host_bytes)
+    assert host_bytes[0] == host_bytes[1]
 
 
 @given(
