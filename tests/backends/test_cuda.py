@@ -173,3 +173,17 @@ class FakeArray(np.ndarray):
     @property
     def data(self):
         return SimpleNamespace(ptr=self.ctypes.data)
+
+
+def test_the_first_error_of_a_device_that_fails_is_told(cupy):
+    def fails():
+        raise CUDARuntimeError("cudaErrorIllegalAddress")
+
+    def run():
+        with CudaBackend(0).limited(5000):
+            cupy.pool.free_all_blocks = fails
+            raise ValueError("the first")
+
+    with pytest.raises(ValueError, match="the first"):
+        run()
+    assert cupy.pool.limit == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,8 @@ class CudaBackend:
             try:
                 yield
             finally:
-                self.release()
+                with suppress(RuntimeError):  # of a device that failed, which was said before
+                    self.release()
                 pool.set_limit(size=before)
 
     def to_device(self, block: np.ndarray) -> Any:

@@ -10,6 +10,7 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ..errors import DeviceError
@@ -59,7 +60,8 @@ class DeviceMeter:
         if self._thread is not None:
             self._done.set()
             self._thread.join()
-            self.after_bytes = self.sample()
+            with suppress(RuntimeError):  # a device that failed: that is for others to say
+                self.after_bytes = self.sample()
 
     def sample(self) -> int:
         """Read once."""
@@ -70,13 +72,14 @@ class DeviceMeter:
         return now_bytes
 
     def _run(self) -> None:
-        while not self._done.wait(self.interval_s):
-            if self._within is None:
-                self.sample()
-            else:
-                self._within(self.sample)
-            for read in self._also:
-                read()
+        with suppress(RuntimeError):  # a device that failed: that is for others to say
+            while not self._done.wait(self.interval_s):
+                if self._within is None:
+                    self.sample()
+                else:
+                    self._within(self.sample)
+                for read in self._also:
+                    read()
 
 
 def _reader() -> Callable[[], int] | None:
