@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -93,6 +94,13 @@ def test_a_batch_of_one_that_does_not_fit_is_an_error():
     with pytest.raises(TooLargeError, match="a batch of 1 of") as caught:
         max_batch_size(Small(), (4096, 4096), memory=MEMORY)
     assert isinstance(caught.value, RuntimeError)
+
+
+def test_what_fits_with_less_work_area_is_not_said_to_take_more_than_there_is():
+    result = max_batch_size(Small(), (64, 64), memory=MEMORY).result
+    assert "where there is room" not in str(result)
+    squeezed = replace(result, limit_bytes=result.allocated_bytes - 1)
+    assert "convolutions then use less work area" in str(squeezed)
 
 
 def test_a_prediction_function_is_replayed():

@@ -77,8 +77,9 @@ class Search:
             f"  limit      {format_bytes(self.limit_bytes)} for tensors ({self.origin})",
             f"  predicted  {_shown(self.predicted)} at most"
             + (", the bound of the search" if self.at_bound else "")
-            + f"; {_shown(self.asked)} takes {format_bytes(self.allocated_bytes)}; in "
-            f"{self.prediction_s:.2f} s",
+            + f"; {_shown(self.asked)} takes {format_bytes(self.allocated_bytes)}"
+            + (FEWER if self.allocated_bytes > self.limit_bytes else "")
+            + f"; in {self.prediction_s:.2f} s",
             f"  work areas {self.work_areas}",
         ]
         for trial in self.tried:
@@ -97,6 +98,10 @@ class Search:
             lines.append("  tried      nothing: there is no device for it here")
         lines += [f"  note       {note}" for note in self.notes]
         return "\n".join(lines)
+
+
+FEWER = " where there is room, and runs without: convolutions then use less work area"
+"""Said of a step that fits although it would take more than the limit."""
 
 
 class BatchSize(int):

@@ -6,6 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from ..units import format_bytes
+from .result import FEWER
 
 if TYPE_CHECKING:
     from .report import MemoryReport
@@ -45,10 +46,16 @@ def _head(report: MemoryReport) -> str:
         limit = report.budget.limit_bytes
         lines.append(
             f"{'Fits' if report.fits else 'Does not fit'}: {format_bytes(report.allocated_bytes)} "
-            f"in use at the peak, and there are {format_bytes(limit)} "
-            f"({report.budget.origin})"
+            f"in use at the peak{FEWER if _is_squeezed(report) else ''}, and there are "
+            f"{format_bytes(limit)} ({report.budget.origin})"
         )
     return "\n".join(lines)
+
+
+def _is_squeezed(report: MemoryReport) -> bool:
+    """Tell whether a step fits although it takes more where there is more."""
+    limit = 0 if report.budget is None else report.budget.limit_bytes
+    return bool(report.fits) and report.allocated_bytes > limit
 
 
 def _peak(report: MemoryReport) -> str:
