@@ -333,12 +333,12 @@ def _is_in_memory(source: Source, backend: Backend) -> bool:
     link = backend.link()
     find = getattr(source, "view" if link is None else "window", None)
     window = None if find is None else find(0, 0, source.spec.shape[0])
-    return window is not None and _is_direct(window, backend)
+    return window is not None and is_copyable(window) and _is_direct(window, backend)
 
 
 def _is_direct(array: np.ndarray, backend: Backend) -> bool:
     link = backend.link()
-    return link is None or (is_copyable(array) and link.is_direct(array))
+    return link is None or link.is_direct(array)
 
 
 def _check_out(out: object, scan: Scan) -> None:
