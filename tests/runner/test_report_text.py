@@ -100,6 +100,15 @@ def test_blocks_that_changed_are_listed(made):
     assert "blocks of" not in str(report(made, section(blocks=blocks[:1])))
 
 
+def test_an_estimate_that_was_too_low_is_named_with_what_to_do(made):
+    name = made.plan.sections[0].limited_by
+    kept = str(report(made, section(estimated_bytes=1000, measured_bytes=1049)))
+    missed = str(report(made, section(estimated_bytes=1000, measured_bytes=1051)))
+    assert "too low" not in kept
+    assert f"the estimate of {name} is likely too low" in " ".join(missed.split())
+    assert f"maxslices measure {name}" in " ".join(missed.split())
+
+
 def test_the_json_holds_it_all(made):
     blocks = (BlockUse(0, 8, "chosen"),)
     one = section(stages=STAGES, idle_share=0.02, bound_by="write", blocks=blocks)

@@ -25,6 +25,8 @@ _BOUNDS = {
     "itself": "its own overheads",
     "turns": "stages that waited for each other",
 }
+MISSED = 1.05
+"""Measured over estimated bytes from which the report says that an estimate is wrong."""
 _STAGE_OF: dict[str, Stage] = {"link in": "in", "link out": "out"}
 
 
@@ -151,6 +153,12 @@ class Report:
             lines += [f"    {more}" for more in names[1:]]
             lines += _stages_lines(section) + _blocks_lines(section)
             lines += [f"    {note}" for note in section.notes]
+            if (section.ratio or 0) > MISSED:
+                method = self.plan.sections[number - 1].limited_by
+                lines.append(
+                    f"    more than estimated: the estimate of {method} is likely too low; hold it "
+                    f"against what it takes with maxslices measure {method}"
+                )
             if section.n_splits:
                 lines.append(
                     f"    memory ran out: the block was halved "
