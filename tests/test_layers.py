@@ -31,11 +31,12 @@ LAYERS = [
     {"nn", "runner"},
     {"api"},
     {"__init__"},
-    {"testing", "demo", "httomo", "nn"},
+    {"testing", "demo", "httomo"},
     {"cli"},
 ]
 """From the bottom up. "__init__" is the package itself: what it offers to users."""
 LAYER_OF = {name: height for height, names in enumerate(LAYERS) for name in names}
+assert len(LAYER_OF) == sum(map(len, LAYERS)), "a part stands in two layers"
 
 
 def sources() -> list[Path]:
