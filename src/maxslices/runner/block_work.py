@@ -259,16 +259,17 @@ class BlockWork:
         shape, dtype = getattr(data, "shape", None), getattr(data, "dtype", None)
         if shape == planned.shape and dtype == planned.dtype:
             return data
+        name, source = self.plan.steps[index].name, "by its declaration"
         cure = "correct its output_dims or output_dtype"
+        if self.steps[index].meta.estimator is None:
+            source = "as declared or measured"
+            cure += f", or clear what was measured: maxslices records clear {name}"
         if shape is None:
             got = "nothing" if data is None else f"a {type(data).__name__}"
             cure = "it must return an array"
         else:
             got = f"{'x'.join(map(str, shape))} {dtype}"
-        raise MethodError(
-            f"{self.plan.steps[index].name} returned {got}; by its declaration it is {planned}: "
-            f"{cure}"
-        )
+        raise MethodError(f"{name} returned {got}; {source} it is {planned}: {cure}")
 
     def _cropped(self, data: Any, block: Block) -> Any:
         """Return a block's slices that count."""
