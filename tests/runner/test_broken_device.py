@@ -43,17 +43,28 @@ def break_device(monkeypatch):
     return breaks
 
 
-def test_the_first_error_is_told_and_what_was_written_is_kept(on_fake_gpu, break_device, tmp_path):
+@pytest.mark.parametrize(
+    ("says_so", "said"),
+    [
+        (True, "the first error"),
+        (False, "the device failed in the section of method, after .* cudaErrorIllegalAddress"),
+    ],
+    ids=["at once", "later"],
+)
+def test_the_first_error_is_told_and_what_was_written_is_kept(
+    on_fake_gpu, break_device, tmp_path, says_so, said
+):
     def method(data):
         if (data == DATA[12]).all(axis=(1, 2)).any():
             break_device()
-            raise ValueError("the first error")
+            if says_so:
+                raise ValueError("the first error")
         return data * np.float32(2)
 
     registry = Registry()
     registry.register(method, pattern="projection", calc_max_slices=two)
     pipeline = Pipeline.from_steps([{"method": "method", "save_result": True}], registry)
-    with on_fake_gpu(), pytest.raises(MethodError, match="the first error"):
+    with on_fake_gpu(), pytest.raises(MethodError, match=said):
         run(DATA, pipeline, tmp_path / "out", device="cuda", block=4)
     assert not [each for each in threading.enumerate() if each.name == "maxslices reader"]
     assert not [each for each in threading.enumerate() if each.name == "maxslices writer"]

@@ -229,9 +229,15 @@ class SectionWork:
             drain.settle()  # what was computed before is written
             self._take_back(drain, begin, advance)
             shortage = self._shortage(error)
-            if shortage is None:
-                raise
-            return shortage
+            if shortage is not None:
+                return shortage
+            if work.backend.kind == "cuda" and isinstance(error, RuntimeError):
+                # A kernel that fails says so later, to whoever asks the device for something.
+                raise MethodError(
+                    f"the device failed in the section of {self._names}, after {self.n_done} "
+                    f"{UNITS[plan.slice_dim]}s: {type(error).__name__}: {error}"
+                ) from error
+            raise
         finally:
             try:
                 if feed is not None:
