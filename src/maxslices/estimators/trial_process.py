@@ -274,6 +274,10 @@ class _Trial:
         if self._backend.kind == "cpu":
             self._limit = AddressSpace()
         else:
+            import cupy
+
+            # Nothing else runs here, so it stays the current one.
+            cupy.cuda.Device(int(self._backend.name.removeprefix("cuda:"))).use()
             self._limit = Ballast(self._backend.reserved_bytes)
         self._first_call()
         self.is_clean()
