@@ -98,8 +98,8 @@ def test_what_is_planned_with_less_memory_fits(fixed, slope, curve, allowed, tot
     known = tuple(sorted(points.items()))
     found = Search(most, fails_at, allowed, 0, known, tuple(rough), slack, (), True)
     model = found.model()
-    for n in range(1, most + 1):
-        assert needed(n) <= model.bytes(n) * (1 + MARGIN), n
+    for n in range(1, most + 1):  # a byte, as lines are rounded to whole ones
+        assert needed(n) <= model.bytes(n) * (1 + MARGIN) + 1, n
     if curve == "line":
         assert not rough
         for n in (1, 1 + most // 2, most):
