@@ -154,9 +154,10 @@ class Family:
         fits itself, with a small margin.
         """
         limit_bytes -= limit_bytes // MARGIN
-        if at_most < 1 or not self.fits(1, limit_bytes):
-            return 0
-        low, high = 1, 2
+        # One image is a replay of its own, which what more of them say makes needless.
+        if at_most < 2 or not self.fits(2, limit_bytes):
+            return int(at_most >= 1 and self.fits(1, limit_bytes))
+        low, high = 2, 4
         while high <= at_most and self.fits(high, limit_bytes):
             low, high = high, high * 2
         high = min(high, at_most + 1)
