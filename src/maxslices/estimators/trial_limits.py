@@ -6,8 +6,8 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-GRAIN_BYTES = 2 * 2**20
-"""Steps in which a GPU's driver hands out memory."""
+from ..meters.cupy_pool import GRAIN_BYTES
+
 PIECE_BYTES = 2**30
 """Pieces in which a GPU's memory is taken."""
 LEFT_BYTES = 64 * 2**20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -86,60 +86,33 @@ def make_feed(
         Whether a method on the CPU has asked for blocks that it may write to.
     """
     if isinstance(reader, DeviceStore):
-        return _StoreFeed(reader, slice_dim, blocks)
-    if backend.kind == "cpu":
-        view = getattr(reader, "view", None)
-        if view is not None and view(slice_dim, blocks[0].first, blocks[0].last) is not None:
-            return _ViewFeed(view, slice_dim, blocks, wants_copies)
+        store = reader
+        return _NearFeed(lambda block: store.block(slice_dim, block.first, block.last), blocks)
+    view = getattr(reader, "view", None) if backend.kind == "cpu" else None
+    if view is not None and view(slice_dim, blocks[0].first, blocks[0].last) is not None:
+
+        def as_it_lies(block: Block) -> Any:
+            data = view(slice_dim, block.first, block.last)
+            return data.copy() if wants_copies else data
+
+        return _NearFeed(as_it_lies, blocks)
     return _AheadFeed(reader, slice_dim, blocks, backend.link(), timeline, overlaps)
 
 
-class _ViewFeed:
-    """Blocks of an array in the host's memory, as they lie there: nothing is moved."""
+class _NearFeed:
+    """Blocks that are where methods want them, or a copy away: nothing is on its way."""
 
     resident_bytes = 0
     reuses = False
 
-    def __init__(
-        self, view: Any, slice_dim: int, blocks: Sequence[Block], wants_copies: bool
-    ) -> None:
-        self._view, self._slice_dim, self._copies = view, slice_dim, wants_copies
-        self._blocks = iter(blocks)
+    def __init__(self, get: Callable[[Block], Any], blocks: Sequence[Block]) -> None:
+        self._get, self._blocks = get, iter(blocks)
 
     def send(self) -> None:
         pass
 
     def take(self) -> Any:
-        block = next(self._blocks)
-        data = self._view(self._slice_dim, block.first, block.last)
-        return data.copy() if self._copies else data
-
-    def give_back(self) -> None:
-        pass
-
-    def took_s(self, number: int) -> float:
-        return 0.0
-
-    def close(self) -> None:
-        pass
-
-
-class _StoreFeed:
-    """Blocks of an array that is on the device already: each is copied there."""
-
-    resident_bytes = 0
-    reuses = False
-
-    def __init__(self, store: DeviceStore, slice_dim: int, blocks: Sequence[Block]) -> None:
-        self._store, self._slice_dim = store, slice_dim
-        self._blocks = iter(blocks)
-
-    def send(self) -> None:
-        pass
-
-    def take(self) -> Any:
-        block = next(self._blocks)
-        return self._store.block(self._slice_dim, block.first, block.last)
+        return self._get(next(self._blocks))
 
     def give_back(self) -> None:
         pass

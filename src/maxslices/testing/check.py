@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..arrays import ArraySpec
+from ..backends.garbage import quick_collections
 from ..errors import UsageError
 from ..estimators import declared_model
 from ..ledger import Device
@@ -21,7 +23,7 @@ from ..method import MethodMeta
 from ..parameters import SUPPLIED
 from ..registry import registry
 from .report import check_message
-from .trial import HOST_NOISE_BYTES, Run, Trial, quick_collections
+from .trial import HOST_NOISE_BYTES, Run, Trial
 
 LOWER, UPPER = 0.80, 1.00
 """Default bounds of estimated slices over slices that were run."""
@@ -227,6 +229,7 @@ def check_trial(
     trace : bool or None
         Find out what was alive at the peak, which takes another run; None: if it fails.
     """
+    gc.collect()  # of what was before, too: it is left out below
     with quick_collections():
         return _check_trial(trial, lower, upper, trace)
 

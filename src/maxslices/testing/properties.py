@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
+from ..backends.garbage import quick_collections
 from .check import EstimateError, check_trial
-from .trial import quick_collections
 
 if TYPE_CHECKING:
     from .conformance import MethodConformance, Situation
@@ -66,6 +67,7 @@ def try_random_situations(
         if not result.ok:
             raise EstimateError(result)
 
+    gc.collect()
     try:
         with quick_collections():
             check()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,24 +156,6 @@ class Trial:
                 in_use += int(torch.cuda.memory_allocated())
             return in_use
         return _traced_array_bytes() if tracemalloc.is_tracing() else 0
-
-
-@contextmanager
-def quick_collections() -> Iterator[None]:
-    """Have garbage looked for among what is made meanwhile only.
-
-    A process that runs tests has a million objects, and each collection that looks at all of
-    them takes longer than most of the calls that are measured. May be nested.
-    """
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _traced_array_bytes() -> int:
