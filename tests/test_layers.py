@@ -17,6 +17,8 @@ LAYERS = [
         "arrays",
         "callback",
         "cufft",
+        "declaration",
+        "decorator",
         "errors",
         "ledger",
         "memory",

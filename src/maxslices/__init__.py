@@ -5,10 +5,10 @@ from __future__ import annotations
 from .api import check, plan, run
 from .arrays import ArraySpec
 from .backends import pinned_empty
+from .decorator import method
 from .errors import MaxslicesError
 from .ledger import Ledger, from_ledger
 from .memory import MemoryModel
-from .method import method
 from .planner import Pipeline, Plan
 from .registry import Registry, registry
 from .runner import Report

@@ -1,7 +1,7 @@
 """A processing method and what it needs to be planned.
 
-The decorator `method` returns the function unchanged, with a frozen `MethodMeta` as its
-attribute ``meta``. That record is what planner, runner and test harness read.
+The decorator `method` leaves a frozen `MethodMeta` as the function's attribute ``meta``. That
+record is what planner, runner and test harness read.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from .arrays import as_dtype
-from .callback import Callback, make_callback, name_of, signature_of
-from .errors import EstimatorError, ParameterError, RegistrationError, UsageError
+from .callback import Callback
+from .errors import EstimatorError, ParameterError, UsageError
 from .ledger import LedgerEstimator
-from .parameters import SUPPLIED, keyword_parameters, nearest
+from .parameters import SUPPLIED, nearest
 
 if TYPE_CHECKING:
-    from .registry import Registry
+    pass
 
 Pattern = Literal["projection", "sinogram", "all"]
 PATTERNS: dict[str, tuple[int, ...]] = {"projection": (0,), "sinogram": (1,), "all": (0, 1)}
@@ -182,12 +182,12 @@ class MethodMeta:
         answer = self.callbacks["calc_max_slices"].call(self.full_name, leading, merged, **told)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise EstimatorError(
-                f"{self._asked(leading, parameters, told)} returned {_typed(answer)}: it must "
+                f"{self._asked(leading, parameters, told)} returned {typed(answer)}: it must "
                 "return (max_slices, output dtype)"
             )
         if not _is_int(answer[0]):
             raise EstimatorError(
-                f"{self._asked(leading, parameters, told)} returned {_typed(answer[0])} in place "
+                f"{self._asked(leading, parameters, told)} returned {typed(answer[0])} in place "
                 "of a number of slices: it must be an int; divide with //"
             )
         return int(answer[0]), answer[1]
@@ -210,9 +210,9 @@ class MethodMeta:
         halo = self.halo
         if callable(halo):
             halo = self.callbacks["halo"].call(self.full_name, (), self.merged(**kwargs))
-        pair = _halo_pair(halo)
+        pair = halo_pair(halo)
         if pair is None:
-            raise EstimatorError(f"{self.full_name}: {_HALO_IS}, not {_typed(halo)}")
+            raise EstimatorError(f"{self.full_name}: {HALO_IS}, not {typed(halo)}")
         return pair
 
     def tile_margin(self, **kwargs: Any) -> tuple[int, int] | None:
@@ -225,9 +225,9 @@ class MethodMeta:
             return None
         if callable(halo):
             halo = self.callbacks["tile_halo"].call(self.full_name, (), self.merged(**kwargs))
-        pair = _halo_pair(halo)
+        pair = halo_pair(halo)
         if pair is None:
-            raise EstimatorError(f"{self.full_name}: {_TILE_HALO_IS}, not {_typed(halo)}")
+            raise EstimatorError(f"{self.full_name}: {TILE_HALO_IS}, not {typed(halo)}")
         return pair
 
     def looked_at(self, n_slices: int, /, **kwargs: Any) -> range:
@@ -251,7 +251,7 @@ class MethodMeta:
         if not all(_is_int(each) for each in indices):
             raise EstimatorError(
                 f"{callback.describe_call(self.full_name, (n_slices,), merged)} must return "
-                f"slice indices, not {_typed(named)}"
+                f"slice indices, not {typed(named)}"
             )
         if not indices or indices[0] < 0 or indices[-1] >= n_slices:
             shown = f"slices {indices[0]} to {indices[-1]}" if indices else "no slices"
@@ -276,7 +276,7 @@ class MethodMeta:
             asked = callback.describe_call(
                 self.full_name, (other_dims,), merged, slice_dim=slice_dim
             )
-            raise EstimatorError(f"{asked} must return two positive ints, not {_typed(dims)}")
+            raise EstimatorError(f"{asked} must return two positive ints, not {typed(dims)}")
         return int(dims[0]), int(dims[1])
 
     def _output_dtype(
@@ -308,269 +308,13 @@ class MethodMeta:
         return callback.describe_call(self.full_name, leading, self.merged(**parameters), **told)
 
 
-def method(
-    pattern: Pattern,
-    *,
-    calc_max_slices: Callable[..., Any] | None = None,
-    halo: Halo | Callable[..., Halo] = 0,
-    tile_halo: Halo | Callable[..., Halo] | None = None,
-    output_dims: Callable[..., tuple[int, int]] | None = None,
-    output_dtype: DTypeLike | Callable[..., DTypeLike] | None = None,
-    side_results: Iterable[str] = (),
-    looks_at: Callable[..., Iterable[int]] | None = None,
-    combine: Callable[[list[Any]], Any] | None = None,
-    array_module: str | None = None,
-    registry: Registry | None = None,
-) -> Callable[[F], F]:
-    """Register a function as a processing method; the function comes back unchanged.
+HALO_IS = "halo must be a number of slices of at least 0, or two: (before, after)"
 
-    Parameters
-    ----------
-    pattern : {"projection", "sinogram", "all"}
-        Which slices of an (angles, detector_y, detector_x) array it works on.
-    calc_max_slices : callable, optional
-        ``(slice_dim, other_dims, dtype, available_memory, **kwargs) -> (n, output dtype)``,
-        or an estimator made by `from_ledger`. It is given the user's parameters over the
-        function's defaults; one without ``**kwargs`` is given those that it names.
-    halo : int, (int, int) or callable, optional
-        Slices (before, after) that it needs around its block; a callable is given the
-        parameters.
-    tile_halo : int, (int, int) or callable, optional
-        That a tile of a slice, with so many pixels around it along the slice's two dims, gives
-        the same bits as the whole; a callable is given the parameters. Where a slice does not
-        fit, it can then be worked on in tiles. Flats, darks and angles are cut likewise.
-    output_dims : callable, optional
-        ``(other_dims, **kwargs) -> (int, int)``, where the result has other dims. It may
-        name ``slice_dim``.
-    output_dtype : dtype-like or callable, optional
-        The result's dtype, or ``(dtype, **kwargs) -> dtype``. By default what the
-        estimator returns.
-    side_results : iterable of str, optional
-        The function returns these values (one, or a tuple in this order) and no array:
-        the data go on unchanged, and later methods may refer to the values.
-    looks_at : callable, optional
-        ``(n_slices, **kwargs) -> slice indices``: the only slices that the side results
-        depend on; the function is called once, with these.
-    combine : callable, optional
-        Makes one result of the list of all blocks' results; required for side results
-        without `looks_at`.
-    array_module : {"torch"}, optional
-        The function takes its data, flats and darks as torch tensors on the device, and
-        returns one; arrays of other methods become tensors, and back, without a copy.
-        torch itself is imported when the method runs.
-    registry : Registry, optional
-        Where to register; the global registry by default.
-
-    Returns
-    -------
-    callable
-        A decorator.
-
-    Raises
-    ------
-    RegistrationError
-        If the signatures cannot work together; nothing is registered then.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from maxslices import Registry, method
-    >>> def estimate(slice_dim, other_dims, dtype, available_memory, **kwargs):
-    ...     per_slice = 2 * other_dims[0] * other_dims[1] * dtype.itemsize
-    ...     return available_memory // per_slice, dtype
-    >>> @method("projection", calc_max_slices=estimate, registry=Registry())
-    ... def scale(data, *, strength: float = 1.0):
-    ...     return data * strength
-    >>> scale.meta.calc_max_slices(0, (10, 20), np.float32(), 14450)
-    (9, dtype('float32'))
-    """
-
-    def decorate(function: F) -> F:
-        from .registry import registry as global_registry
-
-        target = global_registry if registry is None else registry
-        meta = describe(
-            function,
-            data_name="data",
-            pattern=pattern,
-            calc_max_slices=calc_max_slices,
-            halo=halo,
-            tile_halo=tile_halo,
-            output_dims=output_dims,
-            output_dtype=output_dtype,
-            side_results=side_results,
-            looks_at=looks_at,
-            combine=combine,
-            array_module=array_module,
-        )
-        target.add(meta)
-        # What cannot take attributes (a builtin) is registered all the same.
-        with suppress(AttributeError, TypeError):
-            function.meta = meta  # type: ignore[attr-defined]
-        return function
-
-    return decorate
+TILE_HALO_IS = "tile_halo must be a number of pixels of at least 0, or two"
 
 
-def describe(
-    function: Callable[..., Any],
-    *,
-    pattern: str,
-    name: str | None = None,
-    module: str | None = None,
-    data_name: str | None = None,
-    calc_max_slices: Callable[..., Any] | None = None,
-    halo: Halo | Callable[..., Halo] = 0,
-    tile_halo: Halo | Callable[..., Halo] | None = None,
-    output_dims: Callable[..., tuple[int, int]] | None = None,
-    output_dtype: DTypeLike | Callable[..., DTypeLike] | None = None,
-    side_results: Iterable[str] = (),
-    looks_at: Callable[..., Iterable[int]] | None = None,
-    combine: Callable[[list[Any]], Any] | None = None,
-    array_module: str | None = None,
-) -> MethodMeta:
-    """Check a declaration and make its record; see `method` for the parameters.
-
-    Parameters
-    ----------
-    function : callable
-        The method.
-    name, module : str, optional
-        How pipelines name it; by default as it was defined.
-    data_name : str, optional
-        Name that the first parameter must have; by default any, if it has no default.
-
-    Raises
-    ------
-    RegistrationError
-        Naming the method, the callback at fault and what does not match.
-    """
-    if not callable(function):
-        raise RegistrationError(f"{function!r} is not a function, so it cannot be a method")
-    name = name_of(function) if name is None else name
-    module = getattr(function, "__module__", None) or "" if module is None else module
-    label = f"{module}.{name}"
-    if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-        raise RegistrationError(
-            f"{function!r}: pipelines cannot call a method {label!r}; register it with "
-            "registry.register(function, name=..., module=...)"
-        )
-    if pattern not in PATTERNS:
-        valid = ", ".join(repr(p) for p in PATTERNS)
-        raise RegistrationError(f"{label}: pattern {pattern!r} is not one of {valid}")
-    accepts_any = _check_signature(label, function, data_name)
-    parameters = keyword_parameters(function)
-
-    callbacks = {}
-
-    def declare(what: str, given: Any, *leading: str, told: tuple[str, ...] = ()) -> None:
-        callbacks[what] = make_callback(label, what, given, leading, parameters, told, accepts_any)
-
-    if calc_max_slices is not None:
-        leading = ("slice_dim", "other_dims", "dtype", "available_memory")
-        # A method's own `device` is a parameter like any other, save to a ledger.
-        own_device = "device" in parameters and not isinstance(calc_max_slices, LedgerEstimator)
-        told = () if own_device else ("device",)
-        declare("calc_max_slices", calc_max_slices, *leading, told=told)
-    if callable(halo):
-        declare("halo", halo)
-    elif _halo_pair(halo) is None:
-        raise RegistrationError(f"{label}: {_HALO_IS}, not {_typed(halo)}")
-    if callable(tile_halo):
-        declare("tile_halo", tile_halo)
-    elif tile_halo is not None and _halo_pair(tile_halo) is None:
-        raise RegistrationError(f"{label}: {_TILE_HALO_IS}, not {_typed(tile_halo)}")
-    if output_dims is not None:
-        declare("output_dims", output_dims, "other_dims", told=("slice_dim",))
-    if callable(output_dtype) and not isinstance(output_dtype, type):
-        declare("output_dtype", output_dtype, "dtype")
-    elif output_dtype is not None:
-        try:
-            output_dtype = as_dtype(output_dtype)
-        except UsageError as error:
-            raise RegistrationError(f"{label}: output_dtype: {error}") from None
-    if looks_at is not None:
-        declare("looks_at", looks_at, "n_slices")
-    if combine is not None and not callable(combine):
-        raise RegistrationError(f"{label}: combine is {combine!r}, not a function")
-    if array_module not in (None, "torch"):
-        raise RegistrationError(
-            f"{label}: array_module is 'torch', or left out for NumPy and CuPy, not "
-            f"{array_module!r}"
-        )
-    names = _check_side_results(label, side_results, looks_at, combine)
-    if tile_halo is not None and (output_dims is not None or names):
-        raise RegistrationError(
-            f"{label}: tile_halo is for methods whose result has the dims of their data: leave "
-            "it out, or output_dims and side_results"
-        )
-    return MethodMeta(
-        function=function,
-        name=name,
-        module=module,
-        pattern=cast(Pattern, pattern),
-        estimator=calc_max_slices,
-        halo=halo,
-        tile_halo=tile_halo,
-        output_dims=output_dims,
-        declared_dtype=output_dtype,
-        side_results=names,
-        looks_at=looks_at,
-        combine=combine,
-        array_module=array_module,
-        parameters=parameters,
-        accepts_any=accepts_any,
-        callbacks=callbacks,
-    )
-
-
-def _check_signature(label: str, function: Callable[..., Any], data_name: str | None) -> bool:
-    """Require that a method can be called with an array and keywords; tell if it takes any."""
-    parameters = signature_of(label, function)
-    first = parameters[0] if parameters else None
-    wanted = "a method takes its array as the first parameter, named 'data'"
-    if first is None:
-        raise RegistrationError(f"{label}: {wanted}; it has no parameters")
-    if data_name is not None and first.name != data_name:
-        raise RegistrationError(f"{label}: {wanted}; its first parameter is {first.name!r}")
-    if first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD) or (
-        first.name != "data" and first.default is not first.empty
-    ):
-        raise RegistrationError(
-            f"{label}: a method takes its array as the first parameter, by position; its first "
-            f"is {str(first)!r}"
-        )
-    for p in parameters[1:]:
-        if p.kind is p.POSITIONAL_ONLY and p.default is p.empty:
-            raise RegistrationError(
-                f"{label}: parameters are given by name, but {p.name!r} is by position only"
-            )
-    return any(p.kind is p.VAR_KEYWORD for p in parameters)
-
-
-def _check_side_results(
-    label: str, side_results: Iterable[str], looks_at: Any, combine: Any
-) -> tuple[str, ...]:
-    if isinstance(side_results, str):
-        raise RegistrationError(
-            f"{label}: side_results are several names: write [{side_results!r}]"
-        )
-    names = tuple(side_results)
-    if names and looks_at is None and combine is None:
-        raise RegistrationError(
-            f"{label}: side results of every block need `combine`, those of a few slices `looks_at`"
-        )
-    if not names and (looks_at is not None or combine is not None):
-        raise RegistrationError(f"{label}: `looks_at` and `combine` go with `side_results`")
-    return names
-
-
-_HALO_IS = "halo must be a number of slices of at least 0, or two: (before, after)"
-
-_TILE_HALO_IS = "tile_halo must be a number of pixels of at least 0, or two"
-
-
-def _halo_pair(halo: Any) -> tuple[int, int] | None:
+def halo_pair(halo: Any) -> tuple[int, int] | None:
+    """Return a halo as (before, after), or None where it is not one."""
     pair = halo if isinstance(halo, tuple | list) else (halo, halo)
     if len(pair) != 2 or not all(_is_int(n) and n >= 0 for n in pair):
         return None
@@ -586,5 +330,6 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _typed(value: Any) -> str:
+def typed(value: Any) -> str:
+    """Show a value and its type, for an error message."""
     return f"{value!r} ({type(value).__name__})"

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from .declaration import describe
 from .errors import RegistrationError, UnknownMethodError
-from .method import MethodMeta, describe
+from .method import MethodMeta
 from .parameters import nearest
 
 ENTRY_POINT_GROUP = "maxslices.methods"
@@ -218,7 +219,7 @@ class _Site:
         return f"{self.file}:{self.line}"
 
 
-_OWN_MODULES = ("maxslices.method", "maxslices.registry")
+_OWN_MODULES = ("maxslices.decorator", "maxslices.registry")
 
 
 def _module_name(spec: object) -> object:

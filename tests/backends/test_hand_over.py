@@ -11,8 +11,8 @@ import pytest
 import maxslices
 from maxslices import method
 from maxslices.backends import call_method, require_libraries, select_backend
+from maxslices.declaration import describe
 from maxslices.errors import DeviceError, MethodError, RegistrationError
-from maxslices.method import describe
 
 CPU = select_backend("cpu")
 needs_torch = pytest.mark.skipif(

@@ -9,9 +9,9 @@ import pytest
 
 from maxslices import from_ledger
 from maxslices.backends import select_backend
+from maxslices.declaration import describe
 from maxslices.estimators import Question
 from maxslices.estimators.comparison import compare_with_probe
-from maxslices.method import describe
 
 DIMS = (101, 97)
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from maxslices.backends import select_backend
+from maxslices.declaration import describe
 from maxslices.errors import EstimatorError
 from maxslices.estimators import bench, climb, declared_model, probed
 from maxslices.estimators.asked import Question
 from maxslices.estimators.bench import Bench, traced
 from maxslices.estimators.probed import Probe, probe
 from maxslices.estimators.samples import Samples
-from maxslices.method import describe
 from maxslices.registry import registry
 from maxslices.testing.trial import Trial
 

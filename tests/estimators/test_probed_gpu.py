@@ -8,13 +8,13 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import pytest
 
+from maxslices.declaration import describe
 from maxslices.errors import EstimatorError
 from maxslices.estimators import bench, climb, probed
 from maxslices.estimators.asked import Question
 from maxslices.estimators.probed import probe
 from maxslices.estimators.samples import Samples
 from maxslices.meters import Peak
-from maxslices.method import describe
 
 MB = 10**6
 GRAIN = 2 * 2**20

@@ -16,13 +16,13 @@ import pytest
 
 from maxslices.backends import select_backend
 from maxslices.cli.main import main
+from maxslices.declaration import describe
 from maxslices.errors import UsageError
 from maxslices.estimators import Question
 from maxslices.estimators.bench import Rung
 from maxslices.estimators.fingerprint import place, question, required_versions, source_hash
 from maxslices.estimators.probed import Probe
 from maxslices.estimators.recorded import FOLDER_VARIABLE, FORMAT, Records, records_folder
-from maxslices.method import describe
 
 CPU = select_backend("cpu")
 PROBE = Probe(

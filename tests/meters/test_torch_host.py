@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from maxslices.backends import call_method, select_backend
+from maxslices.declaration import describe
 from maxslices.meters import measure_peak
 from maxslices.meters.torch_host import counted, until_freed
-from maxslices.method import describe
 
 torch = pytest.importorskip("torch")
 MIB = 2**20
