@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import rules
 from .dispatch import DispatchMode
 from .errors import DataDependentError
 from .host import HostTensor
@@ -198,7 +199,7 @@ def _add(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
             and is_dense(old)
         ):
             return old
-    return func(*args, **kwargs)
+    return rules.call(func, args, kwargs)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

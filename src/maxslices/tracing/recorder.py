@@ -18,6 +18,7 @@ from unittest import mock
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from . import rules
 from .autocast import cuda_autocast
 from .dispatch import DispatchMode, compiler_unloaded
 from .errors import DataDependentError, TraceError
@@ -498,7 +499,7 @@ class _Follow(DispatchMode):
         args = self._together(func, args)
         handler = self.handlers.get(func)
         if handler is None:
-            made = func(*args, **kwargs)
+            made = rules.call(func, args, kwargs)
         else:
             made = handler(self.owner, func, args, kwargs)
         owner, name = self.owner, func.name()
