@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from maxslices.meters import measure_peak
+from maxslices.meters import measure_peak, python_memory
 
 MB = 1_000_000
 OBJECTS_BYTES = 8192
@@ -95,6 +95,47 @@ def test_overlapping_measurements_of_two_threads():
     thread.join()
     assert peak.numpy_bytes >= 7 * MB
     assert figures["thread"] >= 7 * MB
+
+
+def in_force():
+    return [bytes(each) for each in python_memory.allocators()]
+
+
+def test_arrays_alone():
+    before = in_force()
+    with measure_peak(objects=False) as peak:
+        assert in_force() == before
+        kept = ones(2)
+        text = bytearray(5 * MB)
+        ones(3)
+    assert close(peak.numpy_bytes, 5 * MB)
+    assert in_force() == before
+    assert kept.size + len(text) == 7 * MB
+
+
+def test_objects_count_from_where_they_are_asked_for():
+    before = in_force()
+    with measure_peak(objects=False) as outer:
+        with measure_peak() as inner:
+            text = bytearray(5 * MB)
+        with measure_peak(objects=False) as second:
+            more = bytearray(7 * MB)
+    assert close(inner.numpy_bytes, 5 * MB)
+    assert outer.numpy_bytes >= inner.numpy_bytes
+    assert close(second.numpy_bytes, 7 * MB)  # hooks that are in force stay
+    assert in_force() == before
+    assert len(text) + len(more) == 12 * MB
+
+
+def test_what_the_code_switched_off_is_not_put_back():
+    before = in_force()
+    with measure_peak(objects=False) as lost:
+        tracemalloc.stop()
+    with measure_peak(objects=False) as peak:
+        ones(1)
+    assert lost.numpy_bytes is None
+    assert close(peak.numpy_bytes, MB)
+    assert in_force() == before
 
 
 def test_an_exception_leaves_the_figure():

@@ -21,7 +21,7 @@ def gpu(monkeypatch):
     backend = FakeGpu()
 
     @contextmanager
-    def measure(kind, interval_s):
+    def measure(kind, *, objects, interval_s):
         assert kind == "cuda"
         backend.events.append("measure")
         yield Peak(kind, cupy_in_use_bytes=123)

@@ -11,6 +11,8 @@ from threading import RLock
 
 import numpy as np
 
+from . import python_memory
+
 TRACE_FRAMES = 12
 """Stack frames kept for each allocation where the place is wanted."""
 
@@ -18,48 +20,65 @@ _lock = RLock()
 _active: list[HostMeter] = []
 _started_here = False
 _foreign_peak_bytes = 0
+_hooked: list[python_memory.Allocator] | None = None
+"""Python's allocators with the hooks that are to be put back once objects count too."""
 
 
 class HostMeter:
-    """Bytes in NumPy arrays and Python objects, of all threads.
+    """Bytes in NumPy arrays, of all threads, and as a rule in Python objects.
 
     Where tracemalloc was not at work before, what was allocated earlier does not exist for
     it. Where it was, figures are the growth over what was alive at the start; then an
     array from before that the code frees makes the figure smaller.
+
+    Parameters
+    ----------
+    n_frames : int
+        Stack frames kept for each allocation.
+    objects : bool
+        Whether Python objects must be counted; if not, they may be.
     """
 
-    def __init__(self, n_frames: int = 1) -> None:
-        self.n_frames = n_frames
+    def __init__(self, n_frames: int = 1, objects: bool = True) -> None:
+        self.n_frames, self.objects = n_frames, objects
         self.before_bytes = self.highest_bytes = 0
         self.lost = False
 
     def start(self) -> None:
         """Begin to count."""
-        global _started_here, _foreign_peak_bytes
+        global _started_here, _foreign_peak_bytes, _hooked
         with _lock:
             if not tracemalloc.is_tracing():
                 for meter in _active:
                     meter.lost = True
+                plain = python_memory.allocators()
                 tracemalloc.start(self.n_frames)
-                _started_here = True
+                _started_here, _hooked = True, None
+                if not self.objects:
+                    _hooked = python_memory.allocators()
+                    python_memory.use(plain)
             elif not _active:
                 _started_here = False
                 _foreign_peak_bytes = tracemalloc.get_traced_memory()[1]
+            if self.objects and _hooked is not None:
+                python_memory.use(_hooked)
+                _hooked = None
             self.before_bytes = self.highest_bytes = observe()[0]
             _active.append(self)
 
     def stop(self) -> int | None:
         """End, and return the peak in bytes; None if the code switched tracing off."""
-        global _started_here
+        global _started_here, _hooked
         with _lock:
             if not tracemalloc.is_tracing():
                 _active.remove(self)
+                _hooked = None
                 return None
             current, _ = observe()
             _active.remove(self)
             if not _active and _started_here:
                 tracemalloc.stop()
-                _started_here = False
+                _started_here, _hooked = False, None
             elif not _active and _foreign_peak_bytes > current:
                 # Give the peak back to whoever was tracing: pages never touched cost nothing.
                 np.empty(_foreign_peak_bytes - current, np.uint8)

@@ -70,7 +70,8 @@ class Peak:
     device: Device
     """Where the code ran."""
     numpy_bytes: int | None = None
-    """Most bytes alive at once in NumPy arrays and Python objects, all threads (tracemalloc)."""
+    """Most bytes alive at once in NumPy arrays, all threads (tracemalloc); in Python objects too,
+    unless these were left out."""
     cupy_in_use_bytes: int | None = None
     """Most bytes alive at once that CuPy's pool handed out, in blocks of 512."""
     cupy_held_bytes: int | None = None
