@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from maxslices.arrays import ArraySpec
 from maxslices.errors import StoreError, UsageError
-from maxslices.io import MemoryStore, ScratchStore
+from maxslices.io import MemoryStore, ScratchStore, scratch, threads
 from maxslices.io.pieces import pread_all
 
 pytestmark = pytest.mark.usefixtures("small_parts")
@@ -50,6 +50,32 @@ def test_what_is_written_is_read(tmp_path_factory, kind, written_along, read_alo
             out = np.empty(SPEC.with_slices(read_along, stop - start).shape, "u2")
             store.read(read_along, start, stop, out)
             np.testing.assert_array_equal(out, take(read_along, start, stop))
+
+
+@pytest.mark.parametrize("n_files", [1, 2, 3, 5])
+@pytest.mark.parametrize("band_rows", [1, 2, 3, 7])
+@pytest.mark.parametrize("unit_angles", [1, 2, 3])
+def test_scratch_files_have_no_gaps(tmp_path, monkeypatch, n_files, band_rows, unit_angles):
+    monkeypatch.setattr(threads, "N_THREADS", n_files)
+    monkeypatch.setattr(scratch, "_UNIT_BYTES", unit_angles * band_rows * DATA[0, 0].nbytes)
+    spans: dict[int, set[int]] = {}
+
+    def noting(fd: int, offsets: np.ndarray, part: np.ndarray) -> None:
+        spans.setdefault(fd, set()).update((offsets[:, np.newaxis] + range(part[0].nbytes)).flat)
+        write(fd, offsets, part)
+
+    write = scratch._write
+    monkeypatch.setattr(scratch, "_write", noting)
+    with ScratchStore(SPEC, tmp_path, band_rows=band_rows) as store:
+        for angle in range(5):
+            store.write(0, angle, DATA[angle : angle + 1])
+        out = np.empty_like(DATA[:, 2:6])
+        store.read(1, 2, 6, out)
+    np.testing.assert_array_equal(out, DATA[:, 2:6])
+    assert sum(map(len, spans.values())) == DATA.nbytes  # nothing lies over anything
+    # A band's last unit may have fewer angles than the others: only there may a gap be.
+    n_gaps = sum(max(span) + 1 - len(span) for span in spans.values())
+    assert n_gaps <= (-(-7 // band_rows) - 1) * DATA[0, :band_rows].nbytes * (-5 % unit_angles)
 
 
 @KINDS

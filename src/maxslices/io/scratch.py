@@ -32,13 +32,14 @@ class ScratchStore(Closing):
     """A store in files without names, which are gone when it is closed or the process ends.
 
     The rows are cut into bands, and a band holds its rows of all angles: (band, angle, row,
-    column). A block of sinograms that is a band is one piece of the file. Of a block of
-    projections, the part within a band is one piece too. It is written from, or read to, its
-    places in the block by one system call; nothing is transposed in memory.
+    column). Some angles of a band are a unit, which lies together in a file. What a block has
+    of a unit is written from, or read to, its places in the block by one system call; nothing
+    is transposed in memory.
 
     A system lets one thread at a time write to a file, so there are as many files as
-    threads, each as long as the whole and with its own part of it in it. What a file does not
-    hold takes no room.
+    threads. The units of a band are dealt out to them in turn, and those of a block of
+    projections too. Within a file the units of a band follow one another without gaps: a
+    disk is told of each piece that becomes free again, and of few large ones sooner.
 
     Parameters
     ----------
@@ -63,16 +64,20 @@ class ScratchStore(Closing):
         if band_rows is None:
             band_rows = _BAND_BYTES // self._row_bytes
         self._band_rows = min(max(1, band_rows), spec.shape[1])
-        self._unit_angles = max(1, _UNIT_BYTES // (self._band_rows * self._row_bytes))
+        unit_angles = max(1, _UNIT_BYTES // (self._band_rows * self._row_bytes))
+        n_units = -(-spec.shape[0] // unit_angles)
+        self._unit_angles = -(-spec.shape[0] // n_units)
+        self._begins = _begins(-(-spec.shape[1] // self._band_rows), n_units, threads.N_THREADS)
+        self._begins *= self._unit_angles * self._band_rows * self._row_bytes
         check_room(folder, spec.nbytes)
         self._opened = ExitStack()
         self._files: list[int] = []
         with store_errors(folder, spec.nbytes):
             folder.mkdir(parents=True, exist_ok=True)
             with ExitStack() as opened:
-                for _ in range(threads.N_THREADS):
+                for n_bytes in self._begins[-1].tolist():
                     file = opened.enter_context(TemporaryFile(buffering=0, dir=folder))
-                    os.truncate(file.fileno(), spec.nbytes)
+                    os.truncate(file.fileno(), n_bytes)
                     self._files.append(file.fileno())
                 self._opened = opened.pop_all()
 
@@ -115,9 +120,10 @@ class ScratchStore(Closing):
             end = min(last_angle, (at_unit + 1) * angles)
             top = max(first_row, at_band * rows)
             bottom = min(last_row, (at_band + 1) * rows)
+            file, offsets = self._places(at_unit, at_band, begin, end, top)
             move(
-                self._files[(at_unit + at_band) % len(self._files)],
-                self._offsets(begin, end, top),
+                self._files[file],
+                offsets,
                 block[
                     begin - first_angle : end - first_angle, top - first_row : bottom - first_row
                 ],
@@ -126,18 +132,34 @@ class ScratchStore(Closing):
         with store_errors(self._folder, self._spec.nbytes):
             spread(n_units * n_bands, one)
 
-    def _offsets(self, begin: int, end: int, row: int) -> NDArray[np.int64]:
-        """Return where, in a band, the rows from `row` on are of angles `begin` to `end`."""
-        n_angles, n_rows, _ = self._spec.shape
-        band = row // self._band_rows * self._band_rows
-        height = min(self._band_rows, n_rows - band)
-        angles = np.arange(begin, end, dtype=np.int64)
-        return (band * n_angles + angles * height + row - band) * self._row_bytes
+    def _places(
+        self, unit: int, band: int, begin: int, end: int, row: int
+    ) -> tuple[int, NDArray[np.int64]]:
+        """Return the file of a unit, and where in it the rows from `row` on are.
+
+        Of the angles from `begin` to before `end`, which are in the unit.
+        """
+        n_files = len(self._files)
+        file = (unit + band) % n_files
+        first_row = band * self._band_rows
+        height = min(self._band_rows, self._spec.shape[1] - first_row)
+        # Those of its band that come before it in the file are all of as many angles.
+        before = unit // n_files * self._unit_angles - unit * self._unit_angles
+        angles = np.arange(before + begin, before + end, dtype=np.int64)
+        within = (angles * height + row - first_row) * self._row_bytes
+        return file, self._begins[band, file] + within
 
     def close(self) -> None:
         """Give the disk space back."""
         self._files = []
         self._opened.close()
+
+
+def _begins(n_bands: int, n_units: int, n_files: int) -> NDArray[np.int64]:
+    """Return, in units, where each band begins in each file, and last where the files end."""
+    units = np.arange(n_units)
+    counts = [np.bincount((units + b) % n_files, minlength=n_files) for b in range(n_bands)]
+    return np.cumsum([np.zeros(n_files, np.int64), *counts], axis=0)
 
 
 _Move = Callable[[int, NDArray[np.int64], NDArray[Any]], None]
