@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 
-from maxslices import ArraySpec
+from maxslices import ArraySpec, Pipeline, Registry, from_ledger
 from maxslices.estimators.probe_result import Probe
-from maxslices.planner.blocks import AUTO_SLICES, wanted_block
+from maxslices.planner import Limits, ScanSpec, make_plan
+from maxslices.planner.blocks import AUTO_SLICES, FIRST_SLICES, wanted_block
 
 TOTAL = 1000
 
@@ -34,6 +36,54 @@ def cost(call_s, slice_s, halo=(0, 0)):
 )
 def test_a_call_takes_little_beside_its_slices(call_s, slice_s, block):
     assert wanted_block("auto", cost(call_s, slice_s)) == block
+
+
+@from_ledger
+def _two(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+
+
+@from_ledger
+def _with_plan(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.fft((*shape[:2], 2560), "float32", (2,), "r2c")
+    m.alloc(shape, dtype)
+
+
+registry = Registry()
+for name, estimator, halo in (("same", _two, 0), ("wide", _two, 1), ("plans", _with_plan, 0)):
+
+    def same(data):
+        return data.copy()
+
+    same.__name__ = name
+    registry.register(same, pattern="projection", calc_max_slices=estimator, halo=halo)
+
+
+def first_of(*steps, n_slices=1024, **kwargs):
+    budget = kwargs.pop("budget", 10**9)
+    scan = ScanSpec(ArraySpec((n_slices, 30, 40), "uint16"))
+    limits = Limits("cuda", budget, 10**9)
+    section = make_plan(Pipeline.from_steps(steps, registry), scan, limits, **kwargs).sections[0]
+    return section.first_blocks, section.block
+
+
+@pytest.mark.parametrize("n_slices", [256, 1024, 1801, 4000])
+def test_the_first_blocks_are_smaller(n_slices):
+    firsts, block = first_of("same", n_slices=n_slices)
+    assert FIRST_SLICES <= firsts[0] <= 2 * FIRST_SLICES
+    assert sum(firsts) % block == 0
+    assert all(a <= b <= 1.5 * a + 1 or b - a < FIRST_SLICES for a, b in pairwise([*firsts, block]))
+
+
+def test_all_blocks_are_of_one_size_where_smaller_ones_cost_more_than_they_gain():
+    assert first_of("same")[0]
+    assert not first_of("same", block=32)[0]  # as asked for
+    assert not first_of("same", n_slices=255)[0]  # too few
+    assert not first_of("wide")[0]  # a halo is computed again each time
+    assert not first_of("plans")[0]  # FFT plans are made for each size
+    assert first_of("same", budget=10**6) == ((), 32)  # no room for what they leave behind
 
 
 def probe(times):

@@ -247,6 +247,9 @@ class FakeGpu:
     def overlap(self, first: np.ndarray, second: np.ndarray) -> bool:
         return np.may_share_memory(first, second)
 
+    def forget_plans(self) -> None:
+        self.events.append("forget plans")
+
     def release(self) -> None:
         self.events.append("release")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from maxslices import Pipeline, run
+from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.io.array_source import ArrayFrames, ArraySource
 from maxslices.io.frames import FrameSource, Selection
 from maxslices.io.options import Preview
@@ -40,6 +40,12 @@ def source(shape=(37, 19, 11), dtype="float32", pinned_by=None):
         darks=None,
         angles=np.linspace(0, 3, shape[0], dtype=np.float32),
     )
+
+
+@from_ledger
+def two(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
 
 
 def plain_loop(scan, pipeline, plan):
@@ -145,6 +151,25 @@ def test_larger_blocks_are_gone_over_to(on_fake_gpu, tmp_path):
     assert sizes == [sizes[0], 2 * sizes[0], 4 * sizes[0]]
 
 
+def test_a_section_begins_with_smaller_blocks_and_keeps_the_pool_meanwhile(on_fake_gpu):
+    scan, sizes, registry = source(MANY), [], Registry()
+
+    def note(data):
+        sizes.append(len(data))
+        return data * np.float32(2)
+
+    registry.register(note, pattern="projection", calc_max_slices=two)
+
+    with on_fake_gpu() as gpu:
+        report = run(scan, Pipeline.from_steps(["note"], registry), device="cuda")
+    firsts = report.plan.sections[0].first_blocks
+    n_firsts, block = len(firsts), report.plan.sections[0].block
+    assert sizes[0] < block // 4
+    assert tuple(sizes[:n_firsts]) == firsts
+    assert set(sizes[n_firsts:-1]) == {block}
+    assert gpu.events.count("forget plans") == len({*firsts, block}) - 1
+
+
 def test_the_time_of_a_copy_is_asked_for_only_once_it_has_ended():
     with FakeGpu() as gpu:
         blocks = blocks_of(0, 37, 9, (0, 0))
@@ -179,10 +204,15 @@ def test_slabs_are_counted_for_columns_of_pinned_memory(on_fake_gpu):
     size=st.integers(1, 210),
     halo=st.tuples(st.integers(0, 9), st.integers(0, 9)),
     start=st.integers(0, 199),
+    firsts=st.lists(st.integers(1, 9), max_size=4),
 )
-def test_blocks_are_all_slices_once_with_their_halo(total, size, halo, start):
+def test_blocks_are_all_slices_once_with_their_halo(total, size, halo, start, firsts):
     start = min(start, total - 1)
-    blocks = blocks_of(start, total, size, halo)
+    firsts = [min(size, first) for first in firsts]
+    if sum(firsts) >= total - start:
+        firsts = []
+    blocks = blocks_of(start, total, size, halo, firsts)
+    assert [b.stop - b.start for b in blocks[: len(firsts)]] == firsts
     assert [i for b in blocks for i in range(b.start, b.stop)] == list(range(start, total))
     for block in blocks:
         assert 0 <= block.first <= max(0, block.start - halo[0])

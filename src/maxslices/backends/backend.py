@@ -49,6 +49,9 @@ class Backend(Protocol):
     def overlap(self, first: Any, second: Any) -> bool:
         """Tell whether two arrays of the device may have memory in common."""
 
+    def forget_plans(self) -> None:
+        """Drop cached FFT plans; their work areas go back to the pool."""
+
     def release(self) -> None:
         """Give back what caches and pools hold but do not use."""
 

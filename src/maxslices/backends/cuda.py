@@ -115,11 +115,15 @@ class CudaBackend:
         """Tell whether the bytes of two arrays are in one range of addresses."""
         return bool(self._cupy.may_share_memory(first, second))
 
-    def release(self) -> None:
-        """Drop cached FFT plans and unused blocks of the pool and of torch's allocator."""
+    def forget_plans(self) -> None:
+        """Clear CuPy's cache of FFT plans."""
         cache = self._cupy.fft.config.get_plan_cache()
         if cache.get_curr_size():  # to clear it collects garbage, which takes a while
             cache.clear()
+
+    def release(self) -> None:
+        """Drop cached FFT plans and unused blocks of the pool and of torch's allocator."""
+        self.forget_plans()
         self._cupy.get_default_memory_pool().free_all_blocks()
         release_cache()
 

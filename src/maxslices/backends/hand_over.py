@@ -47,15 +47,22 @@ def call_method(
         If the method's library is not installed, or finds no GPU.
     TypeError
         If torch knows no such data, or the result has a dtype or device of torch's alone.
+    RuntimeError
+        If the method calls `sys.exit`, which would end the program without a word.
     """
-    if meta.array_module is None:
-        return meta.function(data, **parameters)
-    require_libraries([meta])
-    if backend.kind == "cuda":
-        from .torch_cuda import call
-    else:
-        from .torch_cpu import call
-    return call(meta, data, parameters)
+    try:
+        if meta.array_module is None:
+            return meta.function(data, **parameters)
+        require_libraries([meta])
+        if backend.kind == "cuda":
+            from .torch_cuda import call
+        else:
+            from .torch_cpu import call
+        return call(meta, data, parameters)
+    except SystemExit as error:
+        raise RuntimeError(
+            f"it called sys.exit({'' if error.code is None else error.code!r})"
+        ) from error
 
 
 def require_libraries(methods: Iterable[MethodMeta]) -> bool:

@@ -17,8 +17,9 @@ from typing import Any
 def shared_allocator(budget_bytes: int) -> Iterator[None]:
     """Have CuPy allocate from torch's allocator on the current device, up to a budget in all.
 
-    What CuPy's pool has handed out before stays there. Inside `cupy.cuda.using_allocator`,
-    which CuPy does not let anything override, both allocators stay apart.
+    A limit that torch has already stays in force where it is the lower one. What CuPy's pool has
+    handed out before stays there. Inside `cupy.cuda.using_allocator`, which CuPy does not let
+    anything override, both allocators stay apart.
     """
     import cupy
     import torch
@@ -29,7 +30,8 @@ def shared_allocator(budget_bytes: int) -> Iterator[None]:
         torch.cuda.empty_cache()
         total = int(torch.cuda.get_device_properties(number).total_memory)
         share = (int(torch.cuda.memory_reserved()) + budget_bytes) / total
-        torch.cuda.set_per_process_memory_fraction(min(1.0, share), number)
+        share_before = _share(torch, number)
+        torch.cuda.set_per_process_memory_fraction(min(share_before, share), number)
     try:
         cupy.cuda.set_allocator(_allocator(cupy, torch))
     except ValueError:
@@ -39,7 +41,13 @@ def shared_allocator(budget_bytes: int) -> Iterator[None]:
     finally:
         if before is not None:
             cupy.cuda.set_allocator(before)
-        torch.cuda.set_per_process_memory_fraction(1.0, number)
+        torch.cuda.set_per_process_memory_fraction(share_before, number)
+
+
+def _share(torch: Any, number: int) -> float:
+    """Return the part of a device that torch may use: all of it, where it cannot tell."""
+    getter = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # since torch 2.8
+    return 1.0 if getter is None else float(getter(number))
 
 
 def _allocator(cupy: Any, torch: Any) -> Any:

@@ -19,6 +19,8 @@ AUTO_BLOCKS = 32
 on the CPU one of them is measured, which takes longer, and the progress bar gets coarser."""
 MIN_BLOCKS = 4
 """Blocks that are left where larger ones are tried: fewer overlap too little."""
+FIRST_SLICES = 4
+"""Slices that the first block has at least."""
 MIN_TRIED_BLOCKS = 16
 """Blocks that a section must have for a few of them to be tried in another size."""
 CALL_SHARE = 0.05
@@ -119,6 +121,34 @@ def _even(block: int, total: int) -> int:
     """Return the smallest block that makes no more blocks than `block` does."""
     n_blocks = -(-total // block)
     return -(-total // n_blocks)
+
+
+def first_blocks(route: Route, chosen: int, room: Room) -> tuple[int, ...]:
+    """Return smaller blocks to begin with, increasing; together some of the chosen ones.
+
+    Nothing is computed before the first block is there, and nothing goes out before it is
+    computed. From there on each is at most half as large again as the one before: then none is
+    waited for by the way out, if that takes longest.
+
+    A method that keeps something between calls, such as FFT plans, would make it for each size;
+    and what is free after smaller blocks is in pieces, of no use where memory is short.
+    """
+    cost = route.cost
+    keeps = any(step.model.kept_bytes(chosen) for step in cost.steps)
+    is_short = not room.fits(route, 4 * chosen)
+    is_long = cost.n_slices >= 2 * MIN_BLOCKS * chosen
+    if keeps or is_short or not is_long or not route.overlaps or any(cost.section.halo):
+        return ()
+    found, block = [], 2 * chosen // 3
+    while block >= FIRST_SLICES:
+        found.append(block)
+        block = 2 * block // 3
+    rest = -sum(found) % chosen  # where bands of a file end, blocks go on ending
+    if rest >= FIRST_SLICES:
+        found.append(rest)
+    elif found:
+        found[-1] += rest
+    return tuple(sorted(found)) if len(found) > 1 else ()
 
 
 def larger_blocks(route: Route, chosen: int, room: Room) -> tuple[tuple[int, int], ...]:

@@ -78,6 +78,8 @@ class SectionPlan:
     is kept."""
     overlaps: bool = True
     """Whether the next block comes, and the last result goes, while one is worked on."""
+    first_blocks: tuple[int, ...] = ()
+    """Slices in the blocks that it begins with, if these are smaller."""
     larger: tuple[tuple[int, int], ...] = ()
     """Larger blocks that a run may go over to, and the peak with each."""
     on_blocks: bool = True

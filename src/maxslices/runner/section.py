@@ -139,7 +139,9 @@ class SectionWork:
         why, is_retry = plan.why, False
         while self.n_done < total:
             start = self.n_done
-            blocks = blocks_of(start, total, pace.block, plan.halo)
+            # Nothing overlaps with the first block: that is why it may be a smaller one.
+            firsts = plan.first_blocks if start == 0 and pace.block == plan.block else ()
+            blocks = blocks_of(start, total, pace.block, plan.halo, firsts)
             if not self._sizes or self._sizes[-1].block != pace.block:
                 self._sizes.append(BlockUse(start, pace.block, why))
             clocks: list[Clock] = []
@@ -204,8 +206,9 @@ class SectionWork:
             work.load_frames()
             feed.send()
             measured = self._to_measure(blocks)
-            for block in blocks:
-                self._empty_caches_for(block.n_given)
+            n_firsts = sum(block.stop - block.start < pace.block for block in blocks[:-1])
+            for number, block in enumerate(blocks):
+                self._empty_caches_for(block.n_given, keeps_pool=0 < number <= n_firsts)
                 beside = work.resident_bytes + feed.resident_bytes + drain.resident_bytes
                 with meter.part(block is measured, beside):
                     clock = Clock(work.backend.link(), block)
@@ -220,9 +223,9 @@ class SectionWork:
                 advance(block.stop - block.start)
                 # All but the last one have been computed, since they are leaving or have left.
                 timed = len(clocks) - 1
-                if pace.wants(timed):
+                if pace.wants(timed - n_firsts):
                     beside_s = max(feed.took_s(timed - 1), drain.took_s(timed - 2))
-                    if pace.learn(_timed(clocks[:-1]), beside_s):
+                    if pace.learn(_timed(clocks[n_firsts:-1]), beside_s):
                         break
             drain.flush()
         except Exception as error:
@@ -295,11 +298,19 @@ class SectionWork:
         gc.collect()
         self.work.backend.release()
 
-    def _empty_caches_for(self, n_given: int) -> None:
-        """Drop FFT plans of another number of slices: they are not in the estimate."""
-        if n_given != self._last_size:
+    def _empty_caches_for(self, n_given: int, keeps_pool: bool = False) -> None:
+        """Drop FFT plans of another number of slices: they are not in the estimate.
+
+        To give back the pool's memory waits for the device. After the smaller blocks that a
+        section begins with there is enough.
+        """
+        if n_given == self._last_size:
+            return
+        if keeps_pool:
+            self.work.backend.forget_plans()
+        else:
             self.work.backend.release()
-            self._last_size = n_given
+        self._last_size = n_given
 
     @property
     def _names(self) -> str:
