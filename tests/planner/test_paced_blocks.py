@@ -87,7 +87,7 @@ def test_all_blocks_are_of_one_size_where_smaller_ones_cost_more_than_they_gain(
 
 
 def probe(times):
-    rungs = tuple(SimpleNamespace(n_slices=n, duration_s=s) for n, s in times)
+    rungs = tuple(SimpleNamespace(n_slices=n, duration_s=9 + s, call_s=s) for n, s in times)
     return Probe(((1, 1),), (), 0, rungs, 1, 1, 1, True, 0.0)
 
 

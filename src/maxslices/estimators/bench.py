@@ -54,11 +54,13 @@ class Rung:
     outside_bytes: int
     """Part of `n_bytes` that was allocated outside the pool; 0 where that is not clear."""
     duration_s: float
-    """Duration of the call, and of making its input."""
+    """Duration of the call, of making its input and of measuring."""
     unseen: tuple[str, ...] = ()
     """What the meters could not attribute."""
     doubtful_bytes: int = 0
     """What seemed to be outside the pool, too little to be clear; not part of `n_bytes`."""
+    call_s: float = 0.0
+    """Duration of the call alone; 0 where it was not noted."""
     stays_bytes: int = 0
     """What the call left outside the pool: modules, caches of C libraries. Not in `n_bytes`."""
 
@@ -169,7 +171,8 @@ class Bench:
             time.perf_counter() - began,
             unseen,
             doubtful,
-            stays,
+            stays_bytes=stays,
+            call_s=peak.wall_s,
         )
 
     def close(self) -> None:

@@ -51,9 +51,10 @@ class Probe:
         """Return seconds that a call takes, and that each slice adds to it.
 
         A straight line through the times of the fewest and of the most slices, as far as two
-        runs can tell.
+        runs can tell. Not the time that making the input and measuring takes: for a method of
+        few steps that is most of it.
         """
-        times = {rung.n_slices: rung.duration_s for rung in self.rungs}
+        times = {rung.n_slices: rung.call_s or rung.duration_s for rung in self.rungs}
         if not times:
             return 0.0, 0.0
         few, many = min(times), max(times)
