@@ -20,6 +20,7 @@ from .backends.select import check_device_name
 from .errors import DeviceError, PipelineError, UsageError
 from .estimators import Chooser, Records
 from .io import SinkFormat, Source, open_source
+from .io.checks import check_dtype
 from .planner import (
     Limits,
     Pipeline,
@@ -269,7 +270,8 @@ def check(pipeline: PipelineLike, scan: Scan | None = None) -> str:
         With every fault found.
     """
     checked = as_pipeline(pipeline)
-    lines = [f"{checked.name}: {len(checked.steps)} methods, well formed"]
+    n_steps = len(checked.steps)
+    lines = [f"{checked.name}: {n_steps} method{'s' if n_steps > 1 else ''}, well formed"]
     for number, section in enumerate(cut_into_sections(checked), start=1):
         names = ", ".join(step.meta.name for step in section.steps)
         lines.append(f"  section {number}, {_SLICES[section.slice_dim]}: {names}")
@@ -377,6 +379,7 @@ def _plan_shape(
     estimator: str | None,
 ) -> Plan:
     """Plan for a scan of which only the shape is known."""
+    check_dtype("a scan", scan.dtype)
     wanted = {name for step in pipeline.steps for name in step.meta.supplied}
     assumed = [name for name in ("flats", "darks") if name in wanted]
     notes = [f"{ASSUMED_FRAMES} frames each of {' and '.join(assumed)} are assumed"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 
 import numpy as np
@@ -32,6 +33,15 @@ def torch():
 def test_only_torch_is_a_module_of_arrays():
     with pytest.raises(RegistrationError, match="array_module is 'torch', or left out"):
         describe(lambda data: data, pattern="all", array_module="jax", name="tried")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(None, "sys.exit(None)"), ("no scan", "sys.exit('no scan')")]
+)
+def test_a_method_that_ends_the_program_is_an_error_of_its_own(code, said):
+    meta = describe(lambda data: sys.exit(code), pattern="all", name="tried")
+    with pytest.raises(RuntimeError, match=re.escape(said)):
+        call_method(meta, np.ones((2, 3, 4)), {}, CPU)
 
 
 def test_other_methods_are_given_what_there_is():

@@ -79,6 +79,16 @@ def test_a_budget_beyond_the_device_is_all_of_it(libraries):
         assert libraries.happened[-1] == 1.0
 
 
+def test_a_limit_that_torch_had_is_kept_and_put_back(libraries):
+    sys.modules["torch"].cuda.get_per_process_memory_fraction = lambda number: 0.35
+    with shared_allocator(300):
+        assert libraries.happened[-1] == 0.35
+    assert libraries.happened[-1] == 0.35
+    with shared_allocator(100):
+        assert libraries.happened[-1] == 0.2
+    assert libraries.happened[-1] == 0.35
+
+
 def test_after_an_error_everything_is_as_before(libraries):
     with pytest.raises(KeyError), shared_allocator(300):
         raise KeyError

@@ -63,6 +63,13 @@ def test_a_plan_that_does_not_fit_says_what_would_make_it(cli, pipeline):
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
+def test_no_plan_for_data_that_no_scan_holds(cli, pipeline):
+    shape = ("--shape", "20x30x40", "--dtype", "complex64", "--device", "cpu")
+    status, _, said = cli("plan", *shape, pipeline(LOG))
+    assert status == 1
+    assert "complex64, which is not grey values" in said
+
+
 def test_plan_and_run_agree(cli, scan, pipeline, tmp_path):
     limits = ("--device", "cpu", "--memory", "3MB", "--block", "7")
     _, planned, _ = cli("plan", scan, pipeline(LOG), *limits)
@@ -74,6 +81,7 @@ def test_check_says_what_there_is(cli, scan, pipeline):
     status, text, _ = cli("check", pipeline(CORRECT, "method: remove_stripe_ti"), scan)
     assert status == 0
     assert "2 methods, well formed" in text
+    assert ": 1 method, well formed" in cli("check", pipeline(LOG))[1]
     assert "section 1, projections: dark_flat_field_correction" in text
     assert "section 2, sinograms: remove_stripe_ti" in text
     assert "flats: 4" in text

@@ -60,9 +60,7 @@ def call_method(
             from .torch_cpu import call
         return call(meta, data, parameters)
     except SystemExit as error:
-        raise RuntimeError(
-            f"it called sys.exit({'' if error.code is None else error.code!r})"
-        ) from error
+        raise RuntimeError(f"it called sys.exit({error.code!r})") from error
 
 
 def require_libraries(methods: Iterable[MethodMeta]) -> bool:
