@@ -10,6 +10,7 @@ the predictions, with ``--calibrated FILE`` those of a later run. ``--torch-em P
 from __future__ import annotations
 
 import argparse
+import fcntl
 import gc
 import importlib.util
 import json
@@ -34,7 +35,9 @@ from maxslices.tracing import Spec, Trace, WorkAreas, replay
 
 MIB = 2**20
 STEPS = 4
-AT_ONCE = 4
+AT_ONCE = 8
+TRIED = 40
+"""Batch sizes beyond the predicted one that are run, to know which was the largest."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,15 @@ BATCHES: dict[str, dict[str, Any]] = {
         "make": models.BasicUNet, "patch": (256, 256), "part": 0.1,
         "mode": "training", "optimizer": "adam",
     },
+    "unet inference, 3 %": {"make": models.BasicUNet, "patch": (256, 256), "part": 0.03},
     "smp inference": {"make": models.ResNet18UNet, "patch": (256, 256), "part": 0.02},
     "resnet training": {
         "make": models.resnet50, "patch": (224, 224), "part": 0.05, "channels": 3,
         "mode": "training", "optimizer": "sgd",
     },
     "vgg inference": {"make": models.VGG16BN, "patch": (224, 224), "part": 0.05, "channels": 3},
+    "resnet inference": {"make": models.resnet50, "patch": (224, 224), "part": 0.02, "channels": 3},
+    "vit inference": {"make": models.ViTB16, "patch": (224, 224), "part": 0.03, "channels": 3},
     "vit training": {
         "make": models.ViTB16, "patch": (224, 224), "part": 0.05, "channels": 3,
         "mode": "training", "optimizer": "adam",
@@ -135,7 +141,7 @@ def figures(trace: Trace) -> dict[str, Any]:
     if any(mark.name == "forward" for mark in trace.marks):
         stages["forward"] = trace.bytes_at("forward")
     return {
-        "allocated": trace.peak_bytes,
+        "allocated": trace.allocated_bytes,
         "reserved": trace.reserved_bytes,
         "seconds": trace.duration_s,
         "stages": stages,
@@ -145,19 +151,29 @@ def figures(trace: Trace) -> dict[str, Any]:
 # -- measured
 
 
+def wait_for_card() -> None:
+    """Wait until no other row's process is there: what is used on the card is then this one's."""
+    # Locked until this process ends.
+    path = Path(tempfile.gettempdir(), "nn_tables.lock")
+    fcntl.flock(os.open(path, os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)
+
+
 def measure(row: Row, device: str, batch: int | None) -> dict[str, Any]:
     """Run a row for real."""
     shape = row.shape if batch is None else (batch, *row.shape[1:])
     target = row.target if batch is None else (batch, *row.target[1:])
     cuda = torch.device(device).type == "cuda"
     allocated = torch.cuda.memory_allocated if cuda else int
+    model = row.make()
+    batches = [torch.rand(shape) for _ in range(STEPS if row.mode == "training" else 1)]
     if cuda:
+        if row.mode == "training":
+            wait_for_card()
         torch.cuda.init()
         assert torch.cuda.memory_allocated() == torch.cuda.memory_reserved() == 0
     stages = {}
-    model = row.make().to(device)
+    model.to(device)
     stages["model"] = allocated()
-    batches = [torch.rand(shape) for _ in range(STEPS if row.mode == "training" else 1)]
     if row.mode == "training":
         loss = nn.CrossEntropyLoss()
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -165,10 +181,10 @@ def measure(row: Row, device: str, batch: int | None) -> dict[str, Any]:
         for on_host in batches:
             x, y = on_host.to(device), labels.to(device)
             optimizer.zero_grad()
-            value = loss(model(x), y)
+            output = model(x)
+            value = loss(output, y)
             value.backward()
             optimizer.step()
-            del value
     else:
         x = batches[0].to(device)
         stages["input"] = allocated()
@@ -261,27 +277,32 @@ def batch_sizes(case: dict[str, Any], torch_em: str) -> dict[str, Any]:
             "tried": [[t.size, t.fits, t.where, t.reserved_bytes] for t in result.tried],
             "limit": result.limit_bytes, "takes": result.allocated_bytes, "notes": result.notes,
         }  # fmt: skip
-    runs = {}
+        made["limit"] = result.limit_bytes
+    runs: dict[int, bool] = {}
 
     def fits(n: int) -> bool:
         if n not in runs:
             runs[n] = _runs(model, (n, channels, *patch), case)
         return runs[n]
 
-    n = made["ours"]["predicted"]
-    while n > 1 and not fits(n):
-        n -= 1
-    largest = n
-    while fits(n + 1) or fits(n + 2) or fits(n + 3):
-        n = max(k for k, ran in runs.items() if ran)
-        largest = n
-    made["largest"], made["runs"] = largest, {str(k): v for k, v in sorted(runs.items())}
+    # Larger ones may run where some smaller do not: up to where the tensors alone are too many.
+    first = made["ours"]["predicted"]
+    takes = made["ours"]["takes"] if made["ours"]["n"] == first else made["limit"]
+    most = int(first * made["limit"] / takes) + 1
+    apart = max(1, (most - first) // TRIED)
+    for n in sorted({first, first + 1, first + 2, first + 3, *range(first, most + 1, apart)}):
+        fits(n)
+    while not any(runs.values()):
+        fits(min(runs) - 1)
+    made["largest"] = max(n for n, ran in runs.items() if ran)
+    made["runs"] = {str(k): v for k, v in sorted(runs.items())}
     return made
 
 
 def _runs(model: nn.Module, shape: tuple[int, ...], case: dict[str, Any]) -> bool:
     """Tell whether a step runs, in this process."""
     torch.cuda.empty_cache()
+    output = optimizer = None
     try:
         x = torch.empty(shape, device="cuda").normal_()
         if not case:
@@ -294,7 +315,8 @@ def _runs(model: nn.Module, shape: tuple[int, ...], case: dict[str, Any]) -> boo
             optimizer = kind(model.parameters(), lr=1e-3)
             for _ in range(2):
                 optimizer.zero_grad()
-                model(x).sum().backward()
+                output = model(x)
+                output.sum().backward()
                 optimizer.step()
         torch.cuda.synchronize()
     except Exception as error:
@@ -302,7 +324,7 @@ def _runs(model: nn.Module, shape: tuple[int, ...], case: dict[str, Any]) -> boo
             raise
         return False
     finally:
-        x = optimizer = None
+        x = output = optimizer = None
         model.zero_grad(set_to_none=True)
         gc.collect()
     return True
@@ -326,7 +348,8 @@ def patch_shapes(case: dict[str, Any], torch_em: str) -> dict[str, Any]:
         "ours, anisotropic": {"safety_factor": 1.0, "axes": (0, 1, 2)},
         "ours, 128 slices": {"safety_factor": 1.0, "volume": (128, 2048, 2048)},
     }
-    for label, options in ways.items():
+    for label in list(ways) if not case else ["ours 1.0", "ours, anisotropic"]:
+        options = ways[label]
         shape, seconds = timed(
             max_patch_shape, model, 3, min_divisible=(8, 8, 8), **options, **case
         )
@@ -374,24 +397,25 @@ def measure_all(parsed: argparse.Namespace) -> dict[str, Any]:
     """Run everything on the device."""
     cuda = torch.device(parsed.device).type == "cuda"
     began = time.perf_counter()
-    alone = [key for key in ROWS if key.endswith("training")]
-    found: dict[str, Any] = {"rows": {}, "batches": {}, "patches": {}, "torch": torch.__version__}
-    # Alone, so that what is used on the device is theirs.
-    for key in alone:
-        found["rows"][key] = child("measure", key, parsed)
-    jobs = [("measure", key) for key in ROWS if key not in alone] + [("calibrated", "")]
+    training = [("measure", key) for key in ROWS if key.endswith("training")]
+    others = [("measure", key) for key in ROWS if not key.endswith("training")]
+    others.append(("calibrated", ""))
     if cuda:
-        jobs = [("batch", key) for key in BATCHES] + [("patch", key) for key in PATCHES] + jobs
+        others = [("patch", key) for key in PATCHES] + others
+        others = [("batch", key) for key in BATCHES] + others
+    found: dict[str, Any] = {"rows": {}, "batches": {}, "patches": {}, "torch": torch.__version__}
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for (kind, key), made in zip(
-            jobs, pool.map(lambda job: child(*job, parsed), jobs), strict=True
-        ):
-            if kind == "measure":
-                found["rows"][key] = made
-            elif kind == "calibrated":
-                found["calibrated"] = made
-            else:
-                found["batches" if kind == "batch" else "patches"][key] = made
+        # One after the other on the device, so that what is used of it is theirs.
+        for jobs in (training, others):
+            for (kind, key), made in zip(
+                jobs, pool.map(lambda job: child(*job, parsed), jobs), strict=True
+            ):
+                if kind == "measure":
+                    found["rows"][key] = made
+                elif kind == "calibrated":
+                    found["calibrated"] = made
+                else:
+                    found["batches" if kind == "batch" else "patches"][key] = made
     found["seconds"] = time.perf_counter() - began
     return found
 

@@ -138,8 +138,8 @@ def max_batch_size(
             family.largest(int(budget.limit_bytes * safety_factor), bound),
         )
         # What the allocator cannot reuse differs from one number to the next.
-        while asked > 1 and not family.fits(asked, budget.limit_bytes):
-            asked -= 1
+        while asked < predicted and not family.fits(asked, budget.limit_bytes):
+            asked += 1
     search = Search(
         "batch size",
         mode,
@@ -153,7 +153,7 @@ def max_batch_size(
         time.perf_counter() - began - calibration_s,
         calibration_s,
         at_bound,
-        family.trace(1).notes,
+        family.notes,
     )
     found, search = _verified(search, step, budget, family, inputs)
     if found >= bound:

@@ -214,16 +214,17 @@ def run_step(
             output = model(*inputs)
         del output
         return
+    output = value = None
     for _ in range(2):
+        # As it is replayed: output and loss are alive until those of the next step replace them.
         model.zero_grad(set_to_none=True)
         with casting():
             output = model(*inputs)
             value = _sum(output) if loss is None else loss(output, *targets)
-        del output
         value.backward()
-        del value
         if optimizer is not None:
             optimizer.step()
+    del output, value
 
 
 def _sum(output: Any) -> torch.Tensor:

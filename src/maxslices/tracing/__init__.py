@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from .allocator import Allocator, least_limit
 from .errors import DataDependentError, TraceError
-from .scaling import Family, Scaled
+from .family import Family
+from .scaling import Scaled
 from .trace import CATEGORIES, Event, Mark, ModuleCall, Peak, Storage, Trace
 from .work_areas import Area, Call, WorkAreas
 

@@ -58,7 +58,8 @@ def _is_fresh(func: Any) -> bool:
     if fresh is None:
         returned = func._schema.returns
         fresh = _makes_new[func] = bool(returned) and all(
-            each.alias_info is None and isinstance(each.type, torch._C.TensorType) for each in returned
+            each.alias_info is None and isinstance(each.type, torch._C.TensorType)
+            for each in returned
         )
     return fresh
 

@@ -5,7 +5,7 @@ Plain Python: a `Trace` needs no torch to be read, scaled or given to an allocat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -172,6 +172,11 @@ class Trace:
         """Bytes in use at each event: after it, and for a call while it runs."""
         return list(self._usage())
 
+    @cached_property
+    def areas(self) -> list[tuple[Area, ...]]:
+        """Work areas of each call."""
+        return self.work_areas.for_calls(self.calls)
+
     def _usage(self) -> Iterator[int]:
         sizes = [rounded(storage.n_bytes) for storage in self.storages]
         in_use, kept = 0, set[str]()
@@ -182,7 +187,7 @@ class Trace:
             elif kind == "free":
                 in_use -= sizes[index]
             elif kind == "call":
-                for area in self.work_areas.for_call(self.calls[index]):
+                for area in self.areas[index]:
                     if not area.kept_as:
                         passing += rounded(area.n_bytes)
                     elif area.kept_as not in kept:
@@ -216,7 +221,7 @@ class Trace:
             if kind != "call":
                 continue
             call = self.calls[index]
-            areas = self.work_areas.for_call(call)
+            areas = self.areas[index]
             passing = [area for area in areas if not area.kept_as and area.n_bytes]
             if position == event:
                 alive += [_as_storage(area.n_bytes, call, event) for area in passing]
@@ -243,8 +248,8 @@ class Trace:
     def kept_areas(self) -> list[Area]:
         """Return the work areas that stay when the step is over."""
         kept: dict[str, Area] = {}
-        for call in self.calls:
-            for area in self.work_areas.for_call(call):
+        for areas in self.areas:
+            for area in areas:
                 if area.kept_as:
                     kept.setdefault(area.kept_as, area)
         return list(kept.values())
@@ -279,7 +284,9 @@ class Trace:
         return self.in_use_bytes[call.end - 1] if call.end else 0
 
     def steps(
-        self, sizes: Sequence[int] | None = None, calls: Iterable[Call] | None = None
+        self,
+        sizes: Sequence[int] | None = None,
+        areas: Sequence[tuple[Area, ...]] | None = None,
     ) -> list[Step]:
         """Return allocations and frees as the allocator sees them, work areas included.
 
@@ -287,11 +294,11 @@ class Trace:
         ----------
         sizes : sequence of int, optional
             Bytes of the storages, in place of their own.
-        calls : iterable of Call, optional
-            In place of `calls`.
+        areas : sequence of tuple of Area, optional
+            Work areas of the calls, in place of their own.
         """
         taken = [s.n_bytes for s in self.storages] if sizes is None else sizes
-        made = self.calls if calls is None else tuple(calls)
+        needed = self.areas if areas is None else areas
         steps: list[Step] = []
         next_key, kept = len(taken) + 1, set[str]()
         for kind, index in self.events:
@@ -301,11 +308,10 @@ class Trace:
                 steps.append((index, -1))
             elif kind == "call":
                 passing: list[Step] = []
-                call = made[index]
-                for area in self.work_areas.for_call(call):
+                for area in needed[index]:
                     if area.kept_as in kept:
                         continue
-                    key = -next_key if call.kind in CONVOLUTIONS else next_key
+                    key = -next_key if self.calls[index].kind in CONVOLUTIONS else next_key
                     steps.append((key, area.n_bytes))
                     if area.kept_as:
                         kept.add(area.kept_as)

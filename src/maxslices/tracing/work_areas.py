@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -67,6 +67,10 @@ class Call(NamedTuple):
     def batch(self) -> int:
         """Images that the call works on."""
         return self.shapes[0][0] if self.shapes and self.shapes[0] else 1
+
+    def anywhere(self) -> Call:
+        """Return this call without where in the model it is: that changes no work area."""
+        return self._replace(module="", line="", stage="")
 
     @property
     def signature(self) -> str:
@@ -144,6 +148,18 @@ class WorkAreas:
             else:
                 areas += [Area(n_bytes) for n_bytes in _attention_gradient(call, item)]
         return tuple(area for area in areas if area.n_bytes)
+
+    def for_calls(self, calls: Iterable[Call]) -> list[tuple[Area, ...]]:
+        """Return the work areas of each of many calls, most of which are like others."""
+        known: dict[Call, tuple[Area, ...]] = {}
+        found = []
+        for call in calls:
+            like = call.anywhere()
+            areas = known.get(like)
+            if areas is None:
+                areas = known[like] = self.for_call(call)
+            found.append(areas)
+        return found
 
     def for_op(self, call: Call) -> int:
         """Return the bytes that a convolution, or a gradient of one, takes while it runs."""

@@ -1,0 +1,158 @@
+"""A step for any number of images, from a few replays, and the largest number that fits.
+
+Where the same events happen whatever the number, each storage grows along a straight line
+in it; two replays give the line, a third confirms it. Where they do not, each number is
+replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from .allocator import Allocator, least_limit
+from .scaling import Scaled
+from .trace import Trace
+
+_KEPT = 64
+"""Numbers whose traces are remembered."""
+_APART = 256
+"""Numbers looked at from above are 1 / this of the largest apart; after every `_FINE` of them,
+twice as far."""
+_FINE = 32
+MARGIN = 256
+"""`Family.largest` leaves 1 / this of the limit: kernels that cuDNN turns to when there is
+little room may want some of it."""
+
+
+class Family:
+    """A step for any number of images (or slices).
+
+    Parameters
+    ----------
+    make : callable
+        ``make(n)`` returns the `Trace` for n images.
+    at : tuple of int
+        Numbers that are replayed: two for the lines, one to confirm them. 1 is left out,
+        since operators treat a batch of one differently.
+    """
+
+    def __init__(self, make: Callable[[int], Trace], at: tuple[int, int, int] = (2, 3, 5)) -> None:
+        self._make = lru_cache(maxsize=_KEPT)(make)
+        self._needed = lru_cache(maxsize=4 * _KEPT)(self._find_needed)
+        self._fits = lru_cache(maxsize=16 * _KEPT)(self._find_fits)
+        traces = [self.trace(n) for n in at]
+        self.notes = traces[0].notes
+        """What the replays could not follow to the letter."""
+        self.scaled: Scaled | None = None
+        """The lines; None where each number must be replayed."""
+        try:
+            scaled = Scaled(traces[0], traces[1], at[:2])
+        except ValueError:
+            return
+        if scaled.agrees(traces[2], at[2]):
+            self.scaled = scaled
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether any number follows without another replay."""
+        return self.scaled is not None
+
+    def trace(self, n: int) -> Trace:
+        """Return the replay for n images."""
+        return self._make(n)
+
+    def steps(self, n: int) -> list[tuple[int, int]]:
+        """Return what the allocator is asked for n images."""
+        if self.scaled is None or n == 1:
+            return self.trace(n).steps()
+        return self.scaled.steps(n)
+
+    def allocated_bytes(self, n: int) -> int:
+        """Return the most that is handed out for n images."""
+        return self._simulated(n).peak_allocated_bytes
+
+    def reserved_bytes(self, n: int) -> int:
+        """Return the most that the allocator holds for n images when there is room."""
+        return self._simulated(n).peak_reserved_bytes
+
+    def _simulated(self, n: int) -> Allocator:
+        allocator = Allocator()
+        allocator.run(self.steps(n))
+        return allocator
+
+    def needed_bytes(self, n: int) -> int:
+        """Return the smallest limit, to 2 MiB, from which on n images run."""
+        return self._needed(n)
+
+    def _find_needed(self, n: int) -> int:
+        steps = self.steps(n)
+        allocator = Allocator()
+        allocator.run(steps)
+        return least_limit(steps, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
+
+    def fits(self, n: int, limit_bytes: int) -> bool:
+        """Tell whether n images run when the allocator may hold no more than `limit_bytes`.
+
+        Where there is no room for the work area of a convolution, another kernel is used.
+        """
+        return self._fits(n, limit_bytes)
+
+    def _find_fits(self, n: int, limit_bytes: int) -> bool:
+        return Allocator(limit_bytes).run(self.steps(n))
+
+    def largest(self, limit_bytes: int, at_most: int = 2**20) -> int:
+        """Return the largest number of images that runs within a limit; 0 if not even one does.
+
+        Where parts happen to be of the same size, a number may fit though some smaller ones do
+        not: it is looked for from above, where the tensors alone would take it all. What is
+        returned fits within the limit and within a little less. Where each number must be
+        replayed, the first that does not fit is looked for instead.
+        """
+        less = limit_bytes - limit_bytes // MARGIN
+
+        def fits(n: int) -> bool:
+            return self.fits(n, less) and self.fits(n, limit_bytes)
+
+        if self.scaled is None:
+            found = self._first_gap(fits, at_most)
+        else:
+            ceiling = self.scaled.ceiling(less)
+            top = at_most if ceiling is None else min(at_most, ceiling)
+            found = self._from_above(fits, top)
+        # One image is a replay of its own, which what more of them say makes needless.
+        return found or int(at_most >= 1 and fits(1))
+
+    @staticmethod
+    def _from_above(fits: Callable[[int], bool], top: int) -> int:
+        """Return the largest number from 2 to `top` that fits, among those looked at; or 0."""
+        n, apart, looked = top, max(1, top // _APART), 0
+        while n >= 2 and not fits(n):
+            looked += 1
+            if looked % _FINE == 0:
+                apart *= 2
+            n = n - apart if n <= 2 else max(2, n - apart)
+        if n < 2:
+            return 0
+        return _last(fits, n, min(n + apart, top + 1))
+
+    @staticmethod
+    def _first_gap(fits: Callable[[int], bool], at_most: int) -> int:
+        """Return the last number from 2 on before one that does not fit; or 0."""
+        if at_most < 2 or not fits(2):
+            return 0
+        low, high = 2, 4
+        while high <= at_most and fits(high):
+            low, high = high, high * 2
+        return _last(fits, low, min(high, at_most + 1))
+
+
+def _last(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the last number that fits between one that does and one that does not."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
