@@ -11,6 +11,7 @@ import pytest
 from maxslices.backends.cpu import CpuBackend
 from maxslices.backends.cuda import FREE_SHARE, RESERVED_BYTES, CudaBackend
 from maxslices.backends.cuda_link import CudaLink
+from maxslices.backends.garbage import quick_collections
 from maxslices.backends.pinned import pinned
 from tests.backends.fake_cupy import CUDARuntimeError, OutOfMemoryError, install
 
@@ -96,14 +97,24 @@ def test_the_cpu_knows_its_own_error():
 
 
 def test_what_is_left_out_of_the_collection_of_garbage_is_taken_back_by_who_did_so(cupy):
-    backend = CudaBackend(0)
+    backend, before = CudaBackend(0), gc.get_freeze_count()
     with backend.limited(5000):
         n_frozen = gc.get_freeze_count()
-        assert n_frozen
+        assert n_frozen > before
         with backend.limited(100):
             pass
         assert gc.get_freeze_count() == n_frozen
-    assert not gc.get_freeze_count()
+    assert gc.get_freeze_count() == before
+
+
+def test_objects_that_python_itself_leaves_out_are_not_somebody_elses(monkeypatch):
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 375)  # from the beginning, Python 3.12
+    frozen = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+    monkeypatch.setattr(gc, "unfreeze", frozen.clear)
+    with quick_collections():
+        assert frozen
+    assert not frozen
 
 
 def test_nothing_is_left_out_of_it_where_the_pool_cannot_be_limited(cupy):
@@ -111,9 +122,10 @@ def test_nothing_is_left_out_of_it_where_the_pool_cannot_be_limited(cupy):
         raise CUDARuntimeError("cudaErrorIllegalAddress")
 
     cupy.pool.free_all_blocks = fails
+    before = gc.get_freeze_count()
     with pytest.raises(CUDARuntimeError), CudaBackend(0).limited(5000):
         pass
-    assert not gc.get_freeze_count()
+    assert gc.get_freeze_count() == before
 
 
 def test_memory_is_pinned_for_all_devices_and_given_back_while_python_runs(cupy, monkeypatch):

@@ -207,8 +207,8 @@ def test_garbage_is_looked_for_everywhere_again_afterwards():
 
     before = gc.get_freeze_count()
     probed_on(method, 10**7)
-    assert min(seen) > 0
-    assert gc.get_freeze_count() == before == 0
+    assert min(seen) > before + 2000
+    assert gc.get_freeze_count() == before
 
 
 def test_dtype_and_dims_of_the_result_are_told():

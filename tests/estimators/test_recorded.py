@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.metadata
 import json
 import subprocess
@@ -22,7 +23,8 @@ from maxslices.estimators import Question
 from maxslices.estimators.bench import Rung
 from maxslices.estimators.fingerprint import place, question, required_versions, source_hash
 from maxslices.estimators.probed import Probe
-from maxslices.estimators.recorded import FOLDER_VARIABLE, FORMAT, Records, records_folder
+from maxslices.estimators.recorded import FORMAT, Records
+from maxslices.folders import FOLDER_VARIABLE, records_folder
 
 CPU = select_backend("cpu")
 PROBE = Probe(
@@ -408,3 +410,27 @@ def test_versions_of_what_a_package_requires_belong_to_the_place():
     assert found["scipy"] == importlib.metadata.version("scipy")
     assert "maxslices" not in found
     assert required_versions("no_such_package") == {}
+
+
+def test_they_are_what_python_says():
+    for package in ("maxslices_methods", "pytest", "hypothesis"):
+        for name, version in required_versions(package).items():
+            assert version == importlib.metadata.version(name)
+    assert set(required_versions("pytest")) >= {"packaging", "pluggy", "iniconfig"}
+
+
+def test_a_method_is_the_same_before_its_module_is_imported_and_after(tmp_path, monkeypatch):
+    folder = tmp_path / "lazily_imported"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("__version__ = '1.2'")
+    (folder / "helpers.py").write_text("factor = 2")
+    file = folder / "methods.py"
+    file.write_text("def double(data):\n    return data * 2\n")
+    namespace = {"__name__": "lazily_imported.methods"}  # as a package's source may be looked at
+    exec(compile(file.read_text(), str(file), "exec"), namespace)
+    before = source_hash(namespace["double"])
+    monkeypatch.syspath_prepend(tmp_path)
+    imported = importlib.import_module("lazily_imported.methods").double
+    assert before == source_hash(namespace["double"]) == source_hash(imported)
+    (folder / "helpers.py").write_text("factor = 30")
+    assert source_hash(namespace["double"]) != before

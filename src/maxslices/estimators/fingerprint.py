@@ -147,8 +147,11 @@ def _is_plain(value: Any) -> bool:
 def package_version(function: Callable[..., Any]) -> str:
     """Return name and version of the package that a function is from."""
     top = _package(function)
-    found = getattr(sys.modules.get(top), "__version__", None)
-    return f"{top} {found if isinstance(found, str) else _version(top)}"
+    installed = _version(top)
+    if installed == "unknown":
+        found = getattr(sys.modules.get(top), "__version__", None)
+        installed = found if isinstance(found, str) else installed
+    return f"{top} {installed}"
 
 
 def _package(function: Callable[..., Any]) -> str:
@@ -165,11 +168,7 @@ def required_versions(package: str) -> dict[str, str]:
     found: dict[str, str] = {}
     pending = [package]
     while pending:
-        try:
-            distribution = importlib.metadata.distribution(pending.pop())
-        except (importlib.metadata.PackageNotFoundError, ValueError):
-            continue
-        for line in distribution.requires or ():
+        for line in _installed(pending.pop())[1]:
             requirement, _, marker = line.partition(";")
             name = re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0].lower()
             if (
@@ -184,12 +183,25 @@ def required_versions(package: str) -> dict[str, str]:
     return found
 
 
-@lru_cache(maxsize=64)
 def _version(name: str) -> str:
+    return _installed(name)[0]
+
+
+@lru_cache(maxsize=256)
+def _installed(name: str) -> tuple[str, tuple[str, ...]]:
+    """Return the version of an installed package, or "unknown", and what it requires."""
     try:
-        return importlib.metadata.version(name)
+        distribution = importlib.metadata.distribution(name)
     except (importlib.metadata.PackageNotFoundError, ValueError):
-        return "unknown"
+        return "unknown", ()
+    text = distribution.read_text("METADATA")
+    if text is None:  # another kind of metadata
+        return distribution.version, tuple(distribution.requires or ())
+    # Python reads it as an e-mail, which takes a millisecond for each package.
+    fields = [line.partition(":")[::2] for line in text.partition("\n\n")[0].splitlines()]
+    versions = [value.strip() for field, value in fields if field == "Version"]
+    required = tuple(value.strip() for field, value in fields if field == "Requires-Dist")
+    return (versions or ["unknown"])[0], required
 
 
 def _innermost(function: Any) -> Any:
@@ -210,7 +222,8 @@ def _module_source(function: Callable[..., Any]) -> tuple[str, bool]:
     if not name or not (path := Path(name)).is_file():
         return "", False
     # A module that stands alone may lie among others that have nothing to do with it.
-    alone = not getattr(module, "__package__", None)
+    in_package = "." in (getattr(inner, "__module__", None) or "") or path.name == "__init__.py"
+    alone = not (in_package or getattr(module, "__package__", None))
     paths = [path] if alone else sorted({path, *path.parent.glob("*.py")})
     state = tuple((str(each), (s := each.stat()).st_mtime_ns, s.st_size) for each in paths)
     return _hash_files(state)
