@@ -193,7 +193,8 @@ def test_slabs_are_counted_for_columns_of_pinned_memory(on_fake_gpu):
                 gpu.pin(data)
             scan = FrameSource("scan", Selection.of(ArrayFrames("scan", data)), preview=columns)
             report = run(scan, Pipeline.from_steps(["negate"], fakes), device="cuda", block=4)
-            assert gpu.allocated.count("pinned memory") == 4  # two in, two out
+            # two in, and out two or three, as they are needed
+            assert gpu.allocated.count("pinned memory") in (4, 5)
         np.testing.assert_array_equal(report.result, -data[:, :, 1:190])
         host_bytes.append(report.plan.sections[0].host_bytes)
     assert host_bytes[0] == host_bytes[1]

@@ -65,8 +65,9 @@ class CudaLink:
             self._origin_s = time.perf_counter()
 
     def slab(self, n_bytes: int) -> NDArray[np.uint8]:
-        """Return pinned memory."""
-        return pinned((n_bytes,), np.dtype(np.uint8))
+        """Return pinned memory; from any thread."""
+        with self._device:
+            return pinned((n_bytes,), np.dtype(np.uint8))
 
     def is_direct(self, array: NDArray[Any]) -> bool:
         """Tell whether an array is in pinned memory, from its first byte to its last."""
