@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import StoreError, UsageError
 from ..tracing import CATEGORIES, Trace
-from ..tracing.trace import rounded
+from ..tracing.storages import rounded
 
 if TYPE_CHECKING:
     from .report import MemoryReport

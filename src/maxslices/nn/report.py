@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..estimators.areas import measured_areas
 from ..tracing import CATEGORIES, Peak, Spec, Trace, WorkAreas
-from ..tracing.trace import Storage, rounded
+from ..tracing.storages import Storage, rounded
 from .batch import make_step
 from .ddp import PREFIX, add_buckets
 from .errors import ModelArgumentError

@@ -14,7 +14,8 @@ from .allocator import Allocator, least_limit
 from .errors import DataDependentError, TraceError
 from .family import Family
 from .scaling import Scaled
-from .trace import CATEGORIES, Event, Mark, ModuleCall, Peak, Storage, Trace
+from .storages import CATEGORIES, Event, Mark, ModuleCall, Peak, Storage
+from .trace import Trace
 from .work_areas import Area, Call, WorkAreas
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from .dispatch import DispatchMode, compiler_unloaded
 from .errors import DataDependentError, TraceError
 from .kernels import Capability, as_on_cuda
 from .operators import COPIES, HANDLERS, IN_PARTS, calls_of, results_of, sole_counts
-from .trace import Category, Event, Mark, ModuleCall, Storage, Trace
+from .storages import Category, Event, Mark, ModuleCall, Storage
+from .trace import Trace
 from .twin import twin
 from .work_areas import Call, WorkAreas
 

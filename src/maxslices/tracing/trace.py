@@ -8,130 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
 
 from .allocator import Allocator, Step, least_limit
+from .storages import Event, Mark, ModuleCall, Peak, Storage, rounded
 from .work_areas import CONVOLUTIONS, Area, Call, WorkAreas
-
-Category = Literal[
-    "input",
-    "weights",
-    "activations",
-    "gradients",
-    "optimizer state",
-    "work area",
-    "temporary",
-]
-"""What memory is held for."""
-
-CATEGORIES: tuple[Category, ...] = (
-    "weights",
-    "input",
-    "activations",
-    "gradients",
-    "optimizer state",
-    "work area",
-    "temporary",
-)
-"""In the order in which a step needs them."""
-
-GRANULE_BYTES = 512
-"""torch's allocator hands out multiples of this."""
-
-
-def rounded(n_bytes: int) -> int:
-    """Return what the allocator takes for a storage: a multiple of 512 bytes."""
-    return -(-n_bytes // GRANULE_BYTES) * GRANULE_BYTES
-
-
-@dataclass(slots=True, eq=False)
-class Storage:
-    """Memory of one or more tensors."""
-
-    n_bytes: int
-    """Bytes asked for, not rounded."""
-    category: Category
-    """What it is held for."""
-    op: str = ""
-    """Operator that made it, such as "aten.convolution"; empty for weights and inputs."""
-    module: str = ""
-    """Dotted path of the module at work then, or the name of a weight; "" is the model itself."""
-    line: str = ""
-    """Line of the user's code, "file:line", where it is known."""
-    stage: str = ""
-    """Stage of the step, such as "forward"."""
-    born: int = -1
-    """Index of the event that allocates it."""
-    died: int | None = None
-    """Index of the event that frees it; None if it outlives the trace."""
-    shape: tuple[int, ...] = ()
-    """Shape of the tensor that it was first seen in."""
-    dtype: str = ""
-    """Dtype of that tensor, such as "float32"."""
-
-
-class Event(NamedTuple):
-    """One thing that happened."""
-
-    kind: Literal["alloc", "free", "call", "mark"]
-    """A call is an operator that may need a work area, after its result is allocated."""
-    which: int
-    """Index in `Trace.storages` for alloc and free, of `Trace.calls`, of `Trace.marks`."""
-
-
-class Mark(NamedTuple):
-    """A named moment: the end of a stage, or what the user marked."""
-
-    name: str
-    event: int
-    """Index of its event: what came before has happened."""
-
-
-class ModuleCall(NamedTuple):
-    """One call of a module's forward."""
-
-    module: str
-    """Dotted path in the model."""
-    kind: str
-    """Its class."""
-    first: int
-    """Index of the first event inside."""
-    end: int
-    """Index of the first event after it."""
-    stage: str
-    """Stage of the step: "forward", or "backward" where it is computed again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """What was alive when the most was."""
-
-    n_bytes: int
-    event: int
-    """Index of the event that reached it."""
-    stage: str
-    """Stage in which it was reached."""
-    op: str
-    """Operator at work, if known."""
-    module: str
-    """Module at work."""
-    alive: tuple[Storage, ...]
-    """What was alive, largest first; work areas among them."""
-
-    def by_category(self) -> dict[str, int]:
-        """Return bytes of each category, every one named, in the order of `CATEGORIES`."""
-        sums: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
-        for storage in self.alive:
-            sums[storage.category] += rounded(storage.n_bytes)
-        return sums
-
-    def by_module(self, category: str | None = None) -> dict[str, int]:
-        """Return bytes by module path, largest first; of one category, or of all."""
-        sums: dict[str, int] = {}
-        for storage in self.alive:
-            if category in (None, storage.category):
-                sums[storage.module] = sums.get(storage.module, 0) + rounded(storage.n_bytes)
-        return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -259,7 +139,7 @@ class Trace:
         return next((mark.name for mark in self.marks if mark.event >= event), "")
 
     def bytes_at(self, mark: str, occurrence: int = 0) -> int:
-        """Return the bytes in use at a mark: what ``torch.cuda.memory_allocated`` returns there.
+        """Return the bytes in use at a mark: of all storages that are alive, each rounded up.
 
         Parameters
         ----------
@@ -273,11 +153,14 @@ class Trace:
         KeyError
             If there is none, naming those that there are.
         """
+        return self.in_use_bytes[self._marked(mark, occurrence).event]
+
+    def _marked(self, mark: str, occurrence: int) -> Mark:
         found = [m for m in self.marks if m.name == mark]
         if not found:
             known = ", ".join(dict.fromkeys(m.name for m in self.marks))
             raise KeyError(f"no mark {mark!r}; there are: {known}")
-        return self.in_use_bytes[found[occurrence].event]
+        return found[occurrence]
 
     def bytes_after(self, call: ModuleCall) -> int:
         """Return the bytes in use when a module's forward has returned."""
@@ -297,29 +180,63 @@ class Trace:
         areas : sequence of tuple of Area, optional
             Work areas of the calls, in place of their own.
         """
+        return [step for asked in self._asked(sizes, areas) for step in asked]
+
+    def _asked(
+        self,
+        sizes: Sequence[int] | None = None,
+        areas: Sequence[tuple[Area, ...]] | None = None,
+    ) -> Iterator[Sequence[Step]]:
+        """Yield what each event asks of the allocator."""
         taken = [s.n_bytes for s in self.storages] if sizes is None else sizes
         needed = self.areas if areas is None else areas
-        steps: list[Step] = []
         next_key, kept = len(taken) + 1, set[str]()
         for kind, index in self.events:
             if kind == "alloc":
-                steps.append((index, taken[index]))
+                yield ((index, taken[index]),)
             elif kind == "free":
-                steps.append((index, -1))
+                yield ((index, -1),)
             elif kind == "call":
+                asked: list[Step] = []
                 passing: list[Step] = []
                 for area in needed[index]:
                     if area.kept_as in kept:
                         continue
                     key = -next_key if self.calls[index].kind in CONVOLUTIONS else next_key
-                    steps.append((key, area.n_bytes))
+                    asked.append((key, area.n_bytes))
                     if area.kept_as:
                         kept.add(area.kept_as)
                     else:
                         passing.append((key, -1))
                     next_key += 1
-                steps += reversed(passing)
-        return steps
+                yield [*asked, *reversed(passing)]
+            else:
+                yield ()
+
+    def allocated_at(self, mark: str, occurrence: int = 0) -> int:
+        """Return the bytes handed out at a mark: what ``torch.cuda.memory_allocated`` returns.
+
+        More than `bytes_at` by what the allocator does not split off.
+
+        Parameters
+        ----------
+        mark, occurrence
+            As for `bytes_at`.
+        """
+        return self.handed_out_bytes[self._marked(mark, occurrence).event]
+
+    @cached_property
+    def handed_out_bytes(self) -> list[int]:
+        """Bytes that the allocator has handed out at each event: after it, or while it runs."""
+        allocator = Allocator()
+        at: list[int] = []
+        for asked in self._asked():
+            most = 0
+            for step in asked:
+                allocator.run((step,))
+                most = max(most, allocator.allocated_bytes if step[1] >= 0 else 0)
+            at.append(max(most, allocator.allocated_bytes))
+        return at
 
     @cached_property
     def _simulated(self) -> Allocator:
@@ -360,3 +277,6 @@ class Trace:
 
 def _as_storage(n_bytes: int, call: Call, event: int) -> Storage:
     return Storage(n_bytes, "work area", call.op, call.module, call.line, call.stage, born=event)
+
+
+__all__ = ["Trace", "rounded"]
