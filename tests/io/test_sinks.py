@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 
 import h5py
 import numpy as np
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 from maxslices.arrays import ArraySpec
 from maxslices.errors import StoreError, UsageError
-from maxslices.io import create_sink, open_source, remove_result
+from maxslices.io import create_sink, hdf5_sink, open_source, remove_result
+from maxslices.io.file_map import is_safe_to_map
 from maxslices.io.room import check_room
 
 pytestmark = pytest.mark.usefixtures("small_parts")
@@ -69,6 +71,59 @@ def test_hdf5_takes_blocks_along_either_dim_in_any_order(
         path = sink.finish()
     with h5py.File(path) as file:
         np.testing.assert_array_equal(file["entry/data/data"][...], DATA)
+
+
+@pytest.mark.parametrize("slice_dim", [0, 1])
+@pytest.mark.parametrize("is_safe", [True, False])
+def test_large_blocks_are_written_in_the_way_that_was_faster(
+    tmp_path, monkeypatch, slice_dim, is_safe
+):
+    data = np.random.default_rng(3).random((40, 40, 301), np.float32)
+    used = []
+
+    def noting(name):
+        write = getattr(hdf5_sink.Hdf5Sink, name)
+
+        def noted(sink, *args):
+            used.append(name)
+            write(sink, *args)
+            if name == slower:
+                time.sleep(0.05)
+
+        noted.__name__ = name
+        return noted
+
+    monkeypatch.setattr(hdf5_sink, "is_safe_to_map", lambda path: is_safe)
+    monkeypatch.setattr(hdf5_sink, "_LARGE_BYTES", data.nbytes // 10)
+    for slower, faster in (("_write_map", "_write_calls"), ("_write_calls", "_write_map")):
+        used.clear()
+        with monkeypatch.context() as patched:
+            for name in ("_write_map", "_write_calls"):
+                patched.setattr(hdf5_sink.Hdf5Sink, name, noting(name))
+            with create_sink(tmp_path / slower, ArraySpec(data.shape, "f4"), slice_dim) as sink:
+                sink.write(slice_dim, 0, take(data, slice_dim, 0, 1))  # too small to tell
+                for start in range(1, 36, 5):
+                    sink.write(slice_dim, start, take(data, slice_dim, start, start + 5))
+                sink.write(slice_dim, 36, take(data, slice_dim, 36, 40))
+                path = sink.finish()
+        with h5py.File(path) as file:
+            np.testing.assert_array_equal(file["entry/data/data"][...], data)
+        first = ["_write_calls"] * 2
+        if not is_safe:
+            assert set(used) == {"_write_calls"}
+        else:
+            assert used == [*first, "_write_map", *[faster] * 6]
+
+
+@pytest.mark.parametrize(("type", "is_safe"), [("ext4", True), ("xfs", True), ("zfs", False)])
+def test_a_file_is_memory_only_where_its_room_is_sure(tmp_path, monkeypatch, type, is_safe):
+    device = tmp_path.stat().st_dev
+    lines = (
+        "22 1 0:9999 / /other rw shared:1 - zfs pool rw\n"
+        f"23 1 {os.major(device)}:{os.minor(device)} / / rw shared:2 - {type} /dev/vda rw\n"
+    )
+    monkeypatch.setattr("pathlib.Path.read_text", lambda path: lines)
+    assert is_safe_to_map(tmp_path) is is_safe
 
 
 def test_nexus_finds_the_data(tmp_path):

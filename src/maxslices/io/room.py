@@ -50,10 +50,15 @@ def part_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.part")
 
 
-def reserve(fd: int, n_bytes: int) -> None:
+def reserve(fd: int, n_bytes: int) -> bool:
     """Have a file's room given to it now, which makes writing faster, where the system can.
 
     ``os.posix_fallocate`` writes to all of the file where it cannot.
+
+    Returns
+    -------
+    bool
+        Whether it was given.
 
     Raises
     ------
@@ -63,14 +68,15 @@ def reserve(fd: int, n_bytes: int) -> None:
     try:
         fallocate = ctypes.CDLL(None, use_errno=True).fallocate
     except AttributeError:  # not on every system
-        return
+        return False
     fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     while fallocate(fd, 0, 0, n_bytes):
         error = ctypes.get_errno()
         if error in _FULL:
             raise OSError(error, os.strerror(error))
         if error != errno.EINTR:
-            return
+            return False
+    return True
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from . import threads
 from .batches import pread_pieces
 from .checks import check_block, check_target
 from .closing import Closing
+from .freeing import Freeing
 from .pieces import bytes_of, pread_all, pwrite_all
 from .room import check_room, store_errors
 from .threads import spread
@@ -70,16 +71,15 @@ class ScratchStore(Closing):
         self._begins = _begins(-(-spec.shape[1] // self._band_rows), n_units, threads.N_THREADS)
         self._begins *= self._unit_angles * self._band_rows * self._row_bytes
         check_room(folder, spec.nbytes)
-        self._opened = ExitStack()
-        self._files: list[int] = []
+        self._files: list[IO[bytes]] = []
         with store_errors(folder, spec.nbytes):
             folder.mkdir(parents=True, exist_ok=True)
             with ExitStack() as opened:
                 for n_bytes in self._begins[-1].tolist():
                     file = opened.enter_context(TemporaryFile(buffering=0, dir=folder))
                     os.truncate(file.fileno(), n_bytes)
-                    self._files.append(file.fileno())
-                self._opened = opened.pop_all()
+                    self._files.append(file)
+                opened.pop_all()
 
     @property
     def spec(self) -> ArraySpec:
@@ -122,7 +122,7 @@ class ScratchStore(Closing):
             bottom = min(last_row, (at_band + 1) * rows)
             file, offsets = self._places(at_unit, at_band, begin, end, top)
             move(
-                self._files[file],
+                self._files[file].fileno(),
                 offsets,
                 block[
                     begin - first_angle : end - first_angle, top - first_row : bottom - first_row
@@ -151,8 +151,8 @@ class ScratchStore(Closing):
 
     def close(self) -> None:
         """Give the disk space back."""
-        self._files = []
-        self._opened.close()
+        files, self._files = self._files, []
+        Freeing(files).wait()
 
 
 def _begins(n_bands: int, n_units: int, n_files: int) -> NDArray[np.int64]:

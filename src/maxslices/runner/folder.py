@@ -6,13 +6,16 @@ import fcntl
 import json
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from shutil import disk_usage
 from types import TracebackType
 from typing import Self
 
 from ..arrays import ArraySpec
 from ..errors import StoreError
 from ..io import Sink, SinkFormat, create_sink, remove_result
+from ..io.freeing import Freeing
 from ..io.room import check_room
 
 REPORT_NAME = "report.json"
@@ -51,6 +54,7 @@ class RunFolder:
         self._held: int | None = None
         self._made: list[Path] = []
         self._timeline: Path | None = None
+        self._freeing = Freeing([])
         report = self.path / REPORT_NAME
         try:
             self._earlier = report if report.exists() else None
@@ -81,7 +85,7 @@ class RunFolder:
         self._lock()
         try:
             if self._earlier is not None:
-                _remove_earlier(self._earlier)
+                self._freeing = _remove_earlier(self._earlier)
         except BaseException:
             self._unlock()
             raise
@@ -96,6 +100,7 @@ class RunFolder:
         try:
             self._leave()
         finally:
+            self._freeing.wait()
             self._unlock()
 
     def _leave(self) -> None:
@@ -143,6 +148,8 @@ class RunFolder:
         StoreError
             If it has not.
         """
+        if disk_usage(self.path).free < 2 * n_bytes:
+            self._freeing.wait()
         check_room(self.path, n_bytes)
 
     def sink(self, name: str, spec: ArraySpec, slice_dim: int) -> Sink:
@@ -212,8 +219,11 @@ def _foreign(path: Path) -> str:
     return f"{path} is there already and of no run: move it away, or choose another folder"
 
 
-def _remove_earlier(report: Path) -> None:
-    """Remove the files that an earlier run's report names, then the report itself."""
+def _remove_earlier(report: Path) -> Freeing:
+    """Remove the files that an earlier run's report names, then the report itself.
+
+    Their names are gone at once; their room becomes free meanwhile.
+    """
     try:
         earlier = json.loads(report.read_text(encoding="utf-8"))
         results = [report.parent / Path(entry).name for entry in earlier["files"]]
@@ -228,6 +238,13 @@ def _remove_earlier(report: Path) -> None:
         results.append(timeline)
     elif timeline.exists():
         raise StoreError(_foreign(timeline))
-    for result in results:
-        remove_result(result)
-    remove_result(report)
+    with ExitStack() as opened:
+        files = []
+        for result in results:
+            if result.is_file():
+                with suppress(OSError):  # one that may not be read
+                    files.append(opened.enter_context(result.open("rb", buffering=0)))
+            remove_result(result)
+        remove_result(report)
+        opened.pop_all()
+    return Freeing(files)
