@@ -27,7 +27,7 @@ LAYERS = [
         "registry",
         "units",
     },
-    {"tracing"},
+    {"folders", "tracing"},
     {"backends", "estimators", "io", "meters"},
     {"planner"},
     {"nn", "runner"},

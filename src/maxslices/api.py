@@ -14,8 +14,8 @@ import numpy as np
 
 from .arrays import ArraySpec
 from .backends import Backend, is_copyable, select_backend
+from .backends.context import UNMEASURED_BYTES
 from .backends.cpu import CpuBackend
-from .backends.cuda import RESERVED_BYTES
 from .backends.select import check_device_name
 from .errors import DeviceError, PipelineError, UsageError
 from .estimators import Chooser, Records
@@ -455,7 +455,9 @@ def _limits(
         return _backend_limits(backend, memory, host_memory), backend
     host = CpuBackend().free_bytes() if host_memory is None else parse_bytes(host_memory)
     name = "cuda" if device == "auto" else device
-    return Limits(name, parse_bytes(memory), host, RESERVED_BYTES), None
+    card = _card_here(device) if is_here else None
+    reserved = UNMEASURED_BYTES if card is None else card.reserved_bytes
+    return Limits(name, parse_bytes(memory), host, reserved), card
 
 
 def _backend_limits(

@@ -64,8 +64,13 @@ def install(monkeypatch, n_devices=1):
     runtime = SimpleNamespace(
         CUDARuntimeError=CUDARuntimeError,
         getDeviceCount=count,
-        memGetInfo=lambda: (100_000, 200_000),
+        memGetInfo=lambda: (cupy.free_bytes, cupy.total_bytes),
+        getDevice=lambda: 0,
+        deviceGetAttribute=lambda attribute, number: attribute,
+        driverGetVersion=lambda: 13000,
+        runtimeGetVersion=lambda: 13020,
     )
+    cupy.free_bytes, cupy.total_bytes, cupy.__version__ = 100_000, 200_000, "14.2.0"
     memory = SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
     cupy.cuda = SimpleNamespace(runtime=runtime, Device=Device, memory=memory)
     cache = SimpleNamespace(clear=lambda: cupy.plans_cleared.append(1), get_curr_size=lambda: 1)

@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import pytest
 
+from maxslices.backends.context import MODULES_BYTES
 from maxslices.declaration import describe
 from maxslices.errors import EstimatorError
 from maxslices.estimators import bench, climb, probed
@@ -18,7 +19,6 @@ from maxslices.meters import Peak
 
 MB = 10**6
 GRAIN = 2 * 2**20
-LATER_BYTES = 200 * 2**20
 DIMS = (1801, 2560)
 INPUT_BYTES = 1801 * 2560 * 4
 
@@ -28,7 +28,7 @@ class Gpu:
 
     kind = "cuda"
     name = "cuda:0"
-    reserved_bytes = 800 * 2**20
+    reserved_bytes, modules_bytes = 700 * 2**20, MODULES_BYTES
 
     def __init__(self):
         self.pool = self.outside = self.highest_outside = self.inside = 0
@@ -201,7 +201,7 @@ def test_what_a_library_loads_once_is_counted_once(gpu, call):
         return {"inside": 150 * MB * n, "stays": stays, "seconds": 0.01}
 
     found = probed_on(gpu, take, 24 * 10**9)
-    counted = 514 * MB - LATER_BYTES
+    counted = 514 * MB - MODULES_BYTES
     check(found, lambda n: INPUT_BYTES * n + 150 * MB * n + counted, 24 * 10**9)
     assert any("stay outside the pool" in note for note in found.notes)
 
@@ -218,11 +218,24 @@ def test_kernels_that_other_slice_counts_load_are_what_the_reserve_is_for(gpu):
 
 def test_what_the_first_call_loads_is_what_the_reserve_is_for(gpu):
     def take(n):
-        return {"inside": 150 * MB * n, "stays": 0 if gpu.counts else 300 * MB, "seconds": 0.01}
+        return {"inside": 150 * MB * n, "stays": 0 if gpu.counts else 120 * MB, "seconds": 0.01}
 
     found = probed_on(gpu, take, 24 * 10**9)
     check(found, lambda n: INPUT_BYTES * n + 150 * MB * n, 24 * 10**9, least=0.99)
     assert found.notes == ()
+
+
+def test_first_and_later_calls_share_what_is_set_aside(gpu):
+    stays = {1: 100 * MB, 4: 90 * MB}
+
+    def take(n):
+        more = stays.get(len(gpu.counts) + 1, 0)
+        return {"inside": 150 * MB * n, "stays": more, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    counted = 190 * MB - MODULES_BYTES
+    check(found, lambda n: INPUT_BYTES * n + 150 * MB * n + counted, 24 * 10**9)
+    assert any("stay outside the pool" in note for note in found.notes)
 
 
 def test_a_librarys_cache_that_grows_with_the_slices_is_a_slope(gpu):
@@ -232,9 +245,8 @@ def test_a_librarys_cache_that_grows_with_the_slices_is_a_slope(gpu):
 
     found = probed_on(gpu, take, 24 * 10**9)
 
-    # The 40 MB of the first call are the reserve's, and a quarter of it what later calls leave.
     def needs(n):
-        return INPUT_BYTES * n + 100 * MB * n + max(0, 40 * MB * (n - 1) - LATER_BYTES)
+        return INPUT_BYTES * n + 100 * MB * n + max(0, 40 * MB * n - MODULES_BYTES)
 
     check(found, needs, 24 * 10**9, least=0.95)
     assert any("stay outside the pool" in note for note in found.notes)

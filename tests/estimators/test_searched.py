@@ -258,17 +258,17 @@ class Runtime:
 def test_a_ballast_leaves_exactly_what_is_allowed(monkeypatch, stuck_mib, left_mib):
     runtime = Runtime(8001 * MIB, stuck_mib * MIB)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
-    ballast = Ballast(800 * MIB)
-    runtime.free_bytes -= 700 * MIB  # libraries: within what is reserved
+    ballast = Ballast(100 * MIB)
+    runtime.free_bytes -= 70 * MIB  # libraries: within what is reserved
     assert not ballast.is_clean()
     assert ballast.is_clean()
     with ballast.to(1000 * MIB):
         assert left_mib * MIB <= runtime.free_bytes <= (left_mib + 1) * MIB
-    assert runtime.free_bytes + sum(size for _, size in ballast._held) == 7301 * MIB
-    assert runtime.free_bytes > 7301 * MIB // 8
-    runtime.free_bytes -= 60 * MIB
+    assert runtime.free_bytes + sum(size for _, size in ballast._held) == 7931 * MIB
+    assert runtime.free_bytes > 7931 * MIB // 8
+    runtime.free_bytes -= 30 * MIB
     assert ballast.is_clean()
-    runtime.free_bytes -= 240 * MIB  # beyond it: the method's
+    runtime.free_bytes -= 200 * MIB  # beyond it: the method's
     assert not ballast.is_clean()
     if not stuck_mib:
         with ballast.to(1000 * MIB):

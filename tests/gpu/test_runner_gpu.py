@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, pinned_empty, run
+from maxslices.backends.context import UNMEASURED_BYTES
 from maxslices.errors import OutOfMemoryError
+from tests.planner.ledgers import to_float_ledger, two
 
 pytestmark = pytest.mark.gpu
 
 SHAPE = (180, 96, 640)  # 22 MB of uint16
-
-
-@from_ledger
-def to_float_ledger(m, shape, dtype):
-    m.alloc(shape, dtype)
-    m.alloc(shape, "float32")
-
-
-@from_ledger
-def two(m, shape, dtype):
-    m.alloc(shape, dtype)
-    m.alloc(shape, dtype)
 
 
 @from_ledger
@@ -232,42 +224,29 @@ def test_another_process_that_takes_the_memory_away():
 
 
 @pytest.mark.parametrize("budget", [2 * 10**9, 4 * 10**9])
-def test_the_budget_is_kept_and_used_by_the_device_itself(budget, tmp_path):
+def test_the_budget_is_kept_and_used_by_a_program_with_its_context(budget):
     import cupy
 
-    scan = pinned_empty((1200, 700, 1500), np.uint16)  # 2.5 GB
-    scan[...] = np.arange(1500, dtype=np.uint16)
-    registry = Registry()
-
-    def twice(values):
-        return values + values
-
-    registry.register(to_float, pattern="projection", calc_max_slices=to_float_ledger,
-                      output_dtype="float32")  # fmt: skip
-    registry.register(twice, pattern="projection", calc_max_slices=two)
     cupy.get_default_memory_pool().free_all_blocks()
-    free = cupy.cuda.runtime.memGetInfo()[0]
-    lowest, stop = [free], threading.Event()
-
-    def watch():
-        while not stop.wait(0.001):
-            lowest[0] = min(lowest[0], cupy.cuda.runtime.memGetInfo()[0])
-
-    thread = threading.Thread(target=watch)
-    thread.start()
+    before = lowest = cupy.cuda.runtime.memGetInfo()[0]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.gpu.budget_run", str(budget)],
+        stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], text=True,
+    )  # fmt: skip
     try:
-        report = run(
-            scan, Pipeline.from_steps(["to_float", "twice"], registry),
-            pinned_empty(scan.shape, np.float32), device="cuda", memory=budget, block="max",
-        )  # fmt: skip
+        while child.poll() is None:
+            lowest = min(lowest, cupy.cuda.runtime.memGetInfo()[0])
+            time.sleep(0.001)
+        said = json.loads(child.stdout.read())
     finally:
-        stop.set()
-        thread.join()
-    used, reserved = free - lowest[0], report.plan.reserved_bytes
-    section = report.sections[0]
-    print(f"budget {budget}, used {used} beside a context of at most {reserved}; {section}")
-    assert section.n_splits == 0
-    assert section.measured_bytes <= section.estimated_bytes
-    assert used <= budget - reserved
-    assert used >= 0.9 * (budget - reserved)
-    np.testing.assert_array_equal(report.result[::300], scan[::300] * np.float32(1))
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    used = before - lowest
+    print(f"budget {budget}, used {used}; {said}")
+    assert said["n_splits"] == 0
+    assert said["measured_bytes"] <= said["estimated_bytes"]
+    assert used <= budget
+    if said["reserved_bytes"] == UNMEASURED_BYTES:
+        pytest.skip("how large a context is was never seen: run something alone on this GPU")
+    assert used >= 0.9 * budget

@@ -5,20 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from maxslices import Registry, from_ledger, method
+from tests.planner.ledgers import to_float_ledger, two
 
 fakes = Registry()
-
-
-@from_ledger
-def _two(m, shape, dtype):
-    m.alloc(shape, dtype)
-    m.alloc(shape, dtype)
-
-
-@from_ledger
-def _to_float(m, shape, dtype):
-    m.alloc(shape, dtype)
-    m.alloc(shape, "float32")
 
 
 @from_ledger
@@ -35,7 +24,7 @@ def _with_work(m, shape, dtype, copies):
     m.alloc(shape, dtype)
 
 
-@method("all", calc_max_slices=_to_float, output_dtype="float32", registry=fakes)
+@method("all", calc_max_slices=to_float_ledger, output_dtype="float32", registry=fakes)
 def to_float(data, factor: float = 1.0):
     """Multiply into float32."""
     out = np.empty(data.shape, np.float32)
@@ -43,7 +32,7 @@ def to_float(data, factor: float = 1.0):
     return out
 
 
-@method("projection", calc_max_slices=_two, registry=fakes)
+@method("projection", calc_max_slices=two, registry=fakes)
 def negate(data):
     """Change the sign, frame by frame."""
     return np.negative(data)
@@ -72,13 +61,13 @@ def _average(data, slice_dim, before, after):
     return out
 
 
-@method("all", calc_max_slices=_two, halo=(2, 1), registry=fakes)
+@method("all", calc_max_slices=two, halo=(2, 1), registry=fakes)
 def neighbours(data, slice_dim):
     """Add two slices before and one after."""
     return _average(data, slice_dim, 2, 1)
 
 
-@method("projection", calc_max_slices=_two, halo=lambda reach: reach, registry=fakes)
+@method("projection", calc_max_slices=two, halo=lambda reach: reach, registry=fakes)
 def reaching(data, slice_dim, reach: int = 3):
     """Add `reach` projections on either side."""
     return _average(data, slice_dim, reach, reach)
@@ -124,7 +113,7 @@ def extremes(data):
     return float(data.min()), float(data.max())
 
 
-@method("all", calc_max_slices=_to_float, output_dtype="float32", registry=fakes)
+@method("all", calc_max_slices=to_float_ledger, output_dtype="float32", registry=fakes)
 def flat_field(data, flats, darks=None):
     """Subtract the first flat."""
     out = np.empty(data.shape, np.float32)
@@ -132,7 +121,7 @@ def flat_field(data, flats, darks=None):
     return out
 
 
-@method("all", calc_max_slices=_to_float, output_dtype="float32", registry=fakes)
+@method("all", calc_max_slices=to_float_ledger, output_dtype="float32", registry=fakes)
 def turn(data, angles):
     """Add the angle of each projection."""
     out = np.empty(data.shape, np.float32)
@@ -140,7 +129,7 @@ def turn(data, angles):
     return out
 
 
-@method("sinogram", calc_max_slices=_two, registry=fakes)
+@method("sinogram", calc_max_slices=two, registry=fakes)
 def scaled_by(data, centre: float, note: str | None = None):
     """Multiply by what another step found."""
     return data * data.dtype.type(centre)

@@ -5,23 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices import ArraySpec, Pipeline, Registry, from_ledger
+from maxslices import ArraySpec, Pipeline, Registry
 from maxslices.planner import Limits, ScanSpec, make_plan
 from maxslices.planner.allocators import Allocator
+from tests.planner.ledgers import to_float_ledger, two
 
 MIB = 2**20
-
-
-@from_ledger
-def to_float_ledger(m, shape, dtype):
-    m.alloc(shape, dtype)
-    m.alloc(shape, "float32")
-
-
-@from_ledger
-def two(m, shape, dtype):
-    m.alloc(shape, dtype)
-    m.alloc(shape, dtype)
 
 
 REGISTRY = Registry()

@@ -159,7 +159,7 @@ class FakeGpu:
         Numbers of the allocations that fail, from 0 on.
     """
 
-    name, kind, reserved_bytes = "cuda:0", "cuda", 0
+    name, kind, reserved_bytes, modules_bytes = "cuda:0", "cuda", 0, 0
 
     def __init__(self, seed: int | Literal["eager"] | None = None, fails_at: Any = ()) -> None:
         self.lock = threading.RLock()

@@ -19,8 +19,12 @@ class Backend(Protocol):
     """"cpu" or "cuda:N"."""
     kind: Device
     """Which allocator it has."""
-    reserved_bytes: int
-    """Device memory that the framework itself takes, not counted in free bytes."""
+    modules_bytes: int
+    """Part of the reserve that is for what methods load into the device's memory."""
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Return the device memory beside arrays, which is not counted in free bytes."""
 
     def free_bytes(self) -> int:
         """Return the bytes that a run may use if the user says nothing."""

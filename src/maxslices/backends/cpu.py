@@ -21,7 +21,7 @@ class CpuBackend:
 
     name = "cpu"
     kind: Device = "cpu"
-    reserved_bytes = 0
+    reserved_bytes = modules_bytes = 0
 
     def free_bytes(self) -> int:
         """Return four fifths of the host memory that is available now."""

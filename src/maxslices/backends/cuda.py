@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import DTypeLike
 
 from ..errors import DeviceError
 from ..ledger import Device
+from .context import MODULES_BYTES, reserved_bytes
 from .cuda_link import CudaLink
 from .devices import count_devices
 from .garbage import quick_collections
@@ -18,9 +20,6 @@ from .out_of_memory import is_out_of_memory
 from .pinned import pinned
 from .torch_memory import cached_bytes, release_cache
 
-RESERVED_BYTES = 800 * 2**20
-"""CUDA context, kernels and library handles (cuFFT, cuBLAS) outside the pool; on an H200
-with CUDA 13 they were about 600 MiB."""
 _WORTH_STAGING_BYTES = 2**24
 FREE_SHARE = 0.95
 """Part of the free device memory that is used unasked."""
@@ -41,7 +40,7 @@ class CudaBackend:
     """
 
     kind: Device = "cuda"
-    reserved_bytes = RESERVED_BYTES
+    modules_bytes = MODULES_BYTES
 
     def __init__(self, number: int = 0) -> None:
         try:
@@ -59,6 +58,12 @@ class CudaBackend:
         self._device = cupy.cuda.Device(number)
         self._link: CudaLink | None = None
         self.name = f"cuda:{number}"
+
+    @cached_property
+    def reserved_bytes(self) -> int:
+        """Return what CUDA's context takes, and what is loaded into it."""
+        with self._device:
+            return reserved_bytes(self._cupy)
 
     def free_bytes(self) -> int:
         """Return most of the device's free memory, with what the pool could give back."""

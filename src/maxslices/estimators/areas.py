@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
+from ..folders import records_folder, replace_text
 from ..tracing import Call, WorkAreas
 from ..tracing.calibrate import calibrate, no_limit, place
-from .recorded import records_folder
 
 
 def measured_areas(calls: Iterable[Call], device: torch.device) -> tuple[WorkAreas, float]:
@@ -67,7 +65,4 @@ def _write(path: Path, areas: WorkAreas) -> None:
     # Where nothing can be written, nothing but time is lost.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(areas.as_plain(), file)
-        os.replace(temporary, path)
+        replace_text(path, json.dumps(areas.as_plain()))

@@ -89,7 +89,7 @@ class Climb:
     def run(self) -> None:
         """Run the method as often as it takes."""
         first = self._first_call()
-        self.remains.begin(first, self.bench.stays_bytes, self.backend.reserved_bytes)
+        self.remains.begin(first, self.bench.stays_bytes, self.backend.modules_bytes)
         began = time.perf_counter()
         n = first.n_slices
         if n > 1:

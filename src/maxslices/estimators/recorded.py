@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import tempfile
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StoreError, UsageError
+from ..folders import FOLDER_VARIABLE, records_folder, replace_text
 from .fingerprint import canonical
 from .probed import Probe
 
-FOLDER_VARIABLE = "MAXSLICES_RECORDS"
-"""Environment variable that names the folder of the records."""
 FORMAT = 2
 """Version of the files, raised whenever they or what they mean change: entries of another
 version are not answers, and go when the method is measured again. 2: long calls are no longer
@@ -35,16 +33,6 @@ _LATEST_S = 2**36
 Entry = dict[str, Any]
 _FAULTS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What a file that is not one of records leads to when it is read as if it were."""
-
-
-def records_folder() -> Path:
-    """Return the folder: what the environment says, or one in the user's cache."""
-    given = os.environ.get(FOLDER_VARIABLE)
-    if given:
-        return Path(given).expanduser()
-    from platformdirs import user_cache_path
-
-    return user_cache_path("maxslices", appauthor=False) / "records"
 
 
 class Records:
@@ -149,7 +137,7 @@ class Records:
         if Path(path).is_dir():
             raise StoreError(f"{path} is a folder: name a file for the records")
         try:
-            _replace(Path(path), {"format": FORMAT, "entries": found})
+            replace_text(Path(path), _text({"format": FORMAT, "entries": found}))
         except OSError as error:
             raise StoreError(f"{path}: records cannot be written: {error.strerror}") from None
         return len(found)
@@ -253,7 +241,7 @@ class Records:
                     if earlier is None or earlier["time_s"] <= entry["time_s"]:
                         kept[_key(entry)] = entry
                 content = {"format": FORMAT, "entries": list(kept.values())}
-                _replace(self._path(method), content)
+                replace_text(self._path(method), _text(content))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -365,16 +353,3 @@ def _text(content: Any) -> str:
         blocks.append(" {\n  " + ",\n  ".join(lines) + "\n }")
     joined = ",\n".join(blocks)
     return f'{{"format": {content["format"]}, "entries": [\n{joined}\n]}}\n'
-
-
-def _replace(path: Path, content: Any) -> None:
-    """Write a file beside its place, then move it there: readers see the old or the new."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(_text(content))
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise

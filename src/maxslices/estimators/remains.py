@@ -12,9 +12,6 @@ Points = tuple[tuple[int, int], ...]
 LEAST_BYTES = 512
 """What stays after a call, if it is at least this."""
 
-LATER_PART = 4
-"""What calls after the first leave outside the pool counts beyond this part of the reserve."""
-
 
 class Remains:
     """What stays from call to call, as the calls show it.
@@ -38,15 +35,15 @@ class Remains:
         self._kept: dict[int, int] = {}
         self._lost: dict[int, int] = {}
 
-    def begin(self, first: Rung, outside_bytes: int, reserved_bytes: int) -> None:
-        """Enter the first call; what it leaves outside the pool is what the reserve is for.
+    def begin(self, first: Rung, outside_bytes: int, modules_bytes: int) -> None:
+        """Enter the first call, with what it left outside the pool.
 
-        So is what later calls leave, up to a part of it: kernels and modules that other numbers
-        of slices need.
+        Kernels and modules are loaded by it, and by others with other numbers of slices. Up to
+        so much of all that is in the backend's reserve.
         """
         self.left_bytes = first.left_bytes
-        self.outside_bytes = max(0, outside_bytes - reserved_bytes)
-        self._seen_outside_bytes = outside_bytes + reserved_bytes // LATER_PART
+        self.outside_bytes = max(0, outside_bytes - modules_bytes)
+        self._seen_outside_bytes = max(outside_bytes, modules_bytes)
 
     def judge(self, again: Rung, more: Rung | None, other: Rung) -> None:
         """Tell a loss and a cache from a constant.

@@ -49,18 +49,18 @@ class Ballast:
 
     Parameters
     ----------
-    reserved_bytes : int
-        What the planner sets aside for libraries; what the first call left beyond that counts
+    modules_bytes : int
+        What the planner sets aside for what methods load; what calls leave beyond that counts
         as the method's.
     """
 
-    def __init__(self, reserved_bytes: int) -> None:
+    def __init__(self, modules_bytes: int) -> None:
         import cupy
 
         self._runtime = cupy.cuda.runtime
         self._runtime.free(0)  # makes the context
         self._at_start_bytes = self._free_bytes()
-        self._reserved_bytes = reserved_bytes
+        self._modules_bytes = modules_bytes
         self._beyond_bytes = 0
         self._settled_bytes = self._at_start_bytes
         self._held: list[tuple[int, int]] = []
@@ -73,7 +73,7 @@ class Ballast:
         self._runtime.deviceSynchronize()
         free = self._free_bytes() + sum(size for _, size in self._held)
         before, self._settled_bytes = self._settled_bytes, free
-        self._beyond_bytes = max(0, self._at_start_bytes - free - self._reserved_bytes)
+        self._beyond_bytes = max(0, self._at_start_bytes - free - self._modules_bytes)
         return before - free <= LEFT_BYTES
 
     @contextmanager

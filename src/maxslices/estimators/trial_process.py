@@ -278,7 +278,7 @@ class _Trial:
 
             # Nothing else runs here, so it stays the current one.
             cupy.cuda.Device(int(self._backend.name.removeprefix("cuda:"))).use()
-            self._limit = Ballast(self._backend.reserved_bytes)
+            self._limit = Ballast(self._backend.modules_bytes)
         self._first_call()
         self.is_clean()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from maxslices.backends import select_backend
+
 from .children import watched
-from .machine import cp
+from .machine import DEVICE, cp
 from .rows import Row
 
 BUDGETS = ("2GB", "4GB", "8GB", "16GB", "64GB", None)
@@ -19,6 +21,9 @@ def rows(quick: bool, folder: Path | None) -> Iterator[Row]:
             answer, _ = watched("budget", {"memory": "200MB", "shape": [40, 128, 160]})
             yield Row("budgets", "planned of 200 MB on the CPU", answer["estimated_bytes"], "B")
         return
+    # As any program that is the first on a GPU, alone: it finds how large a context is.
+    reserved = select_backend(DEVICE).reserved_bytes
+    yield Row("budgets", "set aside for the context and what is loaded", reserved, "B")
     for memory in BUDGETS:
         answer, peaks = watched("budget", {"memory": memory, "shape": [0, 512, 2560]})
         budget, used = answer["budget_bytes"], peaks.grown("device")
