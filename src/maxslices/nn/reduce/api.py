@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from ...estimators.areas import measured_areas
-from ...tracing import Spec, Trace, WorkAreas
+from ...tracing import Trace, WorkAreas
 from ...units import format_bytes
 from ..errors import ModelArgumentError, TooLargeError
-from ..memory import CONTEXT_BYTES, budget_of, device_of
-from ..step import Step, optimizer_named, precision
+from ..memory import budget_of, device_of
+from ..step import optimizer_named, precision
 from .binary import probe_binary
-from .candidates import Candidate, Study, candidates, study
-from .cost import Rates, Times, flops_by_module, measure, price
-from .device import resolve_device, run_for_real
+from .candidates import Candidate, candidates
+from .confirm import ROOM, confirm, fastest, finalists, why_not
+from .cost import Rates, Times, counted, flops_by_module, longer_s, measure, price, price_of_parts
+from .device import resolve_device
 from .inplace import safe_in_place, set_in_place
+from .prepare import names_of_compressors, specs_of, with_targets
 from .search import Plan, Searcher, has_expandable_segments, needed_bytes
-from .split import batch_parts, part_of, time_candidates
+from .split import batch_parts, layer_candidates, part_of, time_candidates
 from .states import ResettingStep
+from .study import Study, study
 from .summary import ReductionSummary
 from .treat import Treatment, treat, untreat
 
@@ -110,10 +113,11 @@ def reduce_memory(
     areas = WorkAreas.allowance()
     began = time.perf_counter()
     before = step.trace(specs, areas)
-    calibration_s = 0.0
+    measuring_s, free_bytes = 0.0, 0
     if place is not None:
-        areas, calibration_s = measured_areas(before.calls, place)
+        areas, measuring_s = measured_areas(before.calls, place)
         before = before.with_work_areas(areas)
+        free_bytes = torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place)
     summary = ReductionSummary(
         device=str(place or next((p.device for p in model.parameters()), "cpu")),
         limit_bytes=budget.limit_bytes,
@@ -123,41 +127,37 @@ def reduce_memory(
         needed_before_bytes=needed_bytes(before),
         options={"means": tuple(means), "memory": memory},
     )
-    searcher = Searcher(
-        step, specs, areas, budget.limit_bytes, began + calibration_s + max_search_s
+    searcher = Searcher(step, specs, areas, budget.limit_bytes, began + measuring_s + max_search_s)
+    rates = Rates.stated(step.amp)
+    search = _Search(
+        searcher, means, {}, flops_by_module(step, specs), Times(rates, origin=rates.origin), place
     )
-    times = Times(Rates.stated(step.amp), origin=Rates.stated(step.amp).origin)
-    flops = flops_by_module(step, specs)
-    chosen: list[Candidate] = []
-    after = before
+    best = Plan([], before)
     if needed_bytes(before) > budget.limit_bytes:
         if "in-place" in means:
             searcher.in_place = safe_in_place(step, specs)
             if searcher.in_place:
-                after = searcher.trace({})
-                if after.peak_bytes >= before.peak_bytes:
-                    searcher.in_place, after = (), before
-        if needed_bytes(after) > budget.limit_bytes:
-            measuring = time.perf_counter()
-            if place is not None:
-                times = measure(step, specs, place)
-            measuring = time.perf_counter() - measuring
-            searcher.deadline += measuring
-            calibration_s += measuring
+                best = Plan([], searcher.trace({}))
+                if best.trace.peak_bytes >= before.peak_bytes:
+                    searcher.in_place, best = (), Plan([], before)
+        if best.needed_bytes > budget.limit_bytes:
+            search.measure()
             binary = probe_binary(model, given) if "pack" in means else {}
-            search = _Search(
-                searcher, means, names_of_compressors(model, binary, compressors), flops, times
-            )
-            plan = search.best(before, summary)
-            chosen, after = plan.chosen, plan.trace
-    _fill(summary, searcher, chosen, after, flops, times)
-    summary.search_s = time.perf_counter() - began - calibration_s
-    if not summary.fits:
-        raise TooLargeError(_why_not(summary, after))
+            search.compressors = names_of_compressors(model, binary, compressors)
+            best = search.best(before, summary)
+    measuring_s += search.measuring_s
+    summary.search_s = time.perf_counter() - began - measuring_s
+    made = None
+    if place is not None:
+        found = fastest(finalists(searcher, best), searcher, specs, place)
+        best, made = found or (best, None)
+    _fill(summary, searcher, best, search)
+    if made is None and (place is not None or not summary.fits):
+        raise TooLargeError(why_not(summary, best.trace))
+    if made is not None and place is not None:
+        confirm(summary, step, specs, place, made, free_bytes)
     set_in_place(model, summary.in_place)
     treat(model, summary.treatments)
-    if place is not None:
-        _confirm(summary, step, specs, place, times, chosen)
     return model, summary
 
 
@@ -177,30 +177,91 @@ class _Search:
     compressors: dict[str, tuple[str, ...]]
     flops: Mapping[str, float]
     times: Times
+    place: torch.device | None
+    measuring_s: float = 0.0
+    """Time that the device was measured."""
+    problems: dict[int, _Problem] = field(default_factory=dict)
+    """By number of parts of the batch."""
+
+    def measure(self, parts: int = 1) -> Times:
+        """Measure times on the device, if there is one: of the model, or of a part of it."""
+        searcher = self.searcher
+        if self.place is None:
+            return self.times
+        began = time.perf_counter()
+        inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
+        made = measure(searcher.step, inputs, self.place, parts)
+        if parts == 1:
+            self.times = made
+        taken_s = time.perf_counter() - began
+        searcher.deadline += taken_s
+        self.measuring_s += taken_s
+        return made
 
     def best(self, before: Trace, summary: ReductionSummary) -> Plan:
-        """Return the cheapest plan that fits; the one with the lowest peak if none does."""
+        """Return the cheapest plan that fits; the one with the lowest peak if none does.
+
+        Where there is a device, plans that leave more room are tried beside.
+        """
+        searcher = self.searcher
+        limit = searcher.limit_bytes
+        whole = self._problem(1)
+        summary.gc_candidate_count = len({c.path for c in whole.found})
+        offset = before.peak_bytes - int(whole.seen.usage.max())
+        best: Plan | None = None
+        for part in ROOM if self.place is not None else ROOM[:1]:
+            searcher.limit_bytes = int(part * limit)
+            plan = self._at_limit(offset, summary)
+            best = best or plan
+        searcher.limit_bytes = limit
+        return best or Plan([], before)
+
+    def _at_limit(self, offset: int, summary: ReductionSummary) -> Plan | None:
         searcher = self.searcher
         model, inputs = searcher.step.model, searcher.inputs
-        seen, found = self._found(inputs)
-        summary.gc_candidate_count = len({c.path for c in found})
-        offset = before.peak_bytes - int(seen.usage.max())
-        best = searcher.find(seen, found, offset)
-        all_parts = batch_parts(model, inputs, summary.notes) if "split" in self.means else []
+        whole = self._problem(1)
+        best = searcher.find(whole.seen, whole.found, offset)
+        notes: list[str] = []
+        all_parts = batch_parts(model, inputs, notes) if "split" in self.means else []
+        summary.notes += [note for note in notes if note not in summary.notes]
         for parts in all_parts:
-            root = Candidate("", Treatment("checkpoint", (), parts), [])
-            price([root], model, self.flops, self.times)
+            it = self._problem(parts)
+            assert it.root is not None
             is_good = best is not None and searcher.fits(best)
             late = time.perf_counter() > searcher.deadline
-            if (is_good and best is not None and best.cost_s <= root.cost_s) or late:
+            if (is_good and best is not None and best.cost_s <= it.root.cost_s) or late:
                 break  # more parts are no cheaper
-            # The cache of a selective checkpoint cannot be read twice, as it would be inside.
-            seen, found = self._found(part_of(inputs, parts))
-            found = [c for c in found if c.treatment.kind != "selective"]
-            plan = searcher.find(seen, found, offset, root)
+            plan = searcher.find(it.seen, it.found, offset, it.root)
             if plan is not None and (best is None or self._is_better(plan, best)):
                 best = plan
-        return best if best is not None else Plan([], before)
+        return best
+
+    def _problem(self, parts: int) -> _Problem:
+        """Return what may be done with the model, or with one of several parts of its batch."""
+        if parts in self.problems:
+            return self.problems[parts]
+        searcher = self.searcher
+        model = searcher.step.model
+        inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
+        seen = study(searcher.step, inputs, searcher.work_areas, searcher.in_place)
+        found = candidates(seen, model, self.means, self.compressors)
+        if "split" in self.means:
+            found += time_candidates(seen, model, self.compressors)
+            found += layer_candidates(seen, model)
+        root = None
+        times = self.times if parts == 1 else self.measure(parts)
+        born = [s.n_bytes for s in seen.trace.storages if s.stage == "forward"]
+        if parts > 1:
+            root = Candidate("", Treatment("checkpoint", (), parts), 0, [])
+            price([root], model, self.flops, self.times)
+            price_of_parts(root, self.times, times, len(born))
+            # The cache of a selective checkpoint cannot be read twice, as it would be inside.
+            found = [c for c in found if c.treatment.kind != "selective"]
+        elif not times.device_s:
+            times = self.times = counted(times, self.flops.get("", 0.0), 3 * sum(born), len(born))
+        price(found, model, self.flops, times)
+        self.problems[parts] = _Problem(seen, found, root)
+        return self.problems[parts]
 
     def _is_better(self, plan: Plan, best: Plan) -> bool:
         fits, fit = self.searcher.fits(plan), self.searcher.fits(best)
@@ -210,38 +271,11 @@ class _Search:
             return plan.cost_s < best.cost_s
         return plan.needed_bytes < best.needed_bytes
 
-    def _found(self, inputs: Sequence[Any]) -> tuple[Study, list[Candidate]]:
-        searcher = self.searcher
-        model = searcher.step.model
-        seen = study(searcher.step, inputs, searcher.work_areas, searcher.in_place)
-        found = candidates(seen, model, self.means, self.compressors)
-        if "split" in self.means:
-            found += time_candidates(seen, model, self.compressors)
-        price(found, model, self.flops, self.times)
-        return seen, found
 
-
-def with_targets(step: Step) -> Step:
-    """Return a step whose targets are worked out once for inputs of a shape."""
-    if step.loss is None:
-        return step
-    known: dict[Any, tuple[Any, ...]] = {}
-
-    def targets(*inputs: Any) -> tuple[Any, ...]:
-        key = str(inputs)
-        if key not in known:
-            known[key] = step.target_specs(inputs)
-        return known[key]
-
-    return replace(step, targets=targets)
-
-
-def specs_of(inputs: Any) -> tuple[Any, ...]:
-    """Return inputs, their tensors as `Spec`."""
-    given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    return tuple(
-        Spec(tuple(i.shape), i.dtype, i.requires_grad) if torch.is_tensor(i) else i for i in given
-    )
+class _Problem(NamedTuple):
+    seen: Study
+    found: list[Candidate]
+    root: Candidate | None
 
 
 def _own_device(model: nn.Module, memory: Any) -> torch.device | None:
@@ -252,36 +286,13 @@ def _own_device(model: nn.Module, memory: Any) -> torch.device | None:
     return own if own.type == "cuda" else None
 
 
-def names_of_compressors(
-    model: nn.Module, binary: dict[str, tuple[bool, ...]], compressors: Mapping[str, Any] | None
-) -> dict[str, tuple[str, ...]]:
-    """Return names of compressors by path: as asked for, else bits for binary inputs."""
-    found = {
-        path: tuple("bit" if each else "none" for each in flags) for path, flags in binary.items()
-    }
-    asked: dict[str, Any] = {
-        path: module.x_compressor
-        for path, module in model.named_modules()
-        if getattr(module, "x_compressor", None) is not None
-    }
-    asked.update(compressors or {})
-    known = dict(model.named_modules())
-    for path, spec in asked.items():
-        if path not in known:
-            raise ModelArgumentError(f"compressors: there is no module {path!r}")
-        name = spec if isinstance(spec, str) else getattr(spec, "name", type(spec).__name__)
-        found[path] = (name,) * max(1, len(found.get(path, ())))
-    return found
-
-
 def _fill(
     summary: ReductionSummary,
     searcher: Searcher,
-    chosen: Sequence[Candidate],
-    after: Trace,
-    flops: Mapping[str, float],
-    times: Times,
+    best: Plan,
+    search: _Search,
 ) -> None:
+    chosen, after, flops = best.chosen, best.trace, search.flops
     summary.in_place = list(searcher.in_place)
     summary.treatments = {c.path: c.treatment for c in chosen}
     summary.notes += dict.fromkeys(searcher.notes)
@@ -289,10 +300,12 @@ def _fill(
     summary.needed_after_bytes = needed_bytes(after)
     summary.forward_flops = flops.get("", 0.0)
     summary.recomputed_flops = sum(
-        flops.get(c.path, 0.0) for c in chosen if c.treatment.kind == "checkpoint"
+        flops.get("", 0.0) if not c.path else c.again_flops
+        for c in chosen
+        if c.treatment.kind == "checkpoint"
     )
-    summary.predicted_added_s = sum(c.cost_s for c in chosen)
-    summary.times_origin = times.origin
+    summary.predicted_added_s = longer_s(chosen, search.times)
+    summary.times_origin = search.times.origin
     summary.holds_peak = after.peak.by_category()
     summary.holds_peak_modules = dict(list(after.peak.by_module().items())[:8])
     summary.n_replays = searcher.n_replays + 1
@@ -320,60 +333,3 @@ def _fill(
         summary.applied_steps.append(kind)
     if summary.in_place:
         summary.applied_steps.append("in-place")
-
-
-def _confirm(
-    summary: ReductionSummary,
-    step: Step,
-    specs: Sequence[Any],
-    place: torch.device,
-    times: Times,
-    chosen: Sequence[Candidate],
-) -> None:
-    """Run the reduced step under its limit, and the unreduced one if there is room."""
-    free = torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place)
-    made = run_for_real(step, specs, place, summary.limit_bytes)
-    if made is None:
-        restore(step.model, summary)
-        raise TooLargeError(
-            f"the reduced step was predicted to need {format_bytes(summary.needed_after_bytes)} "
-            f"and did not run within {format_bytes(summary.limit_bytes)}: the model is as it was; "
-            f"reduce it for {format_bytes(int(0.95 * summary.limit_bytes) + CONTEXT_BYTES)}"
-        )
-    summary.measured_after_bytes = made.allocated_bytes
-    summary.measured_step_s = made.step_s
-    if summary.needed_before_bytes < free:
-        model = step.model
-        untreat(model)
-        set_in_place(model, summary.in_place, False)
-        try:
-            whole = run_for_real(step, specs, place)
-        finally:
-            set_in_place(model, summary.in_place)
-            treat(model, summary.treatments)
-        if whole is not None:
-            summary.measured_before_bytes = whole.allocated_bytes
-            summary.measured_step_before_s = whole.step_s
-            summary.predicted_step_s = whole.step_s + summary.predicted_added_s
-
-
-def _why_not(summary: ReductionSummary, after: Trace) -> str:
-    peak = after.peak
-    where = f"in the {peak.stage} of {peak.module}" if peak.module else f"in the {peak.stage}"
-    return (
-        f"no plan fits into {format_bytes(summary.limit_bytes)} ({summary.origin}): the smallest "
-        f"found needs {format_bytes(summary.needed_after_bytes)} for tensors, a card of "
-        f"{format_bytes(summary.needed_after_bytes + CONTEXT_BYTES)}; its peak is {where}, held "
-        f"by {describe_holders(summary)}. Smaller inputs, a smaller batch, autocast, or an "
-        "optimizer with less state would help"
-    )
-
-
-def describe_holders(summary: ReductionSummary) -> str:
-    """Return what holds the peak, largest first."""
-    total = sum(summary.holds_peak.values())
-    return ", ".join(
-        f"{name} {format_bytes(size)}"
-        for name, size in sorted(summary.holds_peak.items(), key=lambda item: -item[1])
-        if size > total // 50
-    )

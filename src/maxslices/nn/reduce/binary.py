@@ -12,16 +12,18 @@ from torch.utils._pytree import tree_map
 from ...tracing import Spec
 from .states import read_states, stateful, write_states
 
-N_TRIALS = 5
+N_TRIALS = 3
 
 
 def probe_binary(
     model: nn.Module, inputs: Sequence[Any], n_trials: int = N_TRIALS
 ) -> dict[str, tuple[bool, ...]]:
-    """Return for each module which of its tensor arguments held nothing but 0 and 1.
+    """Return for each module which of its tensor arguments held nothing but 0 and 1, and some 1.
 
-    The model is run without gradients, in eval mode, on its own device; modes and states are
-    as before afterwards. Inputs are real tensors, or a `Spec`, of which one sample is made:
+    The model is run without gradients on its own device, in eval mode, but for its norms: with
+    the statistics of a network that was not trained, hardly a neuron fires. Modes, statistics
+    and states are as before afterwards. Inputs are real tensors, or a `Spec`, of which two
+    samples are made:
     the axis after time where layers work on several steps, else the first.
 
     Returns
@@ -29,21 +31,22 @@ def probe_binary(
     dict
         By path; modules that are never called are not in it.
     """
-    found: dict[str, tuple[bool, ...]] = {}
+    fine: dict[str, list[bool]] = {}
+    spiked: dict[str, list[bool]] = {}  # nothing but 0 is no evidence
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     if device.type == "meta":
-        return found
+        return {}
     has_time = any(getattr(m, "step_mode", "") == "m" for m in model.modules())
 
     def watch(path: str) -> Any:
         def hook(_m: nn.Module, args: Any) -> None:
-            now = tuple(
-                a.is_floating_point() and bool(((a == 0) | (a == 1)).all())
-                for a in args
-                if torch.is_tensor(a)
-            )
-            old = found.get(path, now)
-            found[path] = tuple(a and b for a, b in zip(old, now, strict=False))
+            given = [a for a in args if torch.is_tensor(a)]
+            now = [a.is_floating_point() and bool(((a == 0) | (a == 1)).all()) for a in given]
+            old = fine.get(path, now)
+            fine[path] = [a and b for a, b in zip(old, now, strict=False)]
+            ones = [bool((a == 1).any()) for a in given]
+            before = spiked.get(path, ones)
+            spiked[path] = [a or b for a, b in zip(before, ones, strict=False)]
 
         return hook
 
@@ -52,21 +55,34 @@ def probe_binary(
     states = read_states(layers)
     modes = {module: module.training for module in model.modules()}
     model.eval()
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+    statistics = [(m, m.momentum, m.num_batches_tracked) for m in norms if m.track_running_stats]
+    for norm in norms:
+        norm.train()
+    for norm, _, _ in statistics:
+        norm.momentum = 0.0
+        norm._buffers["num_batches_tracked"] = None
     try:
         for trial in range(n_trials):
             given = tree_map(lambda x: _sample(x, trial, has_time, device), tuple(inputs))  # noqa: B023
             with torch.no_grad():
                 model(*given)
             write_states(layers, states)
-            if not any(any(each) for each in found.values()):
+            if not any(any(each) for each in fine.values()):
                 break
     finally:
         for hook in hooks:
             hook.remove()
         for module, training in modes.items():
             module.training = training
+        for norm, momentum, n_batches in statistics:
+            norm.momentum = momentum
+            norm._buffers["num_batches_tracked"] = n_batches
         write_states(layers, states)
-    return found
+    return {
+        path: tuple(a and b for a, b in zip(each, spiked[path], strict=True))
+        for path, each in fine.items()
+    }
 
 
 def _sample(item: Any, trial: int, has_time: bool, device: torch.device) -> Any:
@@ -77,7 +93,7 @@ def _sample(item: Any, trial: int, has_time: bool, device: torch.device) -> Any:
     shape = list(item.shape)
     axis = 1 if has_time and len(shape) > 1 else 0
     if isinstance(item, Spec) and shape:
-        shape[axis] = 1
+        shape[axis] = 2  # of one, some norms take no statistics
     if not item.dtype.is_floating_point:
         return torch.randint(0, 2, shape, device=device).to(item.dtype)
     made = torch.empty(shape, dtype=item.dtype, device=device)

@@ -1,123 +1,24 @@
-"""What each module keeps for the backward pass, from when to when: read off one replay."""
+"""What could be done with each module, and what it changes: read off one replay."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
-from ...tracing import Replay, Trace, WorkAreas
+from ...tracing import Trace
 from ...tracing.trace import rounded
-from ..step import Step
-from .inplace import set_in_place
+from .places import with_runs
+from .study import Seen, Study
 from .treat import DEAR, Treatment
 
 SMALL_BYTES = 2**20
 """A module that keeps less is not worth a treatment."""
+PACK_OPS = 12
+"""Operators that pack a tensor and unpack it, about."""
 _DEAR_NAMES = frozenset(op.name() for op in DEAR)
 _UNSAFE = (nn.ModuleList, nn.ModuleDict)
-
-
-@dataclass(slots=True)
-class Seen:
-    """One call of a module in the forward pass."""
-
-    path: str
-    kind: str
-    first: int
-    """Index of the first event inside."""
-    end: int
-    """Index of the first event after it."""
-    inputs: tuple[int, ...]
-    """Storages of its tensor arguments."""
-    outputs: tuple[int, ...]
-    changes_input: bool
-    """Whether it writes to one of its arguments."""
-
-
-@dataclass(slots=True)
-class Study:
-    """One step without an optimizer, unreduced."""
-
-    trace: Trace
-    seen: list[Seen]
-    """Calls in the forward pass, in order of their ends."""
-    usage: npt.NDArray[np.int64]
-    """Bytes in use at each event."""
-
-
-def study(
-    step: Step, inputs: Sequence[Any], work_areas: WorkAreas, in_place: Sequence[str] = ()
-) -> Study:
-    """Replay one step of training without its optimizer and note what modules are given."""
-    seen: list[Seen] = []
-    record = Replay(work_areas=work_areas, lines=False)
-    targets = step.target_specs(inputs)
-    with record:
-        twin = step.twin()
-        set_in_place(twin, in_place)
-        model = record.model(twin, is_twin=True)
-        open_calls: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
-        index = record._index
-
-        def indexes(value: Any) -> tuple[int, ...]:
-            found = [
-                index.get(t.untyped_storage()._cdata, -1)
-                for t in tree_leaves(value)
-                if torch.is_tensor(t)
-            ]
-            return tuple(dict.fromkeys(i for i in found if i >= 0))
-
-        def versions(value: Any) -> tuple[int, ...]:
-            return tuple(t._version for t in tree_leaves(value) if torch.is_tensor(t))
-
-        for path, module in model.named_modules():
-
-            def enter(_m: Any, args: Any, kwargs: Any) -> None:
-                given = (args, kwargs)
-                open_calls.append((len(record._events), indexes(given), versions(given)))
-
-            def leave(_m: Any, args: Any, kwargs: Any, made: Any, path: str = path) -> None:
-                first, given, before = open_calls.pop()
-                changed = versions((args, kwargs)) != before
-                seen.append(
-                    Seen(path, type(_m).__name__, first, len(record._events), given,
-                         indexes(made), changed)
-                )  # fmt: skip
-
-            module.register_forward_pre_hook(enter, with_kwargs=True)
-            module.register_forward_hook(leave, with_kwargs=True)
-        record.mark("model")
-        given = record.input(tuple(inputs))
-        wanted = record.input(targets)
-        record.mark("input")
-        casting = torch.autocast("cuda", dtype=step.amp or torch.float16, enabled=bool(step.amp))
-        with casting:
-            with record.stage("forward", "activations"):
-                output = model(*given)
-            n_seen = len(seen)
-            with record.stage("loss", "activations"):
-                value = _total(output) if step.loss is None else step.loss(output, *wanted)
-        del output
-        record.backward(value)
-        del value
-        record.categorize((p.grad for p in model.parameters()), "gradients")
-    trace = record.trace()
-    return Study(trace, seen[:n_seen], np.array(trace.in_use_bytes, np.int64))
-
-
-def _total(output: Any) -> torch.Tensor:
-    tensors = [t for t in tree_leaves(output) if torch.is_tensor(t) and t.is_floating_point()]
-    total = tensors[0].sum()
-    for tensor in tensors[1:]:
-        total = total + tensor.sum()
-    return total
 
 
 @dataclass(slots=True)
@@ -126,15 +27,23 @@ class Candidate:
 
     path: str
     treatment: Treatment
+    begin: int
+    """First event of its backward pass."""
     changes: list[tuple[int, int, int]]
     """(first event, event after the last, bytes): added to what is in use between them."""
     again_flops: float = 0.0
     again_bytes: int = 0
     """Read and written when it is computed again, or packed."""
+    again_ops: int = 0
+    """Operators that are run again, about."""
     link_bytes: int = 0
     """Over the link to the host and back."""
+    device_s: float = 0.0
+    """Time that it adds on the device."""
+    host_s: float = 0.0
+    """Time that it adds on the host."""
     cost_s: float = 0.0
-    """Expected time that it adds to a step."""
+    """What is made least: the one that counts, and a part of the other."""
 
     @property
     def saved_bytes(self) -> int:
@@ -150,11 +59,10 @@ def candidates(
     `compressors` names those of each module's tensor arguments.
     """
     trace = found.trace
-    modules = dict(model.named_modules())
+    modules = with_runs(model)
     n_calls: dict[str, int] = {}
     for call in found.seen:
         n_calls[call.path] = n_calls.get(call.path, 0) + 1
-    begins = backward_begins(found)
     made: list[Candidate] = []
     writers = {call.path for call in found.seen if call.changes_input}
     for call in found.seen:
@@ -176,10 +84,11 @@ def candidates(
             and i not in call.outputs
             and (s.died is None or s.died >= call.end)
         ]
-        if call.path not in begins:
+        if call.path not in found.begins:
             continue
-        begin = begins[call.path]
-        again_bytes = 3 * sum(s.n_bytes for s in trace.storages if s.born in inside)
+        begin = found.begins[call.path]
+        born = [s.n_bytes for s in trace.storages if s.born in inside]
+        again = (3 * sum(born), len(born))
         size = sum(rounded(s.n_bytes) for s in kept)
         extra = _inputs_kept(trace, call, begin)
         if "checkpoint" in means and size >= SMALL_BYTES:
@@ -187,7 +96,7 @@ def candidates(
             names = compressors.get(call.path, ()) if "pack" in means else ()
             treatment = Treatment("checkpoint", names if set(names) - {"none"} else ())
             changes += _packed_changes(trace, call, begin, treatment.compressors)[0]
-            made.append(Candidate(call.path, treatment, changes, 1.0, again_bytes))
+            made.append(Candidate(call.path, treatment, begin, changes, 1.0, *again))
         if "selective" in means and any(s.op in _DEAR_NAMES for s in kept):
             # Results of dear operators are kept even where the backward pass needs them not.
             dear = sum(
@@ -202,8 +111,9 @@ def candidates(
             cheap = sum(rounded(s.n_bytes) for s in kept if s.op not in _DEAR_NAMES) - dear
             if SMALL_BYTES <= cheap < size:
                 changes = [(call.end, begin, -cheap), *extra, *_peak_inside(found, call, begin)]
-                made.append(Candidate(call.path, Treatment("selective"), changes, 0.0, again_bytes))
-        if "offload" in means and any(module.children()):
+                treatment = Treatment("selective")
+                made.append(Candidate(call.path, treatment, begin, changes, 0.0, *again))
+        if "offload" in means and (any(module.children()) or _keeps_alone(trace, call, module)):
             made += _offloaded(found, call, begin)
         names = compressors.get(call.path, ())
         if "pack" in means and any(n != "none" for n in names) and not any(module.children()):
@@ -217,7 +127,6 @@ def _offloaded(found: Study, call: Seen, begin: int) -> list[Candidate]:
     Arguments count too: what is before this module is expected to be kept there as well.
     """
     trace = found.trace
-    turn = next(m.event for m in trace.marks if m.name == "loss")
     changes = []
     n_bytes = 0
     for index, storage in enumerate(trace.storages):
@@ -226,7 +135,7 @@ def _offloaded(found: Study, call: Seen, begin: int) -> list[Candidate]:
             continue
         if not (inside or index in call.inputs):
             continue
-        if storage.died is None or storage.died <= turn:
+        if storage.died is None or storage.died <= found.turn:
             continue
         # It is back when it is first read, that is just before it is dropped.
         first = call.end if call.path else _last_reader(found, index, storage.born)
@@ -234,7 +143,14 @@ def _offloaded(found: Study, call: Seen, begin: int) -> list[Candidate]:
         n_bytes += storage.n_bytes
     if n_bytes == 0:
         return []
-    return [Candidate(call.path, Treatment("offload"), changes, link_bytes=2 * n_bytes)]
+    return [Candidate(call.path, Treatment("offload"), begin, changes, link_bytes=2 * n_bytes)]
+
+
+def _keeps_alone(trace: Trace, call: Seen, module: nn.Module) -> bool:
+    """Tell whether a norm's input is kept by nothing else: the result of a convolution."""
+    if not isinstance(module, nn.modules.batchnorm._NormBase) or len(call.inputs) != 1:
+        return False
+    return trace.storages[call.inputs[0]].op in _DEAR_NAMES
 
 
 def _last_reader(found: Study, index: int, born: int) -> int:
@@ -248,7 +164,8 @@ def _packed(trace: Trace, call: Seen, begin: int, names: tuple[str, ...]) -> lis
     changes, n_bytes = _packed_changes(trace, call, begin, names)
     if not changes:
         return []
-    return [Candidate(call.path, Treatment("pack", names), changes, again_bytes=5 * n_bytes)]
+    treatment = Treatment("pack", names)
+    return [Candidate(call.path, treatment, begin, changes, 0.0, 5 * n_bytes, PACK_OPS)]
 
 
 def _packed_changes(
@@ -285,27 +202,3 @@ def _peak_inside(found: Study, call: Seen, begin: int) -> list[tuple[int, int, i
     usage = found.usage
     passing = int(usage[call.first : call.end].max() - usage[call.end - 1])
     return [(begin, begin + 1, passing)] if passing > 0 else []
-
-
-def backward_begins(found: Study) -> dict[str, int]:
-    """Return the first event of the backward pass of each module, children included."""
-    trace = found.trace
-    start = next(m.event for m in trace.marks if m.name == "loss")
-    paths = {call.path for call in found.seen}
-    begins: dict[str, int] = {}
-    for event in range(start, len(trace.events)):
-        kind, index = trace.events[event]
-        if kind in ("alloc", "free"):
-            path = trace.storages[index].module
-            if kind == "alloc" and trace.storages[index].category == "gradients":
-                path = path.rpartition(".")[0] if path not in paths else path
-        elif kind == "call":
-            path = trace.calls[index].module
-        else:
-            continue
-        if kind == "free" and trace.storages[index].category != "activations":
-            continue
-        while path:
-            begins.setdefault(path, event)
-            path = path.rpartition(".")[0]
-    return begins

@@ -14,12 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from .candidates import Candidate
+from .places import Order
+from .treat import Treatment
 
 Curve = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 CAPS = (1.0, 0.5, 0.25, 0.1)
 """Parts of the most that one treatment saves: searches leave out what saves more at once,
 because what is kept of a large module comes back all at once when it is computed again."""
+N_SEEDS = 3
+"""Sets to begin with that are built upon: those with the lowest peaks."""
+N_IMPROVED = 8
+"""How many of the dearest are tried to be done without."""
 POWERS = (1.0, 0.5, 0.25)
 """How much the cost counts against what is saved."""
 
@@ -34,17 +41,25 @@ class Problem:
     changes: Curve
     """(n_candidates, n_stretches)"""
     conflicts: Flags
-    """(n_candidates, n_candidates): whether one is inside the other."""
+    """(n_candidates, n_candidates): whether the two cannot be had together."""
+    within: Flags
+    """(n_candidates, n_candidates): whether the first may be done inside the second. Then it
+    counts from the second's backward pass on: before, nothing is kept inside of that."""
+    begins: Places
+    """(n_candidates,): stretch in which the backward pass of each begins."""
     costs: Curve
     saved: Curve
 
     @classmethod
-    def of(cls, usage: npt.NDArray[np.int64], found: Sequence[Candidate]) -> Problem:
-        """Return the problem of some candidates on a step."""
+    def of(cls, usage: npt.NDArray[np.int64], found: Sequence[Candidate], order: Order) -> Problem:
+        """Return the problem of some candidates on a step of a model, its modules in order."""
         n_events = len(usage)
-        ends = {
-            min(max(end, 0), n_events) for c in found for change in c.changes for end in change[:2]
-        }
+
+        def event(at: int) -> int:
+            return min(max(at, 0), n_events)
+
+        ends = {event(end) for c in found for change in c.changes for end in change[:2]}
+        ends |= {event(c.begin) for c in found}
         edges = sorted({0, *ends} - {n_events})
         most = np.maximum.reduceat(usage, edges).astype(np.float64)
         place = {edge: i for i, edge in enumerate(edges)}
@@ -52,45 +67,101 @@ class Problem:
         changes = np.zeros((len(found), len(edges)))
         for row, candidate in enumerate(found):
             for first, end, n_bytes in candidate.changes:
-                if end <= first:
-                    continue
-                a, b = place[min(max(first, 0), n_events)], place[min(end, n_events)]
-                changes[row, a:b] += n_bytes
-        names = [c.path + "." if c.path else "" for c in found]
-        conflicts = np.array(
-            [[a.startswith(b) or b.startswith(a) for b in names] for a in names], bool
-        ).reshape(len(found), len(found))
+                if end > first:
+                    changes[row, place[event(first)] : place[event(end)]] += n_bytes
+        stretches = np.array([order.stretch(c.path) for c in found]).reshape(-1, 2)
+        a, b = stretches[:, :1], stretches[:, 1:]
+        overlap = (a < b.T) & (b > a.T)
+        inside = (a >= a.T) & (b <= b.T) & (b - a < (b - a).T)
+        outer = np.array([_holds_others(c.treatment) for c in found], bool)
+        inner = np.array([_may_be_inside(c.treatment) for c in found], bool)
+        within = inside & inner[:, None] & outer[None, :]
+        conflicts = overlap & ~within & ~within.T
         np.fill_diagonal(conflicts, False)
-        costs = np.array([max(c.cost_s, 1e-9) for c in found])
-        saved = np.array([float(c.saved_bytes) for c in found])
-        return cls(list(found), most, changes, conflicts, costs, saved)
+        return cls(
+            list(found), most, changes, conflicts, within,
+            np.array([place[event(c.begin)] for c in found], np.int64),
+            np.array([max(c.cost_s, 1e-9) for c in found]),
+            np.array([float(c.saved_bytes) for c in found]),
+        )  # fmt: skip
+
+    def curve(self, chosen: Sequence[int]) -> Curve:
+        """Return what is expected to be in use with some candidates."""
+        rows = np.array(list(chosen), np.int64)
+        if not rows.size:
+            return self.usage.copy()
+        counts = np.arange(len(self.usage)) >= self._from(rows, rows)[:, None]
+        made: Curve = self.usage + (self.changes[rows] * counts).sum(axis=0)
+        return made
+
+    def _from(self, rows: Places, chosen: Places) -> Places:
+        """Return the stretch from which on each row counts, what is chosen around it."""
+        if not chosen.size:
+            return np.zeros(len(rows), np.int64)
+        around = self.within[np.ix_(rows, chosen)]
+        found: Places = np.where(around, self.begins[chosen], 0).max(axis=1)
+        return found
 
     def peak(self, chosen: Sequence[int]) -> int:
         """Return the expected peak with some candidates."""
-        return int((self.usage + self.changes[list(chosen)].sum(axis=0)).max())
+        return int(self.curve(chosen).max())
 
-    def cheapest(self, limit_bytes: float) -> list[int] | None:
-        """Return the cheapest set found that stays within a limit; None if there is none."""
+    def cost(self, chosen: Sequence[int]) -> float:
+        """Return the time that some candidates add."""
+        return float(self.costs[list(chosen)].sum())
+
+    def cheapest(self, limit_bytes: float, seeds: Sequence[Sequence[int]] = ()) -> list[int] | None:
+        """Return the cheapest set found that stays within a limit; None if there is none.
+
+        Sets to begin with may be given: less of each than all, and it is one to choose from.
+        """
         if self.usage.max() <= limit_bytes:
             return []
         best: list[int] | None = None
-        for cap in CAPS:
-            for power in POWERS:
-                chosen = self._greedy(limit_bytes, power, cap)
-                if chosen is None:
-                    continue
-                chosen = self._without_waste(chosen, limit_bytes)
-                if best is None or self.costs[chosen].sum() < self.costs[best].sum():
-                    best = chosen
-        return best
+        tries = [self._greedy(limit_bytes, power, cap) for cap in CAPS for power in POWERS]
+        for seed in self._lowest_of(seeds):
+            tries += [self._greedy(limit_bytes, 0.5, cap, seed) for cap in CAPS[::2]]
+        for chosen in (*tries, *(s for s in self._sound(seeds) if self.peak(s) <= limit_bytes)):
+            if chosen is None:
+                continue
+            chosen = self._without_waste(chosen, limit_bytes)
+            if best is None or self.cost(chosen) < self.cost(best):
+                best = chosen
+        return best and self._improved(best, limit_bytes)
 
-    def lowest(self) -> list[int]:
+    def _improved(self, chosen: list[int], limit_bytes: float) -> list[int]:
+        """Do without the dearest, one after the other, if others do it for less."""
+        banned: list[int] = []
+        for _ in range(N_IMPROVED):
+            left = [i for i in chosen if i not in banned]
+            if not left:
+                break
+            row = max(left, key=lambda i: self.costs[i])
+            banned.append(row)
+            for start in ([i for i in chosen if i != row], ()):
+                for cap in CAPS[::2]:
+                    other = self._greedy(limit_bytes, 0.5, cap, start, banned)
+                    if other is None:
+                        continue
+                    other = self._without_waste(other, limit_bytes)
+                    if self.cost(other) < self.cost(chosen):
+                        chosen = other
+        return chosen
+
+    def _sound(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [list(s) for s in seeds if not self.conflicts[np.ix_(s, s)].any()]
+
+    def _lowest_of(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
+        return sorted(self._sound(seeds), key=self.peak)[:N_SEEDS]
+
+    def lowest(self, seeds: Sequence[Sequence[int]] = ()) -> list[int]:
         """Return what makes the peak as low as was found, whatever it costs."""
+        starts: list[Sequence[int]] = [(), *self._lowest_of(seeds)]
         low, high = 0.0, float(self.usage.max())
         best: list[int] = []
         while high - low > max(2.0**20, high / 200):
             middle = (low + high) / 2
-            tries = (self._greedy(middle, 0.25, cap) for cap in CAPS)
+            tries = (self._greedy(middle, 0.25, cap, s) for s in starts for cap in CAPS)
             chosen = next((c for c in tries if c is not None), None)
             if chosen is None:
                 low = middle
@@ -99,26 +170,43 @@ class Problem:
                 high = min(middle, float(self.peak(chosen)))
         return best
 
-    def _greedy(self, limit_bytes: float, power: float, cap: float) -> list[int] | None:
+    def _greedy(
+        self,
+        limit_bytes: float,
+        power: float,
+        cap: float,
+        start: Sequence[int] = (),
+        banned: Sequence[int] = (),
+    ) -> list[int] | None:
         """Add what takes most of the excess away for its cost, until nothing is above."""
         n = len(self.found)
         if not n:
             return None
+        rows, columns = np.arange(n), np.arange(len(self.usage))
         allowed = self.saved <= cap * self.saved.max()
+        allowed[list(banned)] = False
         chosen = np.zeros(n, bool)
-        curve = self.usage.copy()
+        chosen[list(start)] = True
+        curve = self.curve(start)
         for _ in range(2 * n):
             excess = np.maximum(curve - limit_bytes, 0)
             total, top = excess.sum(), excess.max()
             if top <= 0:
                 return [int(i) for i in np.flatnonzero(chosen)]
             picked = np.flatnonzero(chosen)
-            replaced = self.conflicts[:, picked]
+            since = self._from(rows, picked)
             trials = curve + self.changes
+            for inner in np.flatnonzero(since):
+                trials[inner, : since[inner]] = curve[: since[inner]]
             price = self.costs.copy()
+            replaced = self.conflicts[:, picked]
             if picked.size:
-                trials -= replaced.astype(np.float64) @ self.changes[picked]
+                now = self.changes[picked] * (columns >= since[picked][:, None])
+                trials -= replaced.astype(np.float64) @ now
                 price -= replaced @ self.costs[picked]
+                for i, inner in enumerate(picked):
+                    for around in np.flatnonzero(self.within[inner] & ~replaced[:, i]):
+                        trials[around, : self.begins[around]] -= now[i, : self.begins[around]]
             left = np.maximum(trials - limit_bytes, 0)
             gain = (total - left.sum(axis=1)) / total + 0.1 * (top - left.max(axis=1)) / top
             gain[chosen | ~allowed] = 0
@@ -128,7 +216,7 @@ class Problem:
                 return None
             chosen[picked[replaced[row]]] = False
             chosen[row] = True
-            curve = trials[row]
+            curve = self.curve(np.flatnonzero(chosen).tolist())
         return None
 
     def _without_waste(self, chosen: list[int], limit_bytes: float) -> list[int]:
@@ -138,3 +226,17 @@ class Problem:
             if self.peak(rest) <= limit_bytes:
                 chosen = rest
         return chosen
+
+
+def _holds_others(treatment: Treatment) -> bool:
+    return treatment.kind == "checkpoint" and treatment.parts == 1
+
+
+def _may_be_inside(treatment: Treatment) -> bool:
+    """Tell whether a treatment does the same within a module that is computed again.
+
+    What is packed or on the host there would be kept from the first time on, and the cache of
+    a selective checkpoint cannot be read twice.
+    """
+    packs = any(name != "none" for name in treatment.compressors)
+    return treatment.kind == "split" or (treatment.kind == "checkpoint" and not packs)

@@ -6,11 +6,14 @@ never a wrong gradient: it is checked where it is packed, on the device, without
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
 from ...errors import UsageError
 
@@ -56,8 +59,8 @@ class Compressor(ABC):
             strides = tensor.stride()
             order = tuple(sorted(axes, key=lambda axis: (-strides[axis], axis)))
             dense = tensor.detach().permute(order).contiguous()
-            torch._assert_async(self.is_exact(dense), self.refusal())
-            data = self.shrink(dense)
+            data, is_exact = self.shrink(dense)
+            torch._assert_async(is_exact, self.refusal())
         return Packed(data, tuple(dense.shape), order, tensor.dtype, self)
 
     def refusal(self) -> str:
@@ -68,12 +71,11 @@ class Compressor(ABC):
         )
 
     @abstractmethod
-    def is_exact(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a boolean on the device: whether all values come back."""
+    def shrink(self, tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        """Return what is kept of a contiguous tensor, and whether all values come back.
 
-    @abstractmethod
-    def shrink(self, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return what is kept of a contiguous tensor."""
+        That is a boolean on the device.
+        """
 
     @abstractmethod
     def expand(
@@ -88,47 +90,41 @@ class BitCompressor(Compressor):
     name = "bit"
     binary_only = True
 
-    def is_exact(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Tell whether all is 0 or 1."""
-        # In one pass, with one temporary: x * x == x for 0 and 1 alone.
-        return (tensor * tensor).eq_(tensor).all()
-
-    def shrink(self, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def shrink(self, tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         """Return eight items a byte, the first in the lowest bit."""
+        # Few operators, with temporaries of a byte an item: spikes come in many small tensors.
         flat = tensor.view(-1)
-        whole = flat.numel() // 8 * 8
-        kept = torch.zeros((flat.numel() + 7) // 8, dtype=torch.uint8, device=tensor.device)
-        columns = flat[:whole].view(-1, 8)
-        for bit in range(8):
-            kept[: whole // 8] |= columns[:, bit].to(torch.uint8) << bit
-        for bit in range(flat.numel() - whole):
-            kept[-1:] |= flat[whole + bit : whole + bit + 1].to(torch.uint8) << bit
-        return (kept,)
+        ones = flat == 1
+        known = flat == 0
+        is_exact = known.logical_or_(ones).all()
+        n_more = -flat.numel() % 8
+        if n_more:
+            ones = nn.functional.pad(ones, (0, n_more))
+        bits = ones.view(torch.uint8).view(-1, 8)
+        bits *= _weights(flat.device)
+        return (bits.sum(1, dtype=torch.uint8),), is_exact
 
     def expand(
         self, data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
         """Return the items."""
         (kept,) = data
-        made = torch.empty((kept.numel(), 8), dtype=dtype, device=kept.device)
-        for bit in range(8):
-            made[:, bit] = (kept >> bit) & 1
-        n_items = 1
-        for size in shape:
-            n_items *= size
-        return made.view(-1)[:n_items].view(shape)
+        bits = kept[:, None] & _weights(kept.device)
+        return bits.view(-1)[: math.prod(shape)].view(shape).ne(0).to(dtype)
+
+
+@lru_cache(maxsize=16)
+def _weights(device: torch.device) -> torch.Tensor:
+    return torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8, device=device)
 
 
 class _Cast(Compressor):
     kept_as: ClassVar[torch.dtype]
 
-    def is_exact(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Tell whether all values come back."""
-        return tensor.to(self.kept_as).to(tensor.dtype).eq(tensor).all()
-
-    def shrink(self, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def shrink(self, tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         """Return the values in another dtype."""
-        return (tensor.to(self.kept_as),)
+        kept = tensor.to(self.kept_as)
+        return (kept,), kept.to(tensor.dtype).eq(tensor).all()
 
     def expand(
         self, data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype
@@ -161,17 +157,14 @@ class SparseCompressor(Compressor):
 
     name = "sparse"
 
-    def is_exact(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return true: every value comes back."""
-        return torch.ones((), dtype=torch.bool, device=tensor.device)
-
-    def shrink(self, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def shrink(self, tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         """Return places and values."""
         flat = tensor.view(-1)
+        is_exact = torch.ones((), dtype=torch.bool, device=tensor.device)
         if flat.is_meta:  # nobody knows how many
-            return torch.empty_like(flat, dtype=torch.int64), torch.empty_like(flat)
+            return (torch.empty_like(flat, dtype=torch.int64), torch.empty_like(flat)), is_exact
         places = flat.nonzero()[:, 0]
-        return places, flat[places]
+        return (places, flat[places]), is_exact
 
     def expand(
         self, data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype

@@ -26,6 +26,12 @@ RANK_VARIABLES = (
     "MV2_COMM_WORLD_LOCAL_RANK",
 )
 """Environment variables that tell a process which device of its host is its own, in order."""
+N_WARM = 3
+"""Steps that are not timed: kernels are loaded, memory of the device and the host is found."""
+N_STEPS = (6, 24)
+"""Steps at least and at most."""
+TIMED_S = 0.4
+"""No more steps are run when these took as long."""
 
 
 def resolve_device() -> torch.device:
@@ -71,7 +77,7 @@ class Measured:
     reserved_bytes: int
     """Most that was held."""
     step_s: float
-    """Median time of a step after the first."""
+    """Median time of a step, the first few left out."""
 
 
 def run_for_real(
@@ -79,7 +85,6 @@ def run_for_real(
     inputs: Sequence[Any],
     device: torch.device,
     limit_bytes: int | None = None,
-    n_steps: int = 4,
 ) -> Measured | None:
     """Run steps of a copy of the model, with zeros for weights, on a CUDA device.
 
@@ -106,7 +111,7 @@ def run_for_real(
     found: list[float] | None = None
     try:
         with guard:
-            found = _steps(step, inputs, device, n_steps)
+            found = _steps(step, inputs, device)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -119,7 +124,7 @@ def run_for_real(
     return Measured(allocated, reserved, sorted(found)[len(found) // 2])
 
 
-def _steps(step: Step, inputs: Sequence[Any], device: torch.device, n_steps: int) -> list[float]:
+def _steps(step: Step, inputs: Sequence[Any], device: torch.device) -> list[float]:
     model = step.twin()
     optimizer = twin_optimizer(step.optimizer, step.model, model)
     made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
@@ -128,9 +133,11 @@ def _steps(step: Step, inputs: Sequence[Any], device: torch.device, n_steps: int
         made = optimizer([p for p in model.parameters() if p.requires_grad])
     given = real_tensors(tuple(inputs), device)
     wanted = real_tensors(step.target_specs(inputs), device)
-    durations = []
+    durations: list[float] = []
     with torch.cuda.device(device):
-        for _ in range(n_steps):
+        while len(durations) < N_STEPS[0] or (
+            len(durations) < N_STEPS[1] and sum(durations[N_WARM:]) < TIMED_S
+        ):
             torch.cuda.synchronize(device)
             began = time.perf_counter()
             model.zero_grad(set_to_none=True)
@@ -146,4 +153,4 @@ def _steps(step: Step, inputs: Sequence[Any], device: torch.device, n_steps: int
             reset_states(model)
             torch.cuda.synchronize(device)
             durations.append(time.perf_counter() - began)
-    return durations[1:]
+    return durations[N_WARM:]

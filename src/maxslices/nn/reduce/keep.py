@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from .compress import Compressor, Packed
 
@@ -72,11 +74,24 @@ class _OnHost:
 def offloaded(module: nn.Module) -> AbstractContextManager[Any]:
     """Keep what is saved inside on the host; parameters and buffers stay where they are."""
     own = {t.untyped_storage()._cdata for t in (*module.parameters(), *module.buffers())}
+    # What two operators save is copied once. While a storage is referred to, even weakly, no
+    # other is given its address.
+    known: dict[tuple[Any, ...], tuple[StorageWeakRef, weakref.ref[_OnHost]]] = {}
 
     def pack(tensor: torch.Tensor) -> Any:
+        storage = tensor.untyped_storage()
         small = tensor.nbytes < SMALL_BYTES
-        if small or tensor.device.type == "cpu" or tensor.untyped_storage()._cdata in own:
+        if small or tensor.device.type == "cpu" or storage._cdata in own:
             return tensor
-        return _OnHost(tensor.detach())
+        key = (
+            storage._cdata, tensor._version, tensor.dtype, tensor.storage_offset(),
+            tuple(tensor.size()), tuple(tensor.stride()),
+        )  # fmt: skip
+        seen = known.get(key)
+        on_host = seen[1]() if seen is not None and not seen[0].expired() else None
+        if on_host is None:
+            on_host = _OnHost(tensor.detach())
+            known[key] = StorageWeakRef(storage), weakref.ref(on_host)
+        return on_host
 
     return saved_tensors_hooks(pack, _unpack)

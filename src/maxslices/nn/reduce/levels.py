@@ -15,14 +15,16 @@ from ...tracing import Trace, WorkAreas
 from ..errors import ModelArgumentError, TooLargeError
 from ..memory import budget_of, device_of
 from ..step import Step, optimizer_named, precision
-from .api import describe_holders, names_of_compressors, specs_of, with_targets
 from .binary import probe_binary
-from .candidates import Study, candidates, study
+from .candidates import candidates
+from .confirm import describe_holders
 from .cost import Rates, Times, flops_by_module, price
+from .prepare import names_of_compressors, specs_of, with_targets
 from .presets import how_many, resolve
 from .search import Searcher, needed_bytes
 from .split import batch_statistics
 from .states import ResettingStep, refuses_time_split
+from .study import Study, study
 from .summary import ReductionSummary
 from .treat import Treatment, treat, untreat
 

@@ -8,12 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import nn
+
 from ...tracing import Trace, WorkAreas
 from ..errors import ModelArgumentError
 from ..step import Step
-from .candidates import Candidate, Study
+from .candidates import Candidate
 from .choose import Problem
 from .inplace import set_in_place
+from .places import Order, run_at
+from .study import Study
 from .treat import Treatment, treat
 
 MIB = 2**20
@@ -73,6 +77,8 @@ class Searcher:
     in_place: Sequence[str] = ()
     n_replays: int = 0
     notes: list[str] = field(default_factory=list)
+    tried: list[Plan] = field(default_factory=list)
+    """All plans that were replayed."""
 
     def trace(self, treatments: dict[str, Treatment]) -> Trace:
         """Replay two steps of the model treated."""
@@ -107,7 +113,8 @@ class Searcher:
             What is done with the whole model beside.
         """
         first = [] if root is None else [root]
-        problem = Problem.of(study.usage, found)
+        order = Order(self.step.model)
+        problem = Problem.of(study.usage, found, order)
         best: Plan | None = None
         least: Plan | None = None
         failed = offset
@@ -115,19 +122,20 @@ class Searcher:
             if time.perf_counter() > self.deadline:
                 self.notes.append("the search was ended by its time limit")
                 break
-            rows = problem.cheapest(self.limit_bytes - offset)
+            seeds = uniform(problem.found, self.step.model, order)
+            rows = problem.cheapest(self.limit_bytes - offset, seeds)
             while rows is None and best is None and offset - failed > 8 * MIB:
                 offset = (offset + failed) // 2  # it went too far
-                rows = problem.cheapest(self.limit_bytes - offset)
+                rows = problem.cheapest(self.limit_bytes - offset, seeds)
             is_last = rows is None or (best is None and turn == ROUNDS - 1)
             if rows is None or is_last:
                 if best is not None:
                     break
-                rows = problem.lowest()
+                rows = problem.lowest(seeds)
             plan = self._tried(first + [problem.found[i] for i in rows])
             if plan is None:
                 found = [c for c in problem.found if c.cost_s != float("inf")]
-                problem = Problem.of(study.usage, found)
+                problem = Problem.of(study.usage, found, order)
                 continue
             needed = plan.needed_bytes
             if least is None or needed < least.needed_bytes:
@@ -153,7 +161,8 @@ class Searcher:
     def _tried(self, chosen: list[Candidate]) -> Plan | None:
         """Replay a plan; what cannot be treated is given an infinite cost."""
         try:
-            return Plan(chosen, self.trace(_plan(chosen)))
+            self.tried.append(Plan(chosen, self.trace(treatments_of(chosen))))
+            return self.tried[-1]
         except ModelArgumentError as error:
             culprits = []
             for candidate in chosen:
@@ -179,11 +188,49 @@ class Searcher:
             if plan.trace.peak_bytes + candidate.saved_bytes // 4 > self.limit_bytes:
                 continue
             rest = [c for c in plan.chosen if c is not candidate]
-            without = Plan(rest, self.trace(_plan(rest)))
+            without = Plan(rest, self.trace(treatments_of(rest)))
+            self.tried.append(without)
             if self.fits(without):
                 plan = without
         return plan
 
 
-def _plan(chosen: Sequence[Candidate]) -> dict[str, Treatment]:
+def uniform(found: Sequence[Candidate], model: nn.Module, order: Order) -> list[list[int]]:
+    """Return what one would try by hand: checkpoints of all modules of a class.
+
+    Alone, and around those of another class. Of a class, the outermost; runs of layers of one
+    length are a class as well.
+    """
+    modules = dict(model.named_modules())
+    classes: dict[str, list[int]] = {}
+    for row, candidate in enumerate(found):
+        treatment, path = candidate.treatment, candidate.path
+        if treatment.kind != "checkpoint" or treatment.parts > 1 or not path:
+            continue
+        run = None if path in modules else run_at(path)
+        kind = type(modules[path]).__qualname__ if run is None else f"run of {run.end - run.first}"
+        classes.setdefault(kind, []).append(row)
+    sets = []
+    for rows in classes.values():
+        paths = [found[i].path for i in rows]
+        outermost = [
+            i for i in rows if not any(order.is_inside(found[i].path, other) for other in paths)
+        ]
+        disjoint: list[int] = []
+        for i in outermost:
+            if not any(order.overlap(found[i].path, found[j].path) for j in disjoint):
+                disjoint.append(i)
+        sets.append(disjoint)
+    pairs = [
+        [*outer, *inner]
+        for outer in sets
+        for inner in sets
+        if any(order.is_inside(found[i].path, found[o].path) for i in inner for o in outer)
+        and not any(found[i].treatment.compressors for i in inner)
+    ]
+    return [each for each in (*sets, *pairs) if len(each) > 1]
+
+
+def treatments_of(chosen: Sequence[Candidate]) -> dict[str, Treatment]:
+    """Return treatments by path."""
     return {c.path: c.treatment for c in chosen}

@@ -10,8 +10,10 @@ from torch import nn
 
 from ...tracing import Spec
 from ...tracing.trace import rounded
-from .candidates import SMALL_BYTES, Candidate, Seen, Study, backward_begins
+from .candidates import SMALL_BYTES, Candidate
+from .places import with_runs
 from .states import refuses_time_split, stateful
+from .study import Seen, Study
 from .treat import Treatment
 
 PARTS = (2, 4, 8)
@@ -36,19 +38,54 @@ def time_candidates(
     of all steps.
     """
     made: list[Candidate] = []
-    begins = backward_begins(found)
-    modules = dict(model.named_modules())
+    modules = with_runs(model)
     for call in found.seen:
         module = modules.get(call.path)
         if module is None or not stateful(module):
             continue
-        if refuses_time_split(module) or batch_statistics(module) or call.path not in begins:
+        if refuses_time_split(module) or batch_statistics(module):
             continue
-        n_steps = max((found.trace.storages[i].shape[0] for i in call.inputs), default=1)
+        begin = found.begins.get(call.path)
         for parts in PARTS:
-            if parts <= n_steps:
+            if begin is not None and parts <= call.n_first:
                 treatment = Treatment("checkpoint", compressors.get(call.path, ()), parts)
-                made += _candidate(found, call, begins[call.path], treatment)
+                made += _candidate(found, call, begin, treatment)
+    return made
+
+
+def layer_candidates(found: Study, model: nn.Module) -> list[Candidate]:
+    """Return convolutions in parts of their first axis, for a smaller work area.
+
+    Nothing is computed again; results and gradients of the parts are put together.
+    """
+    made: list[Candidate] = []
+    modules = dict(model.named_modules())
+    trace, usage = found.trace, found.usage
+    areas: dict[str, list[tuple[int, int]]] = {}
+    for event, (kind, index) in enumerate(trace.events):
+        if kind == "call" and event:
+            n_bytes = int(usage[event] - usage[event - 1])
+            if n_bytes >= SMALL_BYTES:
+                areas.setdefault(trace.calls[index].module, []).append((event, n_bytes))
+    n_calls = [call.path for call in found.seen]
+    for call in found.seen:
+        module = modules.get(call.path)
+        if not isinstance(module, nn.modules.conv._ConvNd) or n_calls.count(call.path) > 1:
+            continue
+        begin, its = found.begins.get(call.path), areas.get(call.path)
+        if begin is None or its is None:
+            continue
+        moved = sum(trace.storages[i].n_bytes for i in (*call.inputs, *call.outputs))
+        results = sum(rounded(trace.storages[i].n_bytes) for i in call.outputs)
+        for parts in PARTS:
+            if parts > call.n_first:
+                continue
+            over = [(event, event + 1, n_bytes // parts - n_bytes) for event, n_bytes in its]
+            changes = [*over, (call.end - 1, call.end, results)]
+            treatment = Treatment("split", (), parts)
+            made.append(
+                Candidate(call.path, treatment, begin, changes, 0.0, 3 * moved, 3 * parts + 2)
+            )
     return made
 
 
@@ -102,5 +139,6 @@ def _candidate(found: Study, call: Seen, begin: int, treatment: Treatment) -> li
     # And in the forward pass, no more than one part of it.
     for _, storage in kept:
         changes.append((storage.born, call.end, -(rounded(storage.n_bytes) * over // size)))
-    again = 3 * sum(s.n_bytes for s in trace.storages if call.first <= s.born < call.end)
-    return [Candidate(call.path, treatment, changes, 1.0, again)]
+    born = [s.n_bytes for s in trace.storages if call.first <= s.born < call.end]
+    again = (3 * sum(born), len(born))
+    return [Candidate(call.path, treatment, begin, changes, 1.0, *again)]

@@ -2,12 +2,13 @@
 
 A module is changed by a ``forward`` of its own in its instance dict, so the names of its
 parameters, its hooks and its class stay as they are; `untreat` takes it away again. Without
-gradients a treated module runs as it did.
+gradients a treated module runs as it did. Treatments of modules inside each other add up: what
+is inside of a module that is computed again is treated then as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -22,12 +23,14 @@ from torch.utils.checkpoint import (
 
 from .compress import compressor_named
 from .keep import offloaded, packed_inputs
+from .places import Run, children_of, run_at
 from .states import read_states, stateful, write_states
 
 aten = torch.ops.aten
 
-Kind = Literal["checkpoint", "selective", "pack", "offload"]
-"""Compute all again; all but convolutions and products; compress inputs; keep on the host."""
+Kind = Literal["checkpoint", "selective", "pack", "offload", "split"]
+"""Compute all again; all but convolutions and products; compress inputs; keep on the host;
+run in parts, and nothing again."""
 
 DEAR = frozenset(
     {
@@ -80,6 +83,8 @@ class Treated:
         self.module = module
         self.treatment = treatment
         self.inner = module.__dict__.get("forward")
+        self.layers = stateful(module)
+        self.norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
@@ -88,11 +93,13 @@ class Treated:
         if parts == 1:
             return self._whole(args, kwargs)
         tensors = [a for a in args if torch.is_tensor(a)]
-        size = tensors[0].shape[0] if tensors else 0
+        size = tensors[0].shape[0] if tensors and tensors[0].dim() else 0
         if size < parts:
             return self._whole(args, kwargs)
+        # Not `tensor_split`: the gradient of each of its parts is as large as all of them.
+        sizes = [size // parts + (part < size % parts) for part in range(parts)]
         cut = [
-            a.tensor_split(parts) if torch.is_tensor(a) and a.dim() and a.shape[0] == size else None
+            a.split(sizes) if torch.is_tensor(a) and a.dim() and a.shape[0] == size else None
             for a in args
         ]
         results = []
@@ -109,21 +116,25 @@ class Treated:
     def _whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         kind = self.treatment.kind
         keeping = self._keeping(args)
-        if kind in ("pack", "offload"):
+        if kind in ("pack", "offload", "split"):
             with keeping:
                 return self._plain(*args, **kwargs)
-        layers = stateful(self.module)
+        layers = self.layers
         states = read_states(layers)
         n_states = len(states)
+        # One object given twice stays one: attention asks whether its arguments are the same.
+        known: dict[int, int] = {}
+        places = [known.setdefault(id(a), len(known)) for a in args]
+        single = [args[places.index(i)] for i in range(len(known))]
 
         def run(*given: Any) -> Any:
             write_states(layers, list(given[:n_states]))
-            made = self._plain(*given[n_states:], **kwargs)
+            made = self._plain(*(given[n_states + i] for i in places), **kwargs)
             return made, read_states(layers)
 
         with keeping:
             made, after = checkpoint(
-                run, *states, *args, use_reentrant=False, context_fn=self._contexts
+                run, *states, *single, use_reentrant=False, context_fn=self._contexts
             )
         write_states(layers, after)
         return made
@@ -138,7 +149,7 @@ class Treated:
         return packed_inputs(tensors, found)
 
     def _contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-        again: AbstractContextManager[Any] = _as_the_first_time(self.module)
+        again: AbstractContextManager[Any] = _as_the_first_time(self.layers, self.norms)
         if self.treatment.kind == "checkpoint":
             return nullcontext(), again
         first, second = create_selective_checkpoint_contexts(_policy)
@@ -158,15 +169,12 @@ def _both(outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]
 
 
 @contextmanager
-def _as_the_first_time(module: nn.Module) -> Iterator[None]:
+def _as_the_first_time(
+    layers: list[nn.Module], all_norms: list[nn.modules.batchnorm._NormBase]
+) -> Iterator[None]:
     """Compute again without a trace: running statistics and states stay as they are."""
-    layers = stateful(module)
     states = read_states(layers)
-    norms = [
-        m
-        for m in module.modules()
-        if isinstance(m, nn.modules.batchnorm._NormBase) and m.training and m.track_running_stats
-    ]
+    norms = [m for m in all_norms if m.training and m.track_running_stats]
     kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
         # The same tensors are saved as the first time, so the statistics must be there.
@@ -188,26 +196,71 @@ def _joined(results: list[Any]) -> Any:
     return type(first)(_joined([r[i] for r in results]) for i in range(len(first)))
 
 
+class InRuns:
+    """The forward of a Sequential of which some runs of children are treated as one."""
+
+    def __init__(self, module: nn.Module, runs: Sequence[tuple[Run, Treatment]]) -> None:
+        self.inner = module.__dict__.get("forward")
+        self.pieces: list[Any] = []
+        children = list(module._modules.values())
+        waiting = sorted(runs, key=lambda each: (each[0].first, -each[0].end))
+        at = 0
+        while waiting:
+            run, treatment = waiting.pop(0)
+            if run.first < at:
+                raise ValueError(f"{run.path} overlaps another run that is treated")
+            self.pieces += children[at : run.first]
+            # Of the same modules; it stands in none, so no name changes.
+            part = nn.Sequential(*(c for c in children[run.first : run.end] if c is not None))
+            inside = [each for each in waiting if each[0].end <= run.end]
+            waiting = [each for each in waiting if each[0].end > run.end]
+            if inside:
+                moved = [
+                    (Run(run.path, r.first - run.first, r.end - run.first), t) for r, t in inside
+                ]
+                part.__dict__["forward"] = InRuns(part, moved)
+            self.pieces.append(Treated(part, treatment))
+            at = run.end
+        self.pieces += children[at:]
+
+    def __call__(self, x: Any) -> Any:
+        """Run one after the other."""
+        for piece in self.pieces:
+            x = piece(x)
+        return x
+
+
 def treat(model: nn.Module, treatments: Treatments) -> None:
-    """Treat modules, in place.
+    """Treat modules, and runs of them (see `places`), in place.
 
     Raises
     ------
     KeyError
         If there is no module of a name.
+    ValueError
+        If runs overlap, and none of the two is inside the other.
     """
     modules = dict(model.named_modules())
+    runs: dict[str, list[tuple[Run, Treatment]]] = {}
     for path, treatment in treatments.items():
-        module = modules[path]
-        # nn.Module.__setattr__ is passed by: it has no say over a plain callable anyway.
-        module.__dict__["forward"] = Treated(module, treatment)
+        run = None if path in modules else run_at(path)
+        if run is not None:
+            children_of(run, modules)
+            runs.setdefault(run.parent, []).append((run, treatment))
+    for path, some in runs.items():
+        modules[path].__dict__["forward"] = InRuns(modules[path], some)
+    for path, treatment in treatments.items():
+        if path in modules or run_at(path) is None:
+            module = modules[path]
+            # nn.Module.__setattr__ is passed by: it has no say over a plain callable anyway.
+            module.__dict__["forward"] = Treated(module, treatment)
 
 
 def untreat(model: nn.Module) -> None:
     """Take all treatments away."""
     for module in model.modules():
         own = module.__dict__.get("forward")
-        while isinstance(own, Treated):
+        while isinstance(own, Treated | InRuns):
             own = own.inner
             if own is None:
                 del module.__dict__["forward"]
@@ -215,4 +268,4 @@ def untreat(model: nn.Module) -> None:
                 module.__dict__["forward"] = own
 
 
-__all__ = ["DEAR", "Kind", "Treatment", "Treatments", "treat", "untreat"]
+__all__ = ["DEAR", "InRuns", "Kind", "Treatment", "Treatments", "treat", "untreat"]

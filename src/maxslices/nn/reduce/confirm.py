@@ -1,0 +1,104 @@
+"""What is found is run on the device, if there is one, and the fastest that fits is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...tracing import Trace
+from ...units import format_bytes
+from ..memory import CONTEXT_BYTES
+from ..step import Step
+from .device import Measured, run_for_real
+from .inplace import set_in_place
+from .search import Plan, Searcher, treatments_of
+from .summary import ReductionSummary
+from .treat import treat, untreat
+
+FINALISTS = 3
+"""Plans that are run on the device, beside those that leave room."""
+ROOM = (1.0, 0.93, 0.87)
+"""Parts of the limit for which plans are made where there is a device to run them on."""
+
+
+def finalists(searcher: Searcher, best: Plan) -> list[Plan]:
+    """Return plans worth a run on the device, the cheapest first as far as is predicted.
+
+    Among them are some that leave room: close to its limit, the allocator has to give blocks
+    back and to find memory again in every step, and what that takes is not predicted.
+    """
+    limit = searcher.limit_bytes
+    different: dict[str, Plan] = {}
+    for plan in [best, *sorted(searcher.tried, key=lambda each: each.cost_s)]:
+        if plan.trace.allocated_bytes <= limit:
+            different.setdefault(str(sorted(treatments_of(plan.chosen).items())), plan)
+    plans = list(different.values())
+    made = plans[:FINALISTS]
+    for part in ROOM[1:]:
+        roomy = next((p for p in plans if p.needed_bytes <= part * limit), None)
+        if roomy is not None and roomy not in made:
+            made.append(roomy)
+    return made
+
+
+def fastest(
+    plans: Sequence[Plan], searcher: Searcher, specs: Sequence[Any], place: torch.device
+) -> tuple[Plan, Measured] | None:
+    """Run steps of plans under the limit; return the fastest; None if none runs."""
+    model, best = searcher.step.model, None
+    for plan in plans:
+        set_in_place(model, searcher.in_place)
+        treat(model, treatments_of(plan.chosen))
+        try:
+            made = run_for_real(searcher.step, specs, place, searcher.limit_bytes)
+        finally:
+            untreat(model)
+            set_in_place(model, searcher.in_place, False)
+        if made is not None and (best is None or made.step_s < best[1].step_s):
+            best = plan, made
+    return best
+
+
+def confirm(
+    summary: ReductionSummary,
+    step: Step,
+    specs: Sequence[Any],
+    place: torch.device,
+    made: Measured,
+    free_bytes: int,
+) -> None:
+    """Fill in what was measured, of the unreduced step too if there is room for it."""
+    summary.measured_after_bytes = made.allocated_bytes
+    summary.measured_step_s = made.step_s
+    whole = None
+    if summary.needed_before_bytes < free_bytes:
+        whole = run_for_real(step, specs, place)
+    if whole is not None:
+        summary.measured_before_bytes = whole.allocated_bytes
+        summary.measured_step_before_s = whole.step_s
+        summary.predicted_step_s = whole.step_s + summary.predicted_added_s
+
+
+def why_not(summary: ReductionSummary, after: Trace) -> str:
+    """Return why nothing fits: the smallest that would do, and what holds it up."""
+    peak = after.peak
+    where = f"in the {peak.stage} of {peak.module}" if peak.module else f"in the {peak.stage}"
+    return (
+        f"no plan fits into {format_bytes(summary.limit_bytes)} ({summary.origin}): the smallest "
+        f"found needs {format_bytes(summary.needed_after_bytes)} for tensors, a card of "
+        f"{format_bytes(summary.needed_after_bytes + CONTEXT_BYTES)}; its peak is {where}, held "
+        f"by {describe_holders(summary)}. Smaller inputs, a smaller batch, autocast, or an "
+        "optimizer with less state would help"
+    )
+
+
+def describe_holders(summary: ReductionSummary) -> str:
+    """Return what holds the peak, largest first."""
+    total = sum(summary.holds_peak.values())
+    return ", ".join(
+        f"{name} {format_bytes(size)}"
+        for name, size in sorted(summary.holds_peak.items(), key=lambda item: -item[1])
+        if size > total // 50
+    )
