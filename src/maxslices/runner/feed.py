@@ -158,26 +158,30 @@ class _AheadFeed:
         self._buffers: SimpleQueue[tuple[Any, Mark | None] | None] = SimpleQueue()
         self._slabs: SimpleQueue[tuple[NDArray[Any], Mark | None] | None] = SimpleQueue()
         self._ready: SimpleQueue[tuple[Any, Any, Mark | None] | BaseException] = SimpleQueue()
-        self._held: list[Any] = []
+        self._count, self._size = count, size
         self._taken: Any = None
         self._copies: list[tuple[Block, Mark, Mark]] = []
+        self._noted = 0
         self._reads_s: list[float] = []
-        for _ in range(count):
-            if link is None:
-                self._buffers.put((np.empty(size, np.uint8), None))
-                continue
-            self._held.append(link.buffer(size))
-            if self._window is None:
-                self._slabs.put((link.slab(size), None))
-        self._start = None if link is None else link.mark()
         self._thread: threading.Thread | None = threading.Thread(
             target=self._work, name="maxslices reader", daemon=True
         )
         self._thread.start()
+        try:
+            for _ in range(count):  # it reads into the first one while the second is made
+                if link is None:
+                    self._buffers.put((np.empty(size, np.uint8), None))
+                elif self._window is None:
+                    self._slabs.put((link.slab(size), None))
+        except BaseException:
+            self.close()
+            raise
 
     def send(self) -> None:
-        while self._held:
-            self._buffers.put((self._held.pop(), None))
+        if self._link is not None:
+            for _ in range(self._count):
+                place = self._link.buffer(self._size)
+                self._buffers.put((place, self._link.mark()))
 
     def take(self) -> Any:
         item = self._ready.get()
@@ -211,13 +215,18 @@ class _AheadFeed:
         self._slabs.put(None)
         thread.join()
         with suppress(RuntimeError):  # of a device that failed, which was said before
-            for block, begin, end in self._copies:
-                end.synchronize()
-                span = (begin.time_s(), end.time_s(), block.first, block.last)
-                self._timeline.add("in", *span, self._bytes(block))
+            self._note(len(self._copies))
         self._taken = None
-        self._held.clear()
         self._buffers, self._slabs, self._ready = SimpleQueue(), SimpleQueue(), SimpleQueue()
+
+    def _note(self, until: int) -> None:
+        """Put copies on the timeline, once they have ended."""
+        while self._noted < until:
+            block, begin, end = self._copies[self._noted]
+            self._noted += 1
+            end.synchronize()
+            span = (begin.time_s(), end.time_s(), block.first, block.last)
+            self._timeline.add("in", *span, self._bytes(block))
 
     def _bytes(self, block: Block) -> int:
         return self._spec.with_slices(self._slice_dim, block.n_given).nbytes
@@ -263,8 +272,11 @@ class _AheadFeed:
             self._read(block, host)
         memory, free = self._next(self._buffers)
         data = as_block(memory, shape, self._spec.dtype)
-        assert self._start is not None
-        begin, end = link.send(host, data, free or self._start)
+        assert free is not None
+        # The one before it in this place has arrived, or is about to. What is noted of it here,
+        # where there is time, is not left for the end.
+        self._note(len(self._copies) - 1)
+        begin, end = link.send(host, data, free)
         self._copies.append((block, begin, end))
         if slab is not None:
             self._slabs.put((slab, end))
