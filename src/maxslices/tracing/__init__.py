@@ -19,7 +19,8 @@ from .trace import Trace
 from .work_areas import Area, Call, WorkAreas
 
 if TYPE_CHECKING:
-    from .recorder import Replay, Spec
+    from .recorder import Replay
+    from .spec import Spec
     from .step import replay
 
 __all__ = [
@@ -45,7 +46,7 @@ __all__ = [
 ]
 
 
-_HOMES = {"Replay": ".recorder", "Spec": ".recorder", "replay": ".step"}
+_HOMES = {"Replay": ".recorder", "Spec": ".spec", "replay": ".step"}
 """Modules of what needs torch."""
 
 

@@ -12,6 +12,7 @@ from . import rules
 from .dispatch import DispatchMode
 from .errors import DataDependentError
 from .host import HostTensor
+from .places import user_line
 
 if TYPE_CHECKING:
     from .recorder import Replay
@@ -276,10 +277,8 @@ def _copy(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _item(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
     if args[0].is_meta:
-        from .recorder import _user_line
-
         raise DataDependentError(
-            f"{_user_line()}: this line needs the value of a tensor (item, float, int, bool or "
+            f"{user_line()}: this line needs the value of a tensor (item, float, int, bool or "
             "if), so what it allocates cannot be known without running it"
         )
     return func(*args, **kwargs)
