@@ -1,0 +1,147 @@
+"""One hook to CuPy's memory pool, in every thread, that all measurements share.
+
+CuPy keeps its hooks per thread, so a hook set in one thread does not see what another
+allocates. While anything is measured, the allocator is therefore wrapped: in a thread that
+allocates for the first time, the wrapper sets the hook there.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .cupy_pool import CupyMeter
+
+_HOOK = "maxslices meter"
+
+
+class Tracker:
+    """The one hook and the one wrapped allocator that all measurements share.
+
+    Its methods are CuPy's hook protocol. The lock is re-entrant, because garbage
+    collection may free an array, and so call the hook, while an event is being counted.
+    """
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.meters: list[CupyMeter] = []
+        self.in_flight_bytes = 0
+        self._original: Callable[[int], Any] | None = None
+        self._installed: Callable[[int], Any] | None = None
+        self._hooks_of_thread: Callable[[], dict[str, Any]] = dict
+
+    def add(self, meter: CupyMeter) -> None:
+        """Count for `meter` from now on."""
+        cupy = _cupy()
+        with self.lock:
+            current = cupy.cuda.get_allocator()
+            if self._installed is not None and current is self._installed:
+                current = self._original
+            if getattr(current, "counted_by", None) == "torch":
+                meter.in_use_bytes = meter.held_bytes = 0  # all of it is in torch's figures
+                return
+            pool = getattr(current, "__self__", None)
+            if not isinstance(pool, cupy.cuda.MemoryPool):
+                meter.unseen.append(
+                    "CuPy's allocator is not a MemoryPool, so that its memory hooks see nothing"
+                )
+                return
+            if not self.meters:
+                self._install(cupy, current)
+            meter.begin(pool, cupy.cuda.Device())
+            self.meters.append(meter)
+            self._hooks_of_thread().setdefault(_HOOK, self)
+
+    def remove(self, meter: CupyMeter) -> None:
+        """Stop counting for `meter`."""
+        with self.lock:
+            if meter not in self.meters:
+                return
+            cupy = _cupy()
+            complaint = None
+            if self._installed is not None and cupy.cuda.get_allocator() is not self._installed:
+                complaint = "the code changed CuPy's allocator, which may have hidden memory"
+            meter.end(complaint)
+            self.meters.remove(meter)
+            if not self.meters:
+                self._uninstall(cupy)
+
+    def _install(self, cupy: Any, current: Any) -> None:
+        memory_hook = importlib.import_module(f"{cupy.__name__}.cuda.memory_hook")
+        self._hooks_of_thread = memory_hook.get_memory_hooks
+        self.in_flight_bytes = 0
+
+        def allocate(n_bytes: int) -> Any:
+            hooks = self._hooks_of_thread()
+            if _HOOK not in hooks:
+                hooks[_HOOK] = self
+            return current(n_bytes)
+
+        self._original = current
+        try:
+            cupy.cuda.set_allocator(allocate)
+        except ValueError:  # inside `using_allocator`: CuPy refuses; this thread alone is seen
+            self._installed = None
+        else:
+            self._installed = allocate
+
+    def _uninstall(self, cupy: Any) -> None:
+        """Put the allocator back.
+
+        Hooks that were set in other threads stay there, idle: no thread can reach
+        another's.
+        """
+        if self._installed is not None and cupy.cuda.get_allocator() is self._installed:
+            cupy.cuda.set_allocator(self._original)
+        self._installed = self._original = None
+        self._hooks_of_thread().pop(_HOOK, None)
+
+    def malloc_preprocess(self, device_id: int, size: int, mem_size: int) -> None:
+        """Called before the pool is asked."""
+        with self.lock:
+            self.in_flight_bytes += mem_size
+
+    def malloc_postprocess(
+        self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int
+    ) -> None:
+        """Called after, with a null pointer if there was no memory."""
+        with self.lock:
+            self.in_flight_bytes -= mem_size
+            if mem_ptr and mem_size:
+                for meter in self.meters:
+                    if meter.device_id == device_id:
+                        meter.allocated(mem_ptr, mem_size)
+
+    def free_preprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
+        """Called before memory goes back to the pool."""
+        with self.lock:
+            self.in_flight_bytes += mem_size
+            for meter in self.meters:
+                if meter.device_id == device_id:
+                    meter.freed(mem_ptr, mem_size)
+
+    def free_postprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
+        """Called after."""
+        with self.lock:
+            self.in_flight_bytes -= mem_size
+
+    def alloc_preprocess(self, device_id: int, mem_size: int) -> None:
+        """Called before the pool takes memory from the device."""
+
+    def alloc_postprocess(self, device_id: int, mem_size: int, mem_ptr: int) -> None:
+        """Called after, with a null pointer if there was no memory."""
+        with self.lock:
+            for meter in self.meters:
+                if mem_ptr and meter.device_id == device_id:
+                    meter.taken(mem_size)
+
+
+def _cupy() -> Any:
+    return importlib.import_module("cupy")
+
+
+tracker = Tracker()
+"""The only one."""
