@@ -15,11 +15,12 @@ from ..io import SideName, Sink, Source, Store
 from ..planner import SectionPlan, Step, Tiling
 from .blocks import Block
 from .device_store import DeviceStore
-from .drain import Drain, Target
+from .drain import Drain
 from .feed import Feed, Readable
 from .pace import Clock
 from .side_results import SideResults
 from .tiles import in_tiles
+from .writer import Target
 
 UNITS = {0: "projection", 1: "sinogram"}
 

@@ -190,7 +190,13 @@ class SectionWork:
         """
         plan, work, begin = self.plan, self.work, self.n_done
         overlaps = self._overlaps and len(blocks) > 1
-        drain = Drain(plan.slice_dim, work.backend, self.timeline, overlaps=overlaps)
+        drain = Drain(
+            plan.slice_dim,
+            work.backend,
+            self.timeline,
+            most_slices=max(block.stop - block.start for block in blocks),
+            overlaps=overlaps,
+        )
         feed: Feed | None = None
         try:
             self._empty_caches_for(blocks[0].n_given)

@@ -1,0 +1,153 @@
+"""A thread that has results copied from a device, piece by piece."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backends import Link, Mark, as_block
+from .writer import Piece, Target, Way, Writer
+
+_PIECE_BYTES = 2**28
+"""Bytes that are in one slab: enough for all threads to write at full speed, and so few that
+to pin some slabs takes no time and writing begins soon."""
+_SLABS = 3
+"""One is written from, one is copied to, and one waits in between."""
+
+
+@dataclass(slots=True)
+class _Result:
+    """A result on its way from a device."""
+
+    data: Any
+    start: int
+    target: Target
+    ready: Mark
+    """From when on it is there."""
+    waits: bool
+    left: threading.Event
+    """Tells when all of it has left the device."""
+    way: Way
+
+
+@dataclass(slots=True)
+class _Slabs:
+    """Pieces of memory of one size, made when they are first needed."""
+
+    free: SimpleQueue[NDArray[np.uint8]] = field(default_factory=SimpleQueue)
+    n_made: int = 0
+
+
+class Fetcher:
+    """Copies results into slabs as these become free, and hands them to a writer.
+
+    Parameters
+    ----------
+    slice_dim : int
+        Axis of the slices.
+    link : Link
+        Copies.
+    writer : Writer
+        Writes.
+    most_slices : int
+        Slices of the largest result.
+    overlaps : bool
+        Whether results may go while blocks are worked on.
+    """
+
+    def __init__(
+        self, slice_dim: int, link: Link, writer: Writer, most_slices: int, overlaps: bool
+    ) -> None:
+        self._slice_dim, self._link, self._writer = slice_dim, link, writer
+        self._most_slices, self._overlaps = most_slices, overlaps
+        self._results: SimpleQueue[_Result | None] = SimpleQueue()
+        self._slabs: dict[int, _Slabs] = {}
+        self._thread: threading.Thread | None = None
+
+    def put(
+        self, data: Any, start: int, target: Target, ready: Mark, way: Way, waits: bool
+    ) -> threading.Event:
+        """Have a result copied and written after those before it; return what tells it has left.
+
+        Parameters
+        ----------
+        data : device array
+            Slices along `slice_dim`, without gaps but along the first axis.
+        start : int
+            The first of them.
+        target : Target
+            Where they go.
+        ready : Mark
+            From when on they are there.
+        way : Way
+            Is told what was copied.
+        waits : bool
+            Whether nothing is computed until they have left.
+        """
+        left = threading.Event()
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._work, name="maxslices fetcher", daemon=True
+            )
+            self._thread.start()
+        self._results.put(_Result(data, start, target, ready, waits, left, way))
+        return left
+
+    def stop(self) -> None:
+        """Return when all has left the device, and is at least in slabs."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._results.put(None)
+            thread.join()
+
+    def close(self) -> None:
+        """Free all slabs, once it and its writer have stopped."""
+        self._slabs = {}
+
+    def _work(self) -> None:
+        while (result := self._results.get()) is not None:
+            try:
+                if not self._writer.is_lost(result.start):
+                    self._fetch(result)
+            except BaseException as error:  # noqa: BLE001 - raised where the next result is put
+                self._writer.fail(result.start, error)
+            left = result.left
+            del result
+            left.set()
+
+    def _fetch(self, result: _Result) -> None:
+        """Copy a result to slabs; return when it has left the device."""
+        along, data = self._slice_dim, result.data
+        n_slices = data.shape[along]
+        slice_bytes = int(data.nbytes) // n_slices
+        n_pieces = max(2, -(-self._most_slices * slice_bytes // _PIECE_BYTES))
+        step = -(-self._most_slices // n_pieces)
+        # Where others are computed meanwhile, they need not wait for this one to be written.
+        n_slabs = _SLABS if self._overlaps else 2
+        if result.waits and self._overlaps:
+            n_slabs = max(n_slabs, -(-self._most_slices // step) + 1)
+        last: Mark | None = None
+        for at in range(0, n_slices, step):
+            span = slice(at, min(at + step, n_slices))
+            part = data[span] if along == 0 else data[:, span]
+            slabs = self._slabs.setdefault(step * slice_bytes, _Slabs())
+            if slabs.free.empty() and slabs.n_made < n_slabs:
+                slabs.free.put(self._link.slab(step * slice_bytes))
+                slabs.n_made += 1
+            slab = slabs.free.get()
+            place = as_block(slab, part.shape, part.dtype)
+            begin, last = self._link.fetch(part, place, result.ready)
+            first, stop = result.start + at, result.start + span.stop
+            result.way.copies.append((first, stop, int(part.nbytes), begin, last))
+            let_go = partial(slabs.free.put, slab)
+            targets: Sequence[Target] = [result.target]
+            self._writer.put(Piece(place, first, result.start, targets, result.way, let_go, last))
+        if last is not None:
+            last.synchronize()
