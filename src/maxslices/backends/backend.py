@@ -53,6 +53,9 @@ class Backend(Protocol):
     def overlap(self, first: Any, second: Any) -> bool:
         """Tell whether two arrays of the device may have memory in common."""
 
+    def reserve(self, n_bytes: int) -> None:
+        """Take memory in one piece, to be handed out in parts later; nothing if there is none."""
+
     def forget_plans(self) -> None:
         """Drop cached FFT plans; their work areas go back to the pool."""
 

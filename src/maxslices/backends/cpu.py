@@ -61,6 +61,9 @@ class CpuBackend:
         """Tell whether the bytes of two arrays are in one range of addresses."""
         return np.may_share_memory(first, second)
 
+    def reserve(self, n_bytes: int) -> None:
+        """Do nothing: the system hands out memory."""
+
     def forget_plans(self) -> None:
         """Do nothing: NumPy's FFTs keep none that count."""
 

@@ -52,6 +52,8 @@ class SectionWork:
     """Slices of the widest block that was measured, with its halo."""
     _last_size: int = 0
     """Slices of the last block, with its halo."""
+    _is_roomy: bool = False
+    """Whether there is twice the memory that it takes, so that the pool may keep pieces."""
 
     @property
     def plan(self) -> SectionPlan:
@@ -71,10 +73,16 @@ class SectionWork:
         self.timeline.begin_section(", ".join(step.meta.name for step in work.steps))
         meter = SectionMeter(work.backend.kind)
         self.smallest_block, self._overlaps = plan.block, plan.overlaps
+        looks_ahead = any(step.meta.looks_at is not None for step in work.steps)
+        self._is_roomy = 2 * plan.estimated_bytes <= plan.available_bytes
         try:
+            if self._is_roomy and not looks_ahead:
+                work.backend.reserve(plan.estimated_bytes)  # before what is in use is measured
             with meter.whole():
-                with meter.part(any(step.meta.looks_at is not None for step in work.steps)):
-                    self._prepare()
+                if looks_ahead:
+                    with meter.part():
+                        self._prepare()
+                    work.backend.release()
                 if plan.on_blocks:
                     self._all_blocks(advance, meter)
                 else:
@@ -140,7 +148,8 @@ class SectionWork:
         while self.n_done < total:
             start = self.n_done
             # Nothing overlaps with the first block: that is why it may be a smaller one.
-            firsts = plan.first_blocks if start == 0 and pace.block == plan.block else ()
+            is_first = start == 0 and pace.block == plan.block and self._is_roomy
+            firsts = plan.first_blocks if is_first else ()
             blocks = blocks_of(start, total, pace.block, plan.halo, firsts)
             if not self._sizes or self._sizes[-1].block != pace.block:
                 self._sizes.append(BlockUse(start, pace.block, why))
@@ -199,7 +208,9 @@ class SectionWork:
         )
         feed: Feed | None = None
         try:
-            self._empty_caches_for(blocks[0].n_given)
+            if self._last_size not in (0, blocks[0].n_given):
+                work.backend.release()
+            self._last_size = blocks[0].n_given
             feed = make_feed(
                 self.reader,
                 plan.slice_dim,
@@ -213,8 +224,8 @@ class SectionWork:
             feed.send()
             measured = self._to_measure(blocks)
             n_firsts = sum(block.stop - block.start < pace.block for block in blocks[:-1])
-            for number, block in enumerate(blocks):
-                self._empty_caches_for(block.n_given, keeps_pool=0 < number <= n_firsts)
+            for block in blocks:
+                self._empty_caches_for(block.n_given)
                 beside = work.resident_bytes + feed.resident_bytes + drain.resident_bytes
                 with meter.part(block is measured, beside):
                     clock = Clock(work.backend.link(), block)
@@ -233,6 +244,9 @@ class SectionWork:
                     beside_s = max(feed.took_s(timed - 1), drain.took_s(timed - 2))
                     if pace.learn(_timed(clocks[n_firsts:-1]), beside_s):
                         break
+            # While the last result leaves.
+            feed.close()
+            self._note(clocks, but=1)
             drain.flush()
         except Exception as error:
             drain.settle()  # what was computed before is written
@@ -277,9 +291,11 @@ class SectionWork:
             return None
         return [block for block in blocks if block.n_given == size][:2][-1]
 
-    def _note(self, clocks: list[Clock]) -> None:
-        """Put the times of computing on the timeline."""
-        for start_s, stop_s, block in _timed(clocks):
+    def _note(self, clocks: list[Clock], but: int = 0) -> None:
+        """Put the times of computing on the timeline, but for the last ones."""
+        while len(clocks) > but:
+            block = clocks[0].block
+            start_s, stop_s = clocks.pop(0).times_s()
             spec = self.plan.input.with_slices(self.plan.slice_dim, block.n_given)
             self.timeline.add("compute", start_s, stop_s, block.first, block.last, spec.nbytes)
 
@@ -301,18 +317,19 @@ class SectionWork:
 
     def _free(self) -> None:
         """Free what nobody uses any more."""
+        self._is_roomy = False
         gc.collect()
         self.work.backend.release()
 
-    def _empty_caches_for(self, n_given: int, keeps_pool: bool = False) -> None:
+    def _empty_caches_for(self, n_given: int) -> None:
         """Drop FFT plans of another number of slices: they are not in the estimate.
 
-        To give back the pool's memory waits for the device. After the smaller blocks that a
-        section begins with there is enough.
+        And the pool's memory, where that is short: it is in pieces of another size. To give it
+        back waits for the device.
         """
         if n_given == self._last_size:
             return
-        if keeps_pool:
+        if self._is_roomy:
             self.work.backend.forget_plans()
         else:
             self.work.backend.release()
