@@ -26,4 +26,7 @@ def rows(quick: bool, folder: Path | None) -> Iterator[Row]:
         yield Row("cpu", f"{name}: compute alone, 2 threads", answer["compute_2_s"], "s")
         limit_s = max(alone.values())
         yield Row("cpu", f"{name}: run", answer["wall_s"], "s", 1.1 * limit_s, note=answer["said"])
+        alone_s = sum(answer[f"{kind}_cpu_s"] for kind in ("read", "compute", "write"))
+        note = f"{alone_s:.3f} s for reading, computing and writing alone"
+        yield Row("cpu", f"{name}: processor time", answer["wall_cpu_s"], "s", note=note)
         yield Row("cpu", f"{name}: as in a plain loop", float(answer["same"]), "", 1.0, "more")
