@@ -135,9 +135,10 @@ def first_blocks(route: Route, chosen: int, room: Room) -> tuple[int, ...]:
     """
     cost = route.cost
     keeps = any(step.model.kept_bytes(chosen) for step in cost.steps)
-    is_short = not room.fits(route, 4 * chosen)
     is_long = cost.n_slices >= 2 * MIN_BLOCKS * chosen
-    if keeps or is_short or not is_long or not route.overlaps or any(cost.section.halo):
+    if keeps or not is_long or not route.overlaps or any(cost.section.halo):
+        return ()
+    if not room.fits(route, 4 * chosen):
         return ()
     found, block = [], 2 * chosen // 3
     while block >= FIRST_SLICES:
@@ -163,11 +164,9 @@ def larger_blocks(route: Route, chosen: int, room: Room) -> tuple[tuple[int, int
         Blocks, each twice the one before, and the peak on the device with each.
     """
     found, block, total = [], 2 * chosen, route.cost.n_slices
-    while (
-        room.fits(route, block)
-        and total // chosen >= MIN_TRIED_BLOCKS
-        and total // block >= MIN_BLOCKS
-    ):
+    if total // chosen < MIN_TRIED_BLOCKS:
+        return ()
+    while total // block >= MIN_BLOCKS and room.fits(route, block):
         found.append((block, route.device_bytes(block)))
         block *= 2
     return tuple(found)

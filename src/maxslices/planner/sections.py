@@ -16,17 +16,13 @@ class Section:
     """Axes along which all of its methods can be cut."""
     steps: list[Step] = field(default_factory=list)
     """The methods, in order."""
+    halo: tuple[int, int] = (0, 0)
+    """Slices (before, after) that the block is widened by."""
 
     @property
     def slice_dim(self) -> int:
         """Return the axis along which its blocks are cut: the first that is possible."""
         return self.slice_dims[0]
-
-    @property
-    def halo(self) -> tuple[int, int]:
-        """Return the slices (before, after) that the block is widened by."""
-        halos = [step.meta.halo_slices(**step.known_parameters()) for step in self.steps]
-        return max(halo[0] for halo in halos), max(halo[1] for halo in halos)
 
 
 def cut_into_sections(pipeline: Pipeline) -> list[Section]:
@@ -40,20 +36,20 @@ def cut_into_sections(pipeline: Pipeline) -> list[Section]:
     """
     sections: list[Section] = []
     pending: set[str] = set()
-    has_halo = False
     for step in pipeline.steps:
-        own_halo = step.meta.halo_slices(**step.known_parameters()) != (0, 0)
+        halo = step.meta.halo_slices(**step.known_parameters())
         shared: tuple[int, ...] = ()
         if sections:
             shared = tuple(dim for dim in sections[-1].slice_dims if dim in step.meta.slice_dims())
         needs_all = any(reference.step_id in pending for reference in step.references)
-        if not shared or needs_all or (own_halo and has_halo):
+        if not shared or needs_all or (any(halo) and any(sections[-1].halo)):
             sections.append(Section(_as_before(step.meta.slice_dims(), sections)))
-            pending, has_halo = set(), False
+            pending = set()
         else:
             sections[-1].slice_dims = shared
         sections[-1].steps.append(step)
-        has_halo = has_halo or own_halo
+        if any(halo):
+            sections[-1].halo = halo
         if step.id is not None and step.meta.side_results and step.meta.looks_at is None:
             pending.add(step.id)
     return sections
