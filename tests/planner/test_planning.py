@@ -15,7 +15,7 @@ from maxslices.errors import DoesNotFitError, EstimatorError, SourceError, Usage
 from maxslices.io import BUFFER_BYTES, N_THREADS
 from maxslices.planner import Limits, ScanSpec, make_plan
 from maxslices.planner.costs import RUNNER_BYTES
-from maxslices.planner.routes import HOST_BYTES
+from maxslices.planner.routes import HOST_BYTES, STAGED_BYTES
 from maxslices.units import format_bytes
 from tests.planner.fakes import fakes
 
@@ -200,6 +200,39 @@ def test_a_scan_and_a_result_that_a_card_copies_itself_need_no_slabs():
     direct = planned("negate", of=scan(in_memory=True), result_is_direct=True, **kwargs)
     assert direct.sections[0].host_bytes == THREADS_BYTES + 4 * 101 * FRAME  # the result
     assert staged.host_bytes - direct.sections[0].host_bytes == (4 * 10 + 1) * 4 * FRAME
+
+
+def test_on_a_card_host_memory_is_that_of_the_largest_block_that_a_run_may_go_over_to():
+    of = ScanSpec(ArraySpec((6400, 67, 53), "float32"))
+    section = planned("negate", of=of, device="cuda").sections[0]
+    assert section.larger
+    block = section.larger[-1][0]
+    assert section.host_bytes == THREADS_BYTES + (4 * block + 1) * 4 * FRAME
+
+
+def test_on_a_card_host_memory_includes_what_arrays_go_through_that_are_not_blocks():
+    frames = ArraySpec((5000, 67, 53), "uint16")
+    of = scan("uint16", flats=frames, darks=frames)
+    section = planned("flat_field", of=of, device="cuda", block=1, host=200 * MB).sections[0]
+    slabs = 2 * FRAME * 2 + (2 + 1) * FRAME * 4
+    assert section.host_bytes == THREADS_BYTES + section.side_bytes + STAGED_BYTES + slabs
+
+
+def test_on_a_card_host_memory_includes_the_slices_that_a_method_looks_at():
+    registry = Registry()
+
+    @from_ledger
+    def one(m, shape, dtype):
+        m.alloc(shape, dtype)
+
+    registry.register(
+        lambda data: 1.0, name="look", pattern="sinogram", calc_max_slices=one,
+        side_results=("value",), looks_at=lambda n_slices: range(3, 53),
+    )  # fmt: skip
+    pipeline = Pipeline.from_steps(["look"], registry)
+    plan = make_plan(pipeline, scan(), Limits("cuda", 100 * MB, 100 * MB), block=1)
+    # They are read, and go to the device through slabs of as much.
+    assert plan.sections[0].host_bytes == THREADS_BYTES + 2 * 50 * SINO * 4
 
 
 def test_on_a_card_arrays_between_sections_stay_there_where_they_fit():

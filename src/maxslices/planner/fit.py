@@ -20,7 +20,7 @@ from ..units import format_bytes
 from .blocks import BlockChoice, wanted_block
 from .costs import SectionCost, StepCost
 from .limits import Room
-from .routes import Route
+from .routes import STAGED_BYTES, Route
 from .tiling import Tiling
 
 FitChoice = Literal["none", "auto"]
@@ -34,8 +34,6 @@ HOST_FACTOR = 8.0
 """How much slower the host is taken to be than another device, to choose between the two."""
 WASTEFUL = 2.0
 """Slices that are computed for each one that counts from which on tiles are thought of."""
-STAGED_BYTES = 2**25
-"""Pinned memory through which large arrays go to a GPU."""
 
 
 def check_fit(fit: FitChoice) -> None:

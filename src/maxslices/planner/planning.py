@@ -288,6 +288,8 @@ def _plan_section(route: Route, room: Room, block: BlockChoice, fit: FitChoice) 
     if route.destination == "nothing" and not cost.on_blocks:
         why = "only the slices that side results depend on are read"
     on_device = route.device_bytes(chosen)
+    larger = larger_blocks(route, chosen, room) if block == "auto" else ()
+    largest_block = max([chosen, *(each for each, _ in larger)])
     return SectionPlan(
         steps=tuple(
             StepPlan(
@@ -314,13 +316,13 @@ def _plan_section(route: Route, room: Room, block: BlockChoice, fit: FitChoice) 
         estimated_bytes=on_device,
         available_bytes=room.device_bytes,
         host_bytes=room.stores_bytes
-        + (on_device if room.host_bytes is None else route.host_bytes(chosen)),
+        + (on_device if room.host_bytes is None else route.host_bytes(largest_block)),
         stored_bytes=room.stored_bytes,
         origin=route.origin,
         destination=route.destination,
         overlaps=route.overlaps,
         first_blocks=first_blocks(route, chosen, room) if block == "auto" else (),
-        larger=larger_blocks(route, chosen, room) if block == "auto" else (),
+        larger=larger,
         on_blocks=route.destination != "nothing" or cost.on_blocks,
         side_on_host=cost.host_side.bytes(1) > 0,
         fitted=what_was_done(cost),

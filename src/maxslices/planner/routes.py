@@ -145,7 +145,9 @@ class Route:
 
     def _staged(self, is_alone: bool) -> MemoryModel:
         cost, slabs = self.cost, 1 if is_alone else SLABS
-        total = cost.side + cost.host_side + cost.on_host
+        sides = cost.side + cost.host_side
+        sides = sides + sides.at_most(STAGED_BYTES)
+        total = sides + cost.on_host
         reads = self.origin == "scratch file" or (self.origin == "scan" and not self.in_memory)
         if reads:
             total = total + _times(cost.host_block_of(cost.input), slabs)
@@ -155,9 +157,15 @@ class Route:
         for output in writes:
             one_slice = output.with_slices(cost.section.slice_dim, 1).nbytes
             total = total + _times(cost.host_block_of(output), slabs).plus(one_slice)
+        looked = max((each.looked_at for each in cost.steps), default=0)
+        if looked and self.origin != "device":  # before the first block, and without slabs
+            ahead = cost.host_block_of(cost.input).bytes(looked)
+            total = MemoryModel.maximum([total, sides.plus(ahead + min(ahead, STAGED_BYTES))])
         return total.plus(HOST_BYTES + 2 * N_THREADS * BUFFER_BYTES)
 
 
+STAGED_BYTES = 2**25
+"""Pinned memory through which large arrays go to a GPU that are not blocks."""
 HOST_BYTES = 2**19
 """What Python itself takes on the host during a section: file handles, small arrays."""
 
