@@ -117,6 +117,7 @@ class Drain:
         StoreError
             If something could not be.
         """
+        self._note(but=1)  # all others have left: they are not left for the end
         self._wait_until(0)
         self._stop()
         self._writer.raise_error()
@@ -145,13 +146,18 @@ class Drain:
         self._stop()
         with suppress(RuntimeError):  # of a device that failed, which was said before
             # What is leaving stays until its copy, which is one of these, has ended.
-            for start, stop, n_bytes, begin, end in (c for way in self._ways for c in way.copies):
-                end.synchronize()
-                self._timeline.add("out", begin.time_s(), end.time_s(), start, stop, n_bytes)
+            self._note()
         self._leaving.clear()
         self._ways = []
         if self._fetcher is not None:
             self._fetcher.close()
+
+    def _note(self, but: int = 0) -> None:
+        """Put copies on the timeline once they have ended, but for those of the last results."""
+        while len(self._ways) > but:
+            for start, stop, n_bytes, begin, end in self._ways.pop(0).copies:
+                end.synchronize()
+                self._timeline.add("out", begin.time_s(), end.time_s(), start, stop, n_bytes)
 
     def _send(
         self,
