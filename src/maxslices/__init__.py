@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from .api import check, plan, run
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .arrays import ArraySpec
-from .backends import pinned_empty
 from .decorator import method
 from .errors import MaxslicesError
 from .ledger import Ledger, from_ledger
 from .memory import MemoryModel
-from .planner import Pipeline, Plan
 from .registry import Registry, registry
-from .runner import Report
+
+if TYPE_CHECKING:
+    from .api import check, plan, run
+    from .backends import pinned_empty
+    from .planner import Pipeline, Plan
+    from .runner import Report
 
 __version__ = "0.1.0"
 __all__ = [
@@ -31,3 +36,26 @@ __all__ = [
     "registry",
     "run",
 ]
+_LATER = {
+    "Pipeline": "planner",
+    "Plan": "planner",
+    "Report": "runner",
+    "check": "api",
+    "pinned_empty": "backends",
+    "plan": "api",
+    "run": "api",
+}
+"""What only those need who plan and run, and where it is: imported when first asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return what is imported later."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
