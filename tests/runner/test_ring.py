@@ -171,6 +171,37 @@ def test_a_section_begins_with_smaller_blocks_and_keeps_the_pool_meanwhile(on_fa
     assert gpu.events[1:] == ["reserve"] + ["forget plans"] * len({*firsts, block}) + ["release"]
 
 
+def test_larger_blocks_are_decided_on_by_blocks_of_one_size(on_fake_gpu, monkeypatch):
+    asked = []
+
+    def learn(pace, times, beside_s):
+        asked.append([block.stop - block.start for _, _, block in times])
+        pace._is_settled = True
+        return False
+
+    with on_fake_gpu():
+        monkeypatch.setattr("maxslices.runner.pace.Pace.learn", learn)
+        report = run(source(MANY), Pipeline.from_steps(["negate"], fakes), device="cuda")
+    section = report.plan.sections[0]
+    assert section.first_blocks
+    assert asked == [[section.block] * 4]
+
+
+def test_every_copy_and_every_block_is_on_the_timeline(on_fake_gpu):
+    out = np.empty(MANY, np.float32)
+    with on_fake_gpu() as gpu:
+        gpu.pin(out)
+        scan = source(MANY, pinned_by=gpu)
+        report = run(scan, Pipeline.from_steps(["negate"], fakes), out, device="cuda")
+    (section,) = report.timeline.sections
+    for stage in ("in", "compute", "out"):
+        spans = sorted(s.first_slice for s in section.spans if s.stage == stage)
+        assert spans[0] == 0
+        stops = sorted(s.last_slice for s in section.spans if s.stage == stage)
+        assert spans[1:] == stops[:-1]
+        assert stops[-1] == MANY[0]
+
+
 def test_the_time_of_a_copy_is_asked_for_only_once_it_has_ended():
     with FakeGpu() as gpu:
         blocks = blocks_of(0, 37, 9, (0, 0))
