@@ -60,10 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit status: 0, 1 for what went wrong, 2 for a command line that cannot be
         understood, 3 for what does not fit in memory, 130 after Ctrl-C.
     """
-    parsed = build_parser().parse_args(arguments)
     with warnings.catch_warnings(), _stoppable(), _logged():
         warnings.showwarning = _show_warning  # type: ignore[assignment]
         try:
+            parsed = build_parser().parse_args(arguments)
             text = parsed.handle(parsed)
             if text is not None:
                 say(text)
