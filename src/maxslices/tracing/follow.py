@@ -11,7 +11,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from . import rules
 from .dispatch import DispatchMode
-from .operators import COPIES, HANDLERS, IN_PARTS, calls_of, results_of
+from .handlers import COPIES, HANDLERS
+from .operators import IN_PARTS, calls_of, results_of
 
 if TYPE_CHECKING:
     from .recorder import Replay

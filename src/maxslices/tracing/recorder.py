@@ -17,10 +17,10 @@ from .autocast import cuda_autocast
 from .dispatch import compiler_unloaded
 from .explained import explained
 from .follow import Follow, plain
+from .handlers import HANDLERS, sole_counts
 from .kernels import Capability, as_on_cuda
 from .module_calls import ModuleCalls
 from .moves import Moves, without_data
-from .operators import HANDLERS, sole_counts
 from .spec import Spec
 from .trace import Trace
 from .twin import twin

@@ -100,12 +100,12 @@ def replay(
                 raise TraceError("training needs a torch.nn.Module, not a function")
             real = {id(a): b for a, b in zip(target.parameters(), model.parameters(), strict=True)}
             made = optimizer_for(optimizer, real, model.parameters())
-            alive: tuple[Any, Any] = (None, None)
+            alive: list[Any] = [None, None]
             for _ in range(steps):
-                alive = _train(
+                _train(
                     record, model, given, named, wanted, loss, made, zero_grad_first, casting, alive
                 )
-            del alive
+            alive.clear()
         else:
             guard = torch.no_grad() if mode == "inference" else nullcontext()
             with guard, casting(), record.stage("forward", "activations"):
@@ -124,19 +124,17 @@ def _train(
     optimizer: torch.optim.Optimizer | None,
     zero_grad_first: bool,
     casting: Callable[[], AbstractContextManager[Any]],
-    alive: tuple[Any, Any],
-) -> tuple[Any, Any]:
-    """Replay a step; return output and loss, which are alive until the next has its own."""
-    output, value = alive
-    del alive
+    alive: list[Any],
+) -> None:
+    """Replay a step; its output and loss are alive in a list until those of the next are there."""
     if zero_grad_first:
         _zero_grad(model, optimizer)
     with casting():
         with record.stage("forward", "activations"):
-            output = model(*given, **named)
+            alive[0] = model(*given, **named)
         with record.stage("loss", "activations"):
-            value = _total(output) if loss is None else loss(output, *wanted)
-    record.backward(value)
+            alive[1] = _total(alive[0]) if loss is None else loss(alive[0], *wanted)
+    record.backward(alive[1])
     record.categorize((p.grad for p in model.parameters()), "gradients")
     if optimizer is not None:
         with record.stage("step", "temporary"):
@@ -144,7 +142,6 @@ def _train(
         record.categorize(tree_leaves(list(optimizer.state.values())), "optimizer state")
     if not zero_grad_first:
         _zero_grad(model, optimizer)
-    return output, value
 
 
 def _casting(amp: torch.dtype | bool | None) -> Callable[[], AbstractContextManager[Any]]:
