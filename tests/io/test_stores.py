@@ -78,6 +78,25 @@ def test_scratch_files_have_no_gaps(tmp_path, monkeypatch, n_files, band_rows, u
     assert n_gaps <= (-(-7 // band_rows) - 1) * DATA[0, :band_rows].nbytes * (-5 % unit_angles)
 
 
+@pytest.mark.parametrize(("memory_rows", "kept_rows"), [(-1, 0), (1.9, 0), (2, 2), (5, 4), (99, 6)])
+@pytest.mark.parametrize("along", [0, 1])
+def test_a_part_of_a_scratch_store_is_in_memory(tmp_path, along, memory_rows, kept_rows):
+    row_bytes = DATA[:, 0].nbytes
+    with ScratchStore(
+        SPEC, tmp_path, band_rows=2, memory_bytes=int(memory_rows * row_bytes)
+    ) as store:
+        assert store.memory_bytes == kept_rows * row_bytes
+        for start in range(0, DATA.shape[along], 3):
+            store.write(along, start, take(along, start, start + 3))
+        on_disk = sum(os.fstat(file.fileno()).st_size for file in store._files)
+        assert on_disk == (8 - kept_rows) * row_bytes  # in bands of two
+        for start in range(0, DATA.shape[1 - along], 2):
+            stop = min(start + 2, DATA.shape[1 - along])
+            out = np.empty(SPEC.with_slices(1 - along, stop - start).shape, "u2")
+            store.read(1 - along, start, stop, out)
+            np.testing.assert_array_equal(out, take(1 - along, start, stop))
+
+
 @KINDS
 def test_a_closed_store_says_so(tmp_path, kind):
     store = open_store(kind, tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -51,14 +50,23 @@ class ScratchStore(Closing):
     band_rows : int, optional
         Rows in a band. Best is the number of sinograms in a block, where it is read or
         written along them; all rows, where it is not.
+    memory_bytes : int
+        Host memory that may hold a part of it: as many bands, the first ones, are kept there.
 
     Raises
     ------
     StoreError
-        If the folder cannot be written to, or its disk has less room than the whole needs.
+        If the folder cannot be written to, or its disk has less room than the rest needs.
     """
 
-    def __init__(self, spec: ArraySpec, folder: Path, *, band_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        spec: ArraySpec,
+        folder: Path,
+        *,
+        band_rows: int | None = None,
+        memory_bytes: int = 0,
+    ) -> None:
         self._spec = spec
         self._folder = folder
         self._row_bytes = spec.shape[2] * spec.dtype.itemsize
@@ -68,9 +76,13 @@ class ScratchStore(Closing):
         unit_angles = max(1, _UNIT_BYTES // (self._band_rows * self._row_bytes))
         n_units = -(-spec.shape[0] // unit_angles)
         self._unit_angles = -(-spec.shape[0] // n_units)
-        self._begins = _begins(-(-spec.shape[1] // self._band_rows), n_units, threads.N_THREADS)
+        n_bands = -(-spec.shape[1] // self._band_rows)
+        band_bytes = self._band_rows * self._row_bytes * spec.shape[0]
+        self._n_kept = max(0, min(memory_bytes // band_bytes, n_bands - 1))
+        self._kept = self._in_memory(self._n_kept * self._band_rows)
+        self._begins = _begins(self._n_kept, n_bands, n_units, threads.N_THREADS)
         self._begins *= self._unit_angles * self._band_rows * self._row_bytes
-        check_room(folder, spec.nbytes)
+        check_room(folder, spec.nbytes - self.memory_bytes)
         self._files: list[IO[bytes]] = []
         with store_errors(folder, spec.nbytes):
             folder.mkdir(parents=True, exist_ok=True)
@@ -81,10 +93,23 @@ class ScratchStore(Closing):
                     self._files.append(file)
                 opened.pop_all()
 
+    def _in_memory(self, n_rows: int) -> NDArray[Any]:
+        n_angles, _, n_columns = self._spec.shape
+        try:
+            return np.empty((n_angles, n_rows, n_columns), self._spec.dtype)
+        except MemoryError:
+            self._n_kept = 0
+            return np.empty((n_angles, 0, n_columns), self._spec.dtype)
+
     @property
     def spec(self) -> ArraySpec:
         """Shape and dtype of the whole."""
         return self._spec
+
+    @property
+    def memory_bytes(self) -> int:
+        """Host memory that it holds."""
+        return int(self._kept.nbytes)
 
     def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block whose first slice along `slice_dim` is `start`.
@@ -95,14 +120,14 @@ class ScratchStore(Closing):
             If the disk is full.
         """
         check_block(self._spec, slice_dim, start, start + block.shape[slice_dim], block)
-        self._transfer(_write, slice_dim, start, block)
+        self._transfer(slice_dim, start, block, writes=True)
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read slices `start` to `stop` along `slice_dim` into `out`."""
         check_target(self._spec, slice_dim, start, stop, out)
-        self._transfer(_read, slice_dim, start, out)
+        self._transfer(slice_dim, start, out, writes=False)
 
-    def _transfer(self, move: _Move, slice_dim: int, start: int, block: NDArray[Any]) -> None:
+    def _transfer(self, slice_dim: int, start: int, block: NDArray[Any], *, writes: bool) -> None:
         """Write or read a block: the part of it in each unit by itself, in several threads."""
         if not self._files:
             raise StoreError("this store is closed")
@@ -120,14 +145,15 @@ class ScratchStore(Closing):
             end = min(last_angle, (at_unit + 1) * angles)
             top = max(first_row, at_band * rows)
             bottom = min(last_row, (at_band + 1) * rows)
+            part = block[
+                begin - first_angle : end - first_angle, top - first_row : bottom - first_row
+            ]
+            if at_band < self._n_kept:
+                kept = self._kept[begin:end, top:bottom]
+                np.copyto(*((kept, part) if writes else (part, kept)))
+                return
             file, offsets = self._places(at_unit, at_band, begin, end, top)
-            move(
-                self._files[file].fileno(),
-                offsets,
-                block[
-                    begin - first_angle : end - first_angle, top - first_row : bottom - first_row
-                ],
-            )
+            (_write if writes else _read)(self._files[file].fileno(), offsets, part)
 
         with store_errors(self._folder, self._spec.nbytes):
             spread(n_units * n_bands, one)
@@ -150,20 +176,21 @@ class ScratchStore(Closing):
         return file, self._begins[band, file] + within
 
     def close(self) -> None:
-        """Give the disk space back."""
+        """Give the disk space, and the memory, back."""
+        self._kept = self._in_memory(0)
         files, self._files = self._files, []
         Freeing(files).wait()
 
 
-def _begins(n_bands: int, n_units: int, n_files: int) -> NDArray[np.int64]:
-    """Return, in units, where each band begins in each file, and last where the files end."""
+def _begins(n_kept: int, n_bands: int, n_units: int, n_files: int) -> NDArray[np.int64]:
+    """Return, in units, where each band begins in each file, and last where the files end.
+
+    The first `n_kept` bands are in none.
+    """
     units = np.arange(n_units)
     counts = [np.bincount((units + b) % n_files, minlength=n_files) for b in range(n_bands)]
+    counts[:n_kept] = [np.zeros(n_files, np.int64)] * n_kept
     return np.cumsum([np.zeros(n_files, np.int64), *counts], axis=0)
-
-
-_Move = Callable[[int, NDArray[np.int64], NDArray[Any]], None]
-"""Moves each item of an array to or from its place in a file."""
 
 
 def _write(fd: int, offsets: NDArray[np.int64], part: NDArray[Any]) -> None:

@@ -76,6 +76,8 @@ class SectionPlan:
     destination: Destination
     """Where its output goes: the "result", the "device", "memory", a "scratch file", or "nothing"
     is kept."""
+    kept_bytes: int = 0
+    """Host memory that holds a part of its output, where the rest is in a scratch file."""
     overlaps: bool = True
     """Whether the next block comes, and the last result goes, while one is worked on."""
     first_blocks: tuple[int, ...] = ()

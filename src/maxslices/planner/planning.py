@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..errors import DoesNotFitError, SourceError
@@ -123,14 +123,34 @@ def make_plan(
         budget_bytes=limits.budget_bytes,
         reserved_bytes=limits.reserved_bytes,
         host_budget_bytes=limits.host_budget_bytes,
-        sections=tuple(
-            _plan_section(route, room, block, fit)
-            for route, room in zip(routes, rooms, strict=True)
+        sections=_with_kept(
+            [
+                _plan_section(route, room, block, fit)
+                for route, room in zip(routes, rooms, strict=True)
+            ],
+            limits,
         ),
         scratch_bytes=max((sum(pair) for pair in pairwise([0, *scratch])), default=0),
         result_bytes=sum(output.nbytes for cost in costs for output in cost.kept),
         notes=(*notes, *_origins(costs)),
     )
+
+
+def _with_kept(sections: Sequence[SectionPlan], limits: Limits) -> tuple[SectionPlan, ...]:
+    """Let a part of what goes to scratch files stay in host memory, where a card is the device.
+
+    Disks are slower by far. Half of what both sections leave of the budget is used: a system
+    keeps what it writes in the memory that nobody has, and lets writers wait when that is full.
+    """
+    found = list(sections)
+    for i, (own, following) in enumerate(pairwise(sections)):
+        if limits.kind == "cuda" and own.destination == "scratch file":
+            used = max(found[i].host_bytes, following.host_bytes)
+            kept = min(max(0, limits.host_budget_bytes - used) // 2, own.output.nbytes)
+            for j, held in ((i, found[i]), (i + 1, following)):
+                found[j] = replace(held, host_bytes=held.host_bytes + kept)
+            found[i] = replace(found[i], kept_bytes=kept)
+    return tuple(found)
 
 
 def check_supplied(pipeline: Pipeline, scan: ScanSpec) -> None:

@@ -181,7 +181,9 @@ def _store_between(
     note = "" if planned == "scratch file" else _moved(planned, "a scratch file")
     along_rows = [each.block for each in (following, section) if each.slice_dim == 1]
     band_rows = along_rows[0] if along_rows else spec.shape[1]
-    return ScratchStore(spec, scratch_folder, band_rows=band_rows), note
+    return ScratchStore(
+        spec, scratch_folder, band_rows=band_rows, memory_bytes=section.kept_bytes
+    ), note
 
 
 def _moved(planned: str, instead: str) -> str:
