@@ -6,32 +6,28 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..estimators.areas import measured_areas
-from ..tracing import Spec, Trace, TraceError, WorkAreas
+from ..tracing import Spec
 from ..units import format_bytes
 from .arguments import (
     channels_of,
-    check_divisible,
     check_safety,
     divisors_of,
     positive,
-    shape_of,
 )
 from .batch import STEP_DOWN, explained, make_step, margin_bytes
-from .errors import ModelArgumentError, TooLargeError
+from .errors import TooLargeError
+from .grid import Shape, grid_of
 from .memory import Budget, budget_of, device_of
+from .patch_finder import Finder
 from .result import PatchShape, Search, Trial
-from .step import Mode, Step, Targets
+from .step import Mode, Targets
 from .trial import Trials
-
-Shape = tuple[int, ...]
 
 
 def max_patch_shape(
@@ -103,7 +99,7 @@ def max_patch_shape(
     ndim = positive(ndim, "ndim")
     divisors = divisors_of(model, ndim, min_divisible)
     check_safety(safety_factor)
-    grid = _grid(divisors, axes, start, volume, positive(max_scale_factor, "max_scale_factor"))
+    grid = grid_of(divisors, axes, start, volume, positive(max_scale_factor, "max_scale_factor"))
     place = device_of(model, device, memory)
     channels = channels_of(model, in_channels)
     batch = positive(batch_size, "batch_size")
@@ -114,7 +110,7 @@ def max_patch_shape(
         return (Spec((batch, channels, *shape), dtype),)
 
     began = time.perf_counter()
-    finder = _Finder(step, inputs, budget, grid)
+    finder = Finder(step, inputs, budget, grid)
     if start is None:
         grid = finder.begin()
     if not finder.fits(grid.start, budget.limit_bytes):
@@ -161,200 +157,7 @@ def max_patch_shape(
     return PatchShape(found, search)
 
 
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """The shapes that are looked at."""
-
-    start: Shape
-    increments: Shape
-    axes: Shape
-    """Axes that grow."""
-    most: Shape
-    """Increments that each axis may grow by."""
-    bound: int
-    """The most that a multiple may be, without a volume."""
-    has_volume: bool
-    """Whether a volume says how far axes grow."""
-    is_isotropic: bool
-    """Whether all axes are the same multiple of their increments."""
-
-    def twice(self) -> _Grid:
-        """Return the same from a patch of twice the size on, as far as the axes go."""
-        first = self.grown(self.start, {a: self.start[a] // self.increments[a] for a in self.axes})
-        grown = [
-            (size - before) // increment
-            for size, before, increment in zip(first, self.start, self.increments, strict=True)
-        ]
-        most = tuple(m - n for m, n in zip(self.most, grown, strict=True))
-        return replace(self, start=first, most=most)
-
-    def scaled(self, k: int) -> Shape:
-        """Return the patch that has grown k times along all its axes, as far as they go."""
-        return self.grown(self.start, dict.fromkeys(self.axes, k))
-
-    def grown(self, shape: Shape, by: dict[int, int]) -> Shape:
-        """Return a patch that has grown along axes by increments, as far as they go."""
-        sizes = list(shape)
-        for axis, k in by.items():
-            most = self.start[axis] + self.most[axis] * self.increments[axis]
-            sizes[axis] = min(sizes[axis] + k * self.increments[axis], most)
-        return tuple(sizes)
-
-    def along(self, shape: Shape, axis: int, k: int) -> Shape:
-        """Return a patch that has grown by k increments along an axis."""
-        return self.grown(shape, {axis: k})
-
-    def room(self, shape: Shape, axis: int) -> int:
-        """Return how many increments an axis may still grow by."""
-        return self.most[axis] - (shape[axis] - self.start[axis]) // self.increments[axis]
-
-    def multiple(self, shape: Shape) -> int:
-        """Return how many increments a patch has along its first axis."""
-        return shape[0] // self.increments[0]
-
-    def at_bound(self, shape: Shape) -> bool:
-        """Tell whether the bound, and not a volume, kept an axis from growing."""
-        return not self.has_volume and any(self.room(shape, axis) == 0 for axis in self.axes)
-
-
-def _grid(
-    divisors: Shape,
-    axes: Sequence[int] | None,
-    start: Sequence[int] | None,
-    volume: Sequence[int] | None,
-    bound: int,
-) -> _Grid:
-    ndim = len(divisors)
-    first = divisors if start is None else shape_of(start, "start", ndim)
-    check_divisible(first, divisors, "start")
-    chosen = tuple(range(ndim)) if axes is None else tuple(axes)
-    if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(ndim)):
-        raise ModelArgumentError(
-            f"axes {chosen} are not some of the axes 0 to {ndim - 1} of a patch, each once"
-        )
-    whole = None if volume is None else shape_of(volume, "volume", ndim)
-    most = tuple(
-        max(0, bound - size // divisor if whole is None else -(-(whole[axis] - size) // divisor))
-        for axis, (size, divisor) in enumerate(zip(first, divisors, strict=True))
-    )
-    has_volume = whole is not None
-    is_isotropic = axes is None and start is None and not has_volume
-    return _Grid(first, divisors, chosen, most, bound, has_volume, is_isotropic)
-
-
-@dataclass(slots=True)
-class _Finder:
-    """Replays patches, each once."""
-
-    step: Step
-    inputs: Callable[[Shape], tuple[Spec, ...]]
-    budget: Budget
-    grid: _Grid
-    areas: WorkAreas = field(default_factory=WorkAreas.allowance)
-    calibration_s: float = 0.0
-    notes: tuple[str, ...] = ()
-    _known: dict[Shape, Trace] = field(default_factory=dict)
-
-    def begin(self) -> _Grid:
-        """Return the grid from the smallest patch on that the model takes.
-
-        Norms cannot be trained on a single value, which is what the innermost level of a
-        U-Net has for the smallest patch.
-        """
-        first: TraceError | ModelArgumentError | None = None
-        for grid in (self.grid, self.grid.twice(), self.grid.twice().twice()):
-            try:
-                self.trace(grid.start)
-            except (TraceError, ModelArgumentError) as error:
-                first = first or error
-            else:
-                self.grid = grid
-                return grid
-        assert first is not None
-        raise first
-
-    def trace(self, shape: Shape) -> Trace:
-        """Return the replay of a patch."""
-        known = self._known.get(shape)
-        if known is None:
-            known = self._known[shape] = self._trace(shape)
-            self.notes = self.notes or known.notes
-        return known
-
-    def _trace(self, shape: Shape) -> Trace:
-        return self.step.trace(self.inputs(shape), WorkAreas.allowance())
-
-    def fits(self, shape: Shape, limit_bytes: int) -> bool:
-        """Tell whether a patch runs within a limit.
-
-        Work areas are measured only where they decide: between what runs with those that are
-        allowed for, and what does not run even without any.
-        """
-        trace = self.trace(shape)
-        if self.budget.device is None:
-            return limit_bytes > 0 and trace.fits(limit_bytes)
-        if limit_bytes <= 0 or not trace.with_work_areas(WorkAreas.none()).fits(limit_bytes):
-            return False
-        if trace.with_work_areas(WorkAreas.allowance()).fits(limit_bytes):
-            return True
-        self.areas, seconds = measured_areas(trace.calls, self.budget.device)
-        self.calibration_s += seconds
-        return trace.with_work_areas(self.areas).fits(limit_bytes)
-
-    def largest(self, limit_bytes: int) -> Shape:
-        """Return the largest patch that fits: the smallest is known to."""
-        grid = self.grid
-        top = max(grid.most[axis] for axis in grid.axes)
-        k = self._most(grid.scaled, top, limit_bytes)
-        shape = grid.scaled(k)
-        if grid.is_isotropic:
-            return shape
-        # One axis alone may still grow where all together cannot.
-        for _ in grid.axes:
-            grown = [shape]
-            for axis in grid.axes:
-                room = grid.room(shape, axis)
-                if room:
-                    along = partial(grid.along, shape, axis)
-                    grown.append(along(self._most(along, room, limit_bytes)))
-            best = max(grown, key=math.prod)
-            if best == shape:
-                break
-            shape = best
-        return shape
-
-    def _most(self, at: Callable[[int], Shape], top: int, limit_bytes: int) -> int:
-        """Return the largest k up to a bound whose shape fits; that of 0 does.
-
-        What is needed grows with the volume, so each replay tells where to look next.
-        """
-        low, high = 0, top + 1  # the first fits, the second is not looked at
-        while high - low > 1:
-            guess = self._guess(at, low, high, limit_bytes)
-            if self.fits(at(guess), limit_bytes):
-                low = guess
-            else:
-                high = guess
-        return low
-
-    def _guess(self, at: Callable[[int], Shape], low: int, high: int, limit_bytes: int) -> int:
-        known = sorted(
-            (math.prod(at(k)), self._known[at(k)].peak_bytes)
-            for k in {low, low - 1, low // 2, high}
-            if k >= 0 and at(k) in self._known
-        )
-        if len(known) < 2 or known[-1][1] <= known[-2][1]:
-            return min(high - 1, max(low + 1, 2 * low))
-        (volume, n_bytes), (volume2, n_bytes2) = known[-2:]
-        wanted = volume + (limit_bytes - n_bytes) * (volume2 - volume) / (n_bytes2 - n_bytes)
-        k = low
-        while k + 1 < high and math.prod(at(k + 1)) <= wanted:
-            k += 1
-        # Between what fits and what does not; next to either of them it is settled soon.
-        return min(high - 1, max(low + 1, k))
-
-
-def _verified(search: Search, finder: _Finder) -> tuple[Shape, Search]:
+def _verified(search: Search, finder: Finder) -> tuple[Shape, Search]:
     shape = search.asked
     assert isinstance(shape, tuple)
     budget = finder.budget

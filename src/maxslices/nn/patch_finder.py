@@ -1,0 +1,127 @@
+"""Finds the largest patch that fits, each shape replayed once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from ..estimators.areas import measured_areas
+from ..tracing import Spec, Trace, TraceError, WorkAreas
+from .errors import ModelArgumentError
+from .grid import Grid, Shape
+from .memory import Budget
+from .step import Step
+
+
+@dataclass(slots=True)
+class Finder:
+    """Replays patches, each once."""
+
+    step: Step
+    inputs: Callable[[Shape], tuple[Spec, ...]]
+    budget: Budget
+    grid: Grid
+    areas: WorkAreas = field(default_factory=WorkAreas.allowance)
+    calibration_s: float = 0.0
+    notes: tuple[str, ...] = ()
+    _known: dict[Shape, Trace] = field(default_factory=dict)
+
+    def begin(self) -> Grid:
+        """Return the grid from the smallest patch on that the model takes.
+
+        Norms cannot be trained on a single value, which is what the innermost level of a
+        U-Net has for the smallest patch.
+        """
+        first: TraceError | ModelArgumentError | None = None
+        for grid in (self.grid, self.grid.twice(), self.grid.twice().twice()):
+            try:
+                self.trace(grid.start)
+            except (TraceError, ModelArgumentError) as error:
+                first = first or error
+            else:
+                self.grid = grid
+                return grid
+        assert first is not None
+        raise first
+
+    def trace(self, shape: Shape) -> Trace:
+        """Return the replay of a patch."""
+        known = self._known.get(shape)
+        if known is None:
+            known = self._known[shape] = self._trace(shape)
+            self.notes = self.notes or known.notes
+        return known
+
+    def _trace(self, shape: Shape) -> Trace:
+        return self.step.trace(self.inputs(shape), WorkAreas.allowance())
+
+    def fits(self, shape: Shape, limit_bytes: int) -> bool:
+        """Tell whether a patch runs within a limit.
+
+        Work areas are measured only where they decide: between what runs with those that are
+        allowed for, and what does not run even without any.
+        """
+        trace = self.trace(shape)
+        if self.budget.device is None:
+            return limit_bytes > 0 and trace.fits(limit_bytes)
+        if limit_bytes <= 0 or not trace.with_work_areas(WorkAreas.none()).fits(limit_bytes):
+            return False
+        if trace.with_work_areas(WorkAreas.allowance()).fits(limit_bytes):
+            return True
+        self.areas, seconds = measured_areas(trace.calls, self.budget.device)
+        self.calibration_s += seconds
+        return trace.with_work_areas(self.areas).fits(limit_bytes)
+
+    def largest(self, limit_bytes: int) -> Shape:
+        """Return the largest patch that fits: the smallest is known to."""
+        grid = self.grid
+        top = max(grid.most[axis] for axis in grid.axes)
+        k = self._most(grid.scaled, top, limit_bytes)
+        shape = grid.scaled(k)
+        if grid.is_isotropic:
+            return shape
+        # One axis alone may still grow where all together cannot.
+        for _ in grid.axes:
+            grown = [shape]
+            for axis in grid.axes:
+                room = grid.room(shape, axis)
+                if room:
+                    along = partial(grid.along, shape, axis)
+                    grown.append(along(self._most(along, room, limit_bytes)))
+            best = max(grown, key=math.prod)
+            if best == shape:
+                break
+            shape = best
+        return shape
+
+    def _most(self, at: Callable[[int], Shape], top: int, limit_bytes: int) -> int:
+        """Return the largest k up to a bound whose shape fits; that of 0 does.
+
+        What is needed grows with the volume, so each replay tells where to look next.
+        """
+        low, high = 0, top + 1  # the first fits, the second is not looked at
+        while high - low > 1:
+            guess = self._guess(at, low, high, limit_bytes)
+            if self.fits(at(guess), limit_bytes):
+                low = guess
+            else:
+                high = guess
+        return low
+
+    def _guess(self, at: Callable[[int], Shape], low: int, high: int, limit_bytes: int) -> int:
+        known = sorted(
+            (math.prod(at(k)), self._known[at(k)].peak_bytes)
+            for k in {low, low - 1, low // 2, high}
+            if k >= 0 and at(k) in self._known
+        )
+        if len(known) < 2 or known[-1][1] <= known[-2][1]:
+            return min(high - 1, max(low + 1, 2 * low))
+        (volume, n_bytes), (volume2, n_bytes2) = known[-2:]
+        wanted = volume + (limit_bytes - n_bytes) * (volume2 - volume) / (n_bytes2 - n_bytes)
+        k = low
+        while k + 1 < high and math.prod(at(k + 1)) <= wanted:
+            k += 1
+        # Between what fits and what does not; next to either of them it is settled soon.
+        return min(high - 1, max(low + 1, k))
