@@ -134,12 +134,12 @@ def predict(row: Row, areas: WorkAreas, batch: int | None = None) -> Trace:
 
 def figures(trace: Trace) -> dict[str, Any]:
     """Return what is compared."""
-    stages = {"model": trace.bytes_at("model"), "input": trace.bytes_at("input")}
+    stages = {"model": trace.allocated_at("model"), "input": trace.allocated_at("input")}
     for call in trace.modules:
         if call.module in tuple("abcd"):
             stages.setdefault(call.module, trace.bytes_after(call))
     if any(mark.name == "forward" for mark in trace.marks):
-        stages["forward"] = trace.bytes_at("forward")
+        stages["forward"] = trace.allocated_at("forward")
     return {
         "allocated": trace.allocated_bytes,
         "reserved": trace.reserved_bytes,

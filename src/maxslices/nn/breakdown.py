@@ -29,7 +29,7 @@ class Stage:
     end_bytes: int
     """In use when it is over: what ``torch.cuda.memory_allocated`` returns there."""
     peak_bytes: int
-    """The most in use during it."""
+    """The most handed out during it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def categories_of(peak: Peak, ddp: bool) -> dict[str, int]:
 
 def stages_of(trace: Trace) -> tuple[Stage, ...]:
     """Return what comes before the steps, and the stages of the last of them."""
-    usage = trace.in_use_bytes
+    usage = trace.handed_out_bytes
     stages: list[Stage] = []
     first = 0
     marks = trace.marks
