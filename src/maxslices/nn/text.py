@@ -75,9 +75,13 @@ def _peak(report: MemoryReport) -> str:
 
 
 def _stages(report: MemoryReport) -> str:
-    lines = ["Stage by stage", f"  {'':<12}{'most':>10}{'at its end':>12}"]
+    lines = [
+        "Stage by stage (at its end: torch.cuda.memory_allocated(); in MiB: that / 2**20)",
+        f"  {'':<12}{'most':>10}{'at its end':>12}{'in MiB':>12}",
+    ]
     lines += [
         f"  {stage.name:<12}{format_bytes(stage.peak_bytes):>10}{format_bytes(stage.end_bytes):>12}"
+        f"{stage.end_bytes / 2**20:>12,.2f}"
         for stage in report.stages
     ]
     return "\n".join(lines)
