@@ -25,7 +25,7 @@ from .part_sink import PartSink
 from .paths import HDF5_SUFFIXES
 from .pieces import write_rows
 from .room import reserve
-from .threads import copy, spread_box
+from .threads import spread_box
 
 DATA_PATH = "entry/data/data"
 """Where in the file the data are."""
@@ -83,8 +83,14 @@ class Hdf5Sink(PartSink):
         """Write whole slices as memory, which threads can do at the same time."""
         assert self._fd is not None
         slices = block.swapaxes(0, slice_dim)
-        place = file_map(self._fd, self._offsets[start], block.nbytes)
-        copy(place.view(block.dtype).reshape(slices.shape), slices)
+        memory = file_map(self._fd, self._offsets[start], block.nbytes)
+        place = memory.view(block.dtype).reshape(slices.shape)
+
+        def part(some: tuple[int, int], of_rows: tuple[int, int], values: NDArray[Any]) -> None:
+            np.copyto(place[slice(*some), slice(*of_rows)], values)
+
+        # Each thread has a piece of the file of its own: two in one page wait for one another.
+        spread_box((0, slices.shape[0]), (0, slices.shape[1]), slices, part)
 
     def _write_calls(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block by calls of the system, which lets one thread at a time write."""
