@@ -20,8 +20,8 @@ from ..folders import records_folder, replace_text
 
 MODULES_BYTES = 128 * 2**20
 """What is loaded or made in a context later, when a method first needs it. On an H200 with CUDA 13
-streams took 2 MiB, cuFFT 14, cuBLAS with its work area 68, and all methods of httomolibgpu but
-those of ASTRA 18; cuSOLVER takes 96 more."""
+streams took 2 MiB, cuFFT 14, cuBLAS with its work area 68; all methods of the pack in one
+program 84, those for torch 104, httomolibgpu's 18, and 20 with ASTRA. cuSOLVER takes 96."""
 UNMEASURED_BYTES = 800 * 2**20
 """Context and modules where nothing was measured; a context on an H200 with CUDA 13 is 524 MiB."""
 _COMPUTE_UNITS, _MAJOR, _MINOR = 16, 75, 76
