@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import os
 import threading
 
+import numpy as np
 import pytest
 
 from maxslices.arrays import ArraySpec
 from maxslices.errors import StoreError
-from maxslices.io import ScratchStore, threads
+from maxslices.io import ScratchStore, freeing, scratch, threads
 from maxslices.io.freeing import Freeing
 from maxslices.runner import RunFolder
 
@@ -25,13 +27,14 @@ class SlowFile:
 
 def test_all_files_are_closed_at_the_same_time():
     files = [SlowFile() for _ in range(3)]
-    freeing = Freeing(files)
+    given_back = Freeing(files)
+    given_back.close()
     assert all(file.begun.wait(10) for file in files)
     for file in files:
         file.may_end.set()
-    freeing.wait()
+    given_back.wait()
     assert all(file.closed for file in files)
-    freeing.wait()
+    given_back.wait()
 
 
 def test_a_closed_scratch_store_has_given_its_room_back(tmp_path, monkeypatch):
@@ -41,6 +44,41 @@ def test_a_closed_scratch_store_has_given_its_room_back(tmp_path, monkeypatch):
     store.close()
     assert len(files) == 4
     assert all(file.closed for file in files)
+
+
+@pytest.mark.parametrize("memory_rows", [0, 3])
+def test_what_is_forgotten_takes_no_room_any_more(tmp_path, monkeypatch, memory_rows):
+    monkeypatch.setattr(threads, "N_THREADS", 3)
+    monkeypatch.setattr(scratch, "_UNIT_BYTES", 2**18)
+    data = np.random.default_rng(2).random((64, 20, 1024), np.float32)
+    row_bytes = data[:, 0].nbytes
+    punched = threading.Semaphore(0)
+    punch = freeing.punch
+
+    def noting(fd, start, stop):
+        punch(fd, start, stop)
+        punched.release()
+
+    monkeypatch.setattr(freeing, "punch", noting)
+    with ScratchStore(
+        ArraySpec(data.shape, "f4"), tmp_path, band_rows=3, memory_bytes=memory_rows * row_bytes
+    ) as store:
+        store.write(0, 0, data)
+
+        def on_disk():
+            return sum(os.fstat(file.fileno()).st_blocks * 512 for file in store._files)
+
+        before = on_disk()
+        assert before >= (20 - memory_rows) * row_bytes
+        store.forget(0, 64)  # along the other dim all of it is still wanted
+        store.forget(1, 8)
+        store.forget(1, 8)
+        for _ in range(3 * (2 - memory_rows // 3)):
+            assert punched.acquire(timeout=10)
+        assert before - on_disk() >= (5 - memory_rows) * row_bytes
+        out = np.empty_like(data[:, 6:])
+        store.read(1, 6, 20, out)
+        np.testing.assert_array_equal(out, data[:, 6:])
 
 
 @pytest.fixture

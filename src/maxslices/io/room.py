@@ -14,6 +14,7 @@ from ..errors import StoreError
 from ..units import format_bytes
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR)
 
 
@@ -65,18 +66,30 @@ def reserve(fd: int, n_bytes: int) -> bool:
     OSError
         If the disk is full.
     """
+    error = _fallocate(fd, 0, 0, n_bytes)
+    if error in _FULL:
+        raise OSError(error, os.strerror(error))
+    return error == 0
+
+
+def punch(fd: int, start: int, stop: int) -> None:
+    """Give back the room of a part of a file, where the system can; it reads as zeros then."""
+    if stop > start:
+        _fallocate(fd, _KEEP_SIZE | _PUNCH_HOLE, start, stop - start)
+
+
+def _fallocate(fd: int, mode: int, start: int, n_bytes: int) -> int:
+    """Call the system; return its error number, 0 for none."""
     try:
         fallocate = ctypes.CDLL(None, use_errno=True).fallocate
     except AttributeError:  # not on every system
-        return False
+        return errno.ENOSYS
     fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    while fallocate(fd, 0, 0, n_bytes):
+    while fallocate(fd, mode, start, n_bytes):
         error = ctypes.get_errno()
-        if error in _FULL:
-            raise OSError(error, os.strerror(error))
         if error != errno.EINTR:
-            return False
-    return True
+            return error
+    return 0
 
 
 @contextmanager

@@ -92,6 +92,8 @@ class ScratchStore(Closing):
                     os.truncate(file.fileno(), n_bytes)
                     self._files.append(file)
                 opened.pop_all()
+        self._freeing = Freeing(self._files)
+        self._n_forgotten = self._n_kept
 
     def _in_memory(self, n_rows: int) -> NDArray[Any]:
         n_angles, _, n_columns = self._spec.shape
@@ -126,6 +128,15 @@ class ScratchStore(Closing):
         """Read slices `start` to `stop` along `slice_dim` into `out`."""
         check_target(self._spec, slice_dim, start, stop, out)
         self._transfer(slice_dim, start, out, writes=False)
+
+    def forget(self, slice_dim: int, until: int) -> None:
+        """Begin to give back what is before a slice along `slice_dim`: nobody reads it again."""
+        if slice_dim == 1:
+            while (self._n_forgotten + 1) * self._band_rows <= until:
+                spans = self._begins[self._n_forgotten : self._n_forgotten + 2].T.tolist()
+                for number, span in enumerate(spans):
+                    self._freeing.free(number, *span)
+                self._n_forgotten += 1
 
     def _transfer(self, slice_dim: int, start: int, block: NDArray[Any], *, writes: bool) -> None:
         """Write or read a block: the part of it in each unit by itself, in several threads."""
@@ -178,8 +189,8 @@ class ScratchStore(Closing):
     def close(self) -> None:
         """Give the disk space, and the memory, back."""
         self._kept = self._in_memory(0)
-        files, self._files = self._files, []
-        Freeing(files).wait()
+        self._files = []
+        self._freeing.wait()
 
 
 def _begins(n_kept: int, n_bands: int, n_units: int, n_files: int) -> NDArray[np.int64]:

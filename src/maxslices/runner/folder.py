@@ -247,4 +247,6 @@ def _remove_earlier(report: Path) -> Freeing:
             remove_result(result)
         remove_result(report)
         opened.pop_all()
-    return Freeing(files)
+    freeing = Freeing(files)
+    freeing.close()
+    return freeing
