@@ -121,7 +121,7 @@ AS_HTTOMO = [
     Case(RECON + "FBP3d_tomobar", "float32", 32, 53.1, {"center": 1280.0}),
     Case(RECON + "SIRT3d_tomobar", "float32", 32, 62.5, IT),
     Case(RECON + "CGLS3d_tomobar", "float32", 32, 65.6, IT),
-    Case(RECON + "FISTA3d_tomobar", "float32", 32, 62.5, FISTA),
+    Case(RECON + "FISTA3d_tomobar", "float32", 32, 71.9, FISTA),
 ]
 OTHERS = [
     Case(CORR + "remove_outlier", "float32", 64, None, {"kernel_size": 5}),
@@ -268,7 +268,7 @@ def row_of(case: Case, backend: Any) -> dict[str, Any]:
         "estimated_bytes": found.model().bytes(case.n),
         "probe_s": found.duration_s,
         "call_s": truth.call_s,
-        "rungs": [(each.n_slices, round(1e3 * each.duration_s)) for each in found.rungs],
+        "rungs": [(r.n_slices, round(1e3 * r.duration_s), r.n_bytes) for r in found.rungs],
         "sure": found.sure,
         "notes": found.notes,
         "output": (found.output_dtype, found.output_dims),

@@ -7,18 +7,32 @@ from itertools import pairwise
 
 from .trend import Trend
 
+_JUMP = 4
+"""Times the slope of all points, from which a slope between two is a step..."""
+_UP = 8
+"""... from this number of slices on."""
+
 
 def envelope(points: list[tuple[int, int]], noise_bytes: int) -> list[tuple[int, int]]:
     """Return points whose straight lines are never below a function that never decreases.
 
     Where an interval is not known to be straight, all of it costs what its end costs.
     """
-    found = points[:1]
+    found, jumps = points[:1], _has_jump(points)
     for index, ((m, _), (n, size)) in enumerate(pairwise(points)):
-        if n > m + 1 and not _is_straight(points, index, noise_bytes):
+        if n > m + 1 and (jumps or not _is_straight(points, index, noise_bytes)):
             found.append((m + 1, size))
         found.append((n, size))
     return found
+
+
+def _has_jump(points: list[tuple[int, int]]) -> bool:
+    """Tell whether a slice far up was seen to take a step, as others may that were not run."""
+    (m, a), (n, b) = points[0], points[-1]
+    rise = _JUMP * (b - a) / max(1, n - m)
+    return any(
+        j >= _UP and q - p > max(rise * (k - j), q // 50) for (j, p), (k, q) in pairwise(points)
+    )
 
 
 def _is_straight(points: list[tuple[int, int]], index: int, noise_bytes: int) -> bool:
@@ -45,9 +59,14 @@ def curve(trend: Trend) -> tuple[tuple[int, int], ...]:
     passed = trend.passed_step_bytes()
     if passed:  # no more than what the last point was seen to take
         found = [(k, min(each + passed, size)) for k, each in found]
-    steps = trend.steps() if trend.above is None and len(points) == len(trend.rising()) else None
+    steps = trend.steps() if len(points) == len(trend.rising()) else None
     if steps is not None and trend.is_sure():
-        return steps.between(points, trend.total_slices)
+        found = list(steps.between(points, trend.total_slices))
+        if trend.above is None:
+            return tuple(found)
+        found = [(k, each) for k, each in found if k < trend.above[0]]
+        n, size = trend.above[0] - 1, max(found[-1][1], math.ceil(steps(trend.above[0] - 1)))
+        found.append((n, size))
     if trend.above is not None:
         found += [(n + 1, max(trend.above[1], size))] if trend.above[0] > n + 1 else []
         found.append((trend.above[0], max(trend.above[1], size)))

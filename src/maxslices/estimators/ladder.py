@@ -10,7 +10,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from .envelope import curve
-from .trend import NEXT_TO, Trend
+from .trend import NEXT_TO
+from .uneven import Uneven
 
 _HIDDEN = 0.01
 """Part of the memory by which a hidden cost may exceed the estimate where nothing is done
@@ -33,11 +34,19 @@ _DEAR = 0.04
 """Part of the time limit: far below the answer, every second rung is left out of longer calls."""
 _CLOSE = 0.9
 """Part of a slice for which there is room, from which on one more slice may fit after all."""
+_MATTERS = 50
+"""With fewer slices, one is more than a fiftieth."""
+_HARDLY = 0.004
+"""Part of the memory by which a prediction is off where drivers pad what they allocate."""
+_PERIOD = 17
+"""Slices below the last among which no other takes more, if that was tried."""
+_FEW = 3
+"""The same, where calls are not quick and nothing speaks for teeth."""
 _LINEAR = 3
 """So many rungs between slices that fit and too many are where a line says; then, the middle."""
 
 
-class Ladder(Trend):
+class Ladder(Uneven):
     """What was measured, and the next rung.
 
     Parameters
@@ -89,12 +98,14 @@ class Ladder(Trend):
         """Return the number of slices to measure next; None where it is time to stop."""
         if len(self._points) >= _MOST_RUNGS:
             return None
-        fall = self._inside_a_fall()
-        if fall is not None:
-            return self._in_time(fall, elapsed_s)
-        rung = self._upwards(elapsed_s)
+        if self.is_uneven():
+            rung = self._among_teeth(elapsed_s)
+        else:
+            rung = self._upwards(elapsed_s)
+            if rung is None and not self.stopped_by_time:
+                rung = self._beside(elapsed_s)
         if rung is None and not self.stopped_by_time:
-            rung = self._beside(elapsed_s)
+            rung = self._below(elapsed_s) or self._near_miss(elapsed_s)
         return rung
 
     def _upwards(self, elapsed_s: float) -> int | None:
@@ -129,12 +140,7 @@ class Ladder(Trend):
                 return quarter
         if n >= 33 and self._durations_s[n] > _DEAR * self.limit_s and 8 * n <= self.answer():
             rung = min(_after(rung), fits)
-        less = rung
-        while less > 1.3 * n and self._ends_s(less, elapsed_s) > self._allowed_s():
-            less -= max(1, less // 8)
-        if less > 1.3 * n:
-            rung = less
-        return self._in_time(rung, elapsed_s)
+        return self._in_time(self._shorter(rung, elapsed_s), elapsed_s)
 
     def _between(self, fits: int) -> int:
         """Return slices between the most that fitted and the fewest that did not."""
@@ -182,20 +188,65 @@ class Ladder(Trend):
             return []
         return [k for k in (n - 1, n - 2) if k > 0 and k not in tried]
 
+    def _below(self, elapsed_s: float) -> int | None:
+        """Return a number of slices below the last that may take more, while that is quick."""
+        if self.is_straight() or self.steps() is not None:
+            return None
+        n, run = self._points[-1][0], {k for k, _ in self._points}
+        ends_s, times = self._ends_s(n, elapsed_s), _FEW
+        if ends_s <= self.quick_s:
+            times = _PERIOD
+        elif self.is_uneven():
+            times = _PERIOD // 2
+        elif self.is_convex():
+            return None
+        if ends_s > self.limit_s:
+            return None
+        return next((k for k in range(n - 1, max(n - times, 0), -1) if k not in run), None)
+
+    def _near_miss(self, elapsed_s: float) -> int | None:
+        """Return one slice more than the answer, where that matters and it hardly fits or not."""
+        rung = self.answer() + 1
+        if not (self.is_rough and self.last[0] + 1 < rung <= min(self.top, _MATTERS)):
+            return None
+        if self.likely_bytes(rung) > self.run_bytes * (1 + _HARDLY):
+            return None
+        allowed_s = max(self.limit_s, min(_OF_SCAN * self._scan_s(), 2 * _LONGEST * self.limit_s))
+        return rung if self._ends_s(rung, elapsed_s) <= allowed_s else None
+
+    def _among_teeth(self, elapsed_s: float) -> int | None:
+        """Return the fewest slices that may take too much, or where the teeth do."""
+        last, top = self._points[-1][0], self.top
+        for (m, a), (n, b) in pairwise(self._points):
+            if b < a and n > m + 1 and self._durations_s[n] <= _DEAR * self.limit_s:
+                return (m + n) // 2
+        rung = min(self.crossing(), _after(last))
+        if rung > last:
+            return self._in_time(self._shorter(rung, elapsed_s), elapsed_s)
+        safe = self.safe()
+        if safe < last:
+            return self._in_time(safe + 1, elapsed_s)
+        if top <= last * (1 + NEXT_TO):
+            return None
+        size, rises = self._points[-1][1], [b - a for (_, a), (_, b) in pairwise(self._points)]
+        slope = max([*self.slopes()[-1:], self.floor_bytes])
+        more = min(self.tooth_bytes(last + 1), size + max([*rises, slope]))
+        if size + slope > self.run_bytes or more > self.at_worst_bytes:
+            return None
+        return self._in_time(last + 1, elapsed_s)
+
     def curve(self) -> tuple[tuple[int, int], ...]:
         """Return points between which straight lines are never below the memory, nor beyond."""
-        for (m, a), (n, b) in pairwise(self._points):
-            if self.stopped_by_time and b < a - self.noise_bytes and n - m > max(1, m // 50):
-                self.enter(m + 1, self.run_bytes + 1)  # not looked into: it may rise before
-                break
+        if self.has_points and self.is_uneven():
+            return self.uneven_curve(further=self.stopped_by_time)
         return curve(self)
 
-    def _inside_a_fall(self) -> int | None:
-        """Return a number of slices between two where the memory falls: it may rise before."""
-        for (m, a), (n, b) in pairwise(self._points):
-            if b < a - self.noise_bytes and n - m > max(1, m // 50):
-                return (m + n) // 2
-        return None
+    def _shorter(self, rung: int, elapsed_s: float) -> int:
+        """Return a rung for which there is time, if that is not far below."""
+        n, less = self._points[-1][0], rung
+        while less > 1.3 * n and self._ends_s(less, elapsed_s) > self._allowed_s():
+            less -= max(1, less // 8)
+        return less if less > 1.3 * n else rung
 
     def _in_time(self, rung: int, elapsed_s: float) -> int | None:
         if self._ends_s(rung, elapsed_s) <= self._allowed_s():
@@ -205,12 +256,15 @@ class Ladder(Trend):
 
     def _allowed_s(self) -> float:
         """Return the time limit, or more where the scan will take far longer."""
+        return max(self.limit_s, min(_OF_SCAN * self._scan_s(), _LONGEST * self.limit_s))
+
+    def _scan_s(self) -> float:
+        """Return the time that the slices of the scan take, without that of a call."""
         n, first = self.last[0], self._points[0][0]
         if n == first:
-            return self.limit_s
+            return 0.0
         per_slice_s = max(0.0, (self._durations_s[n] - self._durations_s[first]) / (n - first))
-        scan_s = per_slice_s * self.total_slices
-        return max(self.limit_s, min(_OF_SCAN * scan_s, _LONGEST * self.limit_s))
+        return per_slice_s * self.total_slices
 
     def _ends_s(self, rung: int, elapsed_s: float) -> float:
         """Return when a rung that starts now ends at the latest.

@@ -157,12 +157,18 @@ class Trend:
 
     def is_exact(self) -> bool:
         """Tell whether all points, up to 33 slices or more, lie on one line."""
-        points = self.rising()
-        if len(points) < 6 or len(points) < len(self._points) or points[-1][0] < 33:
-            return False
-        (m, a), (n, b) = points[0], points[-1]
-        slope = (b - a) / (n - m)
-        return all(abs(size - a - slope * (k - m)) <= self.noise_bytes for k, size in points)
+        return len(self._points) >= 6 and self._points[-1][0] >= 33 and self.is_straight()
+
+    def is_straight(self) -> bool:
+        """Tell whether all points lie on one line."""
+        (m, a), (n, b) = self._points[0], self._points[-1]
+        slope = (b - a) / max(1, n - m)
+        return all(abs(size - a - slope * (k - m)) <= self.noise_bytes for k, size in self._points)
+
+    def is_convex(self) -> bool:
+        """Tell whether slopes never become less, as with the largest of several costs."""
+        slopes = [(b - a) / (n - m) for (m, a), (n, b) in pairwise(self._points)]
+        return all(b >= 0.98 * a for a, b in pairwise(slopes))
 
     def steps(self) -> Steps | None:
         """Return the steps that all points lie on, if there are such."""
