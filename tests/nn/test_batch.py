@@ -215,3 +215,16 @@ def test_errors_of_the_model_are_raised(device):
 
 def test_the_errors_are_the_built_in_ones_too():
     assert issubclass(ModelArgumentError, ValueError)
+
+
+def test_a_batch_beyond_a_gap_says_so():
+    class Gap:
+        is_linear = True
+
+        def fits(self, n, limit_bytes):
+            return n <= 26 or n == 29
+
+    (note,) = batch._gap(Gap(), 29, 0)
+    assert "29 fit" in note
+    assert "28 do not" in note
+    assert batch._gap(Gap(), 26, 0) == ()

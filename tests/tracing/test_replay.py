@@ -217,3 +217,28 @@ def test_marks_are_found_by_name():
     assert (trace.bytes_at("one"), trace.bytes_at("two")) == (512, 1024)
     with pytest.raises(KeyError, match="there are: one, two"):
         trace.bytes_at("three")
+
+
+def test_output_and_loss_are_alive_until_those_of_the_next_step_are_there():
+    model = nn.Conv2d(1, 8, 1)
+    trace = replay(model, Spec((1, 1, 64, 64)), mode="training", steps=3, work_areas=NONE)
+    outputs = [s for s in trace.storages if s.op == "aten::convolution"]
+    assert len(outputs) == 3
+    marks = [m.event for m in trace.marks if m.name in ("forward", "backward")]
+    alive = [
+        sum(s.born <= event and (s.died is None or s.died > event) for s in outputs)
+        for event in marks
+    ]
+    assert alive == [1] * 6
+    # The first is there while the second is made.
+    assert outputs[0].died > outputs[1].born
+
+
+def test_the_sum_of_a_binary_cross_entropy_has_the_storage_of_its_items():
+    target = Spec((4, 1, 64, 64))
+    trace = replay(
+        nn.Sequential(nn.Conv2d(1, 1, 1), nn.Sigmoid()), target, mode="training",
+        loss=nn.BCELoss(), targets=[target], work_areas=NONE,
+    )  # fmt: skip
+    (first, _) = (s for s in trace.storages if s.op == "aten::binary_cross_entropy")
+    assert (first.n_bytes, first.shape) == (4 * 4 * 64 * 64, ())

@@ -49,6 +49,38 @@ def test_the_largest_number_fits_and_the_next_does_not():
     assert family.largest(5000 * MIB, at_most=7) == 7
 
 
+@pytest.mark.parametrize(
+    ("runs", "top", "largest"),
+    [
+        ([*range(1, 27), 29], 40, 29),
+        (range(1, 41), 40, 40),
+        ([1], 40, 0),
+        ([2], 40, 2),
+        ([], 0, 0),
+        (range(1, 3001), 5000, 3000),
+    ],
+)
+def test_the_largest_number_is_found_beyond_gaps(runs, top, largest):
+    runs, asked = set(runs), []
+
+    def fits(n):
+        asked.append(n)
+        return n in runs
+
+    found = Family._from_above(fits, top)
+    assert found in runs or found == largest == 0
+    assert found >= 0.98 * largest
+    assert len(asked) < 120
+
+
+def test_beyond_the_ceiling_nothing_fits():
+    family = Family(unet)
+    for limit in (300 * MIB, 5000 * MIB):
+        ceiling = family.scaled.ceiling(limit)
+        assert family.largest(limit) <= ceiling < 2 * family.largest(limit)
+        assert not any(family.fits(ceiling + k, limit) for k in (1, 2, 10))
+
+
 def test_what_is_needed_is_near_what_is_handed_out_and_runs():
     family = Family(lambda n: unet(n, "training"))
     for n in (2, 12, 30):

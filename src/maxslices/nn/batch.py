@@ -153,7 +153,7 @@ def max_batch_size(
         time.perf_counter() - began - calibration_s,
         calibration_s,
         at_bound,
-        family.notes,
+        (*family.notes, *_gap(family, asked, budget.limit_bytes)),
     )
     found, search = _verified(search, step, budget, family, inputs)
     if found >= bound:
@@ -236,6 +236,16 @@ def margin_bytes(margin: str | int) -> int:
 def explained(here_because: str) -> tuple[str, ...]:
     """Return a note that says why a step was run in this process."""
     return (f"the step was run in this process: {here_because}",) if here_because else ()
+
+
+def _gap(family: Family, n: int, limit_bytes: int) -> tuple[str, ...]:
+    """Return a note if a smaller batch does not fit where this one does."""
+    if n <= 2 or not family.is_linear or family.fits(n - 1, limit_bytes):
+        return ()
+    return (
+        f"{n} fit, as parts happen to be of the same size, and {n - 1} do not: keep to this "
+        "number, also where a data set ends (drop_last=True)",
+    )
 
 
 def _too_large(needed: int, budget: Budget, what: str, margin: int = 0) -> TooLargeError:
