@@ -63,7 +63,8 @@ for name, estimator, halo in (("same", _two, 0), ("wide", _two, 1), ("plans", _w
 
 def first_of(*steps, n_slices=1024, **kwargs):
     budget = kwargs.pop("budget", 10**9)
-    scan = ScanSpec(ArraySpec((n_slices, 30, 40), "uint16"))
+    in_memory = kwargs.pop("in_memory", True)
+    scan = ScanSpec(ArraySpec((n_slices, 30, 40), "uint16"), in_memory=in_memory)
     limits = Limits("cuda", budget, 10**9)
     section = make_plan(Pipeline.from_steps(steps, registry), scan, limits, **kwargs).sections[0]
     return section.first_blocks, section.block
@@ -81,6 +82,7 @@ def test_all_blocks_are_of_one_size_where_smaller_ones_cost_more_than_they_gain(
     assert first_of("same")[0]
     assert not first_of("same", block=32)[0]  # as asked for
     assert not first_of("same", n_slices=255)[0]  # too few
+    assert not first_of("same", in_memory=False)[0]  # read ahead
     assert not first_of("wide")[0]  # a halo is computed again each time
     assert not first_of("plans")[0]  # FFT plans are made for each size
     assert first_of("same", budget=10**6) == ((), 32)  # no room for what they leave behind

@@ -152,7 +152,7 @@ def test_larger_blocks_are_gone_over_to(on_fake_gpu, tmp_path):
 
 
 def test_a_section_begins_with_smaller_blocks_and_keeps_the_pool_meanwhile(on_fake_gpu):
-    scan, sizes, registry = source(MANY), [], Registry()
+    sizes, registry = [], Registry()
 
     def note(data):
         sizes.append(len(data))
@@ -161,6 +161,7 @@ def test_a_section_begins_with_smaller_blocks_and_keeps_the_pool_meanwhile(on_fa
     registry.register(note, pattern="projection", calc_max_slices=two)
 
     with on_fake_gpu(grows=[]) as gpu:
+        scan = source(MANY, pinned_by=gpu)
         report = run(scan, Pipeline.from_steps(["note"], registry), device="cuda")
     firsts = report.plan.sections[0].first_blocks
     n_firsts, block = len(firsts), report.plan.sections[0].block
@@ -179,9 +180,10 @@ def test_larger_blocks_are_decided_on_by_blocks_of_one_size(on_fake_gpu, monkeyp
         pace._is_settled = True
         return False
 
-    with on_fake_gpu():
+    with on_fake_gpu() as gpu:
         monkeypatch.setattr("maxslices.runner.pace.Pace.learn", learn)
-        report = run(source(MANY), Pipeline.from_steps(["negate"], fakes), device="cuda")
+        scan = source(MANY, pinned_by=gpu)
+        report = run(scan, Pipeline.from_steps(["negate"], fakes), device="cuda")
     section = report.plan.sections[0]
     assert section.first_blocks
     assert asked == [[section.block] * 4]

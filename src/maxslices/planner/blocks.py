@@ -19,7 +19,7 @@ AUTO_BLOCKS = 32
 on the CPU one of them is measured, which takes longer, and the progress bar gets coarser."""
 MIN_BLOCKS = 4
 """Blocks that are left where larger ones are tried: fewer overlap too little."""
-FIRST_SLICES = 4
+FIRST_SLICES = 6
 """Slices that the first block has at least."""
 MIN_TRIED_BLOCKS = 16
 """Blocks that a section must have for a few of them to be tried in another size."""
@@ -130,13 +130,16 @@ def first_blocks(route: Route, chosen: int, room: Room) -> tuple[int, ...]:
     computed. From there on each is at most half as large again as the one before: then none is
     waited for by the way out, if that takes longest.
 
-    A method that keeps something between calls, such as FFT plans, would make it for each size;
-    and what is free after smaller blocks is in pieces, of no use where memory is short.
+    Not where they are read from a file: some are read while flats and darks come, and large ones
+    go further. A method that keeps something between calls, such as FFT plans, would make it
+    for each size. And what is free after smaller blocks is in pieces, of no use where memory is
+    short.
     """
     cost = route.cost
     keeps = any(step.model.kept_bytes(chosen) for step in cost.steps)
     is_long = cost.n_slices >= 2 * MIN_BLOCKS * chosen
-    if keeps or not is_long or not route.overlaps or any(cost.section.halo):
+    is_read = route.origin == "scratch file" or (route.origin == "scan" and not route.in_memory)
+    if is_read or keeps or not is_long or not route.overlaps or any(cost.section.halo):
         return ()
     if not room.fits(route, 4 * chosen):
         return ()

@@ -41,7 +41,7 @@ class Feed(Protocol):
     """Whether a block lies in memory that a later one is put into."""
 
     def send(self) -> None:
-        """Let blocks come to the device: what they need there beside them is on its way."""
+        """Let blocks come from pinned memory: what they need beside them is on its way."""
 
     def take(self) -> Any:
         """Return the next block on the device, which may be written to."""
@@ -163,25 +163,17 @@ class _AheadFeed:
         self._copies: list[tuple[Block, Mark, Mark]] = []
         self._noted = 0
         self._reads_s: list[float] = []
+        self._n_slabs = 0
+        if self._window is None:
+            self._make_places()  # what is read goes on ahead while flats and darks come
         self._thread: threading.Thread | None = threading.Thread(
             target=self._work, name="maxslices reader", daemon=True
         )
         self._thread.start()
-        try:
-            for _ in range(count):  # it reads into the first one while the second is made
-                if link is None:
-                    self._buffers.put((np.empty(size, np.uint8), None))
-                elif self._window is None:
-                    self._slabs.put((link.slab(size), None))
-        except BaseException:
-            self.close()
-            raise
 
     def send(self) -> None:
-        if self._link is not None:
-            for _ in range(self._count):
-                place = self._link.buffer(self._size)
-                self._buffers.put((place, self._link.mark()))
+        if self._window is not None:
+            self._make_places()
 
     def take(self) -> Any:
         item = self._ready.get()
@@ -218,6 +210,15 @@ class _AheadFeed:
             self._note(len(self._copies))
         self._taken = None
         self._buffers, self._slabs, self._ready = SimpleQueue(), SimpleQueue(), SimpleQueue()
+
+    def _make_places(self) -> None:
+        """Make the places of blocks, on the device or for the CPU."""
+        for _ in range(self._count):
+            if self._link is None:
+                self._buffers.put((np.empty(self._size, np.uint8), None))
+            else:
+                place = self._link.buffer(self._size)
+                self._buffers.put((place, self._link.mark()))
 
     def _note(self, until: int) -> None:
         """Put copies on the timeline, once they have ended."""
@@ -265,9 +266,7 @@ class _AheadFeed:
         if self._window is not None:
             host = self._window(self._slice_dim, block.first, block.last)
         else:
-            slab, copied = self._next(self._slabs)
-            if copied is not None:
-                copied.synchronize()
+            slab = self._free_slab(link)
             host = as_block(slab, shape, self._spec.dtype)
             self._read(block, host)
         memory, free = self._next(self._buffers)
@@ -281,6 +280,17 @@ class _AheadFeed:
         if slab is not None:
             self._slabs.put((slab, end))
         return memory, data, end
+
+    def _free_slab(self, link: Link) -> NDArray[Any]:
+        """Return a slab; the first few are made, while flats and darks come."""
+        if self._n_slabs < self._count:
+            self._n_slabs += 1
+            return link.slab(self._size)
+        slab: NDArray[Any]
+        slab, copied = self._next(self._slabs)
+        assert copied is not None
+        copied.synchronize()
+        return slab
 
     def _read(self, block: Block, out: NDArray[Any]) -> None:
         began = time.perf_counter()

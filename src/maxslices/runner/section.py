@@ -77,7 +77,8 @@ class SectionWork:
         self._is_roomy = 2 * plan.estimated_bytes <= plan.available_bytes
         try:
             if self._is_roomy and not looks_ahead:
-                work.backend.reserve(plan.estimated_bytes)  # before what is in use is measured
+                # Before what is in use is measured. A part may be lost between pieces.
+                work.backend.reserve(plan.estimated_bytes * 5 // 4)
             with meter.whole():
                 if looks_ahead:
                     with meter.part():
@@ -238,6 +239,7 @@ class SectionWork:
                     self._partial.setdefault(index, []).append((block.start, value))
                 self.n_done = block.stop
                 advance(block.stop - block.start)
+                self._forget(drain)
                 # All but the last one have been computed, since they are leaving or have left.
                 timed = len(clocks) - 1
                 if pace.wants(timed - n_firsts):
@@ -268,6 +270,17 @@ class SectionWork:
             finally:  # whatever the device says: else its thread waits for ever
                 drain.close()
         return None
+
+    def _forget(self, drain: Drain) -> None:
+        """Let what is read give back what no block needs again, even if memory runs out.
+
+        Blocks begin with their halo, and the last one with some slices more.
+        """
+        forget = getattr(self.reader, "forget", None)
+        if forget is not None:
+            plan = self.plan
+            largest = max([plan.block, *(block for block, _ in plan.larger)])
+            forget(plan.slice_dim, drain.written_until(self.n_done) - plan.halo[0] - largest)
 
     def _take_back(self, drain: Drain, begin: int, advance: Callable[[int], None]) -> None:
         """Count slices as not done that were computed, but could not be written."""
