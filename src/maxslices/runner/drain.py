@@ -91,12 +91,13 @@ class Drain:
         self._writer.raise_error()
         if not targets:
             return
-        way = Way()
+        way = Way(start)
         self._ways.append(way)
         if self._link is None:
             self._leave_until(0)
             written = threading.Event()
-            self._writer.put(Piece(data, start, start, targets, way, written.set))
+            way.n_sent = 1
+            self._writer.put(Piece(data, start, True, targets, way, written.set))
             self._leaving.append((data, written))
         else:
             if not is_copyable(data):
@@ -104,7 +105,7 @@ class Drain:
                 data = self._backend.contiguous(data)
             ready = self._link.mark()
             for target in targets:
-                left = self._send(self._link, data, start, target, ready, way, waits)
+                left = self._send(self._link, data, target, ready, way, waits)
                 self._leaving.append((data, left))
         self._held_bytes = held_bytes
         self._leave_until(0 if waits or not self._overlaps else len(targets))
@@ -132,6 +133,10 @@ class Drain:
     def lost_from(self) -> int | None:
         """Return the first slice of those that could not be written, once settled."""
         return self._writer.lost_from
+
+    def written_until(self, done: int) -> int:
+        """Return the slice before which nothing waits to be written, of those before `done`."""
+        return min([done, *(way.start for way in self._ways if way.n_written < way.n_sent)])
 
     def took_s(self, number: int) -> float:
         """Return how long the slowest stage of a result's way took, once it has left."""
@@ -163,14 +168,13 @@ class Drain:
         self,
         link: Link,
         data: Any,
-        start: int,
         target: Target,
         ready: Mark,
         way: Way,
         waits: bool,
     ) -> Mark | threading.Event:
         """Begin to copy a result to its place, or have it go there through slabs."""
-        stop = start + data.shape[self._slice_dim]
+        start, stop = way.start, way.start + data.shape[self._slice_dim]
         window = getattr(target, "window", None)
         place = None if window is None else window(self._slice_dim, start, stop)
         if place is not None and is_copyable(place) and link.is_direct(place):
@@ -178,7 +182,8 @@ class Drain:
             way.copies.append((start, stop, int(data.nbytes), begin, end))
             return end
         assert self._fetcher is not None
-        return self._fetcher.put(data, start, target, ready, way, waits)
+        way.n_sent += 1
+        return self._fetcher.put(data, target, ready, way, waits)
 
     def _leave_until(self, count: int) -> None:
         """Wait until no more than `count` results are on their way from the device."""

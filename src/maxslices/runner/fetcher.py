@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -27,7 +26,6 @@ class _Result:
     """A result on its way from a device."""
 
     data: Any
-    start: int
     target: Target
     ready: Mark
     """From when on it is there."""
@@ -39,7 +37,7 @@ class _Result:
 
 @dataclass(slots=True)
 class _Slabs:
-    """Pieces of memory of one size, made when they are first needed."""
+    """Pieces of memory of one size, each made when a piece first asks for one."""
 
     free: SimpleQueue[NDArray[np.uint8]] = field(default_factory=SimpleQueue)
     n_made: int = 0
@@ -71,17 +69,13 @@ class Fetcher:
         self._slabs: dict[int, _Slabs] = {}
         self._thread: threading.Thread | None = None
 
-    def put(
-        self, data: Any, start: int, target: Target, ready: Mark, way: Way, waits: bool
-    ) -> threading.Event:
+    def put(self, data: Any, target: Target, ready: Mark, way: Way, waits: bool) -> threading.Event:
         """Have a result copied and written after those before it; return what tells it has left.
 
         Parameters
         ----------
         data : device array
             Slices along `slice_dim`, without gaps but along the first axis.
-        start : int
-            The first of them.
         target : Target
             Where they go.
         ready : Mark
@@ -97,7 +91,7 @@ class Fetcher:
                 target=self._work, name="maxslices fetcher", daemon=True
             )
             self._thread.start()
-        self._results.put(_Result(data, start, target, ready, waits, left, way))
+        self._results.put(_Result(data, target, ready, waits, left, way))
         return left
 
     def stop(self) -> None:
@@ -114,10 +108,10 @@ class Fetcher:
     def _work(self) -> None:
         while (result := self._results.get()) is not None:
             try:
-                if not self._writer.is_lost(result.start):
+                if not self._writer.is_lost(result.way.start):
                     self._fetch(result)
             except BaseException as error:  # noqa: BLE001 - raised where the next result is put
-                self._writer.fail(result.start, error)
+                self._writer.fail(result.way.start, error)
             left = result.left
             del result
             left.set()
@@ -129,25 +123,27 @@ class Fetcher:
         slice_bytes = int(data.nbytes) // n_slices
         n_pieces = max(2, -(-self._most_slices * slice_bytes // _PIECE_BYTES))
         step = -(-self._most_slices // n_pieces)
-        # Where others are computed meanwhile, they need not wait for this one to be written.
         n_slabs = _SLABS if self._overlaps else 2
-        if result.waits and self._overlaps:
-            n_slabs = max(n_slabs, -(-self._most_slices // step) + 1)
+        n_most = n_slabs
+        if result.waits and self._overlaps:  # they need not wait for it to be written
+            n_most = max(n_slabs, -(-self._most_slices // step) + 1)
         last: Mark | None = None
         for at in range(0, n_slices, step):
             span = slice(at, min(at + step, n_slices))
             part = data[span] if along == 0 else data[:, span]
             slabs = self._slabs.setdefault(step * slice_bytes, _Slabs())
-            if slabs.free.empty() and slabs.n_made < n_slabs:
+            if slabs.n_made < n_slabs or (slabs.free.empty() and slabs.n_made < n_most):
                 slabs.free.put(self._link.slab(step * slice_bytes))
                 slabs.n_made += 1
             slab = slabs.free.get()
             place = as_block(slab, part.shape, part.dtype)
             begin, last = self._link.fetch(part, place, result.ready)
-            first, stop = result.start + at, result.start + span.stop
+            first, stop = result.way.start + at, result.way.start + span.stop
             result.way.copies.append((first, stop, int(part.nbytes), begin, last))
             let_go = partial(slabs.free.put, slab)
-            targets: Sequence[Target] = [result.target]
-            self._writer.put(Piece(place, first, result.start, targets, result.way, let_go, last))
+            is_last = span.stop == n_slices
+            self._writer.put(
+                Piece(place, first, is_last, [result.target], result.way, let_go, last)
+            )
         if last is not None:
             last.synchronize()

@@ -28,8 +28,14 @@ class Target(Protocol):
 
 @dataclass(slots=True)
 class Way:
-    """How long the stages of a result's way took."""
+    """How far a result has come, and how long the stages of its way took."""
 
+    start: int
+    """The first of its slices."""
+    n_sent: int = 0
+    """Places that it was sent to by way of a writer."""
+    n_written: int = 0
+    """Those of them where it is."""
     copies: list[tuple[int, int, int, Mark, Mark]] = field(default_factory=list)
     """First slice, the one after the last, bytes, begin and end of each copy."""
     written_s: float = 0.0
@@ -41,8 +47,8 @@ class Piece:
 
     data: Any
     first: int
-    start: int
-    """First slice of the result that they are part of."""
+    is_last: bool
+    """Whether they are the last of a result."""
     targets: Sequence[Target]
     way: Way
     let_go: Callable[[], None]
@@ -110,10 +116,10 @@ class Writer:
             try:
                 if piece.there is not None:
                     piece.there.synchronize()
-                if not self.is_lost(piece.start):
+                if not self.is_lost(piece.way.start):
                     self._write(piece)
             except BaseException as error:  # noqa: BLE001 - raised where the next result is put
-                self.fail(piece.start, error)
+                self.fail(piece.way.start, error)
             let_go = piece.let_go
             del piece
             let_go()
@@ -124,4 +130,5 @@ class Writer:
             target.write(self._slice_dim, piece.first, piece.data)
         ended, stop = time.perf_counter(), piece.first + piece.data.shape[self._slice_dim]
         piece.way.written_s += ended - began
+        piece.way.n_written += piece.is_last
         self._timeline.add("write", began, ended, piece.first, stop, int(piece.data.nbytes))
