@@ -15,8 +15,6 @@ from .pinned import pinned
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
 _STAGED_BYTES = 2**24
 """Bytes that are copied to pinned memory, and from there to the device, at one time."""
-_PIECE_BYTES = 2**26
-"""Bytes of one copy: 1 ms. What a method itself sends or fetches waits for no more than that."""
 _PINNED = 1
 """What CUDA calls registered or pinned host memory (``cudaMemoryTypeHost``)."""
 
@@ -150,22 +148,11 @@ class CudaLink:
             width = n_bytes // height
             pitches = [_pitch(array, width) for array in (target_array, source_array)]
             if pitches == [width, width]:
-                for done in range(0, n_bytes, _PIECE_BYTES):
-                    size = min(_PIECE_BYTES, n_bytes - done)
-                    runtime.memcpyAsync(to + done, origin + done, size, kind, stream.ptr)
+                runtime.memcpyAsync(to, origin, n_bytes, kind, stream.ptr)
             else:
-                rows = max(1, _PIECE_BYTES // max(1, width))
-                for row in range(0, height, rows):
-                    runtime.memcpy2DAsync(
-                        to + row * pitches[0],
-                        pitches[0],
-                        origin + row * pitches[1],
-                        pitches[1],
-                        width,
-                        min(rows, height - row),
-                        kind,
-                        stream.ptr,
-                    )
+                runtime.memcpy2DAsync(
+                    to, pitches[0], origin, pitches[1], width, height, kind, stream.ptr
+                )
             return begin, self._mark(stream)
 
 
