@@ -53,7 +53,8 @@ class SectionWork:
     _last_size: int = 0
     """Slices of the last block, with its halo."""
     _is_roomy: bool = False
-    """Whether there is twice the memory that it takes, so that the pool may keep pieces."""
+    """Whether there is so much memory that the pool may keep what it holds in pieces: three times
+    what is needed, since libraries take some of that beside the pool."""
 
     @property
     def plan(self) -> SectionPlan:
@@ -74,7 +75,7 @@ class SectionWork:
         meter = SectionMeter(work.backend.kind)
         self.smallest_block, self._overlaps = plan.block, plan.overlaps
         looks_ahead = any(step.meta.looks_at is not None for step in work.steps)
-        self._is_roomy = 2 * plan.estimated_bytes <= plan.available_bytes
+        self._is_roomy = 3 * plan.estimated_bytes <= plan.available_bytes
         try:
             if self._is_roomy and not looks_ahead:
                 # Before what is in use is measured. A part may be lost between pieces.
