@@ -139,14 +139,14 @@ def make_plan(
 def _with_kept(sections: Sequence[SectionPlan], limits: Limits) -> tuple[SectionPlan, ...]:
     """Let a part of what goes to scratch files stay in host memory, where a card is the device.
 
-    Disks are slower by far. Half of what both sections leave of the budget is used: a system
-    keeps what it writes in the memory that nobody has, and lets writers wait when that is full.
+    Disks are slower by far. Three quarters of what both sections leave of the budget are used:
+    a system keeps what it writes in memory that nobody has, and lets writers wait without.
     """
     found = list(sections)
     for i, (own, following) in enumerate(pairwise(sections)):
         if limits.kind == "cuda" and own.destination == "scratch file":
             used = max(found[i].host_bytes, following.host_bytes)
-            kept = min(max(0, limits.host_budget_bytes - used) // 2, own.output.nbytes)
+            kept = min(max(0, limits.host_budget_bytes - used) * 3 // 4, own.output.nbytes)
             for j, held in ((i, found[i]), (i + 1, following)):
                 found[j] = replace(held, host_bytes=held.host_bytes + kept)
             found[i] = replace(found[i], kept_bytes=kept)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,10 +42,14 @@ def rows(quick: bool, folder: Path | None) -> Iterator[Row]:
         write_s = plain_write_s(path, part) * size / part
         read_s = plain_read_s(path, np.empty(2**28, np.uint8)) * size / part
     finally:
+        began = time.perf_counter()
         path.unlink(missing_ok=True)
+        delete_s = (time.perf_counter() - began) * size / part
     note = "" if part == size else f"from {part / 1e9:.1f} GB"
     yield Row("large", "plain write of as much", size / write_s / 1e9, "GB/s", note=note)
     yield Row("large", "plain read of as much", size / read_s / 1e9, "GB/s", note=note)
+    note = "a run deletes its scratch file too; the target leaves that out"
+    yield Row("large", "plain deletion of as much", delete_s, "s", note=note)
     os.sync()
     answer, peaks = watched("large", {"shape": [n_angles, rows_, columns], **limits})
     yield Row("large", "went to", 1.0, "", note=", ".join(answer["destinations"]))
