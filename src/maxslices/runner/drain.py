@@ -177,13 +177,15 @@ class Drain:
         start, stop = way.start, way.start + data.shape[self._slice_dim]
         window = getattr(target, "window", None)
         place = None if window is None else window(self._slice_dim, start, stop)
-        if place is not None and is_copyable(place) and link.is_direct(place):
-            begin, end = link.fetch(data, place, ready)
-            way.copies.append((start, stop, int(data.nbytes), begin, end))
-            return end
         assert self._fetcher is not None
-        way.n_sent += 1
-        return self._fetcher.put(data, target, ready, way, waits)
+        if place is None or not is_copyable(place) or not link.is_direct(place):
+            way.n_sent += 1
+            return self._fetcher.put(data, target, ready, way, waits)
+        if self._overlaps and not waits:
+            return self._fetcher.put(data, target, ready, way, waits, place)
+        begin, end = link.fetch(data, place, ready)
+        way.copies.append((start, stop, int(data.nbytes), begin, end))
+        return end
 
     def _leave_until(self, count: int) -> None:
         """Wait until no more than `count` results are on their way from the device."""

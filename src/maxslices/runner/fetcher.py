@@ -17,6 +17,11 @@ from .writer import Piece, Target, Way, Writer
 _PIECE_BYTES = 2**28
 """Bytes that are in one slab: enough for all threads to write at full speed, and so few that
 to pin some slabs takes no time and writing begins soon."""
+_PART_BYTES, _PARTS = 2**26, 4
+"""Bytes of one copy to a place that needs no slab, and copies that are asked for at one time.
+
+A GPU copies in the order in which it was asked: what a method fetches for itself waits for these,
+5 ms at most."""
 _SLABS = 3
 """One is written from, one is copied to, and one waits in between."""
 
@@ -33,6 +38,8 @@ class _Result:
     left: threading.Event
     """Tells when all of it has left the device."""
     way: Way
+    place: NDArray[Any] | None
+    """Where the device can copy it to itself."""
 
 
 @dataclass(slots=True)
@@ -44,7 +51,7 @@ class _Slabs:
 
 
 class Fetcher:
-    """Copies results into slabs as these become free, and hands them to a writer.
+    """Copies results to their places, or into slabs as these become free for a writer.
 
     Parameters
     ----------
@@ -69,7 +76,15 @@ class Fetcher:
         self._slabs: dict[int, _Slabs] = {}
         self._thread: threading.Thread | None = None
 
-    def put(self, data: Any, target: Target, ready: Mark, way: Way, waits: bool) -> threading.Event:
+    def put(
+        self,
+        data: Any,
+        target: Target,
+        ready: Mark,
+        way: Way,
+        waits: bool,
+        place: NDArray[Any] | None = None,
+    ) -> threading.Event:
         """Have a result copied and written after those before it; return what tells it has left.
 
         Parameters
@@ -84,6 +99,8 @@ class Fetcher:
             Is told what was copied.
         waits : bool
             Whether nothing is computed until they have left.
+        place : array, optional
+            Where they go, if the device can copy them there.
         """
         left = threading.Event()
         if self._thread is None:
@@ -91,7 +108,7 @@ class Fetcher:
                 target=self._work, name="maxslices fetcher", daemon=True
             )
             self._thread.start()
-        self._results.put(_Result(data, target, ready, waits, left, way))
+        self._results.put(_Result(data, target, ready, waits, left, way, place))
         return left
 
     def stop(self) -> None:
@@ -108,13 +125,31 @@ class Fetcher:
     def _work(self) -> None:
         while (result := self._results.get()) is not None:
             try:
-                if not self._writer.is_lost(result.way.start):
+                if result.place is not None:
+                    self._copy(result, result.place)
+                elif not self._writer.is_lost(result.way.start):
                     self._fetch(result)
             except BaseException as error:  # noqa: BLE001 - raised where the next result is put
                 self._writer.fail(result.way.start, error)
             left = result.left
             del result
             left.set()
+
+    def _copy(self, result: _Result, place: NDArray[Any]) -> None:
+        """Copy a result to its place; return when it has left the device."""
+        data, way = result.data, result.way
+        n_rows = len(data)
+        step = max(1, _PART_BYTES * n_rows // int(data.nbytes))
+        copies: list[tuple[Mark, Mark]] = []
+        for at in range(0, n_rows, step):
+            if len(copies) >= _PARTS:
+                copies[-_PARTS][1].synchronize()
+            part = slice(at, at + step)
+            copies.append(self._link.fetch(data[part], place[part], result.ready))
+        (begin, _), (_, end) = copies[0], copies[-1]
+        stop = way.start + data.shape[self._slice_dim]
+        way.copies.append((way.start, stop, int(data.nbytes), begin, end))
+        end.synchronize()
 
     def _fetch(self, result: _Result) -> None:
         """Copy a result to slabs; return when it has left the device."""
