@@ -1,8 +1,10 @@
 """Makes the table of docs/memory.md: plans against checkpoints of every block, on one GPU.
 
-``python docs/scripts/reduce_table.py FOLDER [--small]`` writes FOLDER/reduce.json and prints
-the table. Budgets are parts of the measured peak of the unreduced step; a plan is run with
-torch's allocator limited to its budget.
+``python docs/scripts/reduce_table.py FOLDER [--small] [MODEL...]`` writes FOLDER/reduce.json and
+prints the table; "compiled" is one of the models. Budgets are parts of the measured peak of the
+unreduced step; a plan is run with torch's allocator limited to its budget, and so are
+checkpoints of every block where they fit.
+Compiled steps have no limit.
 """
 
 from __future__ import annotations
@@ -91,10 +93,11 @@ def one(case: Case, device: torch.device | None) -> list[dict[str, Any]]:
         rows.append(row(case, "unreduced", peak, 0, peak, whole.step_s, 0.0))
     blocks = [path for path, m in model.named_modules() if case.blocks(path, m)]
     treat(model, {path: Treatment("checkpoint") for path in blocks})
-    if device is not None:
-        every = run_for_real(step, [spec], device)
-        assert every is not None
-        rows.append(row(case, "every block", peak, 0, every.allocated_bytes, every.step_s, 0.0))
+    for part in (None, *BUDGETS) if device is not None else ():
+        every = run_for_real(step, [spec], device, part and int(part * peak))
+        if every is not None:
+            name = "every block" if part is None else f"every block, limit {part:.2f}"
+            rows.append(row(case, name, peak, 0, every.allocated_bytes, every.step_s, 0.0))
     untreat(model)
     for budget in BUDGETS:
         limit = int(budget * peak)
@@ -119,6 +122,7 @@ def one(case: Case, device: torch.device | None) -> list[dict[str, Any]]:
             "recomputed": made.recomputed_flops / max(made.forward_flops, 1),
             "treatments": {p or "the model": str(t) for p, t in made.treatments.items()},
             "in_place": len(made.in_place),
+            "step_before_s": made.measured_step_before_s,
             "summary": str(made),
         }
         rows.append(found)
@@ -136,48 +140,73 @@ def row(
     }  # fmt: skip
 
 
-def compiled(device: torch.device) -> list[dict[str, Any]]:
-    """Return rows of torch's activation memory budget, on the ViT."""
+def compiled(device: torch.device, plans: dict[str, dict[str, Treatment]]) -> list[dict[str, Any]]:
+    """Return rows of the ViT compiled: with torch's activation memory budget, and reduced."""
     import torch._functorch.config as functorch
 
     rows = []
-    for backend in ("aot_eager_decomp_partition", "inductor"):
-        for budget in (1.0, 0.5, 0.2):
-            if backend == "inductor" and budget != 0.5:
-                continue
-            torch._dynamo.reset()
-            gc.collect()
-            torch.cuda.empty_cache()
-            began = time.perf_counter()
-            try:
-                with functorch.patch(activation_memory_budget=budget):
-                    model = nn_models.ViTB16().to(device)
-                    run = torch.compile(model, backend=backend)
-                    optimizer = torch.optim.Adam(model.parameters())
-                    x = torch.randn(64, 3, 224, 224, device=device)
-                    y = torch.zeros(64, dtype=torch.long, device=device)
-                    for repeat in range(4):
-                        if repeat == 1:
-                            torch.cuda.reset_peak_memory_stats()
-                        torch.cuda.synchronize()
-                        start = time.perf_counter()
-                        model.zero_grad(set_to_none=True)
-                        nn.functional.cross_entropy(run(x), y).backward()
-                        optimizer.step()
-                        torch.cuda.synchronize()
-                        step_s = time.perf_counter() - start
-                rows.append(
-                    {
-                        "model": "ViT-B/16", "plan": f"torch budget {budget}, {backend}",
-                        "measured_bytes": torch.cuda.max_memory_allocated(), "step_s": step_s,
-                        "compile_s": time.perf_counter() - began,
-                    }
-                )  # fmt: skip
-            except Exception as error:  # noqa: BLE001 - not every machine can compile
-                rows.append({"model": "ViT-B/16", "plan": backend, "error": str(error)[:300]})
-            print(rows[-1], flush=True)
-            model = run = optimizer = x = y = None
+    todo: list[tuple[str, str, float, dict[str, Treatment]]] = [
+        (f"torch budget {budget}, {backend}", backend, budget, {})
+        for backend, budgets in (
+            ("aot_eager_decomp_partition", (0.5, 0.2)),
+            ("inductor", (1.0, 0.5, 0.2)),
+        )
+        for budget in budgets
+    ]  # fmt: skip
+    todo += [(f"{name}, inductor", "inductor", 1.0, plan) for name, plan in plans.items()]
+    for name, backend, budget, plan in todo:
+        torch._dynamo.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+        began = time.perf_counter()
+        try:
+            with functorch.patch(activation_memory_budget=budget):
+                model = nn_models.ViTB16().to(device)
+                treat(model, plan)
+                run = torch.compile(model, backend=backend)
+                optimizer = torch.optim.Adam(model.parameters())
+                x = torch.randn(64, 3, 224, 224, device=device)
+                y = torch.zeros(64, dtype=torch.long, device=device)
+                durations = []
+                for repeat in range(6):
+                    if repeat == 2:
+                        torch.cuda.reset_peak_memory_stats()
+                    torch.cuda.synchronize()
+                    start = time.perf_counter()
+                    model.zero_grad(set_to_none=True)
+                    nn.functional.cross_entropy(run(x), y).backward()
+                    optimizer.step()
+                    torch.cuda.synchronize()
+                    durations.append(time.perf_counter() - start)
+            rows.append(
+                {
+                    "model": "ViT-B/16", "plan": name,
+                    "measured_bytes": torch.cuda.max_memory_allocated(),
+                    "step_s": sorted(durations[2:])[2],
+                    "compile_s": time.perf_counter() - began,
+                }
+            )  # fmt: skip
+        except Exception as error:  # noqa: BLE001 - not every machine can compile
+            rows.append({"model": "ViT-B/16", "plan": name, "error": str(error)[:300]})
+        print(rows[-1], flush=True)
+        model = run = optimizer = x = y = None
     return rows
+
+
+def plans_of(rows: list[dict[str, Any]]) -> dict[str, dict[str, Treatment]]:
+    """Return the plans that were found for the ViT, to be compiled."""
+    return {
+        r["plan"]: {
+            path.replace("the model", ""): Treatment(
+                text.split(",")[0],
+                (),
+                int(text.split(" in ")[1].split()[0]) if " in " in text else 1,
+            )
+            for path, text in r["treatments"].items()
+        }
+        for r in rows
+        if r["model"] == "ViT-B/16" and "treatments" in r
+    }
 
 
 def same_gradients(case: Case, device: torch.device) -> dict[str, Any]:
@@ -225,16 +254,20 @@ def main() -> None:
     extra: dict[str, Any] = {"torch": torch.__version__, "gradients": []}
     if device is not None:
         extra["device"] = torch.cuda.get_device_name(device)
+    wanted = [arg for arg in sys.argv[2:] if not arg.startswith("--")]
     todo: list[tuple[str, Callable[[], Any]]] = [
-        (case.name, lambda case=case: rows.extend(one(case, device))) for case in cases()
+        (case.name, lambda case=case: rows.extend(one(case, device)))
+        for case in cases()
+        if not wanted or case.name in wanted
     ]
-    if device is not None:
+    if device is not None and not wanted:
         todo += [
             (f"gradients of {case.name}",
              lambda case=case: extra["gradients"].append(same_gradients(case, device)))
             for case in cases() if case.name in ("ResNet50", "Spiking VGG-16")
         ]  # fmt: skip
-        todo.append(("compiled", lambda: rows.extend(compiled(device))))
+    if device is not None and (not wanted or "compiled" in wanted):
+        todo.append(("compiled", lambda: rows.extend(compiled(device, plans_of(rows)))))
     for name, work in todo:
         try:
             work()

@@ -252,7 +252,7 @@ class _Search:
         times = self.times if parts == 1 else self.measure(parts)
         born = [s.n_bytes for s in seen.trace.storages if s.stage == "forward"]
         if parts > 1:
-            root = Candidate("", Treatment("checkpoint", (), parts), 0, [])
+            root = Candidate("", Treatment("checkpoint", (), parts), 0, (0, 0), [])
             price([root], model, self.flops, self.times)
             price_of_parts(root, self.times, times, len(born))
             # The cache of a selective checkpoint cannot be read twice, as it would be inside.

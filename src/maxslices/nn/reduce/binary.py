@@ -20,10 +20,11 @@ def probe_binary(
 ) -> dict[str, tuple[bool, ...]]:
     """Return for each module which of its tensor arguments held nothing but 0 and 1, and some 1.
 
-    The model is run without gradients on its own device, in eval mode, but for its norms: with
-    the statistics of a network that was not trained, hardly a neuron fires. Modes, statistics
-    and states are as before afterwards. Inputs are real tensors, or a `Spec`, of which two
-    samples are made:
+    The model is run without gradients on its own device, in eval mode, but for norms where
+    layers work on several steps: with the statistics of a network that was not trained, hardly a
+    neuron fires. Modes, statistics
+    and states are as before afterwards. Inputs are real tensors, or a `Spec`, of which one
+    sample is made:
     the axis after time where layers work on several steps, else the first.
 
     Returns
@@ -55,7 +56,9 @@ def probe_binary(
     states = read_states(layers)
     modes = {module: module.training for module in model.modules()}
     model.eval()
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+    norms = [
+        m for m in model.modules() if has_time and isinstance(m, nn.modules.batchnorm._NormBase)
+    ]
     statistics = [(m, m.momentum, m.num_batches_tracked) for m in norms if m.track_running_stats]
     for norm in norms:
         norm.train()
@@ -93,7 +96,7 @@ def _sample(item: Any, trial: int, has_time: bool, device: torch.device) -> Any:
     shape = list(item.shape)
     axis = 1 if has_time and len(shape) > 1 else 0
     if isinstance(item, Spec) and shape:
-        shape[axis] = 2  # of one, some norms take no statistics
+        shape[axis] = 1
     if not item.dtype.is_floating_point:
         return torch.randint(0, 2, shape, device=device).to(item.dtype)
     made = torch.empty(shape, dtype=item.dtype, device=device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -29,8 +29,12 @@ class Candidate:
     treatment: Treatment
     begin: int
     """First event of its backward pass."""
+    forward: tuple[int, int]
+    """First event of its forward pass, and the one after the last."""
     changes: list[tuple[int, int, int]]
     """(first event, event after the last, bytes): added to what is in use between them."""
+    results_bytes: int = 0
+    """Of its results, what is there when its backward pass begins, because it was kept inside."""
     again_flops: float = 0.0
     again_bytes: int = 0
     """Read and written when it is computed again, or packed."""
@@ -64,6 +68,7 @@ def candidates(
     for call in found.seen:
         n_calls[call.path] = n_calls.get(call.path, 0) + 1
     made: list[Candidate] = []
+    released = _released(found)
     writers = {call.path for call in found.seen if call.changes_input}
     for call in found.seen:
         module = modules.get(call.path)
@@ -71,33 +76,50 @@ def candidates(
             continue
         if not call.path:
             if "offload" in means:
-                made += _offloaded(found, call, 0)
+                made += _offloaded(found, call, 0, released)
             continue
         if n_calls[call.path] > 1 or call.path in writers:
             continue
         inside = range(call.first, call.end)
         kept = [
-            s
+            (i, s)
             for i, s in enumerate(trace.storages)
             if s.born in inside
             and s.category == "activations"
             and i not in call.outputs
-            and (s.died is None or s.died >= call.end)
+            and s.died is not None  # states of neurons outlive the step, whatever is done
+            and s.died >= call.end
         ]
         if call.path not in found.begins:
             continue
         begin = found.begins[call.path]
+        its = (call.first, call.end)
         born = [s.n_bytes for s in trace.storages if s.born in inside]
         again = (3 * sum(born), len(born))
-        size = sum(rounded(s.n_bytes) for s in kept)
+        size = sum(rounded(s.n_bytes) for _, s in kept)
         extra = _inputs_kept(trace, call, begin)
         if "checkpoint" in means and size >= SMALL_BYTES:
-            changes = [(call.end, begin, -size), *extra, *_peak_inside(found, call, begin)]
+            changes = [
+                (min(released.get(i, s.born + 1), call.end), begin, -rounded(s.n_bytes))
+                for i, s in kept
+            ]
+            changes += [*extra, *_peak_inside(found, call, begin)]
             names = compressors.get(call.path, ()) if "pack" in means else ()
             treatment = Treatment("checkpoint", names if set(names) - {"none"} else ())
+            results = sum(
+                rounded(trace.storages[i].n_bytes)
+                for i in call.outputs
+                if (trace.storages[i].died or 0) >= begin
+            )
+            if treatment.compressors:
+                # Without them, it may be done inside of others.
+                plain = Treatment("checkpoint")
+                made.append(
+                    Candidate(call.path, plain, begin, its, list(changes), results, 0.0, *again)
+                )
             changes += _packed_changes(trace, call, begin, treatment.compressors)[0]
-            made.append(Candidate(call.path, treatment, begin, changes, 1.0, *again))
-        if "selective" in means and any(s.op in _DEAR_NAMES for s in kept):
+            made.append(Candidate(call.path, treatment, begin, its, changes, results, 0.0, *again))
+        if "selective" in means and any(s.op in _DEAR_NAMES for _, s in kept):
             # Results of dear operators are kept even where the backward pass needs them not.
             dear = sum(
                 rounded(s.n_bytes)
@@ -108,20 +130,22 @@ def candidates(
                 and s.died is not None
                 and s.died < call.end
             )
-            cheap = sum(rounded(s.n_bytes) for s in kept if s.op not in _DEAR_NAMES) - dear
+            cheap = sum(rounded(s.n_bytes) for _, s in kept if s.op not in _DEAR_NAMES) - dear
             if SMALL_BYTES <= cheap < size:
                 changes = [(call.end, begin, -cheap), *extra, *_peak_inside(found, call, begin)]
                 treatment = Treatment("selective")
-                made.append(Candidate(call.path, treatment, begin, changes, 0.0, *again))
+                made.append(Candidate(call.path, treatment, begin, its, changes, 0, 0.0, *again))
         if "offload" in means and (any(module.children()) or _keeps_alone(trace, call, module)):
-            made += _offloaded(found, call, begin)
+            made += _offloaded(found, call, begin, released)
         names = compressors.get(call.path, ())
         if "pack" in means and any(n != "none" for n in names) and not any(module.children()):
             made += _packed(trace, call, begin, names)
     return made
 
 
-def _offloaded(found: Study, call: Seen, begin: int) -> list[Candidate]:
+def _offloaded(
+    found: Study, call: Seen, begin: int, released: Mapping[int, int]
+) -> list[Candidate]:
     """Return what keeping on the host takes away: of each storage, from its last use on.
 
     Arguments count too: what is before this module is expected to be kept there as well.
@@ -129,6 +153,12 @@ def _offloaded(found: Study, call: Seen, begin: int) -> list[Candidate]:
     trace = found.trace
     changes = []
     n_bytes = 0
+    # It is back when the backward pass of the first layer that was given it begins.
+    back_at: dict[int, int] = {}
+    for each in found.seen:
+        if each.path in found.begins and each.path in found.leaves:
+            for index in (*each.inputs, *each.outputs):
+                back_at[index] = min(back_at.get(index, len(found.usage)), found.begins[each.path])
     for index, storage in enumerate(trace.storages):
         inside = call.first <= storage.born < call.end and index not in call.outputs
         if storage.category != "activations" or storage.n_bytes < SMALL_BYTES:
@@ -137,13 +167,14 @@ def _offloaded(found: Study, call: Seen, begin: int) -> list[Candidate]:
             continue
         if storage.died is None or storage.died <= found.turn:
             continue
-        # It is back when it is first read, that is just before it is dropped.
-        first = call.end if call.path else _last_reader(found, index, storage.born)
-        changes.append((first, storage.died - 1, -rounded(storage.n_bytes)))
+        first = call.end if call.path else released.get(index, storage.born + 1)
+        back = min(back_at.get(index, storage.died - 1), storage.died - 1)
+        changes.append((first, back, -rounded(storage.n_bytes)))
         n_bytes += storage.n_bytes
     if n_bytes == 0:
         return []
-    return [Candidate(call.path, Treatment("offload"), begin, changes, link_bytes=2 * n_bytes)]
+    its = (call.first, call.end)
+    return [Candidate(call.path, Treatment("offload"), begin, its, changes, link_bytes=2 * n_bytes)]
 
 
 def _keeps_alone(trace: Trace, call: Seen, module: nn.Module) -> bool:
@@ -153,11 +184,14 @@ def _keeps_alone(trace: Trace, call: Seen, module: nn.Module) -> bool:
     return trace.storages[call.inputs[0]].op in _DEAR_NAMES
 
 
-def _last_reader(found: Study, index: int, born: int) -> int:
-    """Return the end of the last small module that was given a storage."""
-    ends = [c.end for c in found.seen if index in c.inputs and c.path]
-    own = [c.end for c in found.seen if index in c.outputs and c.path]
-    return max([born + 1, *ends, *own])
+def _released(found: Study) -> dict[int, int]:
+    """Return when the forward pass has no use for storages: the end of their last layer."""
+    ends: dict[int, int] = {}
+    for call in found.seen:
+        if call.path in found.leaves:
+            for index in (*call.inputs, *call.outputs):
+                ends[index] = max(ends.get(index, 0), call.end)
+    return ends
 
 
 def _packed(trace: Trace, call: Seen, begin: int, names: tuple[str, ...]) -> list[Candidate]:
@@ -165,7 +199,8 @@ def _packed(trace: Trace, call: Seen, begin: int, names: tuple[str, ...]) -> lis
     if not changes:
         return []
     treatment = Treatment("pack", names)
-    return [Candidate(call.path, treatment, begin, changes, 0.0, 5 * n_bytes, PACK_OPS)]
+    its = (call.first, call.end)
+    return [Candidate(call.path, treatment, begin, its, changes, 0, 0.0, 5 * n_bytes, PACK_OPS)]
 
 
 def _packed_changes(

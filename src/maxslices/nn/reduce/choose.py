@@ -17,7 +17,7 @@ from .candidates import Candidate
 from .places import Order
 from .treat import Treatment
 
-Curve = npt.NDArray[np.float64]
+Curve = npt.NDArray[np.floating]
 Places = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 CAPS = (1.0, 0.5, 0.25, 0.1)
@@ -25,7 +25,7 @@ CAPS = (1.0, 0.5, 0.25, 0.1)
 because what is kept of a large module comes back all at once when it is computed again."""
 N_SEEDS = 3
 """Sets to begin with that are built upon: those with the lowest peaks."""
-N_IMPROVED = 8
+N_IMPROVED = 6
 """How many of the dearest are tried to be done without."""
 POWERS = (1.0, 0.5, 0.25)
 """How much the cost counts against what is saved."""
@@ -47,6 +47,10 @@ class Problem:
     counts from the second's backward pass on: before, nothing is kept inside of that."""
     begins: Places
     """(n_candidates,): stretch in which the backward pass of each begins."""
+    forward: Places
+    """(n_candidates, 2): first stretch of the forward pass of each, and the one after it."""
+    before: Curve
+    """(n_candidates,): bytes in use before that, and of the results that are there again."""
     costs: Curve
     saved: Curve
 
@@ -59,12 +63,12 @@ class Problem:
             return min(max(at, 0), n_events)
 
         ends = {event(end) for c in found for change in c.changes for end in change[:2]}
-        ends |= {event(c.begin) for c in found}
+        ends |= {event(at) for c in found for at in (c.begin - 1, c.begin, *c.forward)}
         edges = sorted({0, *ends} - {n_events})
         most = np.maximum.reduceat(usage, edges).astype(np.float64)
         place = {edge: i for i, edge in enumerate(edges)}
         place[n_events] = len(edges)
-        changes = np.zeros((len(found), len(edges)))
+        changes = np.zeros((len(found), len(edges)), np.float32)
         for row, candidate in enumerate(found):
             for first, end, n_bytes in candidate.changes:
                 if end > first:
@@ -81,6 +85,13 @@ class Problem:
         return cls(
             list(found), most, changes, conflicts, within,
             np.array([place[event(c.begin)] for c in found], np.int64),
+            np.array([[place[event(at)] for at in c.forward] for c in found], np.int64),
+            np.array(
+                [
+                    float(usage[c.forward[0] - 1] if c.forward[0] else 0) + c.results_bytes
+                    for c in found
+                ]
+            ),
             np.array([max(c.cost_s, 1e-9) for c in found]),
             np.array([float(c.saved_bytes) for c in found]),
         )  # fmt: skip
@@ -92,6 +103,14 @@ class Problem:
             return self.usage.copy()
         counts = np.arange(len(self.usage)) >= self._from(rows, rows)[:, None]
         made: Curve = self.usage + (self.changes[rows] * counts).sum(axis=0)
+        for outer in rows:
+            # Before its backward pass begins, it is computed again, with what is done inside.
+            inner = rows[self.within[rows, outer]]
+            first, end = self.forward[outer]
+            if inner.size and end > first:
+                again = self.usage[first:end] + self.changes[inner, first:end].sum(axis=0)
+                rise = float(again.max() - self.before[outer])
+                made[self.begins[outer] - 1] += max(rise, 0.0)
         return made
 
     def _from(self, rows: Places, chosen: Places) -> Places:
@@ -138,14 +157,13 @@ class Problem:
                 break
             row = max(left, key=lambda i: self.costs[i])
             banned.append(row)
-            for start in ([i for i in chosen if i != row], ()):
-                for cap in CAPS[::2]:
-                    other = self._greedy(limit_bytes, 0.5, cap, start, banned)
-                    if other is None:
-                        continue
-                    other = self._without_waste(other, limit_bytes)
-                    if self.cost(other) < self.cost(chosen):
-                        chosen = other
+            for start, cap in (([i for i in chosen if i != row], 1.0), ((), 1.0), ((), 0.25)):
+                other = self._greedy(limit_bytes, 0.5, cap, start, banned)
+                if other is None:
+                    continue
+                other = self._without_waste(other, limit_bytes)
+                if self.cost(other) < self.cost(chosen):
+                    chosen = other
         return chosen
 
     def _sound(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -154,14 +172,16 @@ class Problem:
     def _lowest_of(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
         return sorted(self._sound(seeds), key=self.peak)[:N_SEEDS]
 
-    def lowest(self, seeds: Sequence[Sequence[int]] = ()) -> list[int]:
+    def lowest(self, seeds: Sequence[Sequence[int]] = (), banned: Sequence[int] = ()) -> list[int]:
         """Return what makes the peak as low as was found, whatever it costs."""
         starts: list[Sequence[int]] = [(), *self._lowest_of(seeds)]
         low, high = 0.0, float(self.usage.max())
         best: list[int] = []
         while high - low > max(2.0**20, high / 200):
             middle = (low + high) / 2
-            tries = (self._greedy(middle, 0.25, cap, s) for s in starts for cap in CAPS)
+            tries = (
+                self._greedy(middle, 0.25, cap, start, banned) for start in starts for cap in CAPS
+            )
             chosen = next((c for c in tries if c is not None), None)
             if chosen is None:
                 low = middle

@@ -19,7 +19,7 @@ from .treat import treat, untreat
 
 FINALISTS = 3
 """Plans that are run on the device, beside those that leave room."""
-ROOM = (1.0, 0.93, 0.87)
+ROOM = (1.0, 0.92)
 """Parts of the limit for which plans are made where there is a device to run them on."""
 
 

@@ -74,14 +74,14 @@ def with_runs(model: nn.Module, paths: Iterable[str] | None = None) -> dict[str,
     return found
 
 
-def runs(model: nn.Module) -> list[Run]:
-    """Return runs that are worth a treatment: of one group of layers, or of several.
+def runs(model: nn.Module) -> dict[Run, str]:
+    """Return runs that are worth a treatment, and of what kind: of so many groups of layers.
 
     A group is a layer of convolutions or products, or a module with one inside, and what
-    follows until the next. From the first layer of a group that carries states on, it is a run
-    as well: that can be split in time where norms before it cannot.
+    follows until the next. Before and from the first layer of a group that carries states on,
+    it is a run as well: that can be split in time where norms before it cannot.
     """
-    made: list[Run] = []
+    made: dict[Run, str] = {}
     for path, module in model.named_modules():
         if not is_plain(module):
             continue
@@ -94,15 +94,19 @@ def runs(model: nn.Module) -> list[Run]:
         edges = [0, *starts[1:], len(children)]
         for first, end in pairwise(edges):
             neuron = next((i for i in range(first, end) if stateful(children[i])), end)
-            if neuron + 1 < end:
-                made.append(Run(path, neuron, end))
+            if neuron < end:
+                halves = {
+                    Run(path, first, neuron): "before a neuron",
+                    Run(path, neuron, end): "from a neuron on",
+                }
+                made |= {run: kind for run, kind in halves.items() if run.end - run.first > 1}
         for first in range(len(edges) - 1):
             for length in LENGTHS:
                 if first + length >= len(edges):
                     break
                 run = Run(path, edges[first], edges[first + length])
                 if 1 < run.end - run.first < len(children):
-                    made.append(run)
+                    made[run] = f"{length} groups"
     return made
 
 

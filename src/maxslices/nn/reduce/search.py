@@ -16,13 +16,15 @@ from ..step import Step
 from .candidates import Candidate
 from .choose import Problem
 from .inplace import set_in_place
-from .places import Order, run_at
+from .places import Order, runs
 from .study import Study
 from .treat import Treatment, treat
 
 MIB = 2**20
 ROUNDS = 8
 """Plans that are replayed at most."""
+STEP_BYTES = 24 * MIB
+"""No closer is it looked between an offset that is too low and one that is too high."""
 
 
 PAGE_BYTES = 20 * MIB
@@ -114,49 +116,68 @@ class Searcher:
         """
         first = [] if root is None else [root]
         order = Order(self.step.model)
+        # What saves next to nothing of what is too much only takes time.
+        least_bytes = max(int(study.usage.max()) + offset - self.limit_bytes, 0) // 200
+        found = [c for c in found if c.saved_bytes >= least_bytes]
         problem = Problem.of(study.usage, found, order)
         best: Plan | None = None
         least: Plan | None = None
-        failed = offset
+        # Expected peaks are wrong by an offset that differs from plan to plan: one that is too
+        # low has plans that do not fit, one that is too high leaves out what would.
+        too_low: int | None = None
+        too_high: int | None = None
         for turn in range(ROUNDS):
             if time.perf_counter() > self.deadline:
                 self.notes.append("the search was ended by its time limit")
                 break
-            seeds = uniform(problem.found, self.step.model, order)
-            rows = problem.cheapest(self.limit_bytes - offset, seeds)
-            while rows is None and best is None and offset - failed > 8 * MIB:
-                offset = (offset + failed) // 2  # it went too far
-                rows = problem.cheapest(self.limit_bytes - offset, seeds)
-            is_last = rows is None or (best is None and turn == ROUNDS - 1)
-            if rows is None or is_last:
-                if best is not None:
+            rows = problem.cheapest(
+                self.limit_bytes - offset, uniform(problem.found, self.step.model, order)
+            )
+            plan = None
+            if rows is not None:
+                plan = self._tried(first + [problem.found[i] for i in rows])
+                if plan is None:
+                    found = [c for c in problem.found if c.cost_s != float("inf")]
+                    problem = Problem.of(study.usage, found, order)
+                    continue
+                least = plan if least is None else min(least, plan, key=lambda p: p.needed_bytes)
+            if plan is not None and not self.fits(plan):
+                too_low = offset
+                # Further each time: what treatments do to each other is not known.
+                over = max(plan.needed_bytes - self.limit_bytes, MIB) * (1 + turn)
+                following = max(offset + over, plan.needed_bytes - problem.peak(rows or []))
+            else:
+                too_high = offset
+                following = offset - 64 * MIB
+                if plan is not None and rows is not None:
+                    best = plan if best is None else min(best, plan, key=lambda p: p.cost_s)
+                    following = plan.needed_bytes - problem.peak(rows)
+                    if not rows or self.limit_bytes - plan.needed_bytes < self.limit_bytes // 50:
+                        break
+            if too_low is not None and too_high is not None:
+                if too_high - too_low < STEP_BYTES:
                     break
-                rows = problem.lowest(seeds)
-            plan = self._tried(first + [problem.found[i] for i in rows])
-            if plan is None:
-                found = [c for c in problem.found if c.cost_s != float("inf")]
-                problem = Problem.of(study.usage, found, order)
-                continue
-            needed = plan.needed_bytes
-            if least is None or needed < least.needed_bytes:
-                least = plan
-            if self.fits(plan):
-                if best is None or plan.cost_s < best.cost_s:
-                    best = plan
-                actual = needed - problem.peak(rows)
-                if is_last or self.limit_bytes - needed < self.limit_bytes // 50:
-                    break
-                if actual >= offset or not rows:
-                    break
-                offset = actual
-                continue
-            if is_last or best is not None:
+                following = (too_low + too_high) // 2
+            elif too_low is None and (best is None or following >= offset):
                 break
-            # Further each time: what treatments do to each other is not known.
-            failed = offset
-            over = max(needed - self.limit_bytes, MIB) * (1 + turn)
-            offset = max(offset + over, needed - problem.peak(rows))
-        return least if best is None else self._undone(best)
+            offset = following
+        if best is None:
+            return self._lowest(problem, first, least)
+        return self._undone(best)
+
+    def _lowest(self, problem: Problem, first: list[Candidate], least: Plan | None) -> Plan | None:
+        """Return the plan with the lowest peak."""
+        # What goes to the host is hard to foretell: once without it, and once with it.
+        hosted = [i for i, c in enumerate(problem.found) if c.treatment.kind == "offload"]
+        seeds = uniform(problem.found, self.step.model, Order(self.step.model))
+        for banned in (hosted, []) if hosted else ([],):
+            if least is not None and self.fits(least):
+                break
+            rows = problem.lowest(seeds, banned)
+            plan = self._tried(first + [problem.found[i] for i in rows])
+            if plan is not None and (least is None or plan.needed_bytes < least.needed_bytes):
+                least = plan
+        return least
 
     def _tried(self, chosen: list[Candidate]) -> Plan | None:
         """Replay a plan; what cannot be treated is given an infinite cost."""
@@ -198,17 +219,17 @@ class Searcher:
 def uniform(found: Sequence[Candidate], model: nn.Module, order: Order) -> list[list[int]]:
     """Return what one would try by hand: checkpoints of all modules of a class.
 
-    Alone, and around those of another class. Of a class, the outermost; runs of layers of one
-    length are a class as well.
+    Alone, and around those of another class. Of a class, the outermost; runs of as many groups
+    of layers are a class as well.
     """
     modules = dict(model.named_modules())
+    kinds = {run.path: kind for run, kind in runs(model).items()}
     classes: dict[str, list[int]] = {}
     for row, candidate in enumerate(found):
         treatment, path = candidate.treatment, candidate.path
         if treatment.kind != "checkpoint" or treatment.parts > 1 or not path:
             continue
-        run = None if path in modules else run_at(path)
-        kind = type(modules[path]).__qualname__ if run is None else f"run of {run.end - run.first}"
+        kind = kinds[path] if path in kinds else type(modules[path]).__qualname__
         classes.setdefault(kind, []).append(row)
     sets = []
     for rows in classes.values():
@@ -218,15 +239,17 @@ def uniform(found: Sequence[Candidate], model: nn.Module, order: Order) -> list[
         ]
         disjoint: list[int] = []
         for i in outermost:
-            if not any(order.overlap(found[i].path, found[j].path) for j in disjoint):
+            its = found[i].path
+            if not any(order.overlap(its, found[j].path) and i != j for j in disjoint):
                 disjoint.append(i)
+            elif found[i].treatment.compressors and its == found[disjoint[-1]].path:
+                disjoint[-1] = i
         sets.append(disjoint)
     pairs = [
         [*outer, *inner]
         for outer in sets
         for inner in sets
         if any(order.is_inside(found[i].path, found[o].path) for i in inner for o in outer)
-        and not any(found[i].treatment.compressors for i in inner)
     ]
     return [each for each in (*sets, *pairs) if len(each) > 1]
 

@@ -84,8 +84,11 @@ def layer_candidates(found: Study, model: nn.Module) -> list[Candidate]:
             changes = [*over, (call.end - 1, call.end, results)]
             treatment = Treatment("split", (), parts)
             made.append(
-                Candidate(call.path, treatment, begin, changes, 0.0, 3 * moved, 3 * parts + 2)
-            )
+                Candidate(
+                    call.path, treatment, begin, (call.first, call.end), changes,
+                    again_bytes=3 * moved, again_ops=3 * parts + 2,
+                )
+            )  # fmt: skip
     return made
 
 
@@ -123,22 +126,30 @@ def _candidate(found: Study, call: Seen, begin: int, treatment: Treatment) -> li
         if call.first <= s.born < call.end
         and s.category == "activations"
         and i not in call.outputs
-        and (s.died is None or s.died >= call.end)
+        and s.died is not None
+        and s.died >= call.end
     ]
     size = sum(rounded(s.n_bytes) for _, s in kept)
     if size < SMALL_BYTES:
         return []
     # Of what is kept for the backward pass of the module, only one part is there at a time.
     changes = [(call.end, begin, -size)]
+    # States are given from part to part, and kept.
+    states = sum(
+        rounded(s.n_bytes)
+        for s in trace.storages
+        if call.first <= s.born < call.end and s.category == "activations" and s.died is None
+    )
+    changes.append((call.end, begin, (treatment.parts - 1) * states))
     over = size - size // treatment.parts
     for _, storage in kept:
-        died = len(found.usage) if storage.died is None else storage.died
         share = rounded(storage.n_bytes) * over // size
-        if died > begin:
-            changes.append((begin, died, -share))
+        if storage.died is not None and storage.died > begin:
+            changes.append((begin, storage.died, -share))
     # And in the forward pass, no more than one part of it.
     for _, storage in kept:
         changes.append((storage.born, call.end, -(rounded(storage.n_bytes) * over // size)))
     born = [s.n_bytes for s in trace.storages if call.first <= s.born < call.end]
     again = (3 * sum(born), len(born))
-    return [Candidate(call.path, treatment, begin, changes, 1.0, *again)]
+    its = (call.first, call.end)
+    return [Candidate(call.path, treatment, begin, its, changes, 0, 0.0, *again)]

@@ -47,6 +47,8 @@ class Study:
     """First event of the backward pass of each, what is inside included."""
     usage: npt.NDArray[np.int64]
     """Bytes in use at each event."""
+    leaves: frozenset[str]
+    """Modules without others inside."""
 
     @property
     def turn(self) -> int:
@@ -112,7 +114,8 @@ def study(
         del value
         record.categorize((p.grad for p in model.parameters()), "gradients")
     trace = record.trace()
-    found = Study(trace, seen[:n_seen], {}, np.array(trace.in_use_bytes, np.int64))
+    leaves = frozenset(path for path, m in model.named_modules() if not any(m.children()))
+    found = Study(trace, seen[:n_seen], {}, np.array(trace.in_use_bytes, np.int64), leaves)
     found.begins = _begins(found)
     _add_runs(found, model)
     return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -19,6 +20,7 @@ from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
+    noop_context_fn,
 )
 
 from .compress import compressor_named
@@ -134,7 +136,7 @@ class Treated:
 
         with keeping:
             made, after = checkpoint(
-                run, *states, *single, use_reentrant=False, context_fn=self._contexts
+                run, *states, *single, use_reentrant=False, context_fn=self._context_fn()
             )
         write_states(layers, after)
         return made
@@ -147,6 +149,14 @@ class Treated:
         if not any(found):
             return nullcontext()
         return packed_inputs(tensors, found)
+
+    def _context_fn(self) -> Any:
+        if self.layers or self.norms:
+            return self._contexts
+        # What torch.compile understands.
+        if self.treatment.kind == "selective":
+            return partial(create_selective_checkpoint_contexts, _policy)
+        return noop_context_fn
 
     def _contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         again: AbstractContextManager[Any] = _as_the_first_time(self.layers, self.norms)
