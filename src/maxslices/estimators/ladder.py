@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from .envelope import curve
 from .trend import NEXT_TO
-from .uneven import Uneven
+from .uneven import Uneven, last_of
 
 _HIDDEN = 0.01
 """Part of the memory by which a hidden cost may exceed the estimate where nothing is done
@@ -228,9 +228,9 @@ class Ladder(Uneven):
             return self._in_time(safe + 1, elapsed_s)
         if top <= last * (1 + NEXT_TO):
             return None
-        size, rises = self._points[-1][1], [b - a for (_, a), (_, b) in pairwise(self._points)]
-        slope = max([*self.slopes()[-1:], self.floor_bytes])
-        more = min(self.tooth_bytes(last + 1), size + max([*rises, slope]))
+        size, slope = self._points[-1][1], max([*self.slopes()[-1:], self.floor_bytes])
+        rises = [b - a for (m, a), (n, b) in pairwise(self._points) if n == m + 1 > last / 2]
+        more = min(self.tooth_bytes(last + 1), size + max(rises, default=size))
         if size + slope > self.run_bytes or more > self.at_worst_bytes:
             return None
         return self._in_time(last + 1, elapsed_s)
@@ -312,14 +312,7 @@ class Ladder(Uneven):
         return self.likely_bytes(n_slices) <= self.run_bytes
 
     def _most_that_fits(self) -> int:
-        low, high = self.last[0], self.top + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.may_run(middle):
-                low = middle
-            else:
-                high = middle
-        return low
+        return last_of(self.may_run, self.last[0], self.top + 1)
 
 
 def _after(n: int) -> int:

@@ -82,12 +82,16 @@ class Uneven(Trend):
 
     def safe(self) -> int:
         """Return the most slices that were run, of which all fewer fit as far as can be told."""
-        run, (last, size) = {n for n, _ in self._points}, self._points[-1]
+        last, size = self._points[-1]
         is_valley = size < _VALLEY * self.tooth_bytes(last)
-        for k in range(self._points[0][0], last):
+
+        def fits(k: int) -> bool:
             few = _MARGIN_OF_FEW if is_valley and k >= last - _FEWER else 0.0
-            if k not in run and self.worst_bytes(k, few) > self.run_bytes:
-                return k - 1
+            return self.worst_bytes(k, few) <= self.run_bytes
+
+        for (m, _), (n, _) in pairwise(self._points):
+            if n > m + 1 and not fits(n - 1):
+                return last_of(fits, m, n - 1)
         return last
 
     def _beyond_bytes(self, n_slices: int) -> float:
@@ -102,11 +106,8 @@ class Uneven(Trend):
         return self._most(self.tooth_bytes)
 
     def _most(self, bytes_at: Callable[[int], float]) -> int:
-        low, high = self._points[-1][0], self.top + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if bytes_at(middle) <= self.run_bytes else (low, middle)
-        return low
+        last = self._points[-1][0]
+        return last_of(lambda k: bytes_at(k) <= self.run_bytes, last, self.top + 1)
 
     def uneven_curve(self, *, further: bool) -> tuple[tuple[int, int], ...]:
         """Return points between which straight lines are never below the teeth.
@@ -140,3 +141,11 @@ class Uneven(Trend):
             safe = beyond
         more = max(self.run_bytes + 1, math.ceil(self.worst_bytes(safe + 1)))
         return (*found, (safe + 1, more), (2 * safe + 2, 2 * more))
+
+
+def last_of(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the last number, of those from `low` to below `high`, up to which all fit."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

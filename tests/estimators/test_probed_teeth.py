@@ -1,0 +1,145 @@
+"""The ladder on memory that rises and falls with the slices: never too many."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from maxslices.estimators.ladder import Ladder
+from maxslices.memory import MemoryModel
+
+MIB = 2**20
+SLICE = 20 * MIB
+TOTAL = 2160
+
+# LPRec3d_tomobar without its options that save memory on an H200, sinograms of 1801 x 2557,
+# MiB with 1 to 72 slices: four chunks, of which the last may be smaller, with an FFT plan of its
+# own.
+MEASURED = (
+    1466.0, 1483.5, 1700.8, 1718.3, 1935.6, 1953.2, 2170.4, 2188.0, 4028.8, 4071.3, 3514.1,
+    3556.6, 4598.2, 4640.7, 4083.5, 4126.0, 5167.6, 5210.1, 6251.7, 6294.2, 7335.8, 7378.3,
+    6021.7, 6064.2, 7905.2, 7947.7, 8989.3, 9031.8, 10073.3, 10115.8, 7959.9, 8002.4, 10642.7,
+    10685.3, 11726.8, 11769.3, 12810.9, 12853.4, 9898.1, 9940.6, 13380.3, 13422.8, 14464.4,
+    14506.9, 15548.5, 15591.0, 11836.3, 11878.8, 16117.9, 16160.4, 17202.0, 17244.5, 18286.0,
+    18328.6, 13774.5, 13817.0, 18855.5, 18898.0, 19939.5, 19982.0, 21023.6, 21066.1, 15712.7,
+    15755.2, 21593.0, 21635.5, 22677.1, 22719.6, 23761.2, 23803.7, 17650.9, 17693.4,
+)  # fmt: skip
+
+
+def teeth(k):
+    """MiB of k slices; beyond what was measured each eight slices add as much as before."""
+    periods = max(0, -(-(k - len(MEASURED)) // 8))
+    k -= 8 * periods
+    return MEASURED[k - 1] + periods * (MEASURED[k - 1] - MEASURED[k - 9] if periods else 0)
+
+
+def saw(k):
+    """A made-up one of the same period, whose teeth do not grow."""
+    return 800 + 170 * k + 300 * ((k - 1) % 8 // 2) * ((k - 1) % 8 < 6)
+
+
+def climb(needs, available, *, limit_s=1e9, quick_s=1e9, seconds=lambda k: 0.0):
+    """Climb as `probe` does; return ladder, rungs, time and answer."""
+    ladder = Ladder(
+        available,
+        TOTAL,
+        run_bytes=139 * 10**9,
+        noise_bytes=8192,
+        floor_bytes=SLICE,
+        rounding_bytes=8192,
+        limit_s=limit_s,
+        quick_s=quick_s,
+    )
+    rungs, elapsed_s, rung = [], 2 * seconds(1), 1
+    while rung is not None:
+        rungs.append(rung)
+        elapsed_s += seconds(rung)
+        ladder.add(rung, needs(rung), seconds(rung))
+        rung = ladder.next_rung(elapsed_s) if ladder.has_points else None
+    answer = MemoryModel.piecewise(ladder.curve()).max_slices(available, TOTAL)
+    return ladder, rungs, elapsed_s, answer
+
+
+def most(needs, available):
+    """Return the most slices of which that many, and any fewer, fit."""
+    return next(k for k in range(TOTAL) if needs(k + 1) > available)
+
+
+@pytest.mark.parametrize("n", [*range(8, 73), 80, 96, 100, 128, 150, 200, 256, 300, 500, 800])
+@pytest.mark.parametrize("peak", [teeth, saw])
+def test_calls_of_a_third_of_a_second_never_give_too_many(peak, n):
+    def needs(k):
+        return int(peak(k) * MIB)
+
+    _, rungs, elapsed_s, answer = climb(
+        needs, needs(n), limit_s=2.5, quick_s=0.1, seconds=lambda k: 0.035 + 0.0037 * k
+    )
+    fits = most(needs, needs(n))
+    assert answer <= fits
+    assert answer >= (0.55 if peak is saw or n > 72 else 0.9) * fits - 1
+    assert elapsed_s <= 2.5
+    assert max(map(needs, rungs)) <= 1.5 * needs(n)
+
+
+@pytest.mark.parametrize("n", [61, 64, 72])
+def test_teeth_that_were_measured_are_known_to_a_fiftieth(n):
+    def needs(k):
+        return int(teeth(k) * MIB)
+
+    *_, answer = climb(
+        needs, needs(n), limit_s=2.5, quick_s=0.1, seconds=lambda k: 0.035 + 0.0037 * k
+    )
+    fits = most(needs, needs(n))
+    assert 0.98 * fits <= answer <= fits
+
+
+def rising_teeth(fixed, a, period, height):
+    return lambda k: fixed + a * k + height * a * ((k - 1) % period)
+
+
+def growing_teeth(fixed, a, period, height):
+    return lambda k: fixed + a * k * (1 + height / 4 * ((k - 1) % period) / period)
+
+
+def falling_teeth(fixed, a, period, height):
+    return lambda k: fixed + a * k * (1 + height / 4 * (period - 1 - (k - 1) % period) / period)
+
+
+def two_at_a_time(fixed, a, period, height):
+    period += period % 2
+    return lambda k: fixed + a * k + height * a * ((k - 1) % period // 2) * (k % period > 2)
+
+
+def what_is_left(fixed, a, period, height):
+    return lambda k: fixed + a * k + height * a * (min(k, period) + k % period * (k > period))
+
+
+def steps(fixed, a, period, height):
+    return lambda k: fixed + a * k + height * a * (-(-k // period) * period)
+
+
+def two_slopes(fixed, a, period, height):
+    return lambda k: max(fixed + a * k, height * a * k, 10 * period * a)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.sampled_from(
+        [rising_teeth, growing_teeth, falling_teeth, two_at_a_time, what_is_left, steps, two_slopes]
+    ),
+    st.integers(0, 3000),
+    st.sampled_from([20, 30, 70, 200]),
+    st.integers(2, 16),
+    st.integers(1, 4),
+    st.integers(6, 400),
+)
+def test_quick_calls_never_give_too_many_whatever_the_teeth(kind, fixed, a, period, height, n):
+    mib = kind(fixed, a, period, height)
+
+    def needs(k):
+        return mib(k) * MIB if isinstance(mib(k), int) else int(mib(k) * MIB)
+
+    available = needs(n)
+    *_, answer = climb(needs, available)
+    assert answer <= most(needs, available)
