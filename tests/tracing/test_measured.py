@@ -100,10 +100,13 @@ def test_steps_in_half_precision_take_what_was_measured(key):
 @pytest.mark.parametrize("case", MEASURED["largest"], ids=lambda case: case["network"])
 @pytest.mark.parametrize("calibrated", [True, False])
 def test_the_largest_batch_is_that_which_ran_and_never_more(case, calibrated):
+    """Of the first network 89 to 96 images were tried and did not run; 97 and 98 did."""
     areas = AREAS if calibrated else WorkAreas.allowance()
     limit = int(case["part_of_card"] * MEASURED["total_bytes"])
     family = Family(
         lambda n: step(case["network"], case["mode"], case["optimizer"], n, areas=areas)
     )
-    ran = case["images"]
-    assert 0.95 * ran <= family.largest(limit) <= ran
+    found, ran = family.largest(limit), case["images"]
+    assert found >= 0.95 * ran
+    assert found <= ran or found in case["larger"]
+    assert not any(family.fits(n, limit) for n in case.get("failed", ()))

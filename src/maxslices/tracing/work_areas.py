@@ -112,7 +112,8 @@ class WorkAreas:
 
     cuDNN's kernels for tensor cores want channels last: input, weight and output are copied
     into that order, which takes as much again as they have. Those of 1x1 with stride 1 do
-    without, and so do small kernels on few channels.
+    without, but for the gradient of the weight in volumes; and so do small kernels on few
+    channels.
     """
 
     @classmethod
@@ -171,7 +172,11 @@ class WorkAreas:
         weight = call.shapes[1]
         taps = math.prod(weight[2:])
         strided = not call.options.startswith(f"stride {'x'.join('1' for _ in weight[2:])} ")
-        if (taps == 1 and not strided) or (weight[1] <= 4 and taps <= 9):
+        # The gradient of a weight in volumes is an exception: seen to take its operands again.
+        in_volume = call.kind == "weight gradient" and len(weight) == 5
+        if taps == 1 and not strided and not in_volume:
+            return 0
+        if weight[1] <= 4 and taps <= 9 and not (in_volume and taps == 1):
             return 0
         item = _ITEM_BYTES.get(call.dtype, 4)
         operands = sum(item * math.prod(shape) for shape in call.shapes)
