@@ -1,7 +1,8 @@
 """What CuPy's memory pool hands out and holds, by memory hooks.
 
 The pool's own count of bytes in use, which knows no threads, is held against the hooks' account
-at every event; what it has beyond that account was allocated unseen, and is reported.
+at every new peak and every millisecond; what it has beyond that account was allocated unseen, and
+is reported.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from .torch_allocator import TorchMeter
 GRAIN_BYTES = 2 * 2**20
 """Steps in which a GPU's driver hands out memory: to the pool too, which counts what it asked
 for; small blocks share a step."""
+
+
+_COMPARE_S = 1e-3
+"""Time between comparisons where there is no new peak: the pool adds up all that is in use."""
 
 
 class _Event:
@@ -64,6 +69,7 @@ class CupyMeter:
         self.used_before = int(pool.used_bytes())
         self.own: dict[int, int] = {}
         self.own_bytes = self.highest = self.unaccounted = self.freed_before_bytes = 0
+        self._compared_s = 0.0
         self.live: dict[int, _Event] = {}
         self.held_before = self.highest_held = self._held = int(pool.total_bytes())
 
@@ -77,7 +83,8 @@ class CupyMeter:
             self._name_arrays(frame)
             self.live[pointer] = _Event(pointer, n_bytes, current_place(frame), "")
             self.events.append(self.live[pointer])
-        self.compare()
+        if self.own_bytes > self.highest or time.perf_counter() > self._compared_s + _COMPARE_S:
+            self.compare()
 
     def freed(self, pointer: int, n_bytes: int) -> None:
         """Count what goes back to the pool; a pointer from before is not this block's."""
@@ -119,6 +126,7 @@ class CupyMeter:
         account too high, one that allocates unseen leaves it too low; the larger of the
         two is never below the truth at this moment.
         """
+        self._compared_s = time.perf_counter()
         self.highest_held = max(self.highest_held, int(self.pool.total_bytes()))
         in_use = int(self.pool.used_bytes()) - self.used_before + self.freed_before_bytes
         if not tracker.in_flight_bytes:
