@@ -10,16 +10,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 from .envelope import curve
+from .pace import LONGEST, OF_SCAN, Paced
 from .trend import NEXT_TO
-from .uneven import Uneven, last_of
+from .uneven import last_of
 
 _HIDDEN = 0.01
 """Part of the memory by which a hidden cost may exceed the estimate where nothing is done
 about it."""
-_LONGEST = 5.0
-"""Times the limit that a probe may take where that is little beside what the scan takes."""
-_OF_SCAN = 0.05
-"""Part of the time of the whole scan that is little."""
 _SLACK = 1.1
 """Times the memory that one slice more may take at worst, if the device has it."""
 _NEAR = 1.25
@@ -46,7 +43,7 @@ _LINEAR = 3
 """So many rungs between slices that fit and too many are where a line says; then, the middle."""
 
 
-class Ladder(Uneven):
+class Ladder(Paced):
     """What was measured, and the next rung.
 
     Parameters
@@ -68,14 +65,14 @@ class Ladder(Uneven):
         quick_s: float,
         **coarseness: int,
     ) -> None:
-        super().__init__(available_bytes, total_slices, run_bytes=run_bytes, **coarseness)
+        super().__init__(
+            available_bytes, total_slices, run_bytes=run_bytes, limit_s=limit_s, **coarseness
+        )
         self.at_worst_bytes = min(run_bytes, int(available_bytes * _SLACK))
-        self.limit_s, self.quick_s = limit_s, quick_s
-        self.stopped_by_time = False
+        self.quick_s = quick_s
         self._expected = 0
         self._ran_out = False
         self._n_between = 0
-        self._durations_s: dict[int, float] = {}
 
     def add(self, n_slices: int, n_bytes: int, duration_s: float) -> None:
         """Enter what was measured; more than there is bounds the rungs from above."""
@@ -211,7 +208,7 @@ class Ladder(Uneven):
             return None
         if self.likely_bytes(rung) > self.run_bytes * (1 + _HARDLY):
             return None
-        allowed_s = max(self.limit_s, min(_OF_SCAN * self._scan_s(), 2 * _LONGEST * self.limit_s))
+        allowed_s = max(self.limit_s, min(OF_SCAN * self._scan_s(), 2 * LONGEST * self.limit_s))
         return rung if self._ends_s(rung, elapsed_s) <= allowed_s else None
 
     def _among_teeth(self, elapsed_s: float) -> int | None:
@@ -240,46 +237,6 @@ class Ladder(Uneven):
         if self.has_points and self.is_uneven():
             return self.uneven_curve(further=self.stopped_by_time)
         return curve(self)
-
-    def _shorter(self, rung: int, elapsed_s: float) -> int:
-        """Return a rung for which there is time, if that is not far below."""
-        n, less = self._points[-1][0], rung
-        while less > 1.3 * n and self._ends_s(less, elapsed_s) > self._allowed_s():
-            less -= max(1, less // 8)
-        return less if less > 1.3 * n else rung
-
-    def _in_time(self, rung: int, elapsed_s: float) -> int | None:
-        if self._ends_s(rung, elapsed_s) <= self._allowed_s():
-            return rung
-        self.stopped_by_time = True
-        return None
-
-    def _allowed_s(self) -> float:
-        """Return the time limit, or more where the scan will take far longer."""
-        return max(self.limit_s, min(_OF_SCAN * self._scan_s(), _LONGEST * self.limit_s))
-
-    def _scan_s(self) -> float:
-        """Return the time that the slices of the scan take, without that of a call."""
-        n, first = self.last[0], self._points[0][0]
-        if n == first:
-            return 0.0
-        per_slice_s = max(0.0, (self._durations_s[n] - self._durations_s[first]) / (n - first))
-        return per_slice_s * self.total_slices
-
-    def _ends_s(self, rung: int, elapsed_s: float) -> float:
-        """Return when a rung that starts now ends at the latest.
-
-        It takes as long per slice as the last; less where the rungs show that most of the time
-        does not depend on the slices.
-        """
-        n, first = self.last[0], self._points[0][0]
-        last_s = self._durations_s[n]
-        if rung < n:
-            return elapsed_s + last_s
-        if len(self._points) < 3:
-            return elapsed_s + last_s * rung / n
-        per_slice_s = max(0.0, (last_s - self._durations_s[first]) / (n - first))
-        return elapsed_s + min(last_s * rung / n, 1.2 * last_s + 2 * per_slice_s * (rung - n))
 
     def may_run(self, n_slices: int) -> bool:
         """Tell whether a rung is predicted to fit.
