@@ -1,0 +1,113 @@
+"""Where there is a device, several plans are run on it, and the fastest that fits is taken."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn  # noqa: E402
+
+from maxslices.nn.errors import TooLargeError  # noqa: E402
+from maxslices.nn.memory import CONTEXT_BYTES, Budget  # noqa: E402
+from maxslices.nn.reduce import api, confirm, reduce_memory  # noqa: E402
+from maxslices.nn.reduce.cost import Rates, Times  # noqa: E402
+from maxslices.nn.reduce.device import Measured  # noqa: E402
+from maxslices.nn.step import Step  # noqa: E402
+from maxslices.tracing import Spec, WorkAreas  # noqa: E402
+
+SPEC = Spec((8, 3, 96, 96))
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(1)
+    blocks = [
+        nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.GELU())
+        for _ in range(6)
+    ]
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *blocks, nn.Conv2d(16, 1, 1))
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A device that is not there: what runs on it is told by the test."""
+    place = torch.device("cuda", 0)
+    monkeypatch.setattr(api, "device_of", lambda *_: place)
+    monkeypatch.setattr(
+        api,
+        "budget_of",
+        lambda _m, _p, memory: Budget(memory - CONTEXT_BYTES, "as asked for", None),
+    )
+    monkeypatch.setattr(api, "measured_areas", lambda *_: (WorkAreas.allowance(), 0.0))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**40, 2**40))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
+
+    def measure(step, _inputs, _place, parts=1):
+        rates = Rates.stated(None)
+        times = {path: 1e-3 for path, _ in step.model.named_modules()} | {"": 8e-3 * parts**0.5}
+        return Times(rates, times, 24e-3, 5e-3, "told by a test")
+
+    monkeypatch.setattr(api, "measure", measure)
+    ran = []
+
+    def run(step, inputs, _place, limit_bytes=None):
+        plan = {
+            path: module.__dict__["forward"].__class__.__name__
+            for path, module in step.model.named_modules()
+            if "forward" in module.__dict__
+        }
+        trace = step.trace(inputs, WorkAreas.allowance())
+        ran.append((plan, limit_bytes, trace.allocated_bytes))
+        return run.told(len(ran), trace, limit_bytes)
+
+    monkeypatch.setattr(confirm, "run_for_real", run)
+    return run, ran
+
+
+def peak() -> int:
+    return (
+        Step(model(), "training", torch.optim.Adam).trace([SPEC], WorkAreas.allowance()).peak_bytes
+    )
+
+
+def test_the_fastest_of_several_plans_is_taken(device):
+    run, ran = device
+    run.told = lambda n, trace, _limit: Measured(trace.allocated_bytes, 0, 1.0 / n)
+    made = model()
+    _, summary = reduce_memory(made, SPEC, int(0.6 * peak()) + CONTEXT_BYTES)
+    limited = [each for each in ran if each[1] is not None]
+    assert len(limited) >= 2
+    assert len({str(plan) for plan, _, _ in limited}) >= 2  # and they differ
+    # The last was the fastest, by what the test told: that one is left in the model.
+    assert summary.measured_after_bytes == limited[-1][2] == summary.peak_after_bytes
+    treated = {path for path, m in made.named_modules() if "forward" in m.__dict__}
+    assert treated == set(limited[-1][0])
+    assert summary.measured_step_s == 1.0 / len(limited)
+    assert summary.predicted_step_s == pytest.approx(
+        summary.measured_step_before_s + summary.predicted_added_s
+    )
+
+
+def test_a_plan_that_runs_out_of_memory_is_passed_over(device):
+    run, ran = device
+    run.told = lambda n, trace, _limit: Measured(trace.allocated_bytes, 0, 1.0) if n > 1 else None
+    _, summary = reduce_memory(model(), SPEC, int(0.6 * peak()) + CONTEXT_BYTES)
+    assert summary.measured_after_bytes in [size for _, limit, size in ran[1:] if limit]
+
+
+def test_where_no_plan_runs_the_model_is_left_as_it_was(device):
+    run, _ran = device
+    run.told = lambda *_: None
+    made = model()
+    with pytest.raises(TooLargeError):
+        reduce_memory(made, SPEC, int(0.6 * peak()) + CONTEXT_BYTES)
+    assert not any("forward" in m.__dict__ for m in made.modules())
+
+
+def test_plans_with_room_are_among_those_that_run(device):
+    run, ran = device
+    run.told = lambda _n, trace, _limit: Measured(trace.allocated_bytes, 0, 1.0)
+    limit = int(0.6 * peak())
+    reduce_memory(model(), SPEC, limit + CONTEXT_BYTES)
+    sizes = [size for _, limited, size in ran if limited]
+    assert min(sizes) <= confirm.ROOM[-1] * limit
