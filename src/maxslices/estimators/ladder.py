@@ -174,7 +174,7 @@ class Ladder(Paced):
             lifted = self.lifted()
             rises = [(b - a) / (k - m) for (m, a), (k, b) in pairwise(lifted[-4:])]
             more = lifted[-1][1] + max(self.slopes() or rises, default=self.floor_bytes)
-            near = self.answer() <= n * _NEAR + 1 or self.has_fallen()
+            near = self.answer() <= n * _NEAR + 1
             return n + 1 if near and more <= self.at_worst_bytes else None
         return next(iter(self._fewer()), None)
 
@@ -251,7 +251,7 @@ class Ladder(Paced):
         upper_bytes = self.upper_bytes(n_slices)
         if upper_bytes <= self.run_bytes or self._is_near(n_slices, upper_bytes):
             return True
-        if n_slices > max(2 * n, n + 2) or self.order() > 1 or self.has_fallen():
+        if n_slices > max(2 * n, n + 2) or self.order() > 1:
             return False
         steepest = max([self.floor_bytes, *self.slopes()])
         if len(self._points) == 1:  # input, output and twice as much again

@@ -133,10 +133,6 @@ class Trend:
                 self._rising.append((n, highest))
         return self._rising
 
-    def has_fallen(self) -> bool:
-        """Tell whether fewer slices took more than the last."""
-        return self.lifted()[-1][1] > self.last[1] + self.noise_bytes
-
     def slopes(self) -> list[float]:
         """Return the bytes per slice between neighbouring points."""
         points = self.rising()
