@@ -321,7 +321,9 @@ def test_exported_records_are_used_elsewhere_and_the_newer_stays(records, tmp_pa
     assert len(elsewhere.entries()) == 2
 
 
-@pytest.mark.parametrize("text", [None, "{}", '{"format": 2, "entries": [{"question": 3}]}'])
+@pytest.mark.parametrize(
+    "text", [None, "{}", f'{{"format": {FORMAT}, "entries": [{{"question": 3}}]}}']
+)
 def test_a_file_that_is_none_is_not_imported(records, tmp_path, text):
     if text is not None:
         (tmp_path / "some.json").write_text(text)

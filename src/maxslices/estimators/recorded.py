@@ -22,10 +22,11 @@ from ..folders import FOLDER_VARIABLE, records_folder, replace_text
 from .fingerprint import canonical
 from .probed import Probe
 
-FORMAT = 2
+FORMAT = 3
 """Version of the files, raised whenever they or what they mean change: entries of another
 version are not answers, and go when the method is measured again. 2: long calls are no longer
-taken for the last slope; dtype and dims of the result."""
+taken for the last slope; dtype and dims of the result. 3: no answer beyond what was run where
+memory falls with more slices."""
 
 _LATEST_S = 2**36
 """Times after this one, in the year 4147, are none."""

@@ -53,6 +53,10 @@ class Uneven(Trend):
         ]
         return any(b < _KINK * a for a, b in pairwise(long[-3:]))
 
+    def is_sure(self) -> bool:
+        """Tell whether it is safe to go on with the last slope: never among teeth."""
+        return not self.is_uneven() and super().is_sure()
+
     def seen(self) -> list[tuple[int, int]]:
         """Return all that was run, with what did not fit last."""
         return [*self._points, *([self.above] if self.above else [])]
