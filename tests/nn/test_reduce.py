@@ -43,11 +43,11 @@ def network(n: int = 7) -> nn.Sequential:
     )
 
 
-def gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+def gradients(model: nn.Module, x: torch.Tensor, call: object = None) -> list[torch.Tensor]:
     torch.manual_seed(11)
     model.zero_grad()
     x = x.clone().requires_grad_()
-    out = model(x)
+    out = (call or model)(x)
     out.square().sum().backward()
     return [out.detach(), x.grad, *(p.grad.clone() for p in model.parameters())]
 
@@ -70,6 +70,75 @@ def test_gradients_and_statistics_are_the_same_to_the_bit(case, kind, paths):
         assert torch.equal(a, b)
     for (name, a), b in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
+
+
+NESTED = [
+    {"[1:3]": Treatment("checkpoint")},
+    {
+        "[0:4]": Treatment("checkpoint"),
+        "[1:3]": Treatment("checkpoint"),
+        "1.norm": Treatment("checkpoint"),
+    },
+    {"": Treatment("checkpoint"), "[1:4]": Treatment("checkpoint"), "2": Treatment("checkpoint")},
+    {"[0:2]": Treatment("selective"), "2": Treatment("offload"), "3.a": Treatment("split", (), 1)},
+]
+
+
+@pytest.mark.parametrize(
+    "plan", NESTED, ids=["a run", "runs in runs", "in the model", "side by side"]
+)
+def test_runs_of_layers_and_treatments_inside_others_change_nothing(case, plan):
+    model, x = case
+    other = copy.deepcopy(model)
+    treat(other, plan)
+    other = copy.deepcopy(other)
+    for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
+        assert torch.equal(a, b)
+    for (name, a), b in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+    untreat(other)
+    assert not any("forward" in m.__dict__ for m in other.modules())
+
+
+def test_runs_that_overlap_or_are_not_there_are_refused(case):
+    model, _x = case
+    plain = Treatment("checkpoint")
+    with pytest.raises(ValueError, match="overlaps"):
+        treat(model, {"[0:2]": plain, "[1:3]": plain})
+    with pytest.raises(KeyError, match="no such run"):
+        treat(model, {"[4:9]": plain})
+    with pytest.raises(KeyError, match="no such run"):
+        treat(model, {"1[0:2]": plain})  # a Block is no Sequential
+
+
+def test_arguments_that_are_one_object_stay_one():
+    # Attention multiplies once by all weights if its arguments are the same, thrice if not.
+    torch.manual_seed(0)
+
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.attention(x, x, x, need_weights=False)[0]
+
+    model = nn.Sequential(nn.Linear(8, 8), Attends())
+    other = copy.deepcopy(model)
+    treat(other, {"1": Treatment("checkpoint"), "1.attention": Treatment("checkpoint")})
+    x = torch.randn(2, 5, 8)
+    for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_layer_in_parts_has_the_same_gradients_but_for_rounding():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 5, 3), nn.GELU(), nn.Conv2d(5, 3, 3)).double()
+    other = copy.deepcopy(model)
+    treat(other, {"0": Treatment("split", (), 3), "2": Treatment("split", (), 2)})
+    x = torch.randn(7, 2, 9, 9, dtype=torch.float64)
+    for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12 * float(a.abs().max()))
 
 
 def test_names_of_parameters_and_modules_stay(case):
@@ -235,3 +304,20 @@ def test_a_step_in_parts_refuses_batch_statistics_and_too_many_parts():
         backward_in_parts(deep(), nn.MSELoss(), [torch.zeros(2, 3, 8, 8)], [], 2)
     with pytest.raises(ModelArgumentError, match="1 to 2"):
         backward_in_parts(nn.Linear(1, 1), nn.MSELoss(), [torch.zeros(2, 1)], [], 3)
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "selective"])
+def test_a_reduced_model_can_be_compiled(kind):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU()) for _ in range(3))
+    )
+    other = copy.deepcopy(model)
+    treat(other, {"0": Treatment(kind), "[1:3]": Treatment(kind)})
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(other, backend="aot_eager")
+    x = torch.randn(4, 8)
+    for a, b in zip(gradients(model, x), gradients(other, x, compiled), strict=True):
+        assert torch.equal(a, b)
+    assert not torch._dynamo.utils.counters["graph_break"]

@@ -20,7 +20,6 @@ from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
-    noop_context_fn,
 )
 
 from .compress import compressor_named
@@ -135,9 +134,15 @@ class Treated:
             return made, read_states(layers)
 
         with keeping:
-            made, after = checkpoint(
-                run, *states, *single, use_reentrant=False, context_fn=self._context_fn()
-            )
+            if layers or self.norms:
+                made, after = checkpoint(
+                    run, *states, *single, use_reentrant=False, context_fn=self._contexts
+                )
+            elif kind == "selective":  # these two are such that torch.compile understands them
+                selective = partial(create_selective_checkpoint_contexts, _policy)
+                made, after = checkpoint(run, *single, use_reentrant=False, context_fn=selective)
+            else:
+                made, after = checkpoint(run, *single, use_reentrant=False)
         write_states(layers, after)
         return made
 
@@ -149,14 +154,6 @@ class Treated:
         if not any(found):
             return nullcontext()
         return packed_inputs(tensors, found)
-
-    def _context_fn(self) -> Any:
-        if self.layers or self.norms:
-            return self._contexts
-        # What torch.compile understands.
-        if self.treatment.kind == "selective":
-            return partial(create_selective_checkpoint_contexts, _policy)
-        return noop_context_fn
 
     def _contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         again: AbstractContextManager[Any] = _as_the_first_time(self.layers, self.norms)
