@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_map
 
 from .account import Account
 from .autocast import cuda_autocast
-from .dispatch import compiler_unloaded
 from .explained import explained
 from .follow import Follow, plain
 from .handlers import HANDLERS, sole_counts
@@ -24,6 +23,7 @@ from .moves import Moves, without_data
 from .spec import Spec
 from .trace import Trace
 from .twin import twin
+from .unloaded import algebra_unloaded, compiler_unloaded
 from .work_areas import WorkAreas
 
 
@@ -73,6 +73,7 @@ class Replay(Account):
     def __enter__(self) -> Self:
         self._began = time.perf_counter()
         self._stack.enter_context(compiler_unloaded())
+        self._stack.enter_context(algebra_unloaded())
         sole_counts()  # now, while nothing else is under way
         overrides = self._stack.enter_context(as_on_cuda(self._capability))
         self._mode.handlers = {**HANDLERS, **{op: plain(f) for op, f in overrides.items()}}

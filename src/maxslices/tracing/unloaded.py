@@ -1,0 +1,137 @@
+"""Large parts of torch and SymPy that a replay asks for and does not use stay unloaded.
+
+torch imports its compiler, which takes up to a second, at the first of many operators on the
+meta device, and at an optimizer's first step: only to tell it to leave a function alone. And
+where a rule of such an operator compares sizes, it imports SymPy, which takes as long where
+that was not run before: only to see that they are numbers, not symbols.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import reduce
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
+from typing import Any
+
+import torch
+
+_COMPILER = "torch._dynamo"
+_MARK = "__dynamo_disable"
+"""Where torch remembers, of a function, that the compiler was told."""
+_SYMBOLS = "torch.fx.experimental.symbolic_shapes"
+_ALGEBRA = "sympy"
+
+
+class _Later(ModuleType):
+    """A module, or package, that is loaded when more is wanted than what stands in for it."""
+
+    def __getattr__(self, name: str) -> Any:
+        # The import system looks for others of that kind, and for the path of any part's package.
+        spec = self.__spec__
+        is_package = spec is not None and spec.submodule_search_locations is not None
+        if name.startswith("__") and not (name == "__path__" and is_package):
+            raise AttributeError(name)
+        own = self.__name__
+        if sys.modules.get(own) is not self:  # asked for when it is over
+            return getattr(importlib.import_module(own), name)
+        self.__class__ = ModuleType  # type: ignore[assignment]
+        assert spec is not None
+        assert spec.loader is not None
+        if spec.submodule_search_locations is not None:
+            self.__path__ = spec.submodule_search_locations
+        parent, _, last = own.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], last, self)
+        spec.loader.exec_module(self)
+        return getattr(self, name)
+
+
+@contextmanager
+def _standing_in(name: str, **known: Any) -> Iterator[None]:
+    """Have no more of a module than what is known of it, unless something else is used."""
+    spec = None if name in sys.modules else find_spec(name)
+    if spec is None:
+        yield
+        return
+    module = module_from_spec(spec)
+    module.__class__ = _Later
+    vars(module).pop("__path__", None)
+    vars(module).update(known)
+    sys.modules[name] = module
+    try:
+        yield
+    finally:
+        if isinstance(module, _Later):
+            del sys.modules[name]
+            parent, _, last = name.rpartition(".")
+            if parent:
+                vars(sys.modules[parent]).pop(last, None)
+
+
+@contextmanager
+def compiler_unloaded() -> Iterator[None]:
+    """Do not import torch's compiler inside, unless something really uses it."""
+    told: list[Any] = []
+
+    def disable(function: Callable[..., Any], *_args: Any, **_options: Any) -> Any:
+        told.append(function)
+        return function
+
+    with _standing_in(_COMPILER, disable=disable, graph_break=lambda *_args, **_options: None):
+        try:
+            yield
+        finally:
+            for function in told:  # the real one is told when it is there
+                vars(function).pop(_MARK, None)
+
+
+@contextmanager
+def algebra_unloaded() -> Iterator[None]:
+    """Do not import SymPy inside, unless there are symbols."""
+    with _standing_in(_ALGEBRA, Basic=_Symbol), _standing_in(_SYMBOLS, **_OF_NUMBERS):
+        yield
+
+
+class _Symbol:
+    """Stands in for SymPy's class: nothing is one."""
+
+
+def _same(x: Any, y: Any) -> bool:
+    if isinstance(x, tuple | list) and isinstance(y, tuple | list):
+        return len(x) == len(y) and all(map(_same, x, y))
+    return bool(x == y)
+
+
+def _of_numbers(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what stands in for a function of torch's; with symbols, there is the real one."""
+
+    def stand_in(*args: Any) -> Any:
+        if any(isinstance(a, torch.SymInt | torch.SymBool | torch.SymFloat) for a in args):
+            return getattr(importlib.import_module(_SYMBOLS), name)(*args)
+        return function(*args)
+
+    return stand_in
+
+
+_RULES: dict[str, Callable[..., Any]] = {
+    "expect_true": lambda a, *_: a,
+    "free_unbacked_symbols": lambda _: set(),
+    "guard_or_false": bool,
+    "guard_or_true": bool,
+    "guard_size_oblivious": bool,
+    "guarding_hint_or_throw": lambda a: a,
+    "has_guarding_hint": lambda _: True,
+    "has_hint": lambda _: True,
+    "is_nested_int": lambda _: False,
+    "statically_known_true": bool,
+    "sym_and": lambda *all_of: reduce(lambda x, y: x & y, all_of),
+    "sym_eq": _same,
+    "sym_or": lambda *any_of: reduce(lambda x, y: x | y, any_of),
+}
+"""What torch's rules ask of sizes, where these are numbers."""
+
+_OF_NUMBERS = {name: _of_numbers(name, function) for name, function in _RULES.items()}
