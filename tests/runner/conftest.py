@@ -36,6 +36,10 @@ def on_fake_gpu(monkeypatch):
         with FakeGpu(seed, fails_at) as gpu, monkeypatch.context() as patch:
             patch.setattr("maxslices.api.select_backend", lambda device: gpu)
             patch.setattr("maxslices.runner.section_meter.measure_peak", measure)
+            if seed is not None:  # else results leave as a whole
+                patch.setattr("maxslices.runner.fetcher._PART_BYTES", 500)
+                patch.setattr("maxslices.runner.fetcher._PARTS", 2)
+                patch.setattr("maxslices.runner.drain.AT_ONCE_BYTES", 1000)
             if between is not None:
                 patch.setattr(
                     "maxslices.planner.planning._Router._leaves_room",

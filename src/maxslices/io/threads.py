@@ -112,9 +112,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def part_bytes(n_bytes: int) -> int:
-    """Return how many of `n_bytes` a thread takes on at one time: some parts for each."""
+    """Return how many of `n_bytes` a thread takes on at one time.
+
+    Large parts are read faster than many that keep the threads even: 57 frames of 2.6 MB by 10
+    threads at 33 GB/s in 10 parts, at 22 in 40.
+    """
     least, most = _PART_BYTES
-    return min(max(n_bytes // (4 * N_THREADS), least), most)
+    return min(max(n_bytes // N_THREADS, least), most)
 
 
 def buffer(n_bytes: int) -> NDArray[np.uint8]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..backends import Backend, Link, Mark, is_copyable
-from .fetcher import Fetcher
+from .fetcher import AT_ONCE_BYTES, Fetcher
 from .timeline import Timeline
 from .writer import Piece, Target, Way, Writer
 
@@ -181,7 +181,7 @@ class Drain:
         if place is None or not is_copyable(place) or not link.is_direct(place):
             way.n_sent += 1
             return self._fetcher.put(data, target, ready, way, waits)
-        if self._overlaps and not waits:
+        if self._overlaps and not waits and data.nbytes > AT_ONCE_BYTES:
             return self._fetcher.put(data, target, ready, way, waits, place)
         begin, end = link.fetch(data, place, ready)
         way.copies.append((start, stop, int(data.nbytes), begin, end))

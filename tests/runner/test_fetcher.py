@@ -1,0 +1,46 @@
+"""Results that leave a device in parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from maxslices.runner import fetcher
+from maxslices.runner.fetcher import Fetcher
+from maxslices.runner.timeline import Timeline
+from maxslices.runner.writer import Way, Writer
+from tests.runner.fake_link import FakeGpu
+
+
+@pytest.mark.parametrize("slice_dim", [0, 1])
+def test_no_more_than_a_few_parts_are_asked_for_at_one_time(monkeypatch, slice_dim):
+    monkeypatch.setattr(fetcher, "_PART_BYTES", 900)
+    monkeypatch.setattr(fetcher, "_PARTS", 3)
+    waiting = []
+
+    with FakeGpu() as gpu:
+        link = gpu.link()
+        fetch = link.fetch
+
+        def counted(data, host, after):
+            assert data.nbytes <= 900
+            marks = fetch(data, host, after)
+            waiting.append(len(link._streams["out"]))
+            return marks
+
+        monkeypatch.setattr(link, "fetch", counted)
+        whole = gpu.host_empty((37, 19, 11), "float32")
+        data = np.random.default_rng(3).random((37, 7, 11) if slice_dim else (7, 19, 11), "f4")
+        start = 5
+        place = whole[:, start : start + 7] if slice_dim else whole[start : start + 7]
+        threads = Fetcher(slice_dim, link, Writer(slice_dim, Timeline()), 7, True)
+        way = Way(start)
+        left = threads.put(data, None, link.mark(), way, False, place)
+        threads.stop()
+    assert left.is_set()
+    np.testing.assert_array_equal(place, data)
+    assert max(waiting) == 3
+    assert len(waiting) == (19 if slice_dim else 7)
+    [(first, stop, n_bytes, begin, end)] = way.copies
+    assert (first, stop, n_bytes) == (5, 12, data.nbytes)
+    assert begin.time_s() <= end.time_s()
