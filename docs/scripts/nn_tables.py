@@ -137,7 +137,7 @@ def figures(trace: Trace) -> dict[str, Any]:
     stages = {"model": trace.allocated_at("model"), "input": trace.allocated_at("input")}
     for call in trace.modules:
         if call.module in tuple("abcd"):
-            stages.setdefault(call.module, trace.bytes_after(call))
+            stages.setdefault(call.module, trace.handed_out_bytes[call.end - 1])
     if any(mark.name == "forward" for mark in trace.marks):
         stages["forward"] = trace.allocated_at("forward")
     return {
@@ -156,6 +156,7 @@ def wait_for_card() -> None:
     # Locked until this process ends.
     path = Path(tempfile.gettempdir(), "nn_tables.lock")
     fcntl.flock(os.open(path, os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)
+    time.sleep(1)  # until the one before is gone from the card too
 
 
 def measure(row: Row, device: str, batch: int | None) -> dict[str, Any]:
