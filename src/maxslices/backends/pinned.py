@@ -17,7 +17,8 @@ _PAGE_BYTES = 4096
 _PORTABLE = 1
 """Pinned for all GPUs, not just the current one (``cudaHostRegisterPortable``)."""
 _THREADS = 8
-_PART_BYTES = 2**26
+_PART_BYTES = 2**24
+"""Bytes that a thread touches at one time: a slab of 100 MB has some for each."""
 
 
 class _Pinned:
