@@ -148,7 +148,7 @@ def compiled(device: torch.device, plans: dict[str, dict[str, Treatment]]) -> li
     todo: list[tuple[str, str, float, dict[str, Treatment]]] = [
         (f"torch budget {budget}, {backend}", backend, budget, {})
         for backend, budgets in (
-            ("aot_eager_decomp_partition", (0.5, 0.2)),
+            ("aot_eager_decomp_partition", (0.5,)),
             ("inductor", (1.0, 0.5, 0.2)),
         )
         for budget in budgets

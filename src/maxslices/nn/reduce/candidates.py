@@ -111,12 +111,6 @@ def candidates(
                 for i in call.outputs
                 if (trace.storages[i].died or 0) >= begin
             )
-            if treatment.compressors:
-                # Without them, it may be done inside of others.
-                plain = Treatment("checkpoint")
-                made.append(
-                    Candidate(call.path, plain, begin, its, list(changes), results, 0.0, *again)
-                )
             changes += _packed_changes(trace, call, begin, treatment.compressors)[0]
             made.append(Candidate(call.path, treatment, begin, its, changes, results, 0.0, *again))
         if "selective" in means and any(s.op in _DEAR_NAMES for _, s in kept):

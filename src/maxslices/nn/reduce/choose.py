@@ -180,7 +180,10 @@ class Problem:
         while high - low > max(2.0**20, high / 200):
             middle = (low + high) / 2
             tries = (
-                self._greedy(middle, 0.25, cap, start, banned) for start in starts for cap in CAPS
+                self._greedy(middle, power, cap, start, banned)
+                for start in starts
+                for power in (0.25, 1.0)
+                for cap in CAPS[::2]
             )
             chosen = next((c for c in tries if c is not None), None)
             if chosen is None:
@@ -255,8 +258,7 @@ def _holds_others(treatment: Treatment) -> bool:
 def _may_be_inside(treatment: Treatment) -> bool:
     """Tell whether a treatment does the same within a module that is computed again.
 
-    What is packed or on the host there would be kept from the first time on, and the cache of
-    a selective checkpoint cannot be read twice.
+    What is on the host there would be kept from the first time on, and the cache of a selective
+    checkpoint cannot be read twice. What is packed is kept as well, but is small.
     """
-    packs = any(name != "none" for name in treatment.compressors)
-    return treatment.kind == "split" or (treatment.kind == "checkpoint" and not packs)
+    return treatment.kind in ("split", "checkpoint")

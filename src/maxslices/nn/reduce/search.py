@@ -170,6 +170,9 @@ class Searcher:
         # What goes to the host is hard to foretell: once without it, and once with it.
         hosted = [i for i, c in enumerate(problem.found) if c.treatment.kind == "offload"]
         seeds = uniform(problem.found, self.step.model, Order(self.step.model))
+        places = {id(c): i for i, c in enumerate(problem.found)}
+        if least is not None and all(id(c) in places for c in least.chosen[len(first) :]):
+            seeds.append([places[id(c)] for c in least.chosen[len(first) :]])
         for banned in (hosted, []) if hosted else ([],):
             if least is not None and self.fits(least):
                 break

@@ -46,9 +46,11 @@ def time_candidates(
         if refuses_time_split(module) or batch_statistics(module):
             continue
         begin = found.begins.get(call.path)
+        names = compressors.get(call.path, ())
+        names = names if set(names) - {"none"} else ()
         for parts in PARTS:
             if begin is not None and parts <= call.n_first:
-                treatment = Treatment("checkpoint", compressors.get(call.path, ()), parts)
+                treatment = Treatment("checkpoint", names, parts)
                 made += _candidate(found, call, begin, treatment)
     return made
 
