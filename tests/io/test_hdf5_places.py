@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import threading
@@ -218,6 +219,7 @@ def test_a_scan_is_read_while_hdf5_is_busy(tmp_path):
     path = write(tmp_path / "a.h5", "<u2", (1, 13, 17), "plain")
     frames = Hdf5Frames(path, open_file(path), "data")
     first = box_of(frames, WINDOWS[1])
+    gc.collect()  # what other tests left takes the lock when it goes
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
