@@ -11,6 +11,7 @@ from maxslices import ArraySpec, Pipeline, Registry, from_ledger
 from maxslices.estimators.probe_result import Probe
 from maxslices.planner import Limits, ScanSpec, make_plan
 from maxslices.planner.blocks import AUTO_SLICES, FIRST_SLICES, wanted_block
+from maxslices.runner.blocks import blocks_of
 
 TOTAL = 1000
 
@@ -61,13 +62,27 @@ for name, estimator, halo in (("same", _two, 0), ("wide", _two, 1), ("plans", _w
     registry.register(same, pattern="projection", calc_max_slices=estimator, halo=halo)
 
 
-def first_of(*steps, n_slices=1024, **kwargs):
+def section_of(*steps, n_slices=1024, **kwargs):
     budget = kwargs.pop("budget", 10**9)
     in_memory = kwargs.pop("in_memory", True)
     scan = ScanSpec(ArraySpec((n_slices, 30, 40), "uint16"), in_memory=in_memory)
     limits = Limits("cuda", budget, 10**9)
-    section = make_plan(Pipeline.from_steps(steps, registry), scan, limits, **kwargs).sections[0]
+    return make_plan(Pipeline.from_steps(steps, registry), scan, limits, **kwargs).sections[0]
+
+
+def first_of(*steps, **kwargs):
+    section = section_of(*steps, **kwargs)
     return section.first_blocks, section.block
+
+
+def test_a_plan_counts_the_first_blocks_and_names_them():
+    section = section_of("same")
+    blocks = blocks_of(0, 1024, 32, (0, 0), section.first_blocks)
+    assert section.n_blocks == len(blocks) == 5 + 30
+    assert section.why.endswith("; 6, 9, 14, 14, 21 to begin with")
+    assert section_of("same", block=32).n_blocks == 32
+    assert section_of("same", block=33).n_blocks == 32
+    assert section_of("same", block=31).n_blocks == 34
 
 
 @pytest.mark.parametrize("n_slices", [256, 1024, 1801, 4000])

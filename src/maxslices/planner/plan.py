@@ -96,7 +96,7 @@ class SectionPlan:
     @property
     def n_blocks(self) -> int:
         """Return the number of blocks."""
-        return -(-self.n_slices // self.block)
+        return len(self.first_blocks) - (sum(self.first_blocks) - self.n_slices) // self.block
 
     @property
     def input(self) -> ArraySpec:

@@ -309,6 +309,9 @@ def _plan_section(route: Route, room: Room, block: BlockChoice, fit: FitChoice) 
         why = "only the slices that side results depend on are read"
     on_device = route.device_bytes(chosen)
     larger = larger_blocks(route, chosen, room) if block == "auto" else ()
+    firsts = first_blocks(route, chosen, room) if block == "auto" else ()
+    if firsts:
+        why += f"; {', '.join(map(str, firsts))} to begin with"
     largest_block = max([chosen, *(each for each, _ in larger)])
     return SectionPlan(
         steps=tuple(
@@ -341,7 +344,7 @@ def _plan_section(route: Route, room: Room, block: BlockChoice, fit: FitChoice) 
         origin=route.origin,
         destination=route.destination,
         overlaps=route.overlaps,
-        first_blocks=first_blocks(route, chosen, room) if block == "auto" else (),
+        first_blocks=firsts,
         larger=larger,
         on_blocks=route.destination != "nothing" or cost.on_blocks,
         side_on_host=cost.host_side.bytes(1) > 0,
