@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 
 from maxslices.nn.errors import TooLargeError  # noqa: E402
 from maxslices.nn.memory import CONTEXT_BYTES, Budget  # noqa: E402
-from maxslices.nn.reduce import api, confirm, reduce_memory  # noqa: E402
+from maxslices.nn.reduce import api, confirm, plans, reduce_memory  # noqa: E402
 from maxslices.nn.reduce.cost import Rates, Times  # noqa: E402
 from maxslices.nn.reduce.device import Measured  # noqa: E402
 from maxslices.nn.step import Step  # noqa: E402
@@ -47,7 +47,7 @@ def device(monkeypatch):
         times = {path: 1e-3 for path, _ in step.model.named_modules()} | {"": 8e-3 * parts**0.5}
         return Times(rates, times, 24e-3, 5e-3, "told by a test")
 
-    monkeypatch.setattr(api, "measure", measure)
+    monkeypatch.setattr(plans, "measure", measure)
     ran = []
 
     def run(step, inputs, _place, limit_bytes=None):

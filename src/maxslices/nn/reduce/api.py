@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
 from ...estimators.areas import measured_areas
-from ...tracing import Trace, WorkAreas
+from ...tracing import WorkAreas
 from ...units import format_bytes
 from ..errors import ModelArgumentError, TooLargeError
 from ..memory import budget_of, device_of
 from ..step import optimizer_named, precision
 from .binary import probe_binary
-from .candidates import Candidate, candidates
-from .confirm import ROOM, confirm, fastest, finalists, why_not
-from .cost import Rates, Times, counted, flops_by_module, longer_s, measure, price, price_of_parts
+from .confirm import confirm, fastest, finalists, why_not
+from .cost import Rates, Times, flops_by_module, longer_s
 from .device import resolve_device
 from .inplace import safe_in_place, set_in_place
+from .plans import Search
 from .prepare import names_of_compressors, specs_of, with_targets
 from .search import Plan, Searcher, has_expandable_segments, needed_bytes
-from .split import batch_parts, layer_candidates, part_of, time_candidates
 from .states import ResettingStep
-from .study import Study, study
 from .summary import ReductionSummary
-from .treat import Treatment, treat, untreat
+from .treat import treat, untreat
 
 MEANS = ("in-place", "pack", "selective", "checkpoint", "split", "offload")
 """What may be done, all exact: "split" adds up weights' gradients in another order."""
@@ -129,7 +126,7 @@ def reduce_memory(
     )
     searcher = Searcher(step, specs, areas, budget.limit_bytes, began + measuring_s + max_search_s)
     rates = Rates.stated(step.amp)
-    search = _Search(
+    search = Search(
         searcher, means, {}, flops_by_module(step, specs), Times(rates, origin=rates.origin), place
     )
     best = Plan([], before)
@@ -168,116 +165,6 @@ def restore(model: nn.Module, summary: ReductionSummary) -> nn.Module:
     return model
 
 
-@dataclass(slots=True)
-class _Search:
-    """Tries the whole model in no parts, and then in some."""
-
-    searcher: Searcher
-    means: Sequence[str]
-    compressors: dict[str, tuple[str, ...]]
-    flops: Mapping[str, float]
-    times: Times
-    place: torch.device | None
-    measuring_s: float = 0.0
-    """Time that the device was measured."""
-    problems: dict[int, _Problem] = field(default_factory=dict)
-    """By number of parts of the batch."""
-
-    def measure(self, parts: int = 1) -> Times:
-        """Measure times on the device, if there is one: of the model, or of a part of it."""
-        searcher = self.searcher
-        if self.place is None:
-            return self.times
-        began = time.perf_counter()
-        inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
-        made = measure(searcher.step, inputs, self.place, parts)
-        if parts == 1:
-            self.times = made
-        taken_s = time.perf_counter() - began
-        searcher.deadline += taken_s
-        self.measuring_s += taken_s
-        return made
-
-    def best(self, before: Trace, summary: ReductionSummary) -> Plan:
-        """Return the cheapest plan that fits; the one with the lowest peak if none does.
-
-        Where there is a device, plans that leave more room are tried beside.
-        """
-        searcher = self.searcher
-        limit = searcher.limit_bytes
-        whole = self._problem(1)
-        summary.gc_candidate_count = len({c.path for c in whole.found})
-        offset = before.peak_bytes - int(whole.seen.usage.max())
-        best: Plan | None = None
-        for part in ROOM if self.place is not None else ROOM[:1]:
-            searcher.limit_bytes = int(part * limit)
-            plan = self._at_limit(offset, summary)
-            best = best or plan
-        searcher.limit_bytes = limit
-        return best or Plan([], before)
-
-    def _at_limit(self, offset: int, summary: ReductionSummary) -> Plan | None:
-        searcher = self.searcher
-        model, inputs = searcher.step.model, searcher.inputs
-        whole = self._problem(1)
-        best = searcher.find(whole.seen, whole.found, offset)
-        notes: list[str] = []
-        all_parts = batch_parts(model, inputs, notes) if "split" in self.means else []
-        summary.notes += [note for note in notes if note not in summary.notes]
-        for parts in all_parts:
-            it = self._problem(parts)
-            assert it.root is not None
-            is_good = best is not None and searcher.fits(best)
-            late = time.perf_counter() > searcher.deadline
-            if (is_good and best is not None and best.cost_s <= it.root.cost_s) or late:
-                break  # more parts are no cheaper
-            plan = searcher.find(it.seen, it.found, offset, it.root)
-            if plan is not None and (best is None or self._is_better(plan, best)):
-                best = plan
-        return best
-
-    def _problem(self, parts: int) -> _Problem:
-        """Return what may be done with the model, or with one of several parts of its batch."""
-        if parts in self.problems:
-            return self.problems[parts]
-        searcher = self.searcher
-        model = searcher.step.model
-        inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
-        seen = study(searcher.step, inputs, searcher.work_areas, searcher.in_place)
-        found = candidates(seen, model, self.means, self.compressors)
-        if "split" in self.means:
-            found += time_candidates(seen, model, self.compressors)
-            found += layer_candidates(seen, model)
-        root = None
-        times = self.times if parts == 1 else self.measure(parts)
-        born = [s.n_bytes for s in seen.trace.storages if s.stage == "forward"]
-        if parts > 1:
-            root = Candidate("", Treatment("checkpoint", (), parts), 0, (0, 0), [])
-            price([root], model, self.flops, self.times)
-            price_of_parts(root, self.times, times, len(born))
-            # The cache of a selective checkpoint cannot be read twice, as it would be inside.
-            found = [c for c in found if c.treatment.kind != "selective"]
-        elif not times.device_s:
-            times = self.times = counted(times, self.flops.get("", 0.0), 3 * sum(born), len(born))
-        price(found, model, self.flops, times)
-        self.problems[parts] = _Problem(seen, found, root)
-        return self.problems[parts]
-
-    def _is_better(self, plan: Plan, best: Plan) -> bool:
-        fits, fit = self.searcher.fits(plan), self.searcher.fits(best)
-        if fits != fit:
-            return fits
-        if fits:
-            return plan.cost_s < best.cost_s
-        return plan.needed_bytes < best.needed_bytes
-
-
-class _Problem(NamedTuple):
-    seen: Study
-    found: list[Candidate]
-    root: Candidate | None
-
-
 def _own_device(model: nn.Module, memory: Any) -> torch.device | None:
     first = next(iter(model.parameters()), None)
     if first is not None and first.device.type == "cuda":
@@ -290,7 +177,7 @@ def _fill(
     summary: ReductionSummary,
     searcher: Searcher,
     best: Plan,
-    search: _Search,
+    search: Search,
 ) -> None:
     chosen, after, flops = best.chosen, best.trace, search.flops
     summary.in_place = list(searcher.in_place)

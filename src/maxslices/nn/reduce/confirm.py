@@ -15,7 +15,7 @@ from .device import Measured, run_for_real
 from .inplace import set_in_place
 from .search import Plan, Searcher, treatments_of
 from .summary import ReductionSummary
-from .treat import treat, untreat
+from .treat import Treatments, treat, untreat
 
 FINALISTS = 3
 """Plans that are run on the device, beside those that leave room."""
@@ -47,18 +47,26 @@ def fastest(
     plans: Sequence[Plan], searcher: Searcher, specs: Sequence[Any], place: torch.device
 ) -> tuple[Plan, Measured] | None:
     """Run steps of plans under the limit; return the fastest; None if none runs."""
-    model, best = searcher.step.model, None
+    best = None
     for plan in plans:
-        set_in_place(model, searcher.in_place)
-        treat(model, treatments_of(plan.chosen))
-        try:
-            made = run_for_real(searcher.step, specs, place, searcher.limit_bytes)
-        finally:
-            untreat(model)
-            set_in_place(model, searcher.in_place, False)
+        made = ran(treatments_of(plan.chosen), searcher, specs, place)
         if made is not None and (best is None or made.step_s < best[1].step_s):
             best = plan, made
     return best
+
+
+def ran(
+    treatments: Treatments, searcher: Searcher, specs: Sequence[Any], place: torch.device
+) -> Measured | None:
+    """Run steps with treatments under the limit; None if memory does not suffice."""
+    model = searcher.step.model
+    set_in_place(model, searcher.in_place)
+    treat(model, treatments)
+    try:
+        return run_for_real(searcher.step, specs, place, searcher.limit_bytes or None)
+    finally:
+        untreat(model)
+        set_in_place(model, searcher.in_place, False)
 
 
 def confirm(

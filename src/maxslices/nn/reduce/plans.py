@@ -1,0 +1,132 @@
+"""Looks for plans: for the whole model first, then for parts of its batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from ...tracing import Trace
+from .candidates import Candidate, candidates
+from .confirm import ROOM
+from .cost import Times, counted, measure, price, price_of_parts
+from .search import Plan, Searcher
+from .split import batch_parts, layer_candidates, part_of, time_candidates
+from .study import Study, study
+from .summary import ReductionSummary
+from .treat import Treatment
+
+
+class Choices(NamedTuple):
+    """What may be done with the model, or with one of several parts of its batch."""
+
+    seen: Study
+    found: list[Candidate]
+    root: Candidate | None
+
+
+@dataclass(slots=True)
+class Search:
+    """Tries the whole model in no parts, and then in some."""
+
+    searcher: Searcher
+    means: Sequence[str]
+    compressors: dict[str, tuple[str, ...]]
+    flops: Mapping[str, float]
+    times: Times
+    place: torch.device | None
+    measuring_s: float = 0.0
+    """Time that the device was measured."""
+    problems: dict[int, Choices] = field(default_factory=dict)
+    """By number of parts of the batch."""
+
+    def measure(self, parts: int = 1) -> Times:
+        """Measure times on the device, if there is one: of the model, or of a part of it."""
+        searcher = self.searcher
+        if self.place is None:
+            return self.times
+        began = time.perf_counter()
+        inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
+        made = measure(searcher.step, inputs, self.place, parts)
+        if parts == 1:
+            self.times = made
+        taken_s = time.perf_counter() - began
+        searcher.deadline += taken_s
+        self.measuring_s += taken_s
+        return made
+
+    def best(self, before: Trace, summary: ReductionSummary) -> Plan:
+        """Return the cheapest plan that fits; the one with the lowest peak if none does.
+
+        Where there is a device, plans that leave more room are tried beside.
+        """
+        searcher = self.searcher
+        limit = searcher.limit_bytes
+        whole = self._problem(1)
+        summary.gc_candidate_count = len({c.path for c in whole.found})
+        offset = before.peak_bytes - int(whole.seen.usage.max())
+        best: Plan | None = None
+        for part in ROOM if self.place is not None else ROOM[:1]:
+            searcher.limit_bytes = int(part * limit)
+            plan = self._at_limit(offset, summary)
+            best = best or plan
+        searcher.limit_bytes = limit
+        return best or Plan([], before)
+
+    def _at_limit(self, offset: int, summary: ReductionSummary) -> Plan | None:
+        searcher = self.searcher
+        model, inputs = searcher.step.model, searcher.inputs
+        whole = self._problem(1)
+        best = searcher.find(whole.seen, whole.found, offset)
+        notes: list[str] = []
+        all_parts = batch_parts(model, inputs, notes) if "split" in self.means else []
+        summary.notes += [note for note in notes if note not in summary.notes]
+        for parts in all_parts:
+            it = self._problem(parts)
+            assert it.root is not None
+            is_good = best is not None and searcher.fits(best)
+            late = time.perf_counter() > searcher.deadline
+            if (is_good and best is not None and best.cost_s <= it.root.cost_s) or late:
+                break  # more parts are no cheaper
+            plan = searcher.find(it.seen, it.found, offset, it.root)
+            if plan is not None and (best is None or self._is_better(plan, best)):
+                best = plan
+        return best
+
+    def _problem(self, parts: int) -> Choices:
+        """Return what may be done with the model, or with one of several parts of its batch."""
+        if parts in self.problems:
+            return self.problems[parts]
+        searcher = self.searcher
+        model = searcher.step.model
+        inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
+        seen = study(searcher.step, inputs, searcher.work_areas, searcher.in_place)
+        found = candidates(seen, model, self.means, self.compressors)
+        if "split" in self.means:
+            found += time_candidates(seen, model, self.compressors)
+            found += layer_candidates(seen, model)
+        root = None
+        times = self.times if parts == 1 else self.measure(parts)
+        born = [s.n_bytes for s in seen.trace.storages if s.stage == "forward"]
+        if parts > 1:
+            root = Candidate("", Treatment("checkpoint", (), parts), 0, (0, 0), [])
+            price([root], model, self.flops, self.times)
+            price_of_parts(root, self.times, times, len(born))
+            # The cache of a selective checkpoint cannot be read twice, as it would be inside.
+            found = [c for c in found if c.treatment.kind != "selective"]
+        elif not times.device_s:
+            times = self.times = counted(times, self.flops.get("", 0.0), 3 * sum(born), len(born))
+        price(found, model, self.flops, times)
+        self.problems[parts] = Choices(seen, found, root)
+        return self.problems[parts]
+
+    def _is_better(self, plan: Plan, best: Plan) -> bool:
+        fits, fit = self.searcher.fits(plan), self.searcher.fits(best)
+        if fits != fit:
+            return fits
+        if fits:
+            return plan.cost_s < best.cost_s
+        return plan.needed_bytes < best.needed_bytes
