@@ -1,0 +1,86 @@
+"""Reduced steps on a GPU: the same gradients, confirmed by a real step."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn  # noqa: E402
+
+from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
+from maxslices.nn.reduce import (  # noqa: E402
+    Treatment,
+    reduce_by_level,
+    reduce_memory,
+    restore,
+    treat,
+)
+from maxslices.tracing import Spec  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+SPEC = Spec((16, 3, 256, 256))
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(1)
+
+    def block(n_in: int) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Conv2d(n_in, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
+            nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
+        )  # fmt: skip
+
+    return nn.Sequential(block(3), *(block(32) for _ in range(3)), nn.Conv2d(32, 1, 1)).cuda()
+
+
+def gradients(made: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    made.zero_grad()
+    made(x).square().sum().backward()
+    return [p.grad.clone() for p in made.parameters()]
+
+
+PLANS = {
+    "inside each other": {
+        "[0:3]": Treatment("checkpoint"),
+        "1": Treatment("checkpoint"),
+        "1[0:3]": Treatment("checkpoint"),
+    },
+    "on the host": {"0": Treatment("offload"), "2.1": Treatment("offload")},
+    "selective": {"[0:2]": Treatment("selective"), "3": Treatment("selective")},
+}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_gradients_are_the_same_to_the_bit(plan, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    whole = model()
+    reduced = copy.deepcopy(whole)
+    treat(reduced, plan)
+    x = torch.randn(SPEC.shape, device="cuda")
+    for _ in range(2):  # pinned memory is used again
+        for a, b in zip(gradients(whole, x), gradients(reduced, x), strict=True):
+            assert torch.equal(a, b)
+    for (name, a), b in zip(whole.state_dict().items(), reduced.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_a_plan_runs_within_its_limit():
+    made = model()
+    _, roomy = reduce_memory(made, SPEC, "40GB")
+    limit = int(0.6 * roomy.measured_after_bytes)
+    _, summary = reduce_memory(made, SPEC, limit + CONTEXT_BYTES)
+    print(summary)
+    assert 0 < summary.measured_after_bytes <= limit
+    assert summary.peak_after_bytes == pytest.approx(summary.measured_after_bytes, rel=0.03)
+    restore(made, summary)
+
+
+def test_levels_are_confirmed():
+    made = model()
+    _, summary = reduce_by_level(made, nn.Sequential, SPEC, profile="balanced", return_summary=True)
+    print(summary)
+    assert 0 < summary.measured_after_bytes < summary.measured_before_bytes
+    assert summary.measured_step_s
