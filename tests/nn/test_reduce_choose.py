@@ -1,0 +1,133 @@
+"""Plans are chosen by arithmetic that replays bear out, treatments inside others included."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn  # noqa: E402
+
+from maxslices.nn.reduce import Treatment, treat  # noqa: E402
+from maxslices.nn.reduce.candidates import candidates  # noqa: E402
+from maxslices.nn.reduce.choose import Problem  # noqa: E402
+from maxslices.nn.reduce.cost import Rates, Times, flops_by_module, longer_s, price  # noqa: E402
+from maxslices.nn.reduce.places import Order, Run, run_at, runs  # noqa: E402
+from maxslices.nn.reduce.search import uniform  # noqa: E402
+from maxslices.nn.reduce.split import layer_candidates  # noqa: E402
+from maxslices.nn.reduce.study import study  # noqa: E402
+from maxslices.nn.step import Step  # noqa: E402
+from maxslices.tracing import Spec, WorkAreas  # noqa: E402
+
+SPEC = Spec((8, 3, 64, 64))
+CHECKPOINT = Treatment("checkpoint")
+
+
+def network() -> nn.Module:
+    """Two stages of blocks, as residual networks have them."""
+    torch.manual_seed(0)
+
+    def block(n_in: int, n: int) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Conv2d(n_in, n, 3, padding=1), nn.BatchNorm2d(n), nn.GELU(),
+            nn.Conv2d(n, n, 3, padding=1), nn.BatchNorm2d(n), nn.GELU(),
+        )  # fmt: skip
+
+    return nn.Sequential(
+        nn.Sequential(block(3, 16), block(16, 16), block(16, 16)),
+        nn.MaxPool2d(2),
+        nn.Sequential(block(16, 32), block(32, 32)),
+    )
+
+
+def problem() -> tuple[nn.Module, Step, Problem]:
+    model = network()
+    step = Step(model, "training")
+    seen = study(step, [SPEC], WorkAreas.allowance())
+    found = candidates(seen, model, ("checkpoint", "selective", "offload"), {})
+    found += layer_candidates(seen, model)
+    price(found, model, flops_by_module(step, [SPEC]), Times(Rates()))
+    return model, step, Problem.of(seen.usage, found, Order(model))
+
+
+def row(made: Problem, path: str, treatment: Treatment) -> int:
+    return next(i for i, c in enumerate(made.found) if c.path == path and c.treatment == treatment)
+
+
+PLANS = [
+    {"0": CHECKPOINT},
+    {"0.0": CHECKPOINT, "0.1": CHECKPOINT, "0.2": CHECKPOINT},
+    {"0[0:2]": CHECKPOINT, "0.2": CHECKPOINT},
+    {"0.0": CHECKPOINT, "0.1": CHECKPOINT, "0.2": CHECKPOINT, "0": CHECKPOINT},
+    {"0": CHECKPOINT, "0[0:2]": CHECKPOINT, "0.0": CHECKPOINT, "0.1": CHECKPOINT,
+     "0.2": CHECKPOINT},
+    {"0": CHECKPOINT, "0.1[0:3]": CHECKPOINT, "0.1[3:6]": CHECKPOINT, "2": CHECKPOINT},
+    {"0.0": Treatment("selective"), "0.1": Treatment("selective"), "2": CHECKPOINT},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=[" ".join(p) for p in PLANS])
+def test_expected_peaks_are_those_of_replays(plan):
+    _model, step, made = problem()
+    rows = [row(made, path, treatment) for path, treatment in plan.items()]
+    assert not made.conflicts[rows][:, rows].any()
+    replayed = step.trace(
+        [SPEC], WorkAreas.allowance(), steps=1, change=lambda twin: treat(twin, plan)
+    ).peak_bytes
+    whole = step.trace([SPEC], WorkAreas.allowance(), steps=1).peak_bytes
+    assert replayed < whole
+    # Of what is saved, no more than a tenth may be wrong.
+    assert abs(made.peak(rows) - replayed) <= 0.1 * (whole - replayed)
+
+
+def test_what_overlaps_is_not_chosen_together_but_inside_each_other():
+    _model, _step, made = problem()
+    inside, around = row(made, "0.0", CHECKPOINT), row(made, "0", CHECKPOINT)
+    first, second = row(made, "0[0:2]", CHECKPOINT), row(made, "0[1:3]", CHECKPOINT)
+    assert not made.conflicts[inside, around]
+    assert made.within[inside, around]
+    assert not made.within[around, inside]
+    assert made.conflicts[first, second]
+    hosted, kept = row(made, "0.0", Treatment("offload")), row(made, "0.0", Treatment("selective"))
+    assert made.conflicts[hosted, around]
+    assert made.conflicts[kept, around]
+
+
+@pytest.mark.parametrize("part", [0.8, 0.6, 0.5])
+def test_a_choice_is_never_dearer_than_checkpoints_of_all_blocks(part):
+    model, _step, made = problem()
+    limit = part * float(made.usage.max())
+    seeds = uniform(made.found, model, Order(model))
+    by_hand = [s for s in seeds if made.peak(s) <= limit]
+    chosen = made.cheapest(limit, seeds)
+    assert chosen is not None
+    assert made.peak(chosen) <= limit
+    for seed in by_hand:
+        assert made.cost(chosen) <= made.cost(seed) + 1e-12
+
+
+def test_the_lowest_is_no_higher_than_all_that_is_tried_by_hand():
+    model, _step, made = problem()
+    seeds = uniform(made.found, model, Order(model))
+    best = min(made.peak(s) for s in made._sound(seeds))
+    assert made.peak(made.lowest(seeds)) <= best
+
+
+def test_runs_are_groups_of_layers():
+    model = network()
+    found = {run.path: kind for run, kind in runs(model).items()}
+    assert found["0.0[0:3]"] == found["0.0[3:6]"] == "1 groups"
+    assert found["0[0:2]"] == "2 groups"
+    assert "0.0[0:6]" not in found  # that is the block itself
+    assert run_at("0.0[3:6]") == Run("0.0", 3, 6)
+    assert run_at("0.0") is None
+
+
+def test_device_and_host_work_at_the_same_time():
+    _model, _step, made = problem()
+    chosen = [made.found[row(made, "0", CHECKPOINT)]]
+    device_s, host_s = chosen[0].device_s, chosen[0].host_s
+    on_device = Times(Rates(), device_s=1.0, host_s=0.1)
+    assert longer_s(chosen, on_device) == pytest.approx(device_s)
+    on_host = Times(Rates(), device_s=0.1, host_s=1.0)
+    assert longer_s(chosen, on_host) == pytest.approx(host_s)
