@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import MaxslicesError, MethodError, OutOfMemoryError
+from ..errors import MethodError, OutOfMemoryError
 from ..planner import SectionPlan
 from .block_work import UNITS, BlockWork
 from .blocks import Block, blocks_of
+from .caches import Caches
 from .device_store import DeviceStore
 from .drain import Drain
 from .feed import Feed, Readable, make_feed
@@ -48,13 +48,11 @@ class SectionWork:
     """Whether a block comes while another is worked on."""
     _wants_copies: bool = False
     """Whether a method has asked for an input of its own, which it may write to."""
-    _measured_slices: int = 0
-    """Slices of the widest block that was measured, with its halo."""
-    _last_size: int = 0
-    """Slices of the last block, with its halo."""
-    _is_roomy: bool = False
-    """Whether there is so much memory that the pool may keep what it holds in pieces: three times
-    what is needed, since libraries take some of that beside the pool."""
+    _caches: Caches = field(init=False)
+    """What the device's pool holds between blocks."""
+
+    def __post_init__(self) -> None:
+        self._caches = Caches.of(self.plan, self.work.backend)
 
     @property
     def plan(self) -> SectionPlan:
@@ -75,11 +73,9 @@ class SectionWork:
         meter = SectionMeter(work.backend.kind)
         self.smallest_block, self._overlaps = plan.block, plan.overlaps
         looks_ahead = any(step.meta.looks_at is not None for step in work.steps)
-        self._is_roomy = 3 * plan.estimated_bytes <= plan.available_bytes
         try:
-            if self._is_roomy and not looks_ahead:
-                # Before what is in use is measured. A part may be lost between pieces.
-                work.backend.reserve(plan.estimated_bytes * 5 // 4)
+            if not looks_ahead:  # which gives it back
+                self._caches.reserve(plan.estimated_bytes)  # before what is in use is measured
             with meter.whole():
                 if looks_ahead:
                     with meter.part():
@@ -140,7 +136,7 @@ class SectionWork:
                     f"{shortage}"
                 )
             is_retry = is_retry or shortage != _READ_ONLY
-            self._free()
+            self._caches.free()
 
     def _all_blocks(self, advance: Callable[[int], None], meter: SectionMeter) -> None:
         """Run block after block; where memory runs out, again with half as many slices."""
@@ -150,7 +146,7 @@ class SectionWork:
         while self.n_done < total:
             start = self.n_done
             # Nothing overlaps with the first block: that is why it may be a smaller one.
-            is_first = start == 0 and pace.block == plan.block and self._is_roomy
+            is_first = start == 0 and pace.block == plan.block and self._caches.is_roomy
             firsts = plan.first_blocks if is_first else ()
             blocks = blocks_of(start, total, pace.block, plan.halo, firsts)
             if not self._sizes or self._sizes[-1].block != pace.block:
@@ -163,7 +159,7 @@ class SectionWork:
                 why = pace.why
                 continue
             # What failed is gone only now, outside of its `except` clause.
-            self._free()
+            self._caches.free()
             if shortage == _READ_ONLY:
                 continue
             if self.work.backend.kind == "cuda" and not is_retry:
@@ -210,9 +206,7 @@ class SectionWork:
         )
         feed: Feed | None = None
         try:
-            if self._last_size not in (0, blocks[0].n_given):
-                work.backend.release()
-            self._last_size = blocks[0].n_given
+            self._caches.begin(blocks[0].n_given)
             feed = make_feed(
                 self.reader,
                 plan.slice_dim,
@@ -224,17 +218,17 @@ class SectionWork:
             )
             work.load_frames()
             feed.send()
-            measured = self._to_measure(blocks)
+            measured = meter.to_measure(blocks)
             n_firsts = sum(block.stop - block.start < pace.block for block in blocks[:-1])
             for block in blocks:
-                self._empty_caches_for(block.n_given)
+                self._caches.change_to(block.n_given)
                 beside = work.resident_bytes + feed.resident_bytes + drain.resident_bytes
                 with meter.part(block is measured, beside):
                     clock = Clock(work.backend.link(), block)
                     values = work.run(block, feed, drain, clock)
                     feed.give_back()
                 if block is measured:
-                    self._measured_slices = block.n_given
+                    meter.measured_slices = block.n_given
                 clocks.append(clock)
                 for index, value in values.items():
                     self._partial.setdefault(index, []).append((block.start, value))
@@ -295,16 +289,6 @@ class SectionWork:
         for index, values in self._partial.items():
             self._partial[index] = [each for each in values if each[0] < self.n_done]
 
-    def _to_measure(self, blocks: list[Block]) -> Block | None:
-        """Return the widest block, where none as wide was measured (on the CPU one is).
-
-        The second of them, if there is one: then a result is on its way out.
-        """
-        size = max(block.n_given for block in blocks)
-        if size <= self._measured_slices:
-            return None
-        return [block for block in blocks if block.n_given == size][:2][-1]
-
     def _note(self, clocks: list[Clock], but: int = 0) -> None:
         """Put the times of computing on the timeline, but for the last ones."""
         while len(clocks) > but:
@@ -315,39 +299,12 @@ class SectionWork:
 
     def _shortage(self, error: Exception) -> str | None:
         """Return what an error says if a block may be tried again, else None."""
-        if self._ran_out(error):
+        if self._caches.ran_out(error):
             return str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, MethodError) and "read-only" in str(error) and not self._wants_copies:
             self._wants_copies = True
             return _READ_ONLY
         return None
-
-    def _ran_out(self, error: BaseException | None) -> bool:
-        while error is not None:
-            if self.work.backend.is_out_of_memory(error):
-                return True
-            error = error.__cause__ if isinstance(error, MaxslicesError) else None
-        return False
-
-    def _free(self) -> None:
-        """Free what nobody uses any more."""
-        self._is_roomy = False
-        gc.collect()
-        self.work.backend.release()
-
-    def _empty_caches_for(self, n_given: int) -> None:
-        """Drop FFT plans of another number of slices: they are not in the estimate.
-
-        And the pool's memory, where that is short: it is in pieces of another size. To give it
-        back waits for the device.
-        """
-        if n_given == self._last_size:
-            return
-        if self._is_roomy:
-            self.work.backend.forget_plans()
-        else:
-            self.work.backend.release()
-        self._last_size = n_given
 
     @property
     def _names(self) -> str:
