@@ -198,10 +198,10 @@ def _installed(name: str) -> tuple[str, tuple[str, ...]]:
     if text is None:  # another kind of metadata
         return distribution.version, tuple(distribution.requires or ())
     # Python reads it as an e-mail, which takes a millisecond for each package.
-    fields = [line.partition(":")[::2] for line in text.partition("\n\n")[0].splitlines()]
-    versions = [value.strip() for field, value in fields if field == "Version"]
-    required = tuple(value.strip() for field, value in fields if field == "Requires-Dist")
-    return (versions or ["unknown"])[0], required
+    header = text.partition("\n\n")[0]
+    version = re.search(r"^Version:(.*)$", header, re.MULTILINE)
+    required = re.findall(r"^Requires-Dist:(.*)$", header, re.MULTILINE)
+    return version[1].strip() if version else "unknown", tuple(map(str.strip, required))
 
 
 def _innermost(function: Any) -> Any:
