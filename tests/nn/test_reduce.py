@@ -15,6 +15,7 @@ from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
 from maxslices.nn.reduce import (  # noqa: E402
     Treatment,
     backward_in_parts,
+    keep,
     reduce_memory,
     resolve_device,
     restore,
@@ -139,6 +140,30 @@ def test_a_layer_in_parts_has_the_same_gradients_but_for_rounding():
     x = torch.randn(7, 2, 9, 9, dtype=torch.float64)
     for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12 * float(a.abs().max()))
+
+
+def test_what_is_saved_twice_is_copied_to_the_host_once(monkeypatch):
+    copies = []
+
+    class Counted(keep._OnHost):
+        def __init__(self, tensor: torch.Tensor) -> None:
+            super().__init__(tensor)
+            copies.append(tuple(tensor.shape))
+
+    monkeypatch.setattr(keep, "_OnHost", Counted)
+    x = torch.empty(2**19, device="meta", requires_grad=True)
+    kept = []
+    with keep.offloaded(nn.Identity()):
+        y = x.relu()  # its result is saved,
+        kept.append(y.square())  # and is here once more
+        assert len(copies) == 1
+        y = y * 1.0  # other values, the same shape
+        kept.append(y.square())
+        assert len(copies) == 2
+        with torch.no_grad():
+            y.add_(1.0)  # other values at the same place
+        kept.append(y.square())
+        assert len(copies) == 3
 
 
 def test_names_of_parameters_and_modules_stay(case):

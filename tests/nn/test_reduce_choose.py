@@ -80,6 +80,16 @@ def test_expected_peaks_are_those_of_replays(plan):
     assert abs(made.peak(rows) - replayed) <= 0.1 * (whole - replayed)
 
 
+def test_what_is_done_inside_counts_when_that_is_computed_again():
+    _model, _step, made = problem()
+    outer, inner = row(made, "0", CHECKPOINT), row(made, "0.1", CHECKPOINT)
+    begin = made.begins[outer]
+    alone, both = made.curve([outer]), made.curve([outer, inner])
+    assert (both[: begin - 1] == alone[: begin - 1]).all()  # it is not kept in any case
+    assert both[begin - 1] > alone[begin - 1]  # it is computed again, and some of it dropped
+    assert both[begin] < alone[begin]
+
+
 def test_what_overlaps_is_not_chosen_together_but_inside_each_other():
     _model, _step, made = problem()
     inside, around = row(made, "0.0", CHECKPOINT), row(made, "0", CHECKPOINT)

@@ -15,12 +15,15 @@ from torch import nn  # noqa: E402
 from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
 from maxslices.nn.reduce import COMPRESSORS, Treatment, reduce_memory, treat  # noqa: E402
 from maxslices.nn.reduce.binary import probe_binary  # noqa: E402
+from maxslices.nn.reduce.candidates import candidates  # noqa: E402
 from maxslices.nn.reduce.compress import compressor_named  # noqa: E402
+from maxslices.nn.reduce.split import time_candidates  # noqa: E402
 from maxslices.nn.reduce.states import (  # noqa: E402
     ResettingStep,
     refuses_time_split,
     reset_states,
 )
+from maxslices.nn.reduce.study import study  # noqa: E402
 from maxslices.tracing import Spec, WorkAreas  # noqa: E402
 
 T = 5
@@ -188,6 +191,27 @@ def test_a_plan_for_a_spiking_network_packs_and_fits():
     assert summary.fits
     assert summary.bit_compressor_count
     assert step.trace([spec], WorkAreas.allowance()).peak_bytes <= limit
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_states_that_are_carried_on_are_counted(parts):
+    model = network()
+    spec = Spec((T, 4, 3, 96, 96))
+    step = ResettingStep(model, "training")
+    seen = study(step, [spec], WorkAreas.allowance())
+    found = candidates(seen, model, ("checkpoint",), {}) + time_candidates(seen, model, {})
+    (chosen,) = [
+        c for c in found if c.path == "2" and c.treatment == Treatment("checkpoint", (), parts)
+    ]
+    expected = sum(size for first, end, size in chosen.changes if first <= seen.turn < end)
+
+    def at_the_turn(plan):
+        trace = step.trace([spec], WorkAreas.allowance(), change=lambda twin: treat(twin, plan))
+        return trace.bytes_at("loss")
+
+    saved = at_the_turn({"2": chosen.treatment}) - at_the_turn({})
+    # Random numbers' states and what is smaller than a granule: 16 KiB.
+    assert abs(saved - expected) <= 2**14
 
 
 def test_zeros_alone_are_no_spikes():
