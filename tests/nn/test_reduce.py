@@ -157,13 +157,14 @@ def test_what_is_saved_twice_is_copied_to_the_host_once(monkeypatch):
         y = x.relu()  # its result is saved,
         kept.append(y.square())  # and is here once more
         assert len(copies) == 1
-        y = y * 1.0  # other values, the same shape
+        old, y = y, y * 1.0  # of the same shape, and both are there
         kept.append(y.square())
         assert len(copies) == 2
         with torch.no_grad():
             y.add_(1.0)  # other values at the same place
         kept.append(y.square())
         assert len(copies) == 3
+    assert old.shape == y.shape
 
 
 def test_names_of_parameters_and_modules_stay(case):

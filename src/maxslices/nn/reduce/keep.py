@@ -88,7 +88,7 @@ def offloaded(module: nn.Module) -> AbstractContextManager[Any]:
             tuple(tensor.size()), tuple(tensor.stride()),
         )  # fmt: skip
         seen = known.get(key)
-        on_host = seen[1]() if seen is not None and not seen[0].expired() else None
+        on_host = seen[1]() if seen is not None else None
         if on_host is None:
             on_host = _OnHost(tensor.detach())
             known[key] = StorageWeakRef(storage), weakref.ref(on_host)
