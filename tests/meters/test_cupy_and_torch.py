@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maxslices.meters import measure_peak
+from maxslices.meters import device_memory, measure_peak
 
 from . import fake_cupy
 from .test_torch_allocator import cuda  # noqa: F401 - a fixture
@@ -75,3 +75,19 @@ def test_an_allocator_that_torch_counts_is_not_unseen(cupy, cuda):  # noqa: F811
         cupy.cuda.get_allocator()(9 * KIB)
     assert peak.unseen == []
     assert (peak.cupy_in_use_bytes, peak.peak_bytes) == (0, 9 * KIB)
+
+
+def test_what_torch_kept_before_is_enough_for_cupy(cupy, cuda, monkeypatch):  # noqa: F811
+    def allocate(n_bytes):
+        cuda.alloc(n_bytes)
+
+    allocate.counted_by = "torch"
+    cupy.cuda.set_allocator(allocate)
+    cuda.alloc(90 * KIB)
+    cuda.free(90 * KIB)
+    used = 10**9
+    monkeypatch.setattr(device_memory, "_reader", lambda: lambda: used)
+    with measure_peak("cuda") as peak:
+        cupy.cuda.get_allocator()(9 * KIB)
+        used += 5000
+    assert (peak.peak_bytes, peak.outside_bytes) == (9 * KIB, 5000)

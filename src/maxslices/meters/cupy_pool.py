@@ -42,7 +42,9 @@ class CupyMeter:
     def __init__(self, trace: bool = False, torch: TorchMeter | None = None) -> None:
         self.trace = trace
         self.torch = torch
+        # Where torch counts what CuPy allocates, these figures stay what they are here.
         self.with_torch_bytes = self.highest_held = self.held_before = 0
+        self.highest = self.used_before = 0
         self.in_use_bytes: int | None = None
         self.held_bytes: int | None = None
         self.unseen: list[str] = []
