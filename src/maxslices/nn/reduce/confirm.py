@@ -91,6 +91,12 @@ def confirm(
 
 def why_not(summary: ReductionSummary, after: Trace) -> str:
     """Return why nothing fits: the smallest that would do, and what holds it up."""
+    if summary.fits:
+        return (
+            f"the reduced step was predicted to need {format_bytes(summary.needed_after_bytes)} "
+            f"and did not run within {format_bytes(summary.limit_bytes)}: the model is as it was; "
+            f"reduce it for {format_bytes(int(0.95 * summary.limit_bytes) + CONTEXT_BYTES)}"
+        )
     peak = after.peak
     where = f"in the {peak.stage} of {peak.module}" if peak.module else f"in the {peak.stage}"
     return (
