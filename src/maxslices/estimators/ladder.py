@@ -190,6 +190,8 @@ class Ladder(Paced):
         if self.is_straight() or self.steps() is not None:
             return None
         n, run = self._points[-1][0], {k for k, _ in self._points}
+        if self.above is None and not self.is_uneven() and self.answer() > n * (1 + NEXT_TO) + 1:
+            return None  # the last is not the answer
         ends_s, times = self._ends_s(n, elapsed_s), _FEW
         if ends_s <= self.quick_s:
             times = _PERIOD

@@ -20,6 +20,8 @@ _PASSED = 0.02
 """Part of the memory up to which a step may have gone unnoticed among the last points."""
 _FALLEN = 0.9
 """Part of a slope that the next has to be, if memory is not to be taken for uneven."""
+_FEWEST = 3
+"""More points than these are a line without the first."""
 NEXT_TO = 0.004
 """Part of a slice count below which the next one makes no difference."""
 
@@ -153,13 +155,17 @@ class Trend:
 
     def is_exact(self) -> bool:
         """Tell whether all points, up to 33 slices or more, lie on one line."""
-        return len(self._points) >= 6 and self._points[-1][0] >= 33 and self.is_straight()
+        points = self._points
+        return len(points) >= 6 and points[-1][0] >= 33 and self._is_line(points)
 
     def is_straight(self) -> bool:
-        """Tell whether all points lie on one line."""
-        (m, a), (n, b) = self._points[0], self._points[-1]
+        """Tell whether all points but perhaps the first lie on one line."""
+        return self._is_line(self._points[len(self._points) > _FEWEST :])
+
+    def _is_line(self, points: list[tuple[int, int]]) -> bool:
+        (m, a), (n, b) = points[0], points[-1]
         slope = (b - a) / max(1, n - m)
-        return all(abs(size - a - slope * (k - m)) <= self.noise_bytes for k, size in self._points)
+        return all(abs(size - a - slope * (k - m)) <= self.noise_bytes for k, size in points)
 
     def is_convex(self) -> bool:
         """Tell whether slopes never become less, as with the largest of several costs."""
