@@ -151,3 +151,20 @@ def test_a_copy_out_of_gaps(monkeypatch):
     out = np.empty((9, 3, 7), int)
     threads.copy(out, data[:, 2:5])
     np.testing.assert_array_equal(out, data[:, 2:5])
+
+
+@pytest.mark.parametrize("n_frames", [1, 3, 57, 114, 228])
+def test_every_thread_has_as_much_to_read(monkeypatch, n_frames):
+    monkeypatch.setattr(threads, "N_THREADS", 10)
+    monkeypatch.setattr(threads, "_PART_BYTES", (2**10, 2**14))
+    array = np.empty((n_frames, 512, 5), np.uint8)
+    sizes, lock = [], threading.Lock()
+
+    def work(frames, rows, part):
+        with lock:
+            sizes.append(part.nbytes)
+
+    threads.spread_box((0, n_frames), (0, 512), array, work)
+    assert sum(sizes) == array.nbytes
+    rounds = -(-len(sizes) // 10)
+    assert rounds * max(sizes) <= 1.3 * array.nbytes / min(10, len(sizes))
