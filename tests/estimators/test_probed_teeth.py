@@ -94,6 +94,37 @@ def test_teeth_that_were_measured_are_known_to_a_fiftieth(n):
     assert 0.98 * fits <= answer <= fits
 
 
+# FISTA3d_tomobar on an H200, 1801 x 2560: ASTRA's arrays are padded to 16, and known to some MB.
+FISTA = {
+    1: 249004505, 2: 544432433, 3: 850573852, 5: 1444874696, 8: 2185774905, 16: 4371744080,
+    32: 8733391895,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("lacking", "fits"), [(0, 32), (5_000_000, 31)])
+def test_one_more_slice_of_few_is_run_where_it_is_not_known_to_fit(lacking, fits):
+    available = FISTA[32] - lacking
+    ladder = Ladder(
+        available,
+        TOTAL,
+        run_bytes=139 * 10**9,
+        noise_bytes=8192,
+        floor_bytes=SLICE,
+        rounding_bytes=8192,
+        limit_s=8.0,
+        quick_s=0.1,
+    )
+    ladder.is_rough, ladder.noise_bytes, ladder.outside_of_slice = True, 4 * MIB, 26.6e6
+    elapsed_s, rung, rungs = 0.6, 1, []
+    while rung is not None:
+        rungs.append(rung)
+        elapsed_s += 0.27 * rung
+        ladder.add(rung, FISTA[rung], 0.27 * rung)
+        rung = ladder.next_rung(elapsed_s)
+    assert rungs == [*FISTA]
+    assert MemoryModel.piecewise(ladder.curve()).max_slices(available, TOTAL) == fits
+
+
 def rising_teeth(fixed, a, period, height):
     return lambda k: fixed + a * k + height * a * ((k - 1) % period)
 
