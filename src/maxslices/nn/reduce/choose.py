@@ -136,21 +136,31 @@ class Problem:
         """
         if self.usage.max() <= limit_bytes:
             return []
-        best: list[int] | None = None
-        tries = [self._greedy(limit_bytes, power, cap) for cap in CAPS for power in POWERS]
-        for seed in self._lowest_of(seeds):
-            tries += [self._greedy(limit_bytes, 0.5, cap, seed) for cap in CAPS[::2]]
-        for chosen in (*tries, *(s for s in self._sound(seeds) if self.peak(s) <= limit_bytes)):
-            if chosen is None:
-                continue
-            chosen = self._without_waste(chosen, limit_bytes)
-            if best is None or self.cost(chosen) < self.cost(best):
-                best = chosen
-        return best and self._improved(best, limit_bytes)
+        # What is done with all of the model leaves no room for anything else, and the search
+        # would end there: it is taken where nothing else goes.
+        whole = [i for i, candidate in enumerate(self.found) if not candidate.path]
+        for banned in (whole, []) if whole else ([],):
+            best: list[int] | None = None
+            tries = [
+                self._greedy(limit_bytes, power, cap, (), banned)
+                for cap in CAPS
+                for power in POWERS
+            ]
+            for seed in self._lowest_of(seeds):
+                tries += [self._greedy(limit_bytes, 0.5, cap, seed, banned) for cap in CAPS[::2]]
+            for chosen in (*tries, *(s for s in self._sound(seeds) if self.peak(s) <= limit_bytes)):
+                if chosen is None:
+                    continue
+                chosen = self._without_waste(chosen, limit_bytes)
+                if best is None or self.cost(chosen) < self.cost(best):
+                    best = chosen
+            if best is not None:
+                return self._improved(best, limit_bytes, banned)
+        return None
 
-    def _improved(self, chosen: list[int], limit_bytes: float) -> list[int]:
+    def _improved(self, chosen: list[int], limit_bytes: float, banned: Sequence[int]) -> list[int]:
         """Do without the dearest, one after the other, if others do it for less."""
-        banned: list[int] = []
+        banned = list(banned)
         for _ in range(N_IMPROVED):
             left = [i for i in chosen if i not in banned]
             if not left:
@@ -170,7 +180,9 @@ class Problem:
         return [list(s) for s in seeds if not self.conflicts[np.ix_(s, s)].any()]
 
     def _lowest_of(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
-        return sorted(self._sound(seeds), key=self.peak)[:N_SEEDS]
+        lowest = sorted(self._sound(seeds), key=self.peak)
+        hosted = [s for s in lowest if self.found[s[0]].treatment.kind == "offload"]
+        return [s for s in lowest if s not in hosted][:N_SEEDS] + hosted[:1]
 
     def lowest(self, seeds: Sequence[Sequence[int]] = (), banned: Sequence[int] = ()) -> list[int]:
         """Return what makes the peak as low as was found, whatever it costs."""

@@ -19,8 +19,11 @@ from .treat import Treatments, treat, untreat
 
 FINALISTS = 3
 """Plans that are run on the device, beside those that leave room."""
-ROOM = (1.0, 0.92)
-"""Parts of the limit for which plans are made where there is a device to run them on."""
+ROOM = (1.0, 1.03, 0.92)
+"""Parts of the limit for which plans are made where there is a device to run them on.
+
+What is needed is predicted with a margin, so that a little more than the limit may do as well.
+"""
 
 
 def finalists(searcher: Searcher, best: Plan) -> list[Plan]:
@@ -36,7 +39,7 @@ def finalists(searcher: Searcher, best: Plan) -> list[Plan]:
             different.setdefault(str(sorted(treatments_of(plan.chosen).items())), plan)
     plans = list(different.values())
     made = plans[:FINALISTS]
-    for part in ROOM[1:]:
+    for part in (part for part in ROOM if part < 1.0):
         roomy = next((p for p in plans if p.needed_bytes <= part * limit), None)
         if roomy is not None and roomy not in made:
             made.append(roomy)

@@ -220,22 +220,23 @@ class Searcher:
 
 
 def uniform(found: Sequence[Candidate], model: nn.Module, order: Order) -> list[list[int]]:
-    """Return what one would try by hand: checkpoints of all modules of a class.
+    """Return what one would try by hand: checkpoints of all modules of a class, or all offloaded.
 
-    Alone, and around those of another class. Of a class, the outermost; runs of as many groups
-    of layers are a class as well.
+    Checkpoints alone, and around those of another class. Of a class, the outermost; runs of as
+    many groups of layers are a class as well.
     """
     modules = dict(model.named_modules())
     kinds = {run.path: kind for run, kind in runs(model).items()}
-    classes: dict[str, list[int]] = {}
+    classes: dict[tuple[str, str], list[int]] = {}
     for row, candidate in enumerate(found):
         treatment, path = candidate.treatment, candidate.path
-        if treatment.kind != "checkpoint" or treatment.parts > 1 or not path:
+        if treatment.kind not in ("checkpoint", "offload") or treatment.parts > 1 or not path:
             continue
         kind = kinds[path] if path in kinds else type(modules[path]).__qualname__
-        classes.setdefault(kind, []).append(row)
-    sets = []
-    for rows in classes.values():
+        classes.setdefault((treatment.kind, kind), []).append(row)
+    sets: list[list[int]] = []
+    hosted: list[list[int]] = []
+    for (what, _), rows in classes.items():
         paths = [found[i].path for i in rows]
         outermost = [
             i for i in rows if not any(order.is_inside(found[i].path, other) for other in paths)
@@ -247,14 +248,14 @@ def uniform(found: Sequence[Candidate], model: nn.Module, order: Order) -> list[
                 disjoint.append(i)
             elif found[i].treatment.compressors and its == found[disjoint[-1]].path:
                 disjoint[-1] = i
-        sets.append(disjoint)
+        (sets if what == "checkpoint" else hosted).append(disjoint)
     pairs = [
         [*outer, *inner]
         for outer in sets
         for inner in sets
         if any(order.is_inside(found[i].path, found[o].path) for i in inner for o in outer)
     ]
-    return [each for each in (*sets, *pairs) if len(each) > 1]
+    return [each for each in (*sets, *pairs, *hosted) if len(each) > 1]
 
 
 def treatments_of(chosen: Sequence[Candidate]) -> dict[str, Treatment]:
