@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from maxslices import Registry
@@ -66,6 +66,7 @@ def test_when_the_time_is_up_the_answer_is_what_ran():
     assert _search(answers.__getitem__, 100) == (4, 8, False)
 
 
+@example(fixed=1, slope=1, curve="16", allowed=2000, total=119)
 @given(
     fixed=st.integers(0, 5000),
     slope=st.integers(1, 300),

@@ -260,6 +260,8 @@ def _between(low: int, high: int) -> list[int]:
     """
     powers = [2**k + 1 for k in range(1, high.bit_length()) if low < 2**k + 1 < high]
     if powers:
+        last = (high - 2) // 16 * 16 + 1
+        powers += [last] if last > powers[-1] else []
         return powers[: -_CHECKS - 1 : -1]
     for step in (2**k for k in range(high.bit_length(), -1, -1)):
         rounded = (high - 2) // step * step
