@@ -1,14 +1,11 @@
 """Inference on images that do not fit: the largest tiles with the halo that the network needs.
 
-What a result depends on is found by running the network, not guessed: one item of a small
-input is made not-a-number, and every result that is one afterwards depends on it. The result
-of tiles with that halo is the untiled one, but for the rounding of kernels that are chosen by
-size.
+The result of tiles with the halo of its `receptive_field` is the untiled one, but for the
+rounding of kernels that are chosen by size.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -23,118 +20,11 @@ from ..tracing import Spec, WorkAreas
 from ..units import format_bytes
 from .errors import ModelArgumentError, TooLargeError
 from .memory import budget_of, device_of
+from .receptive_field import Field, receptive_field
 from .step import Step, precision
-
-STRIDES = (1, 2, 4, 8, 16, 32)
-"""Steps of the grid that are tried."""
-LARGEST_PROBE = {1: 4096, 2: 512, 3: 128}
-"""Side of the largest input that is run to find the receptive field, by number of axes."""
-PLACES = 16
-"""How many neighbouring places of the input are tried, on a diagonal."""
-
 
 Places = tuple["slice[int, int, None]", ...]
 """On each axis of the image."""
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """What a result depends on."""
-
-    before: tuple[int, ...]
-    """Items of the input before the result's place, on each axis."""
-    after: tuple[int, ...]
-    """Items after it."""
-    stride: int
-    """Tiles begin at multiples of this, and their sizes are multiples of it."""
-
-
-def receptive_field(model: nn.Module, channels: int, ndim: int) -> Field:
-    """Find what a result of a network depends on, by running a copy of it on the CPU.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Of inputs (batch, channel, axes), with results of the same axes and sizes.
-    channels : int
-        Of the input.
-    ndim : int
-        Number of axes: 1, 2 or 3.
-
-    Raises
-    ------
-    ModelArgumentError
-        If a result depends on all of the input (instance norm, attention, pooling over all),
-        or has other sizes: there are no tiles then.
-    """
-    real = copy.deepcopy(model).cpu().double().eval()
-    side = 64 if ndim > 1 else 256
-    while side <= LARGEST_PROBE[ndim]:
-        found = _extent(real, channels, ndim, side)
-        if found is not None:
-            stride = _stride(real, channels, ndim, side, max(max(found[0]), max(found[1])))
-            return Field(found[0], found[1], stride)
-        side *= 2
-    raise ModelArgumentError(
-        f"{type(model).__name__}: a result depends on all of an input of {side // 2} items a side "
-        "(a norm over the image, attention, or a very deep network): it has no exact tiles; "
-        "overlapping ones that are blended are an approximation: see Tiling.monai_inferer"
-    )
-
-
-def _extent(
-    model: nn.Module, channels: int, ndim: int, side: int
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return (before, after); None if what depends on an item reaches a border."""
-    before, after = [0] * ndim, [0] * ndim
-    generator = torch.Generator().manual_seed(0)
-    base = torch.rand((1, channels, *(side,) * ndim), dtype=torch.float64, generator=generator)
-    for offset in range(PLACES):
-        place = side // 2 - PLACES // 2 + offset
-        x = base.clone()
-        x[_index(0, slice(None), *(place,) * ndim)] = math.nan
-        with torch.no_grad():
-            y = model(x)
-        if not torch.is_tensor(y) or y.shape[2:] != x.shape[2:]:
-            given = tuple(y.shape[2:]) if torch.is_tensor(y) else type(y).__name__
-            raise ModelArgumentError(
-                f"{type(model).__name__} makes {given} of an input of {tuple(x.shape[2:])}: tiles "
-                "are for networks whose result has the sizes of the input"
-            )
-        hit = y.isnan().any(dim=1)[0]
-        for axis in range(ndim):
-            others = [a for a in range(ndim) if a != axis]
-            line = (hit.any(dim=others) if others else hit).nonzero()[:, 0]
-            if not line.numel():
-                continue
-            first, last = int(line[0]), int(line[-1])
-            if first == 0 or last == side - 1:
-                return None
-            after[axis] = max(after[axis], place - first)
-            before[axis] = max(before[axis], last - place)
-    return tuple(before), tuple(after)
-
-
-def _stride(model: nn.Module, channels: int, ndim: int, side: int, reach: int) -> int:
-    """Return the smallest shift of the input that does nothing but shift the result."""
-    generator = torch.Generator().manual_seed(1)
-    size = 2 * (reach // 32 + 1) * 32 + 64
-    x = torch.rand((1, channels, *(size,) * ndim), dtype=torch.float64, generator=generator)
-    with torch.no_grad():
-        whole = model(x)
-        for stride in STRIDES:
-            if size % stride:
-                continue
-            # Both sizes are multiples of 32, as deep networks want them.
-            part = (slice(None), slice(None), *(slice(stride, size - 32 + stride),) * ndim)
-            middle = (slice(None), slice(None), *(slice(reach, size - 32 - reach),) * ndim)
-            shifted = model(x[part])
-            if torch.allclose(shifted[middle], whole[part][middle], rtol=1e-9, atol=1e-12):
-                return stride
-    raise ModelArgumentError(
-        f"{type(model).__name__}: no shift of up to {STRIDES[-1]} items of the input shifts the "
-        "result: it has no exact tiles"
-    )
 
 
 @dataclass(frozen=True, slots=True)
