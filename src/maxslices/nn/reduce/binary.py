@@ -42,10 +42,10 @@ def probe_binary(
     def watch(path: str) -> Any:
         def hook(_m: nn.Module, args: Any) -> None:
             given = [a for a in args if torch.is_tensor(a)]
-            now = [a.is_floating_point() and bool(((a == 0) | (a == 1)).all()) for a in given]
+            now = [a.is_floating_point() and _is_binary(a) for a in given]
             old = fine.get(path, now)
             fine[path] = [a and b for a, b in zip(old, now, strict=False)]
-            ones = [bool((a == 1).any()) for a in given]
+            ones = [fits and bool((a == 1).any()) for a, fits in zip(given, now, strict=True)]
             before = spiked.get(path, ones)
             spiked[path] = [a or b for a, b in zip(before, ones, strict=False)]
 
@@ -86,6 +86,12 @@ def probe_binary(
         path: tuple(a and b for a, b in zip(each, spiked[path], strict=True))
         for path, each in fine.items()
     }
+
+
+def _is_binary(tensor: torch.Tensor) -> bool:
+    flat = tensor.reshape(-1)
+    # Most are not, and their first items tell.
+    return all(bool(((x == 0) | (x == 1)).all()) for x in (flat[:4096], flat))
 
 
 def _sample(item: Any, trial: int, has_time: bool, device: torch.device) -> Any:

@@ -65,7 +65,7 @@ class Problem:
         ends = {event(end) for c in found for change in c.changes for end in change[:2]}
         ends |= {event(at) for c in found for at in (c.begin - 1, c.begin, *c.forward)}
         edges = sorted({0, *ends} - {n_events})
-        most = np.maximum.reduceat(usage, edges).astype(np.float64)
+        most = np.maximum.reduceat(usage, edges).astype(np.float32)
         place = {edge: i for i, edge in enumerate(edges)}
         place[n_events] = len(edges)
         changes = np.zeros((len(found), len(edges)), np.float32)
@@ -139,24 +139,21 @@ class Problem:
         # What is done with all of the model leaves no room for anything else, and the search
         # would end there: it is taken where nothing else goes.
         whole = [i for i, candidate in enumerate(self.found) if not candidate.path]
-        for banned in (whole, []) if whole else ([],):
-            best: list[int] | None = None
-            tries = [
-                self._greedy(limit_bytes, power, cap, (), banned)
-                for cap in CAPS
-                for power in POWERS
-            ]
-            for seed in self._lowest_of(seeds):
-                tries += [self._greedy(limit_bytes, 0.5, cap, seed, banned) for cap in CAPS[::2]]
-            for chosen in (*tries, *(s for s in self._sound(seeds) if self.peak(s) <= limit_bytes)):
-                if chosen is None:
-                    continue
-                chosen = self._without_waste(chosen, limit_bytes)
-                if best is None or self.cost(chosen) < self.cost(best):
-                    best = chosen
-            if best is not None:
-                return self._improved(best, limit_bytes, banned)
-        return None
+        best: list[int] | None = None
+        tries = [
+            self._greedy(limit_bytes, power, cap, (), whole) for cap in CAPS for power in POWERS
+        ]
+        for seed in self._lowest_of(seeds):
+            tries += [self._greedy(limit_bytes, 0.5, cap, seed, whole) for cap in CAPS[::2]]
+        for chosen in (*tries, *(s for s in self._sound(seeds) if self.peak(s) <= limit_bytes)):
+            if chosen is None:
+                continue
+            chosen = self._without_waste(chosen, limit_bytes)
+            if best is None or self.cost(chosen) < self.cost(best):
+                best = chosen
+        if best is None:
+            return next(([i] for i in whole if self.peak([i]) <= limit_bytes), None)
+        return self._improved(best, limit_bytes, whole)
 
     def _improved(self, chosen: list[int], limit_bytes: float, banned: Sequence[int]) -> list[int]:
         """Do without the dearest, one after the other, if others do it for less."""
@@ -237,7 +234,7 @@ class Problem:
             replaced = self.conflicts[:, picked]
             if picked.size:
                 now = self.changes[picked] * (columns >= since[picked][:, None])
-                trials -= replaced.astype(np.float64) @ now
+                trials -= replaced.astype(np.float32) @ now
                 price -= replaced @ self.costs[picked]
                 for i, inner in enumerate(picked):
                     for around in np.flatnonzero(self.within[inner] & ~replaced[:, i]):
