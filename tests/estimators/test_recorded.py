@@ -436,3 +436,15 @@ def test_a_method_is_the_same_before_its_module_is_imported_and_after(tmp_path, 
     assert before == source_hash(namespace["double"]) == source_hash(imported)
     (folder / "helpers.py").write_text("factor = 30")
     assert source_hash(namespace["double"]) != before
+
+
+def test_versions_of_all_kinds_of_metadata(tmp_path, monkeypatch):
+    for folder, file, needs in (
+        ("Some_Thing-1.2.dist-info", "METADATA", "Requires-Dist: old.one>=3\n"),
+        ("old.one.egg-info", "PKG-INFO", ""),
+    ):
+        (tmp_path / folder).mkdir()
+        text = f"Metadata-Version: 2.1\nName: x\nVersion: 4.5\n{needs}\nVersion: 9\n"
+        (tmp_path / folder / file).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert required_versions("some-thing") == {"old.one": "4.5"}

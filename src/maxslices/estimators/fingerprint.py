@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import inspect
 import json
+import os
 import re
 import sys
 import types
@@ -190,18 +191,50 @@ def _version(name: str) -> str:
 @lru_cache(maxsize=256)
 def _installed(name: str) -> tuple[str, tuple[str, ...]]:
     """Return the version of an installed package, or "unknown", and what it requires."""
-    try:
-        distribution = importlib.metadata.distribution(name)
-    except (importlib.metadata.PackageNotFoundError, ValueError):
+    # Python's own way reads all of the metadata as an e-mail, and looks at all of the path for
+    # each package: a millisecond for each.
+    place = _metadata_files(tuple(sys.path)).get(_normalized(name))
+    if place is None:
         return "unknown", ()
-    text = distribution.read_text("METADATA")
+    text = _header(place)
     if text is None:  # another kind of metadata
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except (importlib.metadata.PackageNotFoundError, ValueError):
+            return "unknown", ()
         return distribution.version, tuple(distribution.requires or ())
-    # Python reads it as an e-mail, which takes a millisecond for each package.
-    header = text.partition("\n\n")[0]
-    version = re.search(r"^Version:(.*)$", header, re.MULTILINE)
-    required = re.findall(r"^Requires-Dist:(.*)$", header, re.MULTILINE)
+    version = re.search(r"^Version:(.*)$", text, re.MULTILINE)
+    required = re.findall(r"^Requires-Dist:(.*)$", text, re.MULTILINE)
     return version[1].strip() if version else "unknown", tuple(map(str.strip, required))
+
+
+@lru_cache(maxsize=4)
+def _metadata_files(path: tuple[str, ...]) -> dict[str, str]:
+    """Return where the metadata of installed packages is, by normalized name."""
+    found: dict[str, str] = {}
+    for folder in path:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:  # an archive, or nothing
+            continue
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                package = _normalized(re.split(r"-|\.(?=egg-info$)", name, maxsplit=1)[0])
+                found.setdefault(package, os.path.join(folder, name, "METADATA"))
+    return found
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _header(place: str) -> str | None:
+    """Return what stands before the description."""
+    try:
+        with open(place, encoding="utf-8", errors="replace") as file:
+            return "".join(iter(lambda: file.readline().lstrip("\n"), ""))
+    except OSError:
+        return None
 
 
 def _innermost(function: Any) -> Any:
