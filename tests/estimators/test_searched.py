@@ -16,15 +16,8 @@ from maxslices import Registry
 from maxslices.backends import select_backend
 from maxslices.errors import EstimatorError
 from maxslices.estimators import Question
-from maxslices.estimators.searched import (
-    FINENESS,
-    MARGIN,
-    Attempt,
-    Search,
-    _points,
-    _search,
-    search,
-)
+from maxslices.estimators.search_result import Attempt, Search
+from maxslices.estimators.searched import FINENESS, MARGIN, _points, _search, search
 from maxslices.estimators.trial_limits import GRAIN_BYTES, Ballast
 from tests.estimators.searched_methods import SLICE_BYTES, failing
 

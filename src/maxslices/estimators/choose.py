@@ -22,7 +22,7 @@ from .declared import declared_model, speaks_of
 if TYPE_CHECKING:  # measuring is imported when something is measured
     from .probed import Probe
     from .recorded import Records
-    from .searched import Search
+    from .search_result import Search
     from .traced import Traced
 
 Origin = Literal["declared", "recorded", "traced", "probed", "searched"]

@@ -9,25 +9,18 @@ or a CUDA error that stays, ends that one.
 from __future__ import annotations
 
 import math
-import signal
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from ..arrays import ArraySpec
 from ..backends import Backend
-from ..backends.out_of_memory import logs_out_of_memory, out_of_memory_line
-from ..errors import EstimatorError
-from ..memory import UNREACHABLE_BYTES, MemoryModel
-from ..method import MethodMeta
-from ..units import format_bytes
+from ..memory import MemoryModel
 from .asked import Question
-from .trial_process import Died, Errand, TimedOut, TrialProcess, reference_to
+from .search_result import Attempt, Search
+from .trial_process import Errand, reference_to
+from .trials import Trials
 
-Outcome = Literal["ran", "out of memory", "crashed", "timed out"]
 Runs = Callable[[int, int], bool | None]
 LIMIT_S = 120.0
 """Time for all tries together."""
@@ -41,85 +34,6 @@ _CHECKS = 3
 """Points between two others at which it is tried whether a line goes through."""
 _SOUGHT = 4
 """Points that are sought where it does not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One run of the method."""
-
-    n_slices: int
-    """Slices that it was given."""
-    allowed_bytes: int
-    """Memory that it had, beside what the process had loaded."""
-    outcome: Outcome
-    """What came of it."""
-    duration_s: float
-    """Duration, the start of a process included where one was started."""
-    said: str = ""
-    """What the method or the library said when it failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What was found by trying."""
-
-    n_slices: int
-    """Most slices that ran; 0 if not even one did."""
-    fails_at: int | None
-    """Fewest slices that did not run; None if all that there are did."""
-    available_bytes: int
-    """Memory for which the answer was sought."""
-    margin_bytes: int
-    """Part of it that was kept free in every try."""
-    points: tuple[tuple[int, int], ...]
-    """(slices, bytes) that ran, margin included, by slices; the last is the answer."""
-    rough: tuple[tuple[int, int], ...]
-    """Pairs of neighbouring points between which a line was not tried: slices between them cost
-    what the higher point does."""
-    slack_bytes: int
-    """Added between points: as much as a line was ever found too low."""
-    attempts: tuple[Attempt, ...]
-    """What was tried, in order."""
-    is_settled: bool
-    """Whether it ended by itself, and not because the time was up."""
-    output_dtype: str | None = None
-    """Dtype of the method's result; None where it returned no array."""
-    output_dims: tuple[int, int] | None = None
-    """The result's other two dims, likewise."""
-
-    @property
-    def duration_s(self) -> float:
-        """Return the time that all tries took."""
-        return sum(attempt.duration_s for attempt in self.attempts)
-
-    def model(self) -> MemoryModel:
-        """Return a memory model: through what ran; more than the most that ran does not fit."""
-        if not self.points:
-            return MemoryModel(lambda n: UNREACHABLE_BYTES)
-        line, sizes = MemoryModel.piecewise(self.points), dict(self.points)
-
-        def bytes_at(n: int) -> int:
-            if n > self.n_slices:
-                return UNREACHABLE_BYTES
-            above = next(k for k, _ in self.points if k >= n)
-            if any(high == above for _, high in self.rough):
-                return sizes[above]
-            return min(line.bytes(n) + self.slack_bytes, sizes[above])
-
-        return MemoryModel(bytes_at)
-
-    def __str__(self) -> str:
-        allowed = self.available_bytes - self.margin_bytes
-        asked = [a for a in self.attempts if a.allowed_bytes == allowed]
-        tried = ", ".join(f"{a.n_slices} {a.outcome}" for a in asked)
-        others = len(self.attempts) - len(asked)
-        less = f"; {others} tries with less memory" if others else ""
-        end = "" if self.is_settled else "; the time was up"
-        return (
-            f"{self.n_slices} slices in {format_bytes(self.available_bytes)} less a margin of "
-            f"{format_bytes(self.margin_bytes)} (tried in {self.duration_s:.2g} s: "
-            f"{tried}{less}{end})"
-        )
 
 
 def search(
@@ -178,7 +92,7 @@ def search(
     if asked.meta.looks_at is not None:
         total = min(total, len(asked.meta.looked_at(total, **asked.parameters)))
     attempts: list[Attempt] = []
-    with _Trials(asked.meta, errand, limit_s, attempts) as trials:
+    with Trials(asked.meta, errand, limit_s, attempts) as trials:
         n, fails_at, is_settled = _search(lambda k: trials.runs(k, allowed), total)
         points: dict[int, int] = {}
         rough: list[tuple[int, int]] = []
@@ -299,101 +213,3 @@ def _search(runs: Callable[[int], bool | None], total: int) -> tuple[int, int | 
             return good, bad, False
         good, bad = (n, bad) if answer else (good, n)
     return good, bad, True
-
-
-class _Trials:
-    """Makes tries, with a new process after one that did harm; closing it ends the process."""
-
-    def __init__(
-        self, meta: MethodMeta, errand: Errand, limit_s: float, attempts: list[Attempt]
-    ) -> None:
-        self._meta, self._errand, self._attempts = meta, errand, attempts
-        self._until = time.monotonic() + limit_s
-        self._limit_s = limit_s
-        self._process: TrialProcess | None = None
-        self._has_failed = False
-        self.output: tuple[str, tuple[int, int]] | None = None
-
-    def __enter__(self) -> _Trials:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._drop()
-
-    def runs(self, n_slices: int, allowed_bytes: int) -> bool | None:
-        """Tell whether the method runs on so many slices in so many bytes.
-
-        None when the time is up.
-        """
-        began = time.monotonic()
-        if began >= self._until:
-            return None
-        outcome, said = self._try(n_slices, allowed_bytes)
-        duration_s = time.monotonic() - began
-        self._attempts.append(Attempt(n_slices, allowed_bytes, outcome, duration_s, said))
-        if outcome in ("crashed", "timed out") and not self._has_run():
-            raise EstimatorError(
-                f"{self._meta.full_name} {outcome} on {_slices(n_slices)}, the fewest that were "
-                f"tried{f': {said}' if said else ''}, so its memory cannot be searched for"
-            )
-        return None if outcome == "timed out" else outcome == "ran"
-
-    def _drop(self) -> None:
-        if self._process is not None:
-            self._process.close()
-            self._process = None
-
-    def _has_run(self) -> bool:
-        return any(attempt.outcome == "ran" for attempt in self._attempts)
-
-    def _try(self, n_slices: int, allowed_bytes: int) -> tuple[Outcome, str]:
-        if self._process is None:
-            self._process, self._has_failed = TrialProcess(self._errand), False
-        try:
-            answer = self._process.ask(
-                n_slices, allowed_bytes, max(0.0, self._until - time.monotonic())
-            )
-        except TimedOut:
-            self._drop()
-            return "timed out", f"no answer within {self._limit_s:.0f} s for all tries"
-        except Died as death:
-            self._drop()
-            return self._ended(death)
-        kind, said = answer.kind, answer.text
-        self.output = answer.output or self.output
-        if kind != "out of memory" and logs_out_of_memory(answer.log):
-            kind, said = "out of memory", out_of_memory_line(answer.log)
-        had_failed, self._has_failed = self._has_failed, self._has_failed or kind != "ran"
-        if kind == "error" or not answer.is_clean:
-            self._drop()
-        if kind == "error":
-            if had_failed:  # what ran out of memory before may be what it suffers from
-                return self._try(n_slices, allowed_bytes)
-            raise EstimatorError(
-                f"{self._meta.full_name} cannot be tried: on {_slices(n_slices)} it raised {said}"
-            )
-        return ("ran" if kind == "ran" else "out of memory"), said
-
-    def _ended(self, death: Died) -> tuple[Outcome, str]:
-        """Say why a process ended."""
-        said = _last_line(death.log)
-        if logs_out_of_memory(death.log):
-            return "out of memory", out_of_memory_line(death.log)
-        if death.status >= 0:
-            raise EstimatorError(
-                f"{self._meta.full_name}: the process that tried it ended with status "
-                f"{death.status}{f': {said}' if said else ''}"
-            ) from None
-        if -death.status == signal.SIGKILL:
-            return "out of memory", "the system killed the process"
-        name = signal.Signals(-death.status).name
-        return "crashed", f"{name}{f': {said}' if said else ''}"
-
-
-def _slices(n: int) -> str:
-    return f"{n} slice{'s' if n > 1 else ''}"
-
-
-def _last_line(log: str) -> str:
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
