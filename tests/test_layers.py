@@ -31,7 +31,7 @@ LAYERS = [
     {"backends", "estimators", "io", "meters"},
     {"planner"},
     {"nn", "runner"},
-    {"api"},
+    {"api", "ends"},
     {"__init__"},
     {"testing", "demo", "httomo"},
     {"cli"},

@@ -6,20 +6,21 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .arrays import ArraySpec
-from .backends import Backend, is_copyable, select_backend
+from .backends import Backend, select_backend
 from .backends.context import UNMEASURED_BYTES
 from .backends.cpu import CpuBackend
 from .backends.select import check_device_name
+from .ends import Scan, check_out, check_result, is_direct, opened, spec_of
 from .errors import DeviceError, PipelineError, UsageError
 from .estimators import Chooser, Records
-from .io import SinkFormat, Source, open_source
+from .io import SinkFormat, Source
 from .io.checks import check_dtype
 from .planner import (
     Limits,
@@ -37,7 +38,6 @@ from .runner.learn import learn
 from .runner.progress import progress_bar
 from .units import parse_bytes
 
-Scan = str | os.PathLike[str] | np.ndarray | Source
 PipelineLike = Pipeline | str | os.PathLike[str] | Iterable[str | Mapping[str, Any]]
 _SLICES = {0: "projections", 1: "sinograms"}
 ASSUMED_FRAMES = 20
@@ -106,8 +106,8 @@ def plan(
         backend = _card_here(device)
     if isinstance(scan, ArraySpec):
         return _plan_shape(scan, checked, limits, block, fit, backend, estimator)
-    with _opened(scan, checked) as source:
-        spec = _spec_of(source, backend)
+    with opened(scan, checked) as source:
+        spec = spec_of(source, backend)
         chooser = _chooser(spec, limits, backend, estimator, source)
         return make_plan(checked, spec, limits, chooser=chooser, block=block, fit=fit)
 
@@ -208,13 +208,13 @@ def run_announced(
     backend = select_backend(device)
     limits = _backend_limits(backend, memory, host_memory)
     given = out if isinstance(out, np.ndarray) else None
-    _check_out(out, scan)
+    check_out(out, scan)
     folder = None
     if out is not None and not isinstance(out, np.ndarray):
         folder = RunFolder(out, format, overwrite)
     with contextlib.ExitStack() as held:
-        source = held.enter_context(_opened(scan, checked))
-        spec = _spec_of(source, backend)
+        source = held.enter_context(opened(scan, checked))
+        spec = spec_of(source, backend)
         chooser = _chooser(spec, limits, backend, estimator, source)
         made = make_plan(
             checked,
@@ -224,10 +224,10 @@ def run_announced(
             block=block,
             fit=fit,
             result_in_memory=folder is None,
-            result_is_direct=given is not None and _is_direct(given, backend),
+            result_is_direct=given is not None and is_direct(given, backend),
         )
         if given is not None:
-            _check_result(given, made)
+            check_result(given, made)
         announce(made)
         bar = held.enter_context(progress_bar(progress))
         scratch = Path(tempfile.gettempdir())
@@ -281,8 +281,8 @@ def check(pipeline: PipelineLike, scan: Scan | None = None) -> str:
         if needs:
             lines.append(f"  it uses a scan's {', '.join(needs)}")
         return "\n".join(lines)
-    with _opened(scan, checked) as source:
-        spec = _spec_of(source)
+    with opened(scan, checked) as source:
+        spec = spec_of(source)
         check_supplied(checked, spec)
         lines.append(f"{spec.name}: {spec.projections}")
         for name, frames in (("flats", spec.flats), ("darks", spec.darks)):
@@ -307,66 +307,6 @@ def as_pipeline(pipeline: PipelineLike) -> Pipeline:
             f"a pipeline is a file or a list of steps, not {pipeline!r}: write it as [step, ...]"
         )
     return Pipeline.from_steps(pipeline)
-
-
-@contextlib.contextmanager
-def _opened(scan: Scan, pipeline: Pipeline) -> Iterator[Source]:
-    """Open a scan as the pipeline's loader says; a source of the caller's stays open."""
-    if isinstance(scan, Source):
-        yield scan
-        return
-    with open_source(scan, pipeline.loader) as source:
-        yield source
-
-
-def _spec_of(source: Source, backend: Backend | None = None) -> ScanSpec:
-    return ScanSpec(
-        source.spec,
-        source.flats,
-        source.darks,
-        source.angles is not None,
-        in_memory=backend is not None and _is_in_memory(source, backend),
-        name=source.name,
-    )
-
-
-def _is_in_memory(source: Source, backend: Backend) -> bool:
-    """Tell whether a device can use, or copy, blocks of a scan from where they are."""
-    link = backend.link()
-    find = getattr(source, "view" if link is None else "window", None)
-    window = None if find is None else find(0, 0, source.spec.shape[0])
-    return window is not None and is_copyable(window) and _is_direct(window, backend)
-
-
-def _is_direct(array: np.ndarray, backend: Backend) -> bool:
-    link = backend.link()
-    return link is None or link.is_direct(array)
-
-
-def _check_out(out: object, scan: Scan) -> None:
-    """Require that results can be meant to go to `out`."""
-    if out is None:
-        return
-    if isinstance(out, np.ndarray):
-        # Blocks, and the slices around them, are read after earlier ones were written.
-        if isinstance(scan, np.ndarray) and np.may_share_memory(out, scan):
-            raise UsageError("out shares memory with the scan: give an array of its own")
-    elif not isinstance(out, str | os.PathLike):
-        raise UsageError(f"out must be a folder or a NumPy array, not {out!r}")
-    elif not os.fspath(out):
-        raise UsageError("the folder for the results has no name; '.' is the current one")
-
-
-def _check_result(array: np.ndarray, plan: Plan) -> None:
-    """Require that the last result can be put into an array."""
-    wanted = plan.sections[-1].output
-    if plan.sections[-1].destination != "memory":
-        raise UsageError("out is an array, but no step of the pipeline has save_result")
-    if array.shape != wanted.shape or array.dtype != wanted.dtype:
-        shape = "x".join(map(str, array.shape))
-        raise UsageError(f"out is {shape} {array.dtype}; the result is {wanted}")
-    if not array.flags.c_contiguous or not array.flags.writeable:
-        raise UsageError("out is an array that is not C-contiguous or not writeable")
 
 
 def _plan_shape(
