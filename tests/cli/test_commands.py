@@ -225,6 +225,11 @@ def test_a_reader_that_leaves_is_no_fault():
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_standard_output_that_is_closed_is_no_fault():
+    done = command("methods", preexec_fn=lambda: os.close(1))
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_names_that_are_not_text_are_printed(tmp_path):
     name = os.fsencode(tmp_path) + b"/\xff\xe4.npy"
     with open(name, "wb") as file:

@@ -71,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             complain(f"error: {error}")
             return error.exit_code
         except MemoryError as error:
-            complain(f"error: memory ran out ({error}): allow less of it with --memory")
+            said = f" ({error})" if str(error) else ""
+            complain(f"error: memory ran out{said}: allow less of it with --memory")
             return NO_MEMORY
         except KeyboardInterrupt:
             complain("stopped; nothing unfinished was left behind")
@@ -95,10 +96,13 @@ def _stoppable() -> Iterator[None]:
 
 
 class _Complaints(logging.Handler):
-    """Says what methods log as warnings are said."""
+    """Says what methods log as warnings are said; of a traceback, its last line."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        complain(f"{record.levelname.lower()}: {record.getMessage()}")
+        message = record.getMessage().strip()
+        if message.startswith("Traceback ("):
+            message = message.splitlines()[-1]
+        complain(f"{record.levelname.lower()}: {message}")
 
 
 @contextmanager

@@ -9,13 +9,15 @@ from ..errors import StoreError
 
 
 def say(text: str) -> None:
-    """Print to standard output; silently drop it if its reader has gone.
+    """Print to standard output; silently drop it if its reader has gone, or there never was one.
 
     Raises
     ------
     StoreError
         If it goes to a file that cannot be written.
     """
+    if sys.stdout is None:  # closed before the program began
+        return
     encoding = sys.stdout.encoding or "utf-8"
     try:
         # A path's bytes need not be text.
