@@ -268,6 +268,16 @@ def test_a_report_that_cannot_be_written_leaves_no_result(tmp_path, monkeypatch)
     assert not (tmp_path / "out").exists()
 
 
+def test_a_folder_that_is_gone_meanwhile_is_told(tmp_path):
+    def gone(data):
+        shutil.rmtree(tmp_path / "deep", ignore_errors=True)
+        return data + 1
+
+    with pytest.raises(StoreError, match=r"deep/out.*No such file"):
+        run_function(gone, tmp_path / "deep" / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_side_results_that_json_lacks_do_not_cost_the_run(tmp_path):
     report = run_function(
         lambda data: {"a": np.float32(1), "b": object()},

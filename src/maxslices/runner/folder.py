@@ -114,9 +114,12 @@ class RunFolder:
         if self._timeline is not None:
             self._timeline.unlink(missing_ok=True)
         for made in self._made:
-            if any(made.iterdir()):
+            try:
+                made.rmdir()
+            except FileNotFoundError:  # somebody removed or renamed it meanwhile
+                continue
+            except OSError:  # something else is in it
                 break
-            made.rmdir()
 
     def _lock(self) -> None:
         """Keep other runs out of the folder, which would remove what this one is writing.
