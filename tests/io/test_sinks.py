@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import time
 
 import h5py
@@ -251,6 +252,19 @@ def test_too_little_room_is_said_before(tmp_path, monkeypatch):
     check_room(tmp_path, 1500)
     with pytest.raises(StoreError):
         check_room(tmp_path / "not" / "there", 1501)
+
+
+@FORMATS
+def test_a_file_that_may_not_be_so_large(tmp_path, format):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(StoreError, match=r"a.*: cannot be written \(File too large\)"):
+            create_sink(tmp_path / "a", ArraySpec((10, 200, 200), "float32"), 0, format).write(
+                0, 0, np.ones((10, 200, 200), np.float32)
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @FORMATS

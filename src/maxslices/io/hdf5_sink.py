@@ -9,7 +9,10 @@ with it (HDF5 2.0 ends in a segmentation fault).
 from __future__ import annotations
 
 import os
+import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -113,13 +116,25 @@ class Hdf5Sink(PartSink):
             os.close(fd)
 
     def _shorten(self, n_slices: int) -> None:
-        with h5py.File(self._part, "r+") as file:
+        with _closing_errors(), h5py.File(self._part, "r+") as file:
             data = file[DATA_PATH]
             data.resize(n_slices, axis=self._slice_dim)
             data.attrs["incomplete"] = f"{n_slices} of {self._spec.shape[self._slice_dim]} slices"
 
     def _remove(self) -> None:
         self._part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _closing_errors() -> Iterator[None]:
+    """Raise what HDF5 says where a file cannot be extended when it is closed as an OSError."""
+    try:
+        yield
+    except RuntimeError as error:
+        number = re.search(r"errno = (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
 def _lay_out(path: Path, spec: ArraySpec, slice_dim: int) -> list[int]:
@@ -130,7 +145,7 @@ def _lay_out(path: Path, spec: ArraySpec, slice_dim: int) -> list[int]:
     layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     offsets = [0] * spec.shape[slice_dim]
-    with h5py.File(path, "w", libver=("v110", "v110")) as file:
+    with _closing_errors(), h5py.File(path, "w", libver=("v110", "v110")) as file:
         file.attrs["NX_class"] = "NXroot"
         file.attrs["default"] = "entry"
         entry = file.create_group("entry")
