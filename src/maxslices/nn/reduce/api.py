@@ -213,8 +213,10 @@ def _fill(
     names = [name for c in chosen for name in c.treatment.compressors]
     summary.bit_compressor_count = names.count("bit")
     summary.null_compressor_count = names.count("none")
+    banded = [c for c in chosen if c.treatment.window is not None]
+    summary.spatial_split_count = len(banded)
     summary.tcgc_container_count = summary.temporal_split_count = sum(
-        c.treatment.parts > 1 for c in chosen
+        c.treatment.parts > 1 for c in chosen if c not in banded
     )
     for kind in dict.fromkeys(c.treatment.kind for c in chosen):
         summary.applied_steps.append(kind)

@@ -42,6 +42,8 @@ class Candidate:
     """Operators that are run again, about."""
     link_bytes: int = 0
     """Over the link to the host and back."""
+    wider: float = 1.0
+    """Items computed for those of the whole: bands have something around."""
     device_s: float = 0.0
     """Time that it adds on the device."""
     host_s: float = 0.0

@@ -152,7 +152,8 @@ class Problem:
             if best is None or self.cost(chosen) < self.cost(best):
                 best = chosen
         if best is None:
-            return next(([i] for i in whole if self.peak([i]) <= limit_bytes), None)
+            fine = [i for i in whole if self.peak([i]) <= limit_bytes]
+            return [min(fine, key=lambda i: self.costs[i])] if fine else None
         return self._improved(best, limit_bytes, whole)
 
     def _improved(self, chosen: list[int], limit_bytes: float, banned: Sequence[int]) -> list[int]:

@@ -109,10 +109,14 @@ def price(
             candidate.again_flops = total(flops, path) or 0.0
             if forward_s is None:
                 forward_s = candidate.again_flops / rates.flops_per_s + moved_s
-            candidate.device_s = forward_s
+            candidate.again_flops *= candidate.wider
+            # Of wider bands the forward pass, that again, and the backward pass, twice that.
+            candidate.device_s = (4 * candidate.wider - 3) * forward_s
             # A wrapped layer is not run again as a whole, but what saves its results is.
             candidate.host_s = parts * rates.checkpoint_s + 3 * host_s
             candidate.host_s += packs * PACK_OPS * rates.launch_s
+            if candidate.treatment.window is not None:
+                candidate.host_s += 4 * (parts - 1) * host_s
         elif kind == "selective":
             candidate.device_s = moved_s
             if forward_s is not None:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 
 from ...tracing import Trace
+from .band_candidates import band_candidates
+from .bands import Window
 from .candidates import Candidate, candidates
 from .confirm import ROOM
 from .cost import Times, counted, measure, price, price_of_parts
@@ -42,6 +44,8 @@ class Search:
     """Time that the device was measured."""
     problems: dict[int, Choices] = field(default_factory=dict)
     """By number of parts of the batch."""
+    windows: dict[str, Window | None] = field(default_factory=dict)
+    """Of places that were tried whether they are local, by path."""
 
     def measure(self, parts: int = 1) -> Times:
         """Measure times on the device, if there is one: of the model, or of a part of it."""
@@ -108,6 +112,7 @@ class Search:
         if "split" in self.means:
             found += time_candidates(seen, model, self.compressors)
             found += layer_candidates(seen, model)
+            found += band_candidates(seen, model, self.windows)
         root = None
         times = self.times if parts == 1 else self.measure(parts)
         born = [s.n_bytes for s in seen.trace.storages if s.stage == "forward"]
@@ -115,8 +120,13 @@ class Search:
             root = Candidate("", Treatment("checkpoint", (), parts), 0, (0, 0), [])
             price([root], model, self.flops, self.times)
             price_of_parts(root, self.times, times, len(born))
-            # The cache of a selective checkpoint cannot be read twice, as it would be inside.
-            found = [c for c in found if c.treatment.kind != "selective"]
+            # The cache of a selective checkpoint cannot be read twice, as it would be inside; and
+            # the whole model is in parts already.
+            found = [
+                c
+                for c in found
+                if c.treatment.kind != "selective" and (c.path or not c.treatment.window)
+            ]
         elif not times.device_s:
             times = self.times = counted(times, self.flops.get("", 0.0), 3 * sum(born), len(born))
         price(found, model, self.flops, times)

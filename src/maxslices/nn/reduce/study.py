@@ -34,6 +34,8 @@ class Seen:
     """Whether it writes to one of its arguments."""
     n_first: int
     """Length of the first axis of its first argument; 0 if that is no tensor."""
+    shape: tuple[int, ...] = ()
+    """Of its only argument, if that is a tensor and its only result is one too."""
 
 
 @dataclass(slots=True)
@@ -91,9 +93,10 @@ def study(
                 first, given, before = open_calls.pop()
                 changed = versions((args, kwargs)) != before
                 n_first = next((len(a) for a in args if torch.is_tensor(a) and a.dim()), 0)
+                one = len(args) == 1 and not kwargs and all(map(torch.is_tensor, (*args, made)))
                 seen.append(
                     Seen(path, type(_m).__name__, first, len(record._events), given,
-                         indexes(made), changed, n_first)
+                         indexes(made), changed, n_first, tuple(args[0].shape) if one else ())
                 )  # fmt: skip
 
             module.register_forward_pre_hook(enter, with_kwargs=True)
@@ -133,7 +136,7 @@ def _add_runs(found: Study, model: torch.nn.Module) -> None:
         one, last = inside[0][0], inside[-1][0]
         found.seen.append(
             Seen(run.path, "run", one.first, last.end, one.inputs, last.outputs,
-                 one.changes_input, one.n_first)
+                 one.changes_input, one.n_first, one.shape if last.shape else ())
         )  # fmt: skip
         begins = [found.begins[each[0].path] for each in inside if each[0].path in found.begins]
         if begins:

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from .bands import Window, in_bands
 from .compress import compressor_named
 from .keep import offloaded, packed_inputs
 from .places import Run, children_of, run_at
@@ -58,13 +59,18 @@ class Treatment:
     """Of the tensors among its arguments, in order: names of compressors, or "none"."""
     parts: int = 1
     """In how many parts of the first axis of its arguments (time, or batch) it is run."""
+    window: Window | None = None
+    """Parts are bands of an axis of the image then, with what is around them."""
 
     def __str__(self) -> str:
         text: str = self.kind
         packed = [name for name in self.compressors if name != "none"]
         if packed:
             text += f", inputs as {' and '.join(dict.fromkeys(packed))}"
-        if self.parts > 1:
+        if self.window is not None:
+            text += f", in {self.parts} bands of axis {self.window.axis}"
+            text += " with {} and {} items around".format(*self.window.halo)
+        elif self.parts > 1:
             text += f", in {self.parts} parts"
         return text
 
@@ -91,6 +97,8 @@ class Treated:
         if not torch.is_grad_enabled():
             return self._plain(*args, **kwargs)
         parts = self.treatment.parts
+        if self.treatment.window is not None:
+            return self._in_bands(self.treatment.window, args, kwargs)
         if parts == 1:
             return self._whole(args, kwargs)
         tensors = [a for a in args if torch.is_tensor(a)]
@@ -108,6 +116,18 @@ class Treated:
             some = tuple(a if c is None else c[part] for a, c in zip(args, cut, strict=True))
             results.append(self._whole(some, kwargs))
         return _joined(results)
+
+    def _in_bands(self, window: Window, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run in bands; as a whole where the argument or the mode is not as it was studied."""
+        inside = dict(self.module.named_modules())
+        x = args[0] if len(args) == 1 and not kwargs else None
+        if not torch.is_tensor(x) or any(inside[path].training for path in window.frozen):
+            return self._whole(args, kwargs)
+        parts = min(self.treatment.parts, window.most(x.shape[window.axis]))
+        if parts == 1:
+            return self._whole(args, kwargs)
+        weights = [p for p in self.module.parameters() if p.requires_grad]
+        return in_bands(self._plain, x, window, parts, weights)
 
     def _plain(self, *args: Any, **kwargs: Any) -> Any:
         if self.inner is not None:
