@@ -262,7 +262,19 @@ def test_files_of_somebody_else_stay_as_they_are(command, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} >= {"package.json", "some.settings.json"}
 
 
-@pytest.mark.parametrize("damage", [{"points": []}, {"points": 3}, {"surplus": 1}], ids=str)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"points": []},
+        {"points": 3},
+        {"surplus": 1},
+        {"rungs": [PROBE.as_plain()["rungs"][0] | {"n_slices": 0}]},
+        {"rungs": [PROBE.as_plain()["rungs"][0] | {"n_slices": "two"}]},
+        {"rungs": [PROBE.as_plain()["rungs"][0] | {"n_bytes": -7}]},
+        {"rungs": [PROBE.as_plain()["rungs"][0] | {"call_s": "long"}]},
+    ],
+    ids=str,
+)
 def test_an_answer_that_is_none_is_set_aside(records, damage):
     records.add(asked(), HERE, PROBE)
     (file,) = records.folder.glob("*.json")

@@ -86,7 +86,7 @@ class Records:
         if newest is None:
             return None
         try:
-            return Probe.from_plain(newest["probe"])
+            return _answer(newest["probe"])
         except _FAULTS as error:
             self._set_aside(method, error)
             return None
@@ -156,7 +156,7 @@ class Records:
         try:
             entries = _checked(json.loads(Path(path).read_text(encoding="utf-8")))
             for entry in entries:
-                _check_answer(entry["probe"])
+                _answer(entry["probe"])
         except OSError as error:
             raise UsageError(f"{path}: records cannot be read: {error.strerror}") from None
         except _FAULTS as error:
@@ -210,7 +210,7 @@ class Records:
         try:
             entries = _entries(self._path(method))
             for entry in entries:
-                _check_answer(entry["probe"])
+                _answer(entry["probe"])
         except _FAULTS as error:
             warnings.warn(f"{_not_understood(self._path(method), error)}: left out", stacklevel=4)
             return []
@@ -317,8 +317,8 @@ def _checked(content: Any) -> list[Entry]:
     return entries
 
 
-def _check_answer(plain: Mapping[str, Any]) -> None:
-    """Require that an answer is one.
+def _answer(plain: Mapping[str, Any]) -> Probe:
+    """Return an answer, if it is one.
 
     Raises
     ------
@@ -328,13 +328,18 @@ def _check_answer(plain: Mapping[str, Any]) -> None:
     found = Probe.from_plain(plain)
     for rung in found.rungs:
         numbers = (rung.n_slices, rung.n_bytes, rung.kept_bytes, rung.outside_bytes)
-        if not all(type(number) is int for number in numbers):
+        if not all(type(number) is int for number in numbers) or min(numbers[:2]) < 0:
             raise ValueError(f"{numbers} are not a call with its bytes")
-        float(rung.duration_s)
+        if rung.n_slices < 1:
+            raise ValueError("a call with no slices")
+        for time_s in (rung.duration_s, rung.call_s):
+            if type(time_s) not in (int, float) or not 0 <= time_s < _LATEST_S:
+                raise ValueError(f"{time_s!r} is no duration")
     for number in (found.answer, found.available_bytes, found.total_slices):
         if type(number) is not int:
             raise ValueError(f"{number!r} is not a number of slices or bytes")
     float(found.duration_s)
+    return found
 
 
 def _is_name(value: Any) -> bool:
