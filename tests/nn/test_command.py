@@ -32,6 +32,9 @@ def counted():
 
 def broken():
     raise OSError("no weights")
+
+def ends():
+    raise SystemExit(3)
 """
 
 
@@ -40,6 +43,7 @@ def cli(capsys, tmp_path, monkeypatch):
     """Run the command line in a folder with a module of networks."""
     (tmp_path / "own_networks.py").write_text(MODULE)
     (tmp_path / "needs_more.py").write_text("import not_there_at_all")
+    (tmp_path / "ends.py").write_text("raise SystemExit(4)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
@@ -99,6 +103,8 @@ def test_a_picture_is_drawn(cli, tmp_path):
         ("report own_networks:net --input 1x1x8x8", "has no net; there is network"),
         ("report own_networks:WIDTH --input 1x1x8x8", "neither a model nor what makes one"),
         ("report own_networks:broken --input 1x1x8x8", "cannot be made: OSError: no weights"),
+        ("report own_networks:ends --input 1x1x8x8", "cannot be made: SystemExit: 3"),
+        ("report ends:network --input 1x1x8x8", "cannot be imported: SystemExit: 4"),
         ("report own_networks:network --input 1x2x8x8", "cannot take 1x2x8x8"),
         ("report own_networks:network --input 1,2", "'1,2' is no input"),
         ("report own_networks:network --input 1x1x8x8:float7", "no dtype of torch"),
@@ -152,3 +158,19 @@ def test_without_torch_it_is_said_what_to_install():
         "except maxslices.nn.NoDeviceError as error: print(error)"
     )
     assert python(code) == "maxslices.nn.max_batch_size needs torch: pip install 'maxslices[torch]'"
+
+
+def test_a_torch_that_cannot_be_imported_is_told(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise OSError('no libtorch.so')")
+    done = subprocess.run(
+        [sys.executable, "-m", "maxslices.cli.main", "nn", "report", "a:b", "--input", "1x1x8x8"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "maxslices: error: maxslices nn needs torch, which is installed and cannot be imported: "
+        "no libtorch.so; install it again\n"
+    )

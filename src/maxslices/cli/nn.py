@@ -106,6 +106,13 @@ def _require_torch() -> None:
 
     if find_spec("torch") is None:
         raise DeviceError("maxslices nn needs torch: pip install 'maxslices[torch]'")
+    try:
+        import torch  # noqa: F401
+    except (ImportError, OSError) as error:  # a library of it that is missing or damaged
+        raise DeviceError(
+            f"maxslices nn needs torch, which is installed and cannot be imported: {error}; "
+            "install it again"
+        ) from None
 
 
 def _report(parsed: argparse.Namespace) -> str:

@@ -59,7 +59,7 @@ def model_named(text: str, arguments: dict[str, Any] | None = None) -> nn.Module
         )
     try:
         made = _made(found, arguments or {})
-    except Exception as error:  # whatever a model's code raises is said in one line
+    except (Exception, SystemExit) as error:  # whatever a model's code raises, in one line
         raise UsageError(
             f"{text} cannot be made: {type(error).__name__}: {_first_line(error)}; give it "
             "arguments with -p name=value"
@@ -95,7 +95,7 @@ def _module(name: str) -> Any:
                 "that it is in"
             ) from None
         raise UsageError(f"{name} needs the module {missing!r}, which is not installed") from None
-    except Exception as error:  # whatever a module does when it is imported
+    except (Exception, SystemExit) as error:  # whatever a module does when it is imported
         raise UsageError(
             f"{name} cannot be imported: {type(error).__name__}: {_first_line(error)}"
         ) from error
