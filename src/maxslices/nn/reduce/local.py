@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -43,43 +43,60 @@ def find_window(
     """
     if stateful(module) or batch_statistics(module):
         return None
-    try:
-        real = _on_host(module)
-    except _ERRORS:
-        return None
-    if train:
-        real.train()
-    if batch_statistics(real):
-        return None
-    most = STRIDES[-1]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        for about in OTHERS:
-            for side in SIDES:
-                n = side + shape[axis] % most
-                if n > shape[axis] + most:
-                    return None
-                sizes = [1, shape[1], *(min(s, about + s % about) for s in shape[2:])]
-                sizes[axis] = n
-                try:
-                    found = _marked(real, sizes, axis)
-                except _ERRORS:
-                    break  # it may run on a larger one
-                if isinstance(found, Window):
-                    return found
-                if not found:
-                    return None
+        try:
+            # Without data, most that is not local along the axis fails at once.
+            empty = _copied(module, "meta", train)
+            tried = next((t for t in _sizes(shape, axis) if _runs(empty, t[0])), [])
+            real = _copied(module, "cpu", train) if tried else empty
+        except _ERRORS:
+            return None
+        if batch_statistics(real):
+            return None
+        for sizes in tried:
+            try:
+                found = _marked(real, sizes, axis)
+            except _ERRORS:
+                return None
+            if isinstance(found, Window):
+                return found
+            if not found:
+                return None
     return None
 
 
-def _on_host(module: nn.Module) -> nn.Module:
+def _sizes(shape: Sequence[int], axis: int) -> Iterator[list[list[int]]]:
+    """Yield sizes of small images like a large one, with one axis of several lengths."""
+    most = STRIDES[-1]
+    for about in OTHERS:
+        made = []
+        for side in SIDES:
+            sizes = [1, shape[1], *(min(s, about + s % about) for s in shape[2:])]
+            sizes[axis] = side + shape[axis] % most
+            if sizes[axis] <= shape[axis] + most:
+                made.append(sizes)
+        if made:
+            yield made
+
+
+def _runs(empty: nn.Module, sizes: list[int]) -> bool:
+    try:
+        empty(torch.empty(sizes, dtype=torch.float64, device="meta"))
+    except _ERRORS:
+        return False
+    return True
+
+
+def _copied(module: nn.Module, device: str, train: bool) -> nn.Module:
     """Return a copy in double precision; nothing is allocated where the module is."""
     known: dict[int, object] = {}
     for tensor in (*module.parameters(), *module.buffers()):
-        made = tensor.detach().to("cpu", copy=True)
-        made = made.double() if made.is_floating_point() else made
+        dtype = torch.float64 if tensor.is_floating_point() else tensor.dtype
+        made = tensor.detach().to(device, dtype, copy=True)
         is_parameter = isinstance(tensor, nn.Parameter)
         known[id(tensor)] = nn.Parameter(made, False) if is_parameter else made
-    return copy.deepcopy(module, known)
+    made_of_it = copy.deepcopy(module, known)
+    return made_of_it.train() if train else made_of_it
 
 
 def _marked(real: nn.Module, sizes: list[int], axis: int) -> Window | bool:
