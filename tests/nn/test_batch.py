@@ -18,6 +18,7 @@ from maxslices.nn import (  # noqa: E402
     Trial,
     batch,
     max_batch_size,
+    max_patch_shape,
     trial,
 )
 from maxslices.nn.memory import CONTEXT_BYTES, Budget  # noqa: E402
@@ -205,6 +206,16 @@ def test_a_step_that_fails_is_followed_by_smaller_ones(device):
     device.most = 0
     with pytest.raises(TooLargeError):
         max_batch_size(Small(), (64, 64))
+
+
+@pytest.mark.parametrize("model", [None, 5, torch.nn.ReLU], ids=str)
+def test_what_is_no_model_is_named(model):
+    for find in (
+        lambda: max_batch_size(model, (8, 8), in_channels=1, memory="1GB"),
+        lambda: max_patch_shape(model, 2, in_channels=1, memory="1GB"),
+    ):
+        with pytest.raises(ModelArgumentError, match="not a (NoneType|int|type)"):
+            find()
 
 
 def test_errors_of_the_model_are_raised(device):

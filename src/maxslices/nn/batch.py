@@ -17,7 +17,7 @@ from ..tracing import Family, Spec, TraceError, WorkAreas
 from ..units import format_bytes, parse_bytes
 from .arguments import channels_of, check_safety, positive, shape_of
 from .errors import ModelArgumentError, TooLargeError
-from .memory import Budget, budget_of, device_of
+from .memory import Budget, budget_of, check_model, device_of
 from .result import BatchSize, Search, Trial
 from .step import Mode, Step, Targets, optimizer_named, precision
 from .trial import Trials
@@ -202,8 +202,7 @@ def make_step(
     prediction_function: Callable[[nn.Module, Any], Any] | None,
 ) -> Step:
     """Return the step that is asked for, its arguments checked."""
-    if not isinstance(model, nn.Module):
-        raise ModelArgumentError(f"the model is a torch.nn.Module, not a {type(model).__name__}")
+    check_model(model)
     if mode not in ("inference", "forward", "training"):
         raise ModelArgumentError(f"mode is 'inference', 'forward' or 'training', not {mode!r}")
     if mode != "training" and (optimizer is not None or loss is not None):

@@ -10,7 +10,7 @@ import torch
 
 from ..tracing.calibrate import memory_fraction
 from ..units import format_bytes, parse_bytes
-from .errors import NoDeviceError, TooLargeError
+from .errors import ModelArgumentError, NoDeviceError, TooLargeError
 
 CONTEXT_BYTES = 600 * 10**6
 """What CUDA itself takes of a card for a process that uses torch: its context and kernels."""
@@ -28,6 +28,18 @@ class Budget:
     """Where a real step can be run; None where there is no device for it."""
 
 
+def check_model(model: object) -> None:
+    """Require a model.
+
+    Raises
+    ------
+    ModelArgumentError
+        If it is something else, such as the class of one.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise ModelArgumentError(f"the model is a torch.nn.Module, not a {type(model).__name__}")
+
+
 def device_of(
     model: torch.nn.Module, device: torch.device | str | None, memory: str | int | None
 ) -> torch.device | None:
@@ -37,7 +49,10 @@ def device_of(
     ------
     NoDeviceError
         If there is no CUDA device and `memory` does not stand for one.
+    ModelArgumentError
+        If the model is none.
     """
+    check_model(model)
     if device is None:
         first = next(iter(model.parameters()), None)
         found = torch.device("cpu") if first is None else first.device
