@@ -47,11 +47,12 @@ def _blend_angles(n_rows: int, n_angles: int, overlap: int, device: str) -> int:
 @from_ledger
 def _stitch_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any], overlap: float) -> None:
     n_angles, n_rows, width = shape
+    half, stitched_width = _stitched_dims((n_angles, width), overlap)
     pixels = _even(overlap)
     m.alloc(shape, dtype)
-    m.alloc((n_angles // 2, n_rows, 2 * width - pixels), dtype)
+    m.alloc((half, n_rows, stitched_width), dtype)
     if pixels > 0:
-        angles = _blend_angles(n_rows, n_angles // 2, pixels, m.device)
+        angles = _blend_angles(n_rows, half, pixels, m.device)
         m.alloc(pixels, "float32")
         m.alloc((angles, n_rows, pixels), "float32")
         m.alloc((angles, n_rows, pixels), "float32")
@@ -163,7 +164,7 @@ def _resample_memory(
     interpolation: str,
     slice_dim: int,
 ) -> None:
-    n_slices, (n_new_rows, n_new) = shape[slice_dim], newshape
+    n_slices, (n_new_rows, n_new) = shape[slice_dim], _new_dims((1, 1), newshape)
     n_old = shape[2]
     slices, rows = _resample_piece(n_slices, n_old, newshape, m.device)
     old, new = slices * rows * n_old, slices * rows * n_new

@@ -7,6 +7,8 @@ import pytest
 from algotom.prep.conversion import stitch_image
 from scipy.interpolate import interpn
 
+from maxslices import ArraySpec, plan
+from maxslices.errors import EstimatorError
 from maxslices_methods.morph import data_resampler, sino_360_to_180
 
 
@@ -106,6 +108,20 @@ def test_one_pixel_is_spread():
     got = data_resampler(np.full((4, 1, 1), 7, "uint16"), [3, 5], axis=0)
     assert got.shape == (4, 3, 5)
     assert (got == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "words"),
+    [
+        ("data_resampler", {"newshape": [0, 5]}, r"two numbers of pixels, not \[0, 5\]"),
+        ("data_resampler", {"newshape": [3]}, r"two numbers of pixels, not \[3\]"),
+        ("sino_360_to_180", {"overlap": 500}, "overlap must be less than 4 pixels, not 500"),
+    ],
+)
+def test_a_wrong_parameter_is_told_by_the_plan(name, parameters, words):
+    step = {"method": name, "parameters": parameters}
+    with pytest.raises(EstimatorError, match=words):
+        plan(ArraySpec((4, 3, 5), "uint16"), [step], device="cpu", memory="10MB")
 
 
 @pytest.mark.parametrize(
