@@ -214,7 +214,7 @@ def test_what_is_no_model_is_named(model):
         lambda: max_batch_size(model, (8, 8), in_channels=1, memory="1GB"),
         lambda: max_patch_shape(model, 2, in_channels=1, memory="1GB"),
     ):
-        with pytest.raises(ModelArgumentError, match="not a (NoneType|int|type)"):
+        with pytest.raises(ModelArgumentError, match=r"not a (NoneType|int|type)"):
             find()
 
 
