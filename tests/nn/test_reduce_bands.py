@@ -172,6 +172,29 @@ def test_bands_thinner_than_their_halo_are_refused():
         assert_same(gradients(model, x), gradients(other, x), 20 * ROUNDING)
 
 
+class BackToSize(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 2, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        small = nn.functional.max_pool2d(self.conv(x), 2)
+        return nn.functional.interpolate(small, size=x.shape[-2:], mode="bilinear")
+
+
+def test_sizes_on_another_grid_are_run_as_a_whole():
+    torch.manual_seed(0)
+    model = BackToSize().double()
+    assert find_window(model, (1, 2, 95, 32), -2) is None  # scaled by 95 / 47
+    window = find_window(model, (1, 2, 96, 32), -2)
+    assert window.stride == 2
+    treated = copy.deepcopy(model)
+    treat(treated, {"": Treatment("checkpoint", (), 4, window)})
+    for n, bound in ((128, 20 * ROUNDING), (95, 0.0)):
+        x = torch.randn(1, 2, n, 32, dtype=torch.float64)
+        assert_same(gradients(model, x), gradients(treated, x), bound)
+
+
 def test_bands_in_what_is_computed_again_and_beside_other_treatments():
     torch.manual_seed(0)
     model = seq(*(nn.Conv2d(2, 2, 3, padding=1) for _ in range(6))).double()
