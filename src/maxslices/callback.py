@@ -66,7 +66,7 @@ class Callback:
         given = self._given(parameters, told)
         try:
             return self.function(*leading, **given)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             hint = ""
             if (
                 isinstance(error, AttributeError)

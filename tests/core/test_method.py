@@ -189,7 +189,9 @@ def test_a_wrong_answer_names_the_estimator_and_its_arguments(answer, message):
         assert "wrong(1, (5, 7), dtype('uint16'), 99, strength=2.5)" in str(caught.value)
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("x"), KeyError("x"), TypeError("x")])
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("x"), KeyError("x"), TypeError("x"), SystemExit("x")]
+)
 def test_an_estimator_that_raises_is_named_with_its_arguments(error):
     def failing(slice_dim, other_dims, dtype, available_memory, **kwargs):
         raise error

@@ -168,6 +168,15 @@ def test_a_ledger_that_fails_is_named_with_what_it_was_asked():
         model.bytes(11)
 
 
+def test_a_ledger_that_ends_the_program_is_named():
+    @from_ledger
+    def ending(m, shape, dtype):
+        raise SystemExit(4)
+
+    with pytest.raises(EstimatorError, match="its ledger ending raised SystemExit: 4"):
+        model_of(ending)
+
+
 def test_a_ledger_that_counts_nothing_is_named():
     @from_ledger
     def empty(m, shape, dtype): ...

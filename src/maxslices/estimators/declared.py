@@ -144,7 +144,7 @@ def _ledger_model(
         def answer(n: int) -> int:
             try:
                 return ask(n)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 arguments = f"{n} slices, slice_dim={slice_dim}, other_dims={tuple(other_dims)}"
                 raise EstimatorError(
                     f"{meta.full_name}: its ledger {_name(meta)} raised "
