@@ -347,3 +347,16 @@ def test_a_reduced_model_can_be_compiled(kind):
     for a, b in zip(gradients(model, x), gradients(other, x, compiled), strict=True):
         assert torch.equal(a, b)
     assert not torch._dynamo.utils.counters["graph_break"]
+
+
+@pytest.mark.parametrize("model", [None, 5, "a model", nn.Linear])
+def test_what_is_no_model(model):
+    with pytest.raises(ModelArgumentError, match=r"^the model is a torch\.nn\.Module, not a"):
+        reduce_memory(model, (2, 3), "2GB")
+
+
+def test_inputs_are_shapes_too():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    _, summary = reduce_memory(model, (2, 3), "2GB")
+    _, again = reduce_memory(model, torch.zeros(2, 3), "2GB")
+    assert summary.peak_before_bytes == again.peak_before_bytes

@@ -36,6 +36,11 @@ def divisors_of(
     return tuple(positive(each, "min_divisible") for each in min_divisible)
 
 
+def is_shape(item: Any) -> bool:
+    """Tell whether something is the shape of an input, and not inputs."""
+    return isinstance(item, tuple | list) and bool(item) and all(type(n) is int for n in item)
+
+
 def shape_of(shape: Any, name: str, ndim: int | None = None) -> tuple[int, ...]:
     """Return a shape, checked."""
     if isinstance(shape, int) or not isinstance(shape, Sequence):

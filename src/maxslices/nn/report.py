@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..estimators.areas import measured_areas
 from ..tracing import Peak, Spec, Trace, WorkAreas
+from .arguments import is_shape
 from .batch import make_step
 from .breakdown import (
     Holder,
@@ -198,9 +199,6 @@ def memory_report(
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return positional and keyword arguments, shapes replaced by `Spec`."""
-
-    def is_shape(item: Any) -> bool:
-        return isinstance(item, tuple | list) and bool(item) and all(type(n) is int for n in item)
 
     def convert(item: Any) -> Any:
         return Spec(tuple(item)) if is_shape(item) else item

@@ -13,7 +13,7 @@ from ...estimators.areas import measured_areas
 from ...tracing import WorkAreas
 from ...units import format_bytes
 from ..errors import ModelArgumentError, TooLargeError
-from ..memory import budget_of, device_of
+from ..memory import budget_of, check_model, device_of
 from ..step import optimizer_named, precision
 from .binary import probe_binary
 from .confirm import confirm, fastest, finalists, why_not
@@ -21,7 +21,7 @@ from .cost import Rates, Times, flops_by_module, longer_s
 from .device import resolve_device
 from .inplace import safe_in_place, set_in_place
 from .plans import Search
-from .prepare import names_of_compressors, specs_of, with_targets
+from .prepare import inputs_of, names_of_compressors, specs_of, with_targets
 from .search import Plan, Searcher, has_expandable_segments, needed_bytes
 from .states import ResettingStep
 from .summary import ReductionSummary
@@ -96,11 +96,11 @@ def reduce_memory(
     Gradients are those of the unreduced model to the bit, with deterministic kernels; but for
     "split", which adds up weights' gradients in parts.
     """
-    given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    check_model(model)
     unknown = [m for m in means if m not in MEANS]
     if unknown:
         raise ModelArgumentError(f"{unknown[0]!r} is none of the means: {', '.join(MEANS)}")
-    specs = specs_of(given)
+    given, specs = inputs_of(inputs), specs_of(inputs)
     untreat(model)
     place = device_of(model, device or _own_device(model, memory), memory)
     budget = budget_of(model, place, memory)

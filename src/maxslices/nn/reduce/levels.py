@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..errors import ModelArgumentError, TooLargeError
+from ..memory import check_model
 from ..step import optimizer_named, precision
 from .binary import probe_binary
 from .confirm import describe_holders
@@ -112,6 +113,7 @@ def reduce_by_level(
     )  # fmt: skip
     if temporal_split_factor < 2:
         raise ModelArgumentError(f"temporal_split_factor is 2 or more, not {temporal_split_factor}")
+    check_model(model)
     untreat(model)
     summary = ReductionSummary(
         profile=options.profile, checkpoint_budget=options.checkpoint_budget, prefer=prefer,

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ...tracing import Spec
+from ..arguments import is_shape
 from ..errors import ModelArgumentError
 from ..step import Step
 from .places import children_of, runs
@@ -30,11 +31,18 @@ def with_targets(step: Step) -> Step:
     return replace(step, targets=targets)
 
 
+def inputs_of(inputs: Any) -> tuple[Any, ...]:
+    """Return the inputs of a model, shapes as `Spec`."""
+    is_one = is_shape(inputs) or not isinstance(inputs, tuple | list)
+    given = (inputs,) if is_one else tuple(inputs)
+    return tuple(Spec(tuple(each)) if is_shape(each) else each for each in given)
+
+
 def specs_of(inputs: Any) -> tuple[Any, ...]:
-    """Return inputs, their tensors as `Spec`."""
-    given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    """Return the inputs of a model, shapes and tensors as `Spec`."""
     return tuple(
-        Spec(tuple(i.shape), i.dtype, i.requires_grad) if torch.is_tensor(i) else i for i in given
+        Spec(tuple(i.shape), i.dtype, i.requires_grad) if torch.is_tensor(i) else i
+        for i in inputs_of(inputs)
     )
 
 
