@@ -15,6 +15,7 @@ PACKAGE = Path(maxslices.__file__).parent
 LAYERS = [
     {
         "arrays",
+        "bisection",
         "callback",
         "cufft",
         "declaration",

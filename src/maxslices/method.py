@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -21,15 +21,11 @@ from .errors import EstimatorError, ParameterError, UsageError
 from .ledger import LedgerEstimator
 from .parameters import SUPPLIED, nearest
 
-if TYPE_CHECKING:
-    pass
-
 Pattern = Literal["projection", "sinogram", "all"]
 PATTERNS: dict[str, tuple[int, ...]] = {"projection": (0,), "sinogram": (1,), "all": (0, 1)}
 """Patterns, and the slice dims along which a method of each may be cut."""
 
 Halo = int | tuple[int, int]
-F = TypeVar("F", bound=Callable[..., Any])
 
 _AMPLE_BYTES = 2**40
 """Memory that an estimator is offered when only the dtype that it returns is of interest."""

@@ -6,6 +6,12 @@ from maxslices import from_ledger
 
 
 @from_ledger
+def one(m, shape, dtype):
+    """Input alone."""
+    m.alloc(shape, dtype)
+
+
+@from_ledger
 def two(m, shape, dtype):
     """Input and output."""
     m.alloc(shape, dtype)

@@ -12,6 +12,7 @@ from maxslices.estimators.probe_result import Probe
 from maxslices.planner import Limits, ScanSpec, make_plan
 from maxslices.planner.blocks import AUTO_SLICES, FIRST_SLICES, wanted_block
 from maxslices.runner.blocks import blocks_of
+from tests.planner.ledgers import two
 
 TOTAL = 1000
 
@@ -40,12 +41,6 @@ def test_a_call_takes_little_beside_its_slices(call_s, slice_s, block):
 
 
 @from_ledger
-def _two(m, shape, dtype):
-    m.alloc(shape, dtype)
-    m.alloc(shape, dtype)
-
-
-@from_ledger
 def _with_plan(m, shape, dtype):
     m.alloc(shape, dtype)
     m.fft((*shape[:2], 2560), "float32", (2,), "r2c")
@@ -53,7 +48,7 @@ def _with_plan(m, shape, dtype):
 
 
 registry = Registry()
-for name, estimator, halo in (("same", _two, 0), ("wide", _two, 1), ("plans", _with_plan, 0)):
+for name, estimator, halo in (("same", two, 0), ("wide", two, 1), ("plans", _with_plan, 0)):
 
     def same(data):
         return data.copy()

@@ -18,6 +18,7 @@ from maxslices.planner.costs import RUNNER_BYTES
 from maxslices.planner.routes import HOST_BYTES, STAGED_BYTES
 from maxslices.units import format_bytes
 from tests.planner.fakes import fakes
+from tests.planner.ledgers import one
 
 SHAPE = (101, 67, 53)
 FRAME, SINO = 67 * 53, 101 * 53
@@ -218,18 +219,18 @@ def test_on_a_card_host_memory_includes_what_arrays_go_through_that_are_not_bloc
     assert section.host_bytes == THREADS_BYTES + section.side_bytes + STAGED_BYTES + slabs
 
 
-def test_on_a_card_host_memory_includes_the_slices_that_a_method_looks_at():
+def looking_at_fifty():
+    """Return a pipeline of a method that looks at fifty slices."""
     registry = Registry()
-
-    @from_ledger
-    def one(m, shape, dtype):
-        m.alloc(shape, dtype)
-
     registry.register(
         lambda data: 1.0, name="look", pattern="sinogram", calc_max_slices=one,
         side_results=("value",), looks_at=lambda n_slices: range(3, 53),
     )  # fmt: skip
-    pipeline = Pipeline.from_steps(["look"], registry)
+    return Pipeline.from_steps(["look"], registry)
+
+
+def test_on_a_card_host_memory_includes_the_slices_that_a_method_looks_at():
+    pipeline = looking_at_fifty()
     plan = make_plan(pipeline, scan(), Limits("cuda", 100 * MB, 100 * MB), block=1)
     # They are read, and go to the device through slabs of as much.
     assert plan.sections[0].host_bytes == THREADS_BYTES + 2 * 50 * SINO * 4
@@ -414,17 +415,7 @@ def test_between_sections_is_never_more_than_half_of_the_memory():
 
 
 def test_the_slices_that_a_method_looks_at_must_fit_together():
-    registry = Registry()
-
-    @from_ledger
-    def one(m, shape, dtype):
-        m.alloc(shape, dtype)
-
-    registry.register(
-        lambda data: 1.0, name="look", pattern="sinogram", calc_max_slices=one,
-        side_results=("value",), looks_at=lambda n_slices: range(3, 53),
-    )  # fmt: skip
-    pipeline = Pipeline.from_steps(["look"], registry)
+    pipeline = looking_at_fifty()
     needed = 50 * SINO * 4 + RUNNER_BYTES
     plan = make_plan(pipeline, scan(), Limits("cpu", needed, needed), block=1)
     assert plan.sections[0].estimated_bytes == needed

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from ..bisection import last_of
 from .envelope import curve
 from .pace import LONGEST, OF_SCAN, Paced
 from .trend import NEXT_TO
-from .uneven import last_of
 
 _HIDDEN = 0.01
 """Part of the memory by which a hidden cost may exceed the estimate where nothing is done

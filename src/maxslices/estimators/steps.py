@@ -7,6 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from ..bisection import last_of
+
 _MOST_POINTS = 4000
 _APART = 0.004
 """Part of the bytes by which two ways to explain them differ."""
@@ -63,10 +65,7 @@ class Steps:
         """Return the largest number of slices from `low` to `high` that takes no more."""
         if self(high) <= n_bytes:
             return high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self(middle) <= n_bytes else (low, middle)
-        return low
+        return last_of(lambda n: self(n) <= n_bytes, low, high)
 
     def between(self, measured: list[tuple[int, int]], total: int) -> tuple[tuple[int, int], ...]:
         """Return points up to `total` slices, within what was measured of fewer and of more."""

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 
+from ..bisection import last_of
 from .trend import Trend
 
 _FALL = 0.004
@@ -145,11 +146,3 @@ class Uneven(Trend):
             safe = beyond
         more = max(self.run_bytes + 1, math.ceil(self.worst_bytes(safe + 1)))
         return (*found, (safe + 1, more), (2 * safe + 2, 2 * more))
-
-
-def last_of(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the last number, of those from `low` to below `high`, up to which all fit."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

@@ -220,14 +220,15 @@ def run_step(
         model.zero_grad(set_to_none=True)
         with casting():
             output = model(*inputs)
-            value = _sum(output) if loss is None else loss(output, *targets)
+            value = total_of(output) if loss is None else loss(output, *targets)
         value.backward()
         if optimizer is not None:
             optimizer.step()
     del output, value
 
 
-def _sum(output: Any) -> torch.Tensor:
+def total_of(output: Any) -> torch.Tensor:
+    """Return the sum of a model's results: what stands for a loss where none is given."""
     tensors = [t for t in tree_leaves(output) if torch.is_tensor(t) and t.is_floating_point()]
     total = tensors[0].sum()
     for tensor in tensors[1:]:

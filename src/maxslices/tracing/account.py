@@ -83,23 +83,9 @@ class Account:
         key = storage._cdata
         if key in self._alive:
             return
-        n_bytes = storage.nbytes()
-        if n_bytes == 0:
+        if storage.nbytes() == 0:
             return
-        module, line = self.places.context()
-        made = Storage(
-            n_bytes,
-            self._category,
-            op,
-            module,
-            line,
-            self._stage,
-            len(self._events),
-            None,
-            tuple(tensor.shape),
-            str(tensor.dtype).removeprefix("torch."),
-        )
-        self.register(storage, key, made)
+        self._register(storage, key, tensor, self._category, op, *self.places.context())
 
     def called(self, calls: Iterable[tuple[Any, ...]]) -> None:
         """Note operators that may need work areas, now that their results are allocated."""
@@ -119,9 +105,30 @@ class Account:
         key = storage._cdata
         self._alive[key] = weakref.ref(storage, lambda _: self._alive.pop(key, None))
 
-    def register(self, storage: Any, key: int, made: Storage) -> None:
+    def _register(
+        self,
+        storage: Any,
+        key: int,
+        tensor: torch.Tensor,
+        category: Category,
+        op: str,
+        module: str,
+        line: str,
+    ) -> None:
         """Begin to follow a storage."""
         index = len(self._storages)
+        made = Storage(
+            storage.nbytes(),
+            category,
+            op,
+            module,
+            line,
+            self._stage,
+            len(self._events),
+            None,
+            tuple(tensor.shape),
+            str(tensor.dtype).removeprefix("torch."),
+        )
         self._storages.append(made)
         self._events.append(Event("alloc", index))
         self._index[key] = index
@@ -141,16 +148,4 @@ class Account:
         key = storage._cdata
         if key in self._alive or storage.nbytes() == 0:
             return
-        made = Storage(
-            storage.nbytes(),
-            category,
-            "",
-            name,
-            "",
-            self._stage,
-            len(self._events),
-            None,
-            tuple(tensor.shape),
-            str(tensor.dtype).removeprefix("torch."),
-        )
-        self.register(storage, key, made)
+        self._register(storage, key, tensor, category, "", name, "")

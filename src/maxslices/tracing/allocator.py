@@ -10,6 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
+from ..bisection import last_of
+
 Step = tuple[int, int]
 """(key, bytes) allocates; (key, -1) frees. A key below 0 is one that can be done without: where
 there is no room for the work area of a convolution, cuDNN takes another kernel."""
@@ -212,10 +214,5 @@ def least_limit(steps: list[Step], low_bytes: int, high_bytes: int) -> int:
         high = low
     else:
         return high * ROUND_BYTES
-    while high - low > 1:
-        middle = (low + high) // 2
-        if runs(middle):
-            high = middle
-        else:
-            low = middle
-    return high * ROUND_BYTES
+    too_low = last_of(lambda limit: not runs(limit), low, high)
+    return (too_low + 1) * ROUND_BYTES

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
+from ..bisection import last_of
 from .allocator import Allocator, least_limit
 from .scaling import Scaled
 from .trace import Trace
@@ -134,7 +135,7 @@ class Family:
             n = n - apart if n <= 2 else max(2, n - apart)
         if n < 2:
             return 0
-        return _last(fits, n, min(n + apart, top + 1))
+        return last_of(fits, n, min(n + apart, top + 1))
 
     @staticmethod
     def _first_gap(fits: Callable[[int], bool], at_most: int) -> int:
@@ -144,15 +145,4 @@ class Family:
         low, high = 2, 4
         while high <= at_most and fits(high):
             low, high = high, high * 2
-        return _last(fits, low, min(high, at_most + 1))
-
-
-def _last(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the last number that fits between one that does and one that does not."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+        return last_of(fits, low, min(high, at_most + 1))

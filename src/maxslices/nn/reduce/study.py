@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ...tracing import Replay, Trace, WorkAreas
-from ..step import Step
+from ..step import Step, total_of
 from .inplace import set_in_place
 from .places import children_of, runs
 
@@ -111,7 +111,7 @@ def study(
                 output = model(*given)
             n_seen = len(seen)
             with record.stage("loss", "activations"):
-                value = _total(output) if step.loss is None else step.loss(output, *wanted)
+                value = total_of(output) if step.loss is None else step.loss(output, *wanted)
         del output
         record.backward(value)
         del value
@@ -141,14 +141,6 @@ def _add_runs(found: Study, model: torch.nn.Module) -> None:
         begins = [found.begins[each[0].path] for each in inside if each[0].path in found.begins]
         if begins:
             found.begins[run.path] = min(begins)
-
-
-def _total(output: Any) -> torch.Tensor:
-    tensors = [t for t in tree_leaves(output) if torch.is_tensor(t) and t.is_floating_point()]
-    total = tensors[0].sum()
-    for tensor in tensors[1:]:
-        total = total + tensor.sum()
-    return total
 
 
 def _begins(found: Study) -> dict[str, int]:
