@@ -27,6 +27,8 @@ CUDA_GRANULE_BYTES = 512
 
 Device = Literal["cuda", "cpu"]
 
+_SEQUENCES = (tuple, list)
+
 
 @dataclass(slots=True, eq=False)
 class Allocation:
@@ -84,7 +86,7 @@ class Ledger:
 
     def alloc(self, shape: tuple[int, ...] | list[int] | int, dtype: DTypeLike) -> Allocation:
         """Count an array of `shape` and `dtype`; the handle is for `free`."""
-        n_items = math.prod(shape) if isinstance(shape, tuple | list) else index(shape)
+        n_items = math.prod(shape) if isinstance(shape, _SEQUENCES) else index(shape)
         return self.alloc_bytes(n_items * _itemsize(dtype))  # type: ignore[arg-type]
 
     def alloc_bytes(self, n_bytes: int) -> Allocation:
@@ -96,9 +98,9 @@ class Ledger:
         if n_bytes < 0:
             raise ValueError(f"an allocation cannot have {n_bytes} bytes")
         n_bytes = -(-n_bytes // self._granule) * self._granule
-        self.in_use_bytes += n_bytes
-        if self.in_use_bytes > self.peak_bytes:
-            self.peak_bytes = self.in_use_bytes
+        in_use_bytes = self.in_use_bytes = self.in_use_bytes + n_bytes
+        if in_use_bytes > self.peak_bytes:
+            self.peak_bytes = in_use_bytes
         return Allocation(n_bytes)
 
     def free(self, *allocations: Allocation) -> None:
@@ -194,11 +196,14 @@ class LedgerEstimator:
         function, element = self.function, as_dtype(dtype)
         dims = int(other_dims[0]), int(other_dims[1])
 
-        @lru_cache(maxsize=64)
+        accounts: dict[int, tuple[int, int]] = {}
+
         def account(n: int) -> tuple[int, int]:
-            ledger = Ledger(device)
-            function(ledger, block_shape(slice_dim, n, dims), element, **given)
-            return ledger.peak_bytes, ledger.kept_bytes
+            if n not in accounts:
+                ledger = Ledger(device)
+                function(ledger, block_shape(slice_dim, n, dims), element, **given)
+                accounts[n] = ledger.peak_bytes, ledger.kept_bytes
+            return accounts[n]
 
         return MemoryModel(lambda n: account(n)[0], lambda n: account(n)[1])
 

@@ -228,7 +228,7 @@ def _first_reaching(
         if value >= target:
             anchor, at_anchor, width, rise = x, value, high - x, at_high - value
             high, at_high = x, value
-            if guess and high - low > 1:  # is it the first? A guess is rarely far off
+            if guess and high - low > 1 and (value - target) * width < rise:  # is it the first?
                 value = function(high - 1)
                 if value < target:
                     return high
@@ -236,7 +236,7 @@ def _first_reaching(
         else:
             low, at_low = x, value
             anchor, at_anchor, width, rise = high, at_high, high - low, at_high - at_low
-            if guess and high - low > 1:
+            if guess and high - low > 1 and (target - value) * width <= rise:
                 value = function(low + 1)
                 if value >= target:
                     return low + 1
