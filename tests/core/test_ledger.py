@@ -182,10 +182,10 @@ def test_a_ledger_estimator_answers_in_50_microseconds():
     # shortest time, taken in turns: what else runs makes both longer.
     ask()
     time_s = unit_s = allowed_s = math.inf
-    for _ in range(5000):
+    for turn in range(5000):
         time_s = min(time_s, timeit.timeit(ask, number=5) / 5)
         unit_s = min(unit_s, timeit.timeit(reference, number=1))
         allowed_s = 50e-6 * max(1.0, unit_s / 300e-6)
-        if time_s < allowed_s:
+        if turn >= 50 and time_s < allowed_s:
             break
     assert time_s < allowed_s
