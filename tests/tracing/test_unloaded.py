@@ -91,7 +91,7 @@ def test_rules_for_numbers_are_those_of_torch():
     from maxslices.tracing.unloaded import _OF_NUMBERS
 
     given = {
-        "sym_eq": [((1, (2, 3)), [1, (2, 3)]), (1, 2), ((1,), (1, 2))],
+        "sym_eq": [((1, [2, 3]), (1, [2, 3])), (1, 2), ((1,), (1, 2))],
         "sym_and": [(True, False), (True,), (True, True, True)],
         "sym_or": [(False, False, True), (False,)],
         "free_unbacked_symbols": [(3,), ((1, 2),)],

@@ -118,6 +118,7 @@ def _of_numbers(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _RULES: dict[str, Callable[..., Any]] = {
+    "_advise_is_size": lambda _: None,
     "expect_true": lambda a, *_: a,
     "free_unbacked_symbols": lambda _: set(),
     "guard_or_false": bool,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from .compress import Compressor, Packed
 
@@ -74,9 +73,10 @@ class _OnHost:
 def offloaded(module: nn.Module) -> AbstractContextManager[Any]:
     """Keep what is saved inside on the host; parameters and buffers stay where they are."""
     own = {t.untyped_storage()._cdata for t in (*module.parameters(), *module.buffers())}
-    # What two operators save is copied once. While a storage is referred to, even weakly, no
-    # other is given its address.
-    known: dict[tuple[Any, ...], tuple[StorageWeakRef, weakref.ref[_OnHost]]] = {}
+    # What two operators save is copied once. Not with torch's own weak references to storages:
+    # with torch 2.6, a replay does not see what they refer to die.
+    known: WeakKeyDictionary[torch.UntypedStorage, WeakValueDictionary[tuple[Any, ...], _OnHost]]
+    known = WeakKeyDictionary()
 
     def pack(tensor: torch.Tensor) -> Any:
         storage = tensor.untyped_storage()
@@ -84,14 +84,13 @@ def offloaded(module: nn.Module) -> AbstractContextManager[Any]:
         if small or tensor.device.type == "cpu" or storage._cdata in own:
             return tensor
         key = (
-            storage._cdata, tensor._version, tensor.dtype, tensor.storage_offset(),
+            tensor._version, tensor.dtype, tensor.storage_offset(),
             tuple(tensor.size()), tuple(tensor.stride()),
         )  # fmt: skip
-        seen = known.get(key)
-        on_host = seen[1]() if seen is not None else None
+        copies = known.setdefault(storage, WeakValueDictionary())
+        on_host = copies.get(key)
         if on_host is None:
-            on_host = _OnHost(tensor.detach())
-            known[key] = StorageWeakRef(storage), weakref.ref(on_host)
+            on_host = copies[key] = _OnHost(tensor.detach())
         return on_host
 
     return saved_tensors_hooks(pack, _unpack)
