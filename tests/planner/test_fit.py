@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from maxslices import ArraySpec, Pipeline
 from maxslices.errors import DoesNotFitError, UsageError
 from maxslices.planner import Limits, ScanSpec, make_plan
+from maxslices.units import parse_bytes
 from tests.runner.test_fit import fit_fakes
 
 FRAMES = ArraySpec((7, 160, 200), "uint16")
@@ -18,7 +21,10 @@ NAMES = ["median", "spread", "turned", "correct", "whole", "lowest", "negate", "
 
 def planned(names, budget, device, **kwargs):
     pipeline = Pipeline.from_steps(names, fit_fakes)
-    return make_plan(pipeline, SCAN, Limits(device, budget, 10**8), **kwargs)
+    return make_plan(pipeline, SCAN, Limits(device, parse_bytes(budget), 10**8), **kwargs)
+
+
+ALLOW = re.compile(r"allow --memory (\S+),")
 
 
 @settings(deadline=None, max_examples=60)
@@ -36,11 +42,15 @@ def test_what_is_promised_is_done(names, budget, device, block):
         advice = str(error)
     try:
         plan = planned(names, budget, device, block=block, fit="auto")
-    except DoesNotFitError:
-        # Another section may lack something too.
+    except DoesNotFitError as error:
         assert advice
+        if enough := re.search(r"makes it fit from --memory (\S+) on: \w", str(error)):
+            assert f"--fit auto {enough[0]}" in advice
+            assert budget < parse_bytes(enough[1]) < parse_bytes(ALLOW.search(advice)[1])
+            planned(names, enough[1], device, block=block, fit="auto")
         return
-    assert "Neither tiles" not in advice
+    if advice and not advice.startswith(f"a block of {block}"):
+        assert "--fit auto makes it fit, with blocks of up to" in advice
     for section in plan.sections:
         assert section.estimated_bytes <= section.available_bytes
         assert section.host_bytes <= plan.host_budget_bytes
@@ -54,3 +64,15 @@ def test_what_is_promised_is_done(names, budget, device, block):
 def test_a_choice_that_there_is_not():
     with pytest.raises(UsageError, match=r"fit must be 'none' or 'auto', not 'yes'"):
         planned(["median"], 10**7, "cpu", fit="yes")
+
+
+def test_the_least_memory_with_which_it_fits_is_said():
+    with pytest.raises(DoesNotFitError) as failed:
+        planned(["spread", "whole"], 10**6, "cuda")
+    enough = re.search(
+        r"--fit auto makes it fit from --memory (\S+) on: spread ", str(failed.value)
+    )
+    assert parse_bytes(enough[1]) < parse_bytes(ALLOW.search(str(failed.value))[1])
+    assert planned(["spread", "whole"], enough[1], "cuda", fit="auto")
+    with pytest.raises(DoesNotFitError):
+        planned(["spread", "whole"], int(0.98 * parse_bytes(enough[1])), "cuda", fit="auto")

@@ -198,7 +198,7 @@ def does_not_fit(route: Route, limits: Limits, room: Room) -> DoesNotFitError:
             f"moving one {unit} of {worst.step.meta.name} to the device and back needs "
             f"{format_bytes(route.host_bytes(1))} of host memory, and "
             f"{format_bytes(max(room.host_bytes, 0))} are available{beside}: allow "
-            f"--host-memory {_ask_for(limits.host_budget_bytes + lacking)}"
+            f"--host-memory {ask_for(limits.host_budget_bytes + lacking)}"
         )
     dims = "x".join(map(str, worst.input.other_dims(cost.section.slice_dim)))
     n_slices = (
@@ -215,12 +215,12 @@ def does_not_fit(route: Route, limits: Limits, room: Room) -> DoesNotFitError:
     return DoesNotFitError(
         f"{worst.step.meta.name} needs {format_bytes(needed)} for {n_slices} of {dims} "
         f"{worst.input.dtype}{about}, and {format_bytes(max(room.device_bytes, 0))} are "
-        f"available{beside}: allow --memory {_ask_for(limits.budget_bytes + lacking)}, or bin or "
+        f"available{beside}: allow --memory {ask_for(limits.budget_bytes + lacking)}, or bin or "
         "crop the scan"
     )
 
 
-def _ask_for(n_bytes: int) -> str:
+def ask_for(n_bytes: int) -> str:
     """Write an amount of memory as the command line takes it, rounded up to three digits."""
     units = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
     unit, factor = next((u for u in units if n_bytes >= u[1]), units[-1])

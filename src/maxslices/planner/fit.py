@@ -102,37 +102,32 @@ def what_was_done(cost: SectionCost) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def fit_advice(route: Route, room: Room, block: BlockChoice) -> str:
-    """Say what would make a section fit that does not, for the end of an error."""
-    found = fit_section(route, room, block)
-    texts = []
-    if found is not None:
-        size = _block(replace(route, cost=found, overlaps=True), room, "max")
-        done = "; ".join(what_was_done(found))
-        texts.append(f"--fit auto makes it fit, with blocks of up to {size}: {done}")
-    texts += [
-        f"{each.step.meta.name} with half_precision: true takes less and rounds coarsely"
-        for each in route.cost.steps
-        if each.step.meta.merged(**each.step.known_parameters()).get("half_precision") is False
-    ]
-    if route.device != "cpu":
-        texts.append("--device cpu runs all of it on the host")
-    if found is None:
-        texts.insert(0, "Neither tiles nor the host would make it fit")
-    return ". ".join(texts)
+def least_fit(route: Route, room: Room, block: BlockChoice) -> tuple[int, SectionCost] | None:
+    """Return the least memory on the device with which something makes a section fit, and what.
+
+    None if that is no less than it takes as it is, or if something else is missing.
+    """
+    starts = [route.cost]
+    if _side_can_move(route):
+        starts.append(_with_side_on_host(route.cost))
+    for may_move in (True, False):  # the host may have no room, where tiles need none of it
+        leanest = (_leanest(replace(route, cost=start), may_move) for start in starts)
+        needed = min(each.in_turns().device_bytes(1) for each in leanest)
+        if needed < route.in_turns().device_bytes(1):
+            found = fit_section(route, replace(room, device_bytes=needed), block)
+            if found is not None:
+                return needed, found
+    return None
 
 
-def would_fit(route: Route, room: Room, block: BlockChoice, chosen: int) -> tuple[str, ...]:
-    """Say what would let a section have larger blocks whose halo is most of what it computes."""
-    given = min(chosen + sum(route.cost.section.halo), route.cost.n_slices)
-    if given <= WASTEFUL * chosen:
-        return ()
-    found = fit_section(route, room, block)
-    done = () if found is None else what_was_done(found)
-    if found is None or not done:
-        return ()
-    size = _block(replace(route, cost=found, overlaps=True), room, block)
-    return (*done, f"blocks of {size} in place of {chosen}")
+def _leanest(route: Route, may_move: bool) -> Route:
+    """Return a section with each step as it takes least on the device."""
+    cost, steps = route.cost, []
+    for own in cost.steps:
+        others = (each for each, _ in _candidates(cost, own, route))
+        tried = [own, *(each for each in others if may_move or not each.on_host)]
+        steps.append(min(tried, key=lambda each: each.peak_bytes(1)))
+    return replace(route, cost=cost.with_steps(tuple(steps)))
 
 
 def _fit_steps(route: Route, room: Room, block: BlockChoice) -> SectionCost | None:
@@ -167,14 +162,14 @@ def _fit_steps(route: Route, room: Room, block: BlockChoice) -> SectionCost | No
     if moved:
         models = [_host_model(found, each) for each in moved]
         found = replace(found, on_host=found.on_host + MemoryModel.maximum(models))
-    return found if _block(replace(route, cost=found), room, block) else None
+    return found if fitted_block(replace(route, cost=found), room, block) else None
 
 
 def _work(
     route: Route, cost: SectionCost, step: StepCost, room: Room, block: BlockChoice
 ) -> float | None:
     """Return the slices' worth of work for each slice that counts; None if it does not fit."""
-    size = _block(replace(route, cost=cost), room, block)
+    size = fitted_block(replace(route, cost=cost), room, block)
     if not size:
         return None
     given = min(size + sum(cost.section.halo), cost.n_slices)
@@ -182,7 +177,7 @@ def _work(
     return factor * (HOST_FACTOR if step.on_host else 1.0) * given / size
 
 
-def _block(route: Route, room: Room, block: BlockChoice) -> int:
+def fitted_block(route: Route, room: Room, block: BlockChoice) -> int:
     """Return the block that a section would have; 0 if it does not fit."""
     largest = room.max_block(room.settled(route))
     wanted = wanted_block(block, route.cost)

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from ..errors import DoesNotFitError, SourceError
 from ..estimators import Chooser
 from ..units import format_bytes
+from .advice import check_room, would_fit
 from .allocators import Allocator
-from .blocks import (
-    BlockChoice,
-    check_block,
-    choose_block,
-    does_not_fit,
-    first_blocks,
-    lacking_bytes,
-    larger_blocks,
-    wanted_block,
-)
+from .blocks import BlockChoice, check_block, choose_block, first_blocks, larger_blocks
 from .costs import SectionCost, section_cost
-from .fit import FitChoice, check_fit, fit_advice, fit_section, what_was_done, would_fit
+from .fit import FitChoice, check_fit, fit_section, what_was_done
 from .limits import Limits, Room
 from .pipeline import Pipeline
 from .plain import plain
 from .plan import Plan, SectionPlan, StepPlan
-from .routes import Between, Destination, Origin, Route
+from .router import Router, rooms_of
+from .routes import Destination, Route
 from .scan import ScanSpec
 from .sections import cut_into_sections
 
@@ -103,8 +96,8 @@ def make_plan(
         last = "memory" if result_in_memory else "result"
 
     def arrange() -> tuple[list[Route], list[Room]]:
-        routes = _Router(costs, limits, block, last, scan.in_memory, result_is_direct).routes()
-        rooms = _rooms(routes, limits)
+        routes = Router(costs, limits, block, last, scan.in_memory, result_is_direct).routes()
+        rooms = rooms_of(routes, limits)
         settled = [room.settled(route) for room, route in zip(rooms, routes, strict=True)]
         return settled, rooms
 
@@ -115,7 +108,7 @@ def make_plan(
             cost if fitted is None else fitted for cost, fitted in zip(costs, found, strict=True)
         ]
         routes, rooms = arrange()
-    _check_fit(routes, limits, rooms, block if fit == "none" else None)
+    check_room(routes, limits, rooms, block, fit)
     scratch = [r.cost.output.nbytes if r.destination == "scratch file" else 0 for r in routes]
     return Plan(
         scan=f"{scan.name}: {scan.projections}",
@@ -182,122 +175,6 @@ def _origins(costs: list[SectionCost]) -> list[str]:
         notes.append(f"{name} is {cost.estimator}: {why}")
         notes += [f"{name}: {other}" for other in others]
     return notes
-
-
-def _rooms(routes: list[Route], limits: Limits) -> list[Room]:
-    """Return what is left for each section beside the arrays before and after it."""
-    stores = [_stores(route) for route in routes]
-    rooms = []
-    for number, own in enumerate(stores):
-        before = stores[number - 1] if number else (0, 0)
-        rooms.append(Room.beside(limits, own[0] + before[0], own[1] + before[1]))
-    return rooms
-
-
-def _stores(route: Route) -> tuple[int, int]:
-    """Return the memory that a section's output takes as a whole: on the host, on the device."""
-    n_bytes = route.cost.output.nbytes
-    return (
-        n_bytes if route.destination == "memory" else 0,
-        route.cost.allocator.handed_out(n_bytes) if route.destination == "device" else 0,
-    )
-
-
-@dataclass(slots=True)
-class _Router:
-    """Decides where the data are between sections: as near to the device as they fit.
-
-    On the device, in host memory, in a scratch file: the first that leaves the sections
-    before and after it with blocks as large as they would be with a scratch file. On the CPU
-    arrays between sections take no more than half of the budget.
-    """
-
-    costs: list[SectionCost]
-    limits: Limits
-    block: BlockChoice
-    last: Destination
-    in_memory: bool
-    result_is_direct: bool
-
-    def routes(self) -> list[Route]:
-        """Return all sections with their origins and destinations."""
-        found: list[Route] = []
-        origin: Origin = "scan"
-        held = (0, 0)
-        for number in range(len(self.costs) - 1):
-            destination: Between = "scratch file"
-            nearer: tuple[Between, ...] = ("memory",)
-            if self.limits.kind == "cuda":
-                nearer = ("device", "memory")
-            for candidate in nearer:
-                if self._leaves_room(number, origin, candidate, held):
-                    destination = candidate
-                    break
-            found.append(self._route(number, origin, destination))
-            held = _stores(found[-1])
-            origin = destination
-        return [*found, self._route(len(self.costs) - 1, origin, self.last)]
-
-    def _route(self, number: int, origin: Origin, destination: Destination) -> Route:
-        is_last = number == len(self.costs) - 1
-        return Route(
-            self.costs[number],
-            self.limits.kind,
-            origin,
-            destination,
-            in_memory=self.in_memory,
-            out_in_memory=self.result_is_direct if is_last else destination == "memory",
-        )
-
-    def _leaves_room(
-        self, number: int, origin: Origin, candidate: Between, held: tuple[int, int]
-    ) -> bool:
-        """Tell whether a section's output fits there, and takes no block its size."""
-        own = _stores(self._route(number, origin, candidate))
-        if self.limits.kind == "cpu" and held[0] + own[0] > self.limits.host_budget_bytes // 2:
-            return False
-        last: Destination = "scratch file"
-        if number == len(self.costs) - 2:
-            last = self.last
-        after = _stores(self._route(number + 1, "scratch file", last))
-        return self._as_large(
-            self._route(number, origin, candidate),
-            self._route(number, origin, "scratch file"),
-            held,
-            own,
-        ) and self._as_large(
-            self._route(number + 1, candidate, last),
-            self._route(number + 1, "scratch file", last),
-            after,
-            own,
-        )
-
-    def _as_large(
-        self, route: Route, without: Route, beside: tuple[int, int], own: tuple[int, int]
-    ) -> bool:
-        """Tell whether a block is as large beside a store as it is with a scratch file."""
-        wanted = wanted_block(self.block, route.cost)
-        room = Room.beside(self.limits, *beside)
-        best = room.max_block(room.settled(without))
-        room = Room.beside(self.limits, beside[0] + own[0], beside[1] + own[1])
-        return 0 < min(best, wanted) <= room.max_block(room.settled(route))
-
-
-def _check_fit(
-    routes: list[Route], limits: Limits, rooms: list[Room], advised: BlockChoice | None
-) -> None:
-    """Raise for the section that lacks most, if one slice of any does not fit.
-
-    With `advised`, the block that is wanted, the error says what would make it fit.
-    """
-    lacking = [lacking_bytes(route, room) for route, room in zip(routes, rooms, strict=True)]
-    worst = max(range(len(routes)), key=lambda i: lacking[i])
-    if lacking[worst] > 0:
-        error = does_not_fit(routes[worst], limits, rooms[worst])
-        if advised is None:
-            raise error
-        advice = fit_advice(routes[worst], rooms[worst], advised)
-        raise DoesNotFitError(f"{error}. {advice}")
 
 
 def _plan_section(route: Route, room: Room, block: BlockChoice, fit: FitChoice) -> SectionPlan:
