@@ -134,7 +134,7 @@ class Registry:
             )
         hint = nearest(name.rsplit(".", 1)[-1], {meta.name for meta in known.values()})
         if not known:
-            hint = "; no package of methods is installed"
+            hint = "; no package of methods is installed: pip install maxslices-methods"
         elif not hint:
             hint = "; `maxslices methods` lists all, which are those of installed packages"
         if self._left_out:
