@@ -57,7 +57,8 @@ def parse_bytes(text: str | int) -> int:
             )
         unit = match[2].upper()
         if unit not in _FACTORS:
-            hint = f"; did you mean {match[1]}{unit}B?" if f"{unit}B" in _FACTORS else ""
+            meant = f"{match[1]}{unit.replace('I', 'i')}B"
+            hint = f"; did you mean {meant}?" if f"{unit}B" in _FACTORS else ""
             raise UsageError(
                 f"{match[2]!r} in {text!r} is not a unit of memory: use B, kB, MB, GB, TB "
                 f"(powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024){hint}"

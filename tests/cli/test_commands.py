@@ -128,6 +128,8 @@ FAULTS = {
     "unknown command": (["rnu"], 2, "invalid choice: 'rnu' (choose from"),
     "no pipeline": (["run", "{scan}"], 2, "required: PIPELINE, OUT (see maxslices run --help)"),
     "no scan file": (["run", "no.nxs", "{good}", "{out}"], 1, "no.nxs"),
+    "scan without a name": (["run", "", "{good}", "{out}"], 1, "the path of the scan is empty"),
+    "pipeline without one": (["check", ""], 1, "the path of the pipeline file is empty"),
     "no pipeline file": (["run", "{scan}", "no.yaml", "{out}"], 1, "no pipeline file no.yaml"),
     "memory without unit": (
         ["run", *GOOD, "{out}", "--memory", "10"],
@@ -157,6 +159,7 @@ FAULTS = {
     "shape of two": (["plan", "--shape", "9x9", "{good}"], 2, "'9x9' is not a shape: write"),
     "shape of none": (["plan", "--shape", "0x9x9", "{good}"], 2, "'0x9x9' is not a shape"),
     "dtype": (["plan", "--shape", "9x9x9", "--dtype", "unt16", "{good}"], 2, "'unt16' is not a"),
+    "dtype of nothing": (["plan", "--shape", "9x9x9", "--dtype", "", "{good}"], 2, "'' is not a d"),
     "text dtype": (["plan", "--shape", "9x9x9", "--dtype", "U8", "{good}"], 2, "not one of num"),
     "dtype of a scan": (["plan", *GOOD, "--dtype", "uint8"], 2, "--dtype goes with --shape"),
     "plan of one path": (["plan", "{scan}"], 2, "PIPELINE is missing"),

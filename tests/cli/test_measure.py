@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -40,6 +43,8 @@ def test_json_and_picture(capsys, tmp_path):
         (["median_filter", "--shape", "5x5"], 2, "'5x5' is not a shape"),
         ([*BLOCK, "--dtype", "flat32"], 2, "'flat32' is not a dtype"),
         ([*BLOCK, "-p", "kernel_size"], 2, "write name=value"),
+        ([*BLOCK, "-p", "kernel_size=3", "-p", "kernel_size=5"], 2, "kernel_size is given twice"),
+        ([*BLOCK, "-p", "kernel_size=2026-13-41"], 2, "cannot be read: write it as in YAML"),
         ([*BLOCK, "-p", "kernel=5"], 1, "has no parameter 'kernel'; did you mean kernel_size?"),
         (["fbp", "--shape", "9x9x9", "--device", "cpu", "--slice-dim", "0"], 2, "along dim 1"),
         ([*BLOCK, "--plot", "no/such/folder.png"], 1, "cannot write no/such/folder.png"),
@@ -56,3 +61,15 @@ def test_a_fault_is_one_line(capsys, arguments, code, message):
     assert captured.out == ""
     assert message in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_a_matplotlib_that_cannot_be_imported_is_told(tmp_path):
+    arguments = ["measure", *BLOCK, "--plot", str(tmp_path / "memory.png")]
+    done = subprocess.run(
+        [sys.executable, "-m", "maxslices.cli.main", *arguments],
+        env={**os.environ, "MPLBACKEND": "nonsense"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("maxslices: error: Matplotlib cannot be used: ")
+    assert "'nonsense' is not a valid value for backend" in done.stderr

@@ -49,6 +49,7 @@ def test_amounts_of_memory_are_read_exactly(text, n_bytes):
         ("nanGB", "write a number with a unit"),
         ("16GB extra", "write a number with a unit"),
         ("16 G", "did you mean 16GB"),
+        ("8gi", "did you mean 8GiB"),
         ("16 parsecs", "'parsecs' in '16 parsecs' is not a unit"),
         ("0GB", "at least one byte"),
         ("0.5B", "at least one byte"),

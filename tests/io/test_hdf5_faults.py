@@ -207,6 +207,15 @@ def test_a_link_to_a_file_that_is_not_there(tmp_path):
     refused(path, "is a link to /entry/data in raw_1.h5, which is not there")
 
 
+@pytest.mark.parametrize("path", ["auto", "/entry1/tomo_entry/data/data"])
+def test_a_link_to_itself(tmp_path, path):
+    file_path, where = tmp_path / "a.nxs", "/entry1/tomo_entry/data/data"
+    with h5py.File(file_path, "w") as file:
+        file[where] = h5py.SoftLink(where)
+    message = "no scan is found in it" if path == "auto" else "is not in the file"
+    refused(file_path, message, options=LoaderOptions(data_path=path))
+
+
 def test_virtual_data_whose_file_is_not_there(tmp_path):
     path = tmp_path / "a.nxs"
     with h5py.File(path, "w") as file:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..arrays import parse_shape
-from ..errors import MaxslicesError, MethodError, OutOfMemoryError, StoreError, UsageError
+from ..errors import MaxslicesError, MethodError, OutOfMemoryError, StoreError
+from .options import parameters
 
 
 def add_parser(subparsers: Any) -> None:
@@ -23,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--shape",
         required=True,
-        metavar="AxRxC",
+        metavar="AxYxX",
         help="the block: angles x rows x columns, such as 64x2160x2560",
     )
     parser.add_argument(
@@ -65,13 +66,13 @@ def handle(parsed: argparse.Namespace) -> str:
     if picture is not None:
         check_picture(picture)
     spec = ArraySpec(parse_shape(parsed.shape), parsed.dtype)
-    parameters = dict(_parameter(text) for text in parsed.parameter)
+    given = parameters(parsed.parameter)
     try:
         measurement = measure_method(
             parsed.method,
             (spec.shape[0], spec.shape[1], spec.shape[2]),
             spec.dtype,
-            parameters,
+            given,
             parsed.device,
             parsed.slice_dim,
         )
@@ -89,16 +90,3 @@ def handle(parsed: argparse.Namespace) -> str:
         except OSError as error:
             raise StoreError(f"cannot write {picture}: {error.strerror}") from None
     return json.dumps(measurement.as_json(), indent=1) if parsed.json else str(measurement)
-
-
-def _parameter(text: str) -> tuple[str, Any]:
-    """Read ``name=value``; the value as a pipeline file would have it."""
-    import yaml
-
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise UsageError(f"{text!r} is no parameter: write name=value, such as -p kernel_size=5")
-    try:
-        return name, yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise UsageError(f"the value in {text!r} cannot be read: write it as in YAML") from None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError, MaxslicesError, UsageError
+from .options import parameters
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -96,9 +97,8 @@ def _add(actions: Any, name: str, handle: Any, text: str) -> argparse.ArgumentPa
 def _model(parsed: argparse.Namespace) -> Module:
     _require_torch()
     from ..nn.target import model_named
-    from .measure import _parameter
 
-    return model_named(parsed.model, dict(_parameter(text) for text in parsed.parameter))
+    return model_named(parsed.model, parameters(parsed.parameter))
 
 
 def _require_torch() -> None:

@@ -45,7 +45,7 @@ def handle(parsed: argparse.Namespace) -> str:
         raise UsageError("--dtype goes with --shape; a scan has its own dtype")
     scan: str | ArraySpec = parsed.paths[0]
     if parsed.shape is not None:
-        dtype: Any = parsed.dtype or "uint16"
+        dtype: Any = "uint16" if parsed.dtype is None else parsed.dtype
         scan = ArraySpec(parse_shape(parsed.shape), dtype)
     made = plan(scan, parsed.paths[-1], **limits(parsed))
     return made.to_json() if parsed.json else str(made)

@@ -7,7 +7,6 @@ import shutil
 import time
 from dataclasses import dataclass
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 
 import h5py
@@ -78,10 +77,14 @@ def run_demo(
     MaxslicesError
         If matplotlib is not installed, or the run fails.
     """
-    if find_spec("matplotlib") is None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
         raise MaxslicesError(
             "the demo draws with matplotlib, which is not installed: pip install 'maxslices[demo]'"
-        )
+        ) from None
+    except ValueError as error:  # MPLBACKEND, which it reads as it is imported
+        raise MaxslicesError(f"matplotlib cannot be used: {error}") from None
     folder = _prepare(Path(out))
     path = folder / PIPELINE_NAME
     path.write_bytes((files("maxslices.demo") / PIPELINE_NAME).read_bytes())

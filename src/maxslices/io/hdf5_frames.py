@@ -176,7 +176,7 @@ def dataset(path: Path, file: h5py.File, name: str, parameter: str) -> h5py.Data
     """
     try:
         found = file.get(name)
-    except (OSError, KeyError):  # a link whose file is not there, or is no HDF5 file
+    except (OSError, KeyError, RuntimeError):  # a link that leads nowhere, or in a circle
         found = None
     if isinstance(found, h5py.Dataset):
         return found
@@ -194,7 +194,7 @@ def _broken_link(file: h5py.File, name: str) -> str | None:
         where += "/" + part
         try:
             link = file.get(where, getlink=True)
-        except (OSError, KeyError):
+        except (OSError, KeyError, RuntimeError):
             return None
         if isinstance(link, h5py.ExternalLink):
             return (

@@ -163,7 +163,7 @@ def _first(file: h5py.File, group: str, names: tuple[str, ...]) -> str | None:
 def _at(group: h5py.Group, name: str) -> object:
     try:
         return group.get(name)
-    except (OSError, KeyError):  # a link whose file is not there, or is no HDF5 file
+    except (OSError, KeyError, RuntimeError):  # a link that leads nowhere, or in a circle
         return None
 
 
@@ -172,7 +172,7 @@ def _is_link(file: h5py.File, name: str) -> bool:
         return isinstance(file.get(name, getlink=True), h5py.ExternalLink) and not isinstance(
             _at(file, name), h5py.Group
         )
-    except (OSError, KeyError):
+    except (OSError, KeyError, RuntimeError):
         return False
 
 

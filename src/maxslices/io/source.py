@@ -147,6 +147,8 @@ def open_source(
         raise SourceError(
             f"a {type(scan).__name__} is not a scan: give a path, a NumPy array or a Source"
         )
+    if not os.fspath(scan):
+        raise SourceError("the path of the scan is empty; '.' is the folder one is in")
     path = Path(scan)
     kind = look_at(path)
     suffix = path.suffix.lower()

@@ -47,6 +47,8 @@ def read_pipeline_file(path: str | os.PathLike[str]) -> list[RawStep]:
         If the file cannot be read or is not such a list, has a key twice, or a tag that
         plain YAML does not have.
     """
+    if not os.fspath(path):
+        raise PipelineError("the path of the pipeline file is empty")
     file = Path(path)
     name = file.name
     try:

@@ -107,7 +107,7 @@ def check_picture(path: Path) -> None:
     Raises
     ------
     UsageError
-        If Matplotlib is not installed, or knows no such kind of file.
+        If Matplotlib is not installed or cannot be used, or knows no such kind of file.
     StoreError
         If the folder is not there, or the path is one itself.
     """
@@ -117,6 +117,8 @@ def check_picture(path: Path) -> None:
         raise UsageError(
             "--plot needs Matplotlib, which is not installed: pip install matplotlib"
         ) from None
+    except ValueError as error:  # MPLBACKEND, which it reads as it is imported
+        raise UsageError(f"Matplotlib cannot be used: {error}") from None
     if path.is_dir():
         raise StoreError(f"cannot write {path}: it is a folder")
     if not path.parent.is_dir():
