@@ -232,6 +232,21 @@ def test_bands_are_cast_as_the_whole_is():
         torch.testing.assert_close(b.grad, a.grad, rtol=0, atol=0.02 * float(a.grad.abs().max()))
 
 
+def test_a_backward_pass_that_begins_where_something_is_cast_does_not_cast():
+    torch.manual_seed(0)
+    model = seq(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 1, 3, padding=1))
+    window = find_window(model, (1, 1, 64, 32), -2)
+    other = copy.deepcopy(model)
+    treat(other, {"": Treatment("checkpoint", (), 4, window)})
+    x = torch.randn(1, 1, 64, 32)
+    for each in (model, other):
+        total = each(x).square().sum()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            total.backward()
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(b.grad, a.grad, rtol=0, atol=1e-5 * float(a.grad.abs().max()))
+
+
 def denoiser() -> nn.Sequential:
     torch.manual_seed(0)
     middle = [each for _ in range(6) for each in (nn.Conv2d(24, 24, 3, padding=1), nn.GELU())]

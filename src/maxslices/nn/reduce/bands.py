@@ -193,8 +193,9 @@ def _cast_again(casting: Sequence[tuple[str, torch.dtype, bool]]) -> ExitStack:
     """Cast as in the forward pass; casts of weights are not kept, those lack a gradient."""
     stack = ExitStack()
     for kind, dtype, enabled in casting:
-        if enabled:
-            stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
+        # A backward pass may be begun where something is cast that the forward pass did not.
+        if enabled or torch.is_autocast_enabled(kind):
+            stack.enter_context(torch.autocast(kind, dtype, enabled, cache_enabled=False))
     return stack
 
 
