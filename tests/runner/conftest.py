@@ -42,7 +42,7 @@ def on_fake_gpu(monkeypatch):
                 patch.setattr("maxslices.runner.drain.AT_ONCE_BYTES", 1000)
             if between is not None:
                 patch.setattr(
-                    "maxslices.planner.planning._Router._leaves_room",
+                    "maxslices.planner.router.Router._leaves_room",
                     lambda self, number, origin, candidate, held: candidate == between,
                 )
             if in_turns:

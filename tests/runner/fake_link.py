@@ -248,7 +248,8 @@ class FakeGpu:
         return np.may_share_memory(first, second)
 
     def reserve(self, n_bytes: int) -> None:
-        self.events.append("reserve")
+        if n_bytes:
+            self.events.append("reserve")
 
     def forget_plans(self) -> None:
         self.events.append("forget plans")

@@ -251,7 +251,7 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
     counter = FakeGpu()
     if memory == "scratch":
         monkeypatch.setattr(
-            "maxslices.planner.planning._Router._leaves_room", lambda self, *route: False
+            "maxslices.planner.router.Router._leaves_room", lambda self, *route: False
         )
 
     class Told:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..ledger import Device
+from . import heap
 from .out_of_memory import is_out_of_memory
 
 AVAILABLE_SHARE = 0.8
@@ -31,8 +32,11 @@ class CpuBackend:
 
     @contextmanager
     def limited(self, budget_bytes: int) -> Iterator[None]:
-        """Do nothing: the plan keeps to the budget, and nothing enforces it on a host."""
-        yield
+        """Let the plan keep to the budget: nothing enforces it on a host."""
+        try:
+            yield
+        finally:
+            heap.let_go()
 
     def to_device(self, block: np.ndarray) -> Any:
         """Return the block itself."""
@@ -62,13 +66,18 @@ class CpuBackend:
         return np.may_share_memory(first, second)
 
     def reserve(self, n_bytes: int) -> None:
-        """Do nothing: the system hands out memory."""
+        """Have the heap keep what is freed, and make pages of so many bytes ahead.
+
+        0 bytes are few: then it keeps nothing.
+        """
+        heap.keep(n_bytes)
 
     def forget_plans(self) -> None:
         """Do nothing: NumPy's FFTs keep none that count."""
 
     def release(self) -> None:
-        """Do nothing: NumPy holds nothing back."""
+        """Have the heap give back what it kept."""
+        heap.trim()
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Tell whether it is a `MemoryError`, or what torch raises in its place."""

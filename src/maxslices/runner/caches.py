@@ -31,9 +31,8 @@ class Caches:
         return cls(backend, 3 * plan.estimated_bytes <= plan.available_bytes)
 
     def reserve(self, n_bytes: int) -> None:
-        """Have the pool take what a section needs in one piece, and a quarter more."""
-        if self.is_roomy:
-            self.backend.reserve(n_bytes * 5 // 4)
+        """Have the pool take what a section needs in one piece, if there is room."""
+        self.backend.reserve(n_bytes if self.is_roomy else 0)
 
     def begin(self, n_given: int) -> None:
         """Get ready for blocks that begin with one of so many slices."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
+from ..backends import heap
 from ..ledger import Device
 from ..meters import measure_peak
 from .blocks import Block
@@ -55,7 +56,11 @@ class SectionMeter:
     @contextmanager
     def part(self, is_wanted: bool = True, resident_bytes: int = 0) -> Iterator[None]:
         """Measure a part, on the CPU, where `resident_bytes` were allocated before it."""
-        with self._measuring(is_wanted and self._kind == "cpu", resident_bytes):
+        is_wanted = is_wanted and self._kind == "cpu"
+        with (
+            heap.as_usual() if is_wanted else nullcontext(),
+            self._measuring(is_wanted, resident_bytes),
+        ):
             yield
 
     @contextmanager

@@ -1,0 +1,111 @@
+"""The C library's heap, made to keep what blocks need from one to the next.
+
+The C library asks the system for each array of more than 32 MiB, and gives it back with the
+array; so its pages are made anew for every array of every block. Of what minus_log takes, that
+is a quarter to a half. While a run goes on whose blocks find room several times over, arrays
+come from the heap instead and go back to it. Its pages are made once, by a thread of its own
+while the first block is read.
+
+It is the heap of the whole process, so this concerns whatever else allocates meanwhile. Only
+glibc is known to be asked in this way; elsewhere all this does nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import numpy as np
+
+from .pages import PagesAhead, libc
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
+"""Parameters of ``mallopt``: bytes free at the heap's end that go back to the system; size from
+which an array is asked for by itself; and how many may be."""
+_NEVER, _NONE = -1, 0
+_USUAL = ((_TRIM_THRESHOLD, 2**26), (_MMAP_THRESHOLD, 2**25), (_MMAP_MAX, 2**16))
+"""What they are in a program that has freed some large arrays, if nobody sets them."""
+_LARGE_BYTES = 2**25
+"""A run that needs less has no array that would not come from the heap anyway."""
+
+_is_kept = False
+_ahead: PagesAhead | None = None
+
+
+def keep(n_bytes: int) -> None:
+    """Have the heap keep what is freed, and begin to make pages of so many bytes.
+
+    Where these are few, it keeps nothing from then on.
+    """
+    global _ahead
+    if n_bytes < _LARGE_BYTES or not _is_glibc():
+        let_go()
+        return
+    _stop()
+    _set_kept(True)
+    try:
+        place = np.empty(n_bytes, np.uint8)
+    except MemoryError:
+        return
+    address = place.ctypes.data
+    del place
+    # What was not taken from the heap, such as in a thread that is not the first, is gone.
+    if address + n_bytes <= _end():
+        _ahead = PagesAhead(address, n_bytes)
+
+
+def trim() -> None:
+    """Give back what is free, if anything is kept."""
+    _stop()
+    if _is_kept:
+        libc().malloc_trim(0)
+
+
+def let_go() -> None:
+    """Give back what is free, and from now on whatever is freed."""
+    trim()
+    if _is_kept:
+        _set_kept(False)
+
+
+@contextmanager
+def as_usual() -> Iterator[None]:
+    """Keep nothing meanwhile, so that what is taken shows in the process's resident memory."""
+    was_kept = _is_kept
+    let_go()
+    try:
+        yield
+    finally:
+        if was_kept:
+            _set_kept(True)
+
+
+def _set_kept(is_kept: bool) -> None:
+    global _is_kept
+    _is_kept = is_kept
+    settings = ((_TRIM_THRESHOLD, _NEVER), (_MMAP_MAX, _NONE)) if is_kept else _USUAL
+    for parameter, value in settings:
+        libc().mallopt(parameter, value)
+
+
+def _stop() -> None:
+    global _ahead
+    ahead, _ahead = _ahead, None
+    if ahead is not None:
+        ahead.stop()
+
+
+@cache
+def _is_glibc() -> bool:
+    """Tell whether the C library is one that can be asked."""
+    return sys.platform == "linux" and hasattr(libc(), "gnu_get_libc_version")
+
+
+def _end() -> int:
+    """Return the address at which the heap ends."""
+    sbrk = libc().sbrk
+    sbrk.restype, sbrk.argtypes = ctypes.c_size_t, [ctypes.c_ssize_t]
+    return int(sbrk(0))

@@ -1,0 +1,70 @@
+"""Pages of new memory, made by threads of their own before anybody writes there.
+
+A system makes a page when it is first written to. Whoever writes waits for that: in a virtual
+machine whose host has to find the memory too, for 0.1 s a 64 MB (measured), which otherwise are
+written in 5 ms.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from functools import cache
+from itertools import count
+
+_POPULATE_WRITE = 23
+"""Of madvise; Linux has it since 5.14. It makes pages as if they were written to, and writes
+nothing: what is in them, or comes there meanwhile, stays."""
+_PAGE_BYTES = 4096
+_STEP_BYTES = 2**22
+"""Bytes a call: others of the process that ask the system for memory wait for it."""
+
+
+class PagesAhead:
+    """Makes pages in order, until all are there or it is stopped.
+
+    Where the system cannot, nothing happens: they are made when they are written to.
+
+    Parameters
+    ----------
+    address, n_bytes : int
+        The memory. Should it be freed meanwhile, no harm is done.
+    n_threads : int
+        Threads that make them.
+    """
+
+    def __init__(self, address: int, n_bytes: int, n_threads: int = 1) -> None:
+        first = -(-address // _PAGE_BYTES) * _PAGE_BYTES
+        self._stop = (address + n_bytes) // _PAGE_BYTES * _PAGE_BYTES
+        self._starts = count(first, _STEP_BYTES)
+        self._is_stopped = False
+        self._threads = [
+            threading.Thread(target=self._work, name="maxslices pages", daemon=True)
+            for _ in range(n_threads if sys.platform == "linux" else 0)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self) -> None:
+        while not self._is_stopped and (start := next(self._starts)) < self._stop:
+            if libc().madvise(start, min(_STEP_BYTES, self._stop - start), _POPULATE_WRITE):
+                return
+
+    def stop(self) -> None:
+        """Make no more; return when none is being made."""
+        self._is_stopped = True
+        self.wait()
+
+    def wait(self) -> None:
+        """Return when all are there, or cannot be made."""
+        for thread in self._threads:
+            thread.join()
+
+
+@cache
+def libc() -> ctypes.CDLL:
+    """Return the C library."""
+    found = ctypes.CDLL(None)
+    found.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return found

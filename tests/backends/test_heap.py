@@ -1,0 +1,135 @@
+import ctypes
+import resource
+
+import numpy as np
+import pytest
+
+import maxslices
+from maxslices import method
+from maxslices.backends import heap, pages
+from maxslices.backends.cpu import CpuBackend
+from maxslices.backends.pages import PagesAhead
+
+N_BYTES = 2**26
+
+needs_glibc = pytest.mark.skipif(not heap._is_glibc(), reason="another C library than glibc")
+
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+
+
+def faults_of(call):
+    before = faults()
+    call()
+    return faults() - before
+
+
+def fill():
+    np.empty(N_BYTES, np.uint8)[:] = 1
+
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return 4096 * int(file.read().split()[1])
+
+
+def can_populate():
+    place = np.empty(2**24, np.uint8)
+    first = -(-place.ctypes.data // 4096) * 4096
+    return heap._is_glibc() and pages.libc().madvise(first, 4096, 23) == 0
+
+
+@needs_glibc
+def test_a_heap_that_keeps_makes_pages_once_and_gives_them_back_in_the_end():
+    with CpuBackend().limited(2**40):
+        heap.keep(N_BYTES)
+        fill()
+        before = resident_bytes()
+        assert faults_of(fill) < 8
+        heap.trim()
+        assert before - resident_bytes() > N_BYTES // 2
+        fill()
+        assert faults_of(fill) < 8
+    assert not heap._is_kept
+    assert before - resident_bytes() > N_BYTES // 2
+    assert faults_of(fill) >= 16  # pages of 4 MiB at most
+
+
+@needs_glibc
+def test_little_memory_is_left_as_it_is():
+    heap.keep(N_BYTES)
+    assert heap._is_kept
+    heap.keep(2**20)
+    assert not heap._is_kept
+
+
+@pytest.mark.skipif(not can_populate(), reason="the system makes no pages ahead")
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_pages_are_there_before_they_are_written_to(n_threads):
+    place = np.empty(N_BYTES, np.uint8)
+    place[: 2**20] = 7
+    PagesAhead(place.ctypes.data, place.nbytes, n_threads).wait()
+    assert (place[: 2**20] == 7).all()
+    assert faults_of(lambda: place.fill(1)) < 8
+
+
+def test_pages_that_cannot_be_made_ahead_are_made_when_written_to(monkeypatch):
+    monkeypatch.setattr(pages, "_POPULATE_WRITE", 12345)
+    place = np.empty(N_BYTES, np.uint8)
+    PagesAhead(place.ctypes.data, place.nbytes).wait()
+    place.fill(1)
+
+
+def test_memory_that_is_gone_is_left_alone():
+    place = np.empty(N_BYTES, np.uint8)
+    ahead = PagesAhead(place.ctypes.data, place.nbytes)
+    del place
+    ahead.stop()
+
+
+@needs_glibc
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_a_c_library_takes_is_seen_in_a_run(monkeypatch, is_kept):
+    malloc = pages.libc().malloc
+    malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    pages.libc().free.argtypes = [ctypes.c_void_p]
+    kept = []
+
+    def estimate(slice_dim, other_dims, dtype, available_memory, device="cuda"):
+        return available_memory // (8 * other_dims[0] * other_dims[1]), dtype
+
+    @method("all", calc_max_slices=estimate)
+    def takes_memory(data):
+        kept.append(heap._is_kept)
+        place = malloc(N_BYTES)
+        ctypes.memset(place, 1, N_BYTES)
+        pages.libc().free(place)
+        return data + 1
+
+    monkeypatch.setattr(heap, "_LARGE_BYTES", 0 if is_kept else 2**60)
+    data = np.zeros((32, 30, 40), np.float32)
+    report = maxslices.run(data, [{"method": "takes_memory"}], device="cpu", block=4)
+    assert kept == [is_kept, False, *[is_kept] * 6]
+    assert "were allocated elsewhere" in report.sections[0].unseen[0]
+    assert (report.result == 1).all()
+    assert not heap._is_kept
+
+
+@needs_glibc
+def test_a_section_without_much_room_keeps_nothing(monkeypatch):
+    monkeypatch.setattr(heap, "_LARGE_BYTES", 1)
+    kept = []
+
+    def estimate(slice_dim, other_dims, dtype, available_memory, device="cuda"):
+        return available_memory // (8 * other_dims[0] * other_dims[1]), dtype
+
+    @method("all", calc_max_slices=estimate)
+    def looks(data):
+        kept.append(heap._is_kept)
+        return data + 1
+
+    data = np.zeros((3, 30, 40), np.float32)
+    for memory in ("1GB", "2MB"):
+        maxslices.run(data, [{"method": "looks"}], device="cpu", block=1, memory=memory)
+    assert kept == [True, False, True, False, False, False]  # the second block is measured
