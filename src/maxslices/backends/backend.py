@@ -54,7 +54,7 @@ class Backend(Protocol):
         """Tell whether two arrays of the device may have memory in common."""
 
     def reserve(self, n_bytes: int) -> None:
-        """Hold memory that is handed out in parts later, about so many bytes; 0 for none."""
+        """Hold memory that is handed out in parts later, about so many bytes, until `release`."""
 
     def forget_plans(self) -> None:
         """Drop cached FFT plans; their work areas go back to the pool."""

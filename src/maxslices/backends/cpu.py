@@ -66,10 +66,7 @@ class CpuBackend:
         return np.may_share_memory(first, second)
 
     def reserve(self, n_bytes: int) -> None:
-        """Have the heap keep what is freed, and make pages of so many bytes ahead.
-
-        0 bytes are few: then it keeps nothing.
-        """
+        """Have the heap keep what is freed, and make pages of so many bytes ahead."""
         heap.keep(n_bytes)
 
     def forget_plans(self) -> None:
@@ -77,7 +74,7 @@ class CpuBackend:
 
     def release(self) -> None:
         """Have the heap give back what it kept."""
-        heap.trim()
+        heap.let_go()
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Tell whether it is a `MemoryError`, or what torch raises in its place."""

@@ -36,13 +36,9 @@ _ahead: PagesAhead | None = None
 
 
 def keep(n_bytes: int) -> None:
-    """Have the heap keep what is freed, and begin to make pages of so many bytes.
-
-    Where these are few, it keeps nothing from then on.
-    """
+    """Have the heap keep what is freed, and begin to make pages of so many bytes."""
     global _ahead
     if n_bytes < _LARGE_BYTES or not _is_glibc():
-        let_go()
         return
     _stop()
     _set_kept(True)
@@ -57,18 +53,12 @@ def keep(n_bytes: int) -> None:
         _ahead = PagesAhead(address, n_bytes)
 
 
-def trim() -> None:
-    """Give back what is free, if anything is kept."""
-    _stop()
-    if _is_kept:
-        libc().malloc_trim(0)
-
-
 def let_go() -> None:
     """Give back what is free, and from now on whatever is freed."""
-    trim()
+    _stop()
     if _is_kept:
         _set_kept(False)
+        libc().malloc_trim(0)
 
 
 @contextmanager

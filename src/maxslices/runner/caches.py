@@ -32,11 +32,13 @@ class Caches:
 
     def reserve(self, n_bytes: int) -> None:
         """Have the pool take what a section needs in one piece, if there is room."""
-        self.backend.reserve(n_bytes if self.is_roomy else 0)
+        if self.is_roomy:
+            self.backend.reserve(n_bytes)
 
     def begin(self, n_given: int) -> None:
         """Get ready for blocks that begin with one of so many slices."""
-        if self._last_size not in (0, n_given):
+        # What the heap of a host keeps does for blocks of any size.
+        if self._last_size not in (0, n_given) and self.backend.kind == "cuda":
             self.backend.release()
         self._last_size = n_given
 

@@ -74,8 +74,8 @@ class SectionWork:
         self.smallest_block, self._overlaps = plan.block, plan.overlaps
         looks_ahead = any(step.meta.looks_at is not None for step in work.steps)
         try:
-            # Before what is in use is measured; but looking ahead gives it back.
-            self._caches.reserve(0 if looks_ahead else plan.estimated_bytes)
+            if not looks_ahead:  # which gives it back
+                self._caches.reserve(plan.estimated_bytes)  # before what is in use is measured
             with meter.whole():
                 if looks_ahead:
                     with meter.part():
