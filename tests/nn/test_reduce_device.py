@@ -1,0 +1,123 @@
+"""Steps that are run on a device: the CPU stands for one, and what it allocates is told."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn  # noqa: E402
+
+from maxslices.nn.errors import TooLargeError  # noqa: E402
+from maxslices.nn.reduce import confirm, reduce_by_level  # noqa: E402
+from maxslices.nn.reduce.device import N_STEPS, N_WARM, Measured, run_for_real  # noqa: E402
+from maxslices.nn.reduce.states import ResettingStep  # noqa: E402
+from maxslices.nn.step import optimizer_named  # noqa: E402
+from maxslices.tracing import Spec  # noqa: E402
+
+SPEC = Spec((2, 3, 16, 16))
+HELD, TOTAL = 700, 10_000
+
+
+class Block(nn.Sequential):
+    def __init__(self, n_in: int) -> None:
+        super().__init__(nn.Conv2d(n_in, 8, 3, padding=1), nn.GELU())
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(Block(3), Block(8), nn.Conv2d(8, 1, 1))
+
+
+@pytest.fixture
+def fractions(monkeypatch):
+    """Return parts of the device's memory that torch was allowed, in order."""
+    allowed = [1.0]
+    stand_ins = {
+        "synchronize": lambda device: None,
+        "empty_cache": lambda: None,
+        "reset_peak_memory_stats": lambda device: None,
+        "memory_allocated": lambda device: 300,
+        "max_memory_allocated": lambda device: 1300,
+        "memory_reserved": lambda device: HELD,
+        "max_memory_reserved": lambda device: HELD + 2000,
+        "mem_get_info": lambda device: (TOTAL - HELD, TOTAL),
+        "get_per_process_memory_fraction": lambda device: allowed[-1],
+        "set_per_process_memory_fraction": lambda part, device: allowed.append(part),
+        "device": lambda device: nullcontext(),
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in, raising=False)  # torch 2.6 has not all
+    return allowed
+
+
+def test_steps_are_run_on_a_copy_within_the_limit(fractions):
+    made = model()
+    before = [p.detach().clone() for p in made.parameters()]
+    step = ResettingStep(made, "training", optimizer_named("adam"))
+    calls = []
+    made[0].register_forward_hook(lambda *_: calls.append(fractions[-1]))
+    found = run_for_real(step, [SPEC], torch.device("cpu"), 4300)
+    assert (found.allocated_bytes, found.reserved_bytes) == (1000, 2000)
+    assert found.step_s > 0
+    assert N_STEPS[0] <= len(calls) <= N_STEPS[1] + N_WARM
+    assert set(calls) == {(4300 + HELD) / TOTAL}
+    assert fractions[-1] == 1.0
+    for a, b in zip(before, made.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert b.grad is None
+
+
+def test_where_memory_runs_out_nothing_is_found_and_the_limit_is_taken_back(fractions):
+    class Greedy(nn.Conv2d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    step = ResettingStep(nn.Sequential(Greedy(3, 3, 3)), "training")
+    assert run_for_real(step, [SPEC], torch.device("cpu"), 4300) is None
+    assert fractions == [1.0, (4300 + HELD) / TOTAL, 1.0]
+
+
+class OnDevice(nn.Parameter):
+    """Says that it is on a device that is not there."""
+
+    device = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def runs(fractions, monkeypatch):
+    """Return what was run: layers treated, device and limit; the test tells what comes of it."""
+    ran = []
+
+    def run(step, inputs, place, limit_bytes=None):
+        treated = [path for path, m in step.model.named_modules() if "forward" in m.__dict__]
+        ran.append((treated, inputs, place, limit_bytes))
+        return told[len(ran) - 1]
+
+    told = [Measured(5, 6, 0.5), Measured(50, 60, 0.25)]
+    monkeypatch.setattr(confirm, "run_for_real", run)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**40, 2**40))
+    return ran, told
+
+
+def test_levels_are_confirmed_where_the_model_is(runs):
+    ran, _told = runs
+    made = model()
+    made[2].bias = OnDevice(made[2].bias.detach())
+    _, summary = reduce_by_level(made, Block, SPEC, level=1, return_summary=True)
+    place = OnDevice.device
+    assert ran == [(["0", "1"], (SPEC,), place, None), ([], (SPEC,), place, None)]
+    assert (summary.measured_after_bytes, summary.measured_step_s) == (5, 0.5)
+    assert (summary.measured_before_bytes, summary.measured_step_before_s) == (50, 0.25)
+    assert [path for path, m in made.named_modules() if "forward" in m.__dict__] == ["0", "1"]
+
+
+def test_a_level_that_runs_out_of_memory_leaves_the_model_as_it_was(runs):
+    _ran, told = runs
+    told[0] = None
+    made = model()
+    made[2].bias = OnDevice(made[2].bias.detach())
+    with pytest.raises(TooLargeError, match="ran out of memory on cuda:0"):
+        reduce_by_level(made, Block, SPEC, level=1)
+    assert not any("forward" in m.__dict__ for m in made.modules())
