@@ -176,7 +176,7 @@ def check_parameters(
     for name, value in given.items():
         if name not in parameters:
             if not takes_any or name == signature[0].name:
-                known = ", ".join(parameters) or "none"
+                known = ", ".join(each for each in parameters if each not in supplied) or "none"
                 hint = nearest(str(name), parameters) or f"; it has: {known}"
                 faults.append((name, f"has no parameter {name!r}{hint}"))
             continue

@@ -132,7 +132,10 @@ class Registry:
             raise UnknownMethodError(
                 f"no method {name!r} in module {module!r}; there is one in {others}"
             )
+        beside = sorted(meta.name for meta in known.values() if module and meta.module == module)
         hint = nearest(name.rsplit(".", 1)[-1], {meta.name for meta in known.values()})
+        if beside and not hint:
+            hint = f"; {module} has: {', '.join(beside)}"
         if not known:
             hint = "; no package of methods is installed: pip install maxslices-methods"
         elif not hint:

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from maxslices import __version__
+from maxslices import __version__, registry
 from maxslices.cli.main import build_parser
 
 CORRECT = "method: dark_flat_field_correction"
@@ -101,6 +101,19 @@ def test_methods_are_listed_and_described(cli):
     assert "kernel_size: 3" in text
 
 
+def test_methods_of_a_name_that_others_have_are_listed_last(cli, monkeypatch):
+    def minus_log(data):
+        """See :ref:`the guide`, and no more."""
+
+    monkeypatch.setattr(registry, "_methods", dict(registry._methods))
+    registry.register(minus_log, pattern="all", module="a.very.long.name.of.a.module")
+    lines = cli("methods")[1].splitlines()
+    first = lines.index("a.very.long.name.of.a.module.minus_log")
+    assert " ".join(lines[first + 1].split()) == "all See the guide, and no more."
+    columns = {line.index(" all ") for line in lines if " all " in line[:40]}
+    assert columns == {lines[first + 1].index(" all ")}
+
+
 def test_what_methods_prints_is_a_step_of_a_pipeline(cli, pipeline, tmp_path):
     for name in ("median_filter", "fbp", "find_center_vo", "minus_log", "paganin_filter"):
         _, text, _ = cli("methods", name)
@@ -129,6 +142,8 @@ FAULTS = {
     "no pipeline": (["run", "{scan}"], 2, "required: PIPELINE, OUT (see maxslices run --help)"),
     "no scan file": (["run", "no.nxs", "{good}", "{out}"], 1, "no.nxs"),
     "scan without a name": (["run", "", "{good}", "{out}"], 1, "the path of the scan is empty"),
+    "records without one": (["records", "import", ""], 2, "the path of the records is empty"),
+    "folder without one": (["records", "list", "--folder", ""], 2, "the path of the records is"),
     "pipeline without one": (["check", ""], 1, "the path of the pipeline file is empty"),
     "no pipeline file": (["run", "{scan}", "no.yaml", "{out}"], 1, "no pipeline file no.yaml"),
     "memory without unit": (

@@ -62,6 +62,7 @@ def test_methods_of_one_name_are_told_apart(filled):
         ("xyz", None, "`maxslices methods` lists all"),
         ("median_filter", "other.lab", "no method 'median_filter' in module 'other.lab'"),
         ("xyz", "other.lab", "unknown method 'other.lab.xyz'"),
+        ("xyz", "first.lab", "'first.lab.xyz'; first.lab has: median_filter, minus_log"),
         ("", None, "unknown method ''"),
     ],
 )

@@ -47,6 +47,7 @@ FAULTS = {
         (step("crop", keep="REQUIRED"),),
         "crop parameter 'keep' must be int, not 'REQUIRED' (str)",
     ),
+    "nothing like it": ((step("flat_field", zzz=1),), "has no parameter 'zzz'; it has: none"),
     "slice_dim": ((step("neighbours", slice_dim=1),), "slice_dim is filled in while it runs"),
     "flats": ((step("flat_field", flats="here"),), "flats is filled in while it runs: leave it"),
     "save_result": (({"method": "negate", "save_result": 1},), "save_result must be true or false"),
@@ -91,6 +92,10 @@ FAULTS = {
     "unknown loader": (
         ({"method": "other", "module_path": "httomo.data.hdf.loaders"}, "negate"),
         "unknown loader 'other'; there is standard_tomo",
+    ),
+    "loader of another module": (
+        ({"method": "standard_tomo", "module_path": "httomo.loaders"}, "negate"),
+        "step 1: no loader is in 'httomo.loaders': leave module_path out",
     ),
     "loader key": (
         ({"method": "standard_tomo", "save_result": True}, "negate"),

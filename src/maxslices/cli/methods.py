@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import textwrap
 from typing import Any
 
@@ -42,21 +43,25 @@ def handle(parsed: argparse.Namespace) -> str:
             "no methods are installed: pip install maxslices-methods, or another package that "
             "has the entry point maxslices.methods"
         )
-    # Names with their module come last, and do not widen the column of the others.
+    # Names with their module come last, on lines of their own: they would widen the column.
     names = {registry.shortest_name(meta): meta for meta in registry}
     named = sorted(names.items(), key=lambda entry: ("." in entry[0], entry[0]))
     width = max((len(name) for name, _ in named if "." not in name), default=0)
     lines = []
     for name, meta in named:
-        head = f"{name:<{width}}  {meta.pattern:<10}  "
+        head = "" if "." in name else name
+        lines += [name] if not head else []
+        head = f"{head:<{width}}  {meta.pattern:<10}  "
         indent = " " * len(head)
         lines += textwrap.wrap(head + _summary(meta), WIDTH, subsequent_indent=indent)
     return "\n".join(lines)
 
 
 def _summary(meta: MethodMeta) -> str:
+    """Return the first sentence of a docstring, without the marks of reStructuredText."""
     text = inspect.getdoc(meta.function) or ""
-    return " ".join(text.split("\n\n", 1)[0].split()).split(". ")[0]
+    text = re.sub(r":\w+:`([^`]*)`", r"\1", text.split("\n\n", 1)[0])
+    return " ".join(text.split()).split(". ")[0]
 
 
 def _description(meta: MethodMeta) -> str:

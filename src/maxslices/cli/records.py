@@ -55,6 +55,8 @@ def add_parser(subparsers: Any) -> None:
 def _records(parsed: argparse.Namespace) -> Records:
     from ..estimators.recorded import Records
 
+    if "" in (parsed.folder, getattr(parsed, "file", None)):
+        raise UsageError("the path of the records is empty; '.' is the folder one is in")
     return Records(parsed.folder)
 
 

@@ -58,9 +58,7 @@ def check_steps(
 
 
 def _is_loader(content: Mapping[str, Any]) -> bool:
-    return content.get("module_path") in LOADER_MODULES or (
-        content.get("method") == LOADER_METHOD and content.get("module_path") is None
-    )
+    return content.get("module_path") in LOADER_MODULES or content.get("method") == LOADER_METHOD
 
 
 def _loader_options(entry: RawStep, faults: list[PipelineError]) -> LoaderOptions:
@@ -72,6 +70,10 @@ def _loader_options(entry: RawStep, faults: list[PipelineError]) -> LoaderOption
     if name != LOADER_METHOD:
         text = f"unknown loader {name!r}; there is {LOADER_METHOD}"
         faults.append(PipelineError(text, entry.place("method")))
+    module = entry.content.get("module_path")
+    if module not in (None, *LOADER_MODULES):
+        text = f"no loader is in {module!r}: leave module_path out, or give {LOADER_MODULES[0]}"
+        faults.append(PipelineError(text, entry.place("module_path")))
     parameters = entry.content.get("parameters")
     try:
         return LoaderOptions.from_mapping({} if parameters is None else parameters)
