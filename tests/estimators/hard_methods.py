@@ -73,7 +73,8 @@ def growing_work_area(data):
 
 
 def constant(data):
-    CACHE.setdefault(0, slices(40))
+    if 0 not in CACHE:
+        CACHE[0] = slices(40)
     return data * 2
 
 

@@ -2,122 +2,16 @@
 
 from __future__ import annotations
 
-import types
-from contextlib import contextmanager, nullcontext
-
 import numpy as np
 import pytest
 
 from maxslices.backends.context import MODULES_BYTES
 from maxslices.declaration import describe
 from maxslices.errors import EstimatorError
-from maxslices.estimators import bench, climb, probed
 from maxslices.estimators.asked import Question
 from maxslices.estimators.probed import probe
-from maxslices.estimators.samples import Samples
-from maxslices.meters import Peak
 
-MB = 10**6
-GRAIN = 2 * 2**20
-DIMS = (1801, 2560)
-INPUT_BYTES = 1801 * 2560 * 4
-
-
-class Gpu:
-    """A stand-in for CuPy, the backend, the meters and the clock; bytes are only counted."""
-
-    kind = "cuda"
-    name = "cuda:0"
-    reserved_bytes, modules_bytes = 700 * 2**20, MODULES_BYTES
-
-    def __init__(self):
-        self.pool = self.outside = self.highest_outside = self.inside = 0
-        self.now_s = 0.0
-        self.counts = []
-
-    # The method.
-
-    def take(self, n, *, inside=0, outside=0, stays=0, seconds=0.0):
-        self.counts.append(n)
-        self.inside = int(inside)
-        self.pool = max(self.pool, int(inside) + INPUT_BYTES * n)
-        self.highest_outside = self.outside + int(outside) + int(stays)
-        self.outside += int(stays)
-        self.now_s += seconds
-
-    # The backend, and the meters.
-
-    def free_bytes(self):
-        return 140 * 10**9
-
-    def limited(self, budget_bytes):
-        return nullcontext()
-
-    def is_out_of_memory(self, error):
-        return isinstance(error, MemoryError)
-
-    def release(self):
-        self.pool = 0
-
-    @contextmanager
-    def measure_peak(self, kind):
-        peak, before = Peak("cuda"), -(-self.outside // GRAIN) * GRAIN
-        yield peak
-        peak.cupy_in_use_bytes = self.inside
-        peak.outside_bytes = -(-self.highest_outside // GRAIN) * GRAIN - before
-        peak.outside_after_bytes = -(-self.outside // GRAIN) * GRAIN - before
-
-    def module(self, backend):
-        stream = types.SimpleNamespace(synchronize=lambda: None)
-        pool = types.SimpleNamespace(used_bytes=int)
-        return types.SimpleNamespace(
-            cuda=types.SimpleNamespace(get_current_stream=lambda: stream),
-            get_default_memory_pool=lambda: pool,
-        )
-
-    def perf_counter(self):
-        return self.now_s
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    gpu = Gpu()
-    monkeypatch.setattr(bench, "measure_peak", gpu.measure_peak)
-    monkeypatch.setattr(bench, "array_module", gpu.module)
-    monkeypatch.setattr(probed, "time", gpu)
-    monkeypatch.setattr(climb, "time", gpu)
-    monkeypatch.setattr(bench, "time", gpu)
-    small = np.zeros(1, np.float32)
-    monkeypatch.setattr(
-        Samples, "block", lambda self, n, kind: np.broadcast_to(small, self.shape(n))
-    )
-    return gpu
-
-
-def probed_on(gpu, take, available_bytes):
-    meta = describe(
-        lambda data: gpu.take(data.shape[1], **take(data.shape[1])),
-        pattern="sinogram",
-        name="f",
-        module="m",
-    )
-    asked = Question(meta, 1, DIMS, np.dtype("f4"), {}, 2160)
-    return probe(asked, gpu, available_bytes=available_bytes)
-
-
-def check(found, needs, available, least=0.98):
-    right = max(n for n in range(1, 2161) if needs(n) <= available)
-    assert least * right <= found.answer <= right, (found.answer, right, found.notes)
-    model = found.model()
-    assert [n for n in range(1, right + 1) if model.bytes(n) < needs(n) - GRAIN] == []
-
-
-def needs_of(take):
-    def needs(n):
-        taken = take(n)
-        return INPUT_BYTES * n + taken["inside"] + taken.get("outside", 0)
-
-    return needs
+from .made_up_gpu import DIMS, INPUT_BYTES, MB, array_depth, check, needs_of, probed_on
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.3, 0.5])
@@ -130,11 +24,6 @@ def test_textures_that_come_and_go_are_a_slope_from_the_first_slice(gpu, seconds
     assert any("were outside the pool: counted" in note for note in found.notes)
     assert gpu.now_s <= (3.0 if seconds < 0.25 else 10.0)
     assert {1, 2, 3, 5, 8} <= {rung.n_slices for rung in found.rungs}
-
-
-def array_depth(n):
-    """Return the slices that CUDA makes of n in a 3D array."""
-    return 1 << (n - 1).bit_length() if n <= 16 else -(-n // 16) * 16
 
 
 @pytest.mark.parametrize("right", [24, 31, 32, 40, 53, 64, 100])

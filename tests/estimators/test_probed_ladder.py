@@ -7,40 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxslices.estimators.envelope import envelope
-from maxslices.estimators.ladder import Ladder
 from maxslices.estimators.steps import find_steps
 from maxslices.memory import MemoryModel
 
-SLICE = 1_000_003
-
-
-def climb(needs, available, *, total=3000, limit_s=1e9, quick_s=1e9, seconds=lambda n: 0.0):
-    """Climb as `probe` does; return ladder, rungs and time."""
-    ladder = Ladder(
-        available,
-        total,
-        run_bytes=available,
-        noise_bytes=0,
-        floor_bytes=SLICE,
-        limit_s=limit_s,
-        quick_s=quick_s,
-    )
-    rungs, elapsed_s = [1], seconds(1)
-    ladder.add(1, needs(1), seconds(1))
-    while ladder.has_points and (n := ladder.next_rung(elapsed_s)) is not None:
-        rungs.append(n)
-        elapsed_s += seconds(n)
-        ladder.add(n, needs(n), seconds(n))
-    return ladder, rungs, elapsed_s
-
-
-def most(needs, available, total=3000):
-    return max((n for n in range(1, total + 1) if needs(n) <= available), default=0)
-
-
-def answer_of(ladder, available, total=3000):
-    return MemoryModel.piecewise(ladder.curve()).max_slices(available, total)
-
+from .ladders import MIB, SLICE, climb, exact_ladder, gpu_ladder, most
 
 costs = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 16)), min_size=1, max_size=4)
 
@@ -52,9 +22,8 @@ def test_the_largest_of_several_lines_is_found_without_ever_taking_more_than_the
         return max((a + b * k) * SLICE for a, b in [*pairs, (0, 1)])
 
     available = needs(n) + SLICE // 2
-    ladder, rungs, _ = climb(needs, available)
-    model, found = MemoryModel.piecewise(ladder.curve()), answer_of(ladder, available)
-    right = most(needs, available)
+    ladder, rungs, _, found = climb(exact_ladder(available), needs)
+    model, right = MemoryModel.piecewise(ladder.curve()), most(needs, available)
     assert found <= right
     if len(rungs) > 1:
         assert found >= min(0.98 * right, right - 1)
@@ -82,9 +51,8 @@ def test_slices_rounded_up_are_safe_and_close(fixed, a, b, period, n):
         return (fixed + a * k + b * rounded(k)) * SLICE
 
     available = needs(n) + SLICE // 2
-    ladder, _, _ = climb(needs, available)
-    model, found = MemoryModel.piecewise(ladder.curve()), answer_of(ladder, available)
-    right = most(needs, available)
+    ladder, _, _, found = climb(exact_ladder(available), needs)
+    model, right = MemoryModel.piecewise(ladder.curve()), most(needs, available)
     assert found <= right
     if right >= max(40, 6 * period):  # before, too few steps were seen to tell them
         assert found >= 0.95 * right
@@ -98,18 +66,18 @@ def test_a_line_from_the_origin_is_believed_at_a_quarter_if_time_matters(n):
     def needs(k):
         return 3 * k * SLICE
 
-    ladder, rungs, _ = climb(needs, needs(n), quick_s=0.0, seconds=lambda k: 1e-3 * k)
-    assert n / 4 <= max(rungs) <= n * 0.7
-    assert answer_of(ladder, needs(n)) == n
-    assert ladder.is_sure()
+    climbed = climb(exact_ladder(needs(n), quick_s=0.0), needs, lambda k: 1e-3 * k)
+    assert n / 4 <= max(climbed.rungs) <= n * 0.7
+    assert climbed.answer == n
+    assert climbed.ladder.is_sure()
 
 
 def test_a_large_fixed_cost_calls_for_rungs_beyond_a_quarter():
     def needs(k):
         return max(200 + k, 5 * k) * SLICE
 
-    _, rungs, _ = climb(needs, needs(200), quick_s=0.0, seconds=lambda k: 1e-3 * k)
-    assert max(rungs) >= 190
+    climbed = climb(exact_ladder(needs(200), quick_s=0.0), needs, lambda k: 1e-3 * k)
+    assert max(climbed.rungs) >= 190
 
 
 def test_time_is_kept_to_as_far_as_it_can_be_predicted():
@@ -117,11 +85,10 @@ def test_time_is_kept_to_as_far_as_it_can_be_predicted():
         return (50 + 4 * k) * SLICE
 
     for limit_s in (0.5, 1.0, 3.0):
-        ladder, _, elapsed_s = climb(
-            needs, needs(500), limit_s=limit_s, quick_s=0.1, seconds=lambda k: 0.05 + 0.004 * k
-        )
-        assert elapsed_s <= max(limit_s, min(5 * limit_s, 0.05 * 3000 * 0.004))
-        assert answer_of(ladder, needs(500)) <= 500
+        ladder = exact_ladder(needs(500), limit_s=limit_s, quick_s=0.1)
+        climbed = climb(ladder, needs, lambda k: 0.05 + 0.004 * k)
+        assert climbed.elapsed_s <= max(limit_s, min(5 * limit_s, 0.05 * 2160 * 0.004))
+        assert climbed.answer <= 500
 
 
 def test_a_rung_at_a_quarter_is_worth_a_twentieth_of_the_scans_time():
@@ -129,41 +96,39 @@ def test_a_rung_at_a_quarter_is_worth_a_twentieth_of_the_scans_time():
         return (100 + k) * SLICE
 
     def took(total):
-        return climb(
-            needs, needs(1000), total=total, limit_s=1.0, quick_s=0, seconds=lambda k: 0.01 * k
-        )
+        ladder = exact_ladder(needs(1000), total=total, limit_s=1.0, quick_s=0.0)
+        return climb(ladder, needs, lambda k: 0.01 * k)
 
-    ladder, rungs, elapsed_s = took(8000)
-    assert max(rungs) >= 250
-    assert 1.0 < elapsed_s <= 0.05 * 8000 * 0.01
-    assert answer_of(ladder, needs(1000)) == 1000
-    ladder, rungs, elapsed_s = took(1000)
-    assert max(rungs) <= 64
-    assert elapsed_s <= 1.0
-    assert ladder.stopped_by_time
+    long = took(8000)
+    assert max(long.rungs) >= 250
+    assert 1.0 < long.elapsed_s <= 0.05 * 8000 * 0.01
+    assert long.answer == 1000
+    short = took(1000)
+    assert max(short.rungs) <= 64
+    assert short.elapsed_s <= 1.0
+    assert short.ladder.stopped_by_time
 
 
 def test_a_second_point_is_never_enough():
-    ladder = Ladder(
-        1000 * SLICE, 999, run_bytes=10**12, noise_bytes=0, floor_bytes=SLICE, limit_s=1, quick_s=1
-    )
+    ladder = exact_ladder(1000 * SLICE)
     ladder.add(1, 100 * SLICE, 0.0)
     ladder.add(2, 101 * SLICE, 0.0)
     assert not ladder.is_sure()
-    assert answer_of(ladder, 1000 * SLICE) <= 20  # the line through both says 900
+    found = MemoryModel.piecewise(ladder.curve()).max_slices(1000 * SLICE)
+    assert found <= 20  # the line through both says 900
 
 
 def test_rungs_part_steps_from_slopes():
-    _, rungs, _ = climb(
-        lambda k: (k + (k > 8)) * SLICE, 10**4 * SLICE, quick_s=0.0, seconds=lambda k: 0.1
-    )
-    assert rungs[:9] == [1, 2, 3, 5, 8, 16, 33, 64, 129]
+    ladder = exact_ladder(10**4 * SLICE, quick_s=0.0)
+    climbed = climb(ladder, lambda k: (k + (k > 8)) * SLICE, lambda k: 0.1)
+    assert climbed.rungs[:9] == [1, 2, 3, 5, 8, 16, 33, 64, 129]
 
 
 def test_an_exact_line_up_to_33_slices_is_held_against_a_quarter_of_the_answer_at_once():
-    _, rungs, _ = climb(lambda k: 3 * k * SLICE, 6000 * SLICE, quick_s=0.0, seconds=lambda k: 0.1)
-    assert rungs == [1, 2, 3, 5, 8, 16, 33, 513]
-    assert rungs[-1] * 4 >= 2000
+    ladder = exact_ladder(6000 * SLICE, quick_s=0.0)
+    climbed = climb(ladder, lambda k: 3 * k * SLICE, lambda k: 0.1)
+    assert climbed.rungs == [1, 2, 3, 5, 8, 16, 33, 513]
+    assert climbed.rungs[-1] * 4 >= 2000
 
 
 @pytest.mark.parametrize("n", range(880, 900))
@@ -171,8 +136,8 @@ def test_steps_too_small_to_matter_are_never_too_many_slices(n):
     def needs(k):
         return (k + -(-k // 5) * 5) * SLICE
 
-    ladder, _, _ = climb(needs, needs(n) + SLICE // 2)
-    assert answer_of(ladder, needs(n) + SLICE // 2) <= most(needs, needs(n) + SLICE // 2)
+    available = needs(n) + SLICE // 2
+    assert climb(exact_ladder(available), needs).answer <= most(needs, available)
 
 
 # LPRec3d_tomobar on an H200, 1801 x 2560 sinograms, MiB with 1 to 40 slices: as it is, and
@@ -193,28 +158,31 @@ LPREC_WITHOUT = (
 @pytest.mark.parametrize("peaks", [LPREC, LPREC_WITHOUT], ids=["as it is", "without options"])
 def test_peaks_that_fall_and_bend_late_are_approached_slice_by_slice(peaks, n):
     def needs(k):
-        return peaks[k - 1] * 2**20 if k <= len(peaks) else (k * 180 + 800) * 2**20
+        return peaks[k - 1] * MIB if k <= len(peaks) else (k * 180 + 800) * 2**20
 
-    available = needs(n)
-    ladder = Ladder(
-        available,
-        2160,
-        run_bytes=130 * 10**9,
-        noise_bytes=8192,
-        floor_bytes=1801 * 2560 * 4,
-        rounding_bytes=8192,
-        limit_s=2.5,
-        quick_s=0.1,
-    )
-    elapsed_s, rung = 0.0, 1
-    while rung is not None:
-        seconds = 0.025 + 0.003 * rung
-        elapsed_s += seconds
-        ladder.add(rung, needs(rung), seconds)
-        rung = ladder.next_rung(elapsed_s)
-    fits = next(k for k in range(1, 60) if needs(k + 1) > available)
-    assert min(fits, n) - 1 <= answer_of(ladder, available, 2160) <= fits
-    assert elapsed_s <= 2.5
+    climbed = climb(gpu_ladder(needs(n)), needs, lambda k: 0.025 + 0.003 * k)
+    fits = most(needs, needs(n))
+    assert min(fits, n) - 1 <= climbed.answer <= fits
+    assert climbed.elapsed_s <= 2.5
+
+
+def test_where_nothing_stops_a_call_none_is_begun_that_is_likely_to_take_too_much():
+    def begun(n, tries_more):
+        ladder, likely = gpu_ladder(LPREC[n - 1] * MIB), [0]
+        ladder.tries_more = tries_more
+
+        def needs(k):
+            if ladder.has_points and k > ladder.last[0]:
+                likely.append(ladder.likely_bytes(k))
+            return LPREC[k - 1] * MIB
+
+        answer = climb(ladder, needs, lambda k: 0.025 + 0.003 * k).answer
+        return max(likely) / ladder.available_bytes, answer / most(needs, needs(n))
+
+    freely, strictly = [[begun(n, more) for n in range(12, 38)] for more in (True, False)]
+    assert max(freely)[0] > 1.02
+    assert max(strictly)[0] <= 1
+    assert all(0.9 <= answer <= 1 for _, answer in strictly)
 
 
 def lprec(k):
@@ -237,36 +205,20 @@ def lprec_without(k):
 @pytest.mark.parametrize("peak", [lprec, lprec_without])
 def test_calls_of_a_quarter_of_a_second_leap_to_the_answer(peak, n, rough):
     def needs(k):
-        return int(peak(k) * 2**20)
+        return int(peak(k) * MIB)
 
-    available = needs(n)
-    ladder = Ladder(
-        available,
-        2160,
-        run_bytes=139 * 10**9,
-        noise_bytes=8192,
-        floor_bytes=1801 * 2560 * 4,
-        rounding_bytes=8192,
-        limit_s=2.5,
-        quick_s=0.1,
-    )
+    ladder = gpu_ladder(needs(n))
     if rough:  # some MB outside the pool seemed to be the method's
         ladder.is_rough, ladder.noise_bytes, ladder.outside_of_slice = True, 2**22, 2**20 // 2
-    elapsed_s, rung, rungs = 0.2, 1, []
-    while rung is not None:
-        seconds = 0.045 + 0.0038 * rung
-        elapsed_s += seconds
-        rungs.append(rung)
-        ladder.add(rung, needs(rung), seconds)
-        rung = ladder.next_rung(elapsed_s)
-    fits = next(k for k in range(1, 2160) if needs(k + 1) > available)
+    climbed = climb(ladder, needs, lambda k: 0.045 + 0.0038 * k, elapsed_s=0.2)
+    fits = most(needs, needs(n))
     least = 0.98 * fits
     if peak is lprec_without:  # never too many; time may run out before it is known how it falls
         least = 0.6 * fits if n > 66 else 0.98 * fits - 2
-    assert least <= answer_of(ladder, available, 2160) <= fits
-    assert elapsed_s <= 2.5
-    assert sum(rung > 8 for rung in rungs) <= (8 if peak is lprec else 10)
-    assert max(map(needs, rungs)) <= 1.25 * available
+    assert least <= climbed.answer <= fits
+    assert climbed.elapsed_s <= 2.5
+    assert sum(rung > 8 for rung in climbed.rungs) <= (8 if peak is lprec else 10)
+    assert max(map(needs, climbed.rungs)) <= 1.25 * needs(n)
 
 
 def test_what_lies_between_points_costs_what_the_later_one_does_unless_it_is_straight():

@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxslices.estimators.ladder import Ladder
-from maxslices.memory import MemoryModel
-
-MIB = 2**20
-SLICE = 20 * MIB
-TOTAL = 2160
+from .ladders import MIB, climb, gpu_ladder, most
 
 # LPRec3d_tomobar without its options that save memory on an H200, sinograms of 1801 x 2557,
 # MiB with 1 to 72 slices: four chunks, of which the last may be smaller, with an FFT plan of its
@@ -39,31 +34,8 @@ def saw(k):
     return 800 + 170 * k + 300 * ((k - 1) % 8 // 2) * ((k - 1) % 8 < 6)
 
 
-def climb(needs, available, *, limit_s=1e9, quick_s=1e9, seconds=lambda k: 0.0):
-    """Climb as `probe` does; return ladder, rungs, time and answer."""
-    ladder = Ladder(
-        available,
-        TOTAL,
-        run_bytes=139 * 10**9,
-        noise_bytes=8192,
-        floor_bytes=SLICE,
-        rounding_bytes=8192,
-        limit_s=limit_s,
-        quick_s=quick_s,
-    )
-    rungs, elapsed_s, rung = [], 2 * seconds(1), 1
-    while rung is not None:
-        rungs.append(rung)
-        elapsed_s += seconds(rung)
-        ladder.add(rung, needs(rung), seconds(rung))
-        rung = ladder.next_rung(elapsed_s) if ladder.has_points else None
-    answer = MemoryModel.piecewise(ladder.curve()).max_slices(available, TOTAL)
-    return ladder, rungs, elapsed_s, answer
-
-
-def most(needs, available):
-    """Return the most slices of which that many, and any fewer, fit."""
-    return next(k for k in range(TOTAL) if needs(k + 1) > available)
+def seconds(k):
+    return 0.035 + 0.0037 * k
 
 
 @pytest.mark.parametrize("n", [*range(8, 73), 80, 96, 100, 128, 150, 200, 256, 300, 500, 800])
@@ -72,9 +44,7 @@ def test_calls_of_a_third_of_a_second_never_give_too_many(peak, n):
     def needs(k):
         return int(peak(k) * MIB)
 
-    _, rungs, elapsed_s, answer = climb(
-        needs, needs(n), limit_s=2.5, quick_s=0.1, seconds=lambda k: 0.035 + 0.0037 * k
-    )
+    _, rungs, elapsed_s, answer = climb(gpu_ladder(needs(n)), needs, seconds, elapsed_s=0.08)
     fits = most(needs, needs(n))
     assert answer <= fits
     assert answer >= (0.55 if peak is saw or n > 72 else 0.9) * fits - 1
@@ -87,11 +57,22 @@ def test_teeth_that_were_measured_are_known_to_a_fiftieth(n):
     def needs(k):
         return int(teeth(k) * MIB)
 
-    *_, answer = climb(
-        needs, needs(n), limit_s=2.5, quick_s=0.1, seconds=lambda k: 0.035 + 0.0037 * k
-    )
+    answer = climb(gpu_ladder(needs(n)), needs, seconds, elapsed_s=0.08).answer
     fits = most(needs, needs(n))
     assert 0.98 * fits <= answer <= fits
+
+
+@pytest.mark.parametrize("n", [*range(8, 73), 80, 96, 100, 128, 150, 200])
+@pytest.mark.parametrize("peak", [teeth, saw])
+def test_a_pool_that_is_kept_to_the_budget_makes_no_answer_too_large(peak, n):
+    def needs(k):
+        return int(peak(k) * MIB)
+
+    available = needs(n)
+    climbed = climb(gpu_ladder(available), needs, seconds, elapsed_s=0.08, held_to=available)
+    fits = most(needs, available)
+    assert (0.55 if peak is saw or n > 72 else 0.86) * fits - 1 <= climbed.answer <= fits
+    assert climbed.elapsed_s <= 2.5
 
 
 # FISTA3d_tomobar on an H200, 1801 x 2560, bytes and seconds: ASTRA's arrays are padded to 16, and
@@ -104,26 +85,11 @@ FISTA = {
 
 @pytest.mark.parametrize(("lacking", "fits"), [(0, 32), (5_000_000, 31)])
 def test_one_more_slice_of_few_is_run_where_it_is_not_known_to_fit(lacking, fits):
-    available = FISTA[32][0] - lacking
-    ladder = Ladder(
-        available,
-        TOTAL,
-        run_bytes=139 * 10**9,
-        noise_bytes=8192,
-        floor_bytes=SLICE,
-        rounding_bytes=8192,
-        limit_s=8.0,
-        quick_s=0.1,
-    )
+    ladder = gpu_ladder(FISTA[32][0] - lacking, limit_s=8.0)
     ladder.is_rough, ladder.noise_bytes, ladder.outside_of_slice = True, 4 * MIB, 26.6e6
-    elapsed_s, rung, rungs = 0.6, 1, []
-    while rung is not None:
-        rungs.append(rung)
-        elapsed_s += FISTA[rung][1]
-        ladder.add(rung, *FISTA[rung])
-        rung = ladder.next_rung(elapsed_s)
-    assert rungs == [*FISTA]
-    assert MemoryModel.piecewise(ladder.curve()).max_slices(available, TOTAL) == fits
+    climbed = climb(ladder, lambda k: FISTA[k][0], lambda k: FISTA[k][1], elapsed_s=0.6)
+    assert climbed.rungs == [*FISTA]
+    assert climbed.answer == fits
 
 
 def rising_teeth(fixed, a, period, height):
@@ -173,5 +139,5 @@ def test_quick_calls_never_give_too_many_whatever_the_teeth(kind, fixed, a, peri
         return mib(k) * MIB if isinstance(mib(k), int) else int(mib(k) * MIB)
 
     available = needs(n)
-    *_, answer = climb(needs, available)
+    answer = climb(gpu_ladder(available, limit_s=1e9, quick_s=1e9), needs).answer
     assert answer <= most(needs, available)

@@ -229,6 +229,7 @@ class Chooser:
             available_bytes=self._available_bytes,
             first_slices=first,
             supplied=self._side,
+            strictly=True,
         )
         if self.records is not None:
             where = place(self.backend, asked.meta.function)

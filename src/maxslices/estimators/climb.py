@@ -8,6 +8,7 @@ leaks, that no meter sees.
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
 from ..backends import Backend
@@ -57,6 +58,8 @@ class Climb:
         The device.
     available_bytes, total_slices, run_bytes, limit_s
         See `Ladder`.
+    strictly : bool
+        Whether no more than that may be in use meanwhile, save for the fewest slices.
     """
 
     def __init__(
@@ -67,8 +70,13 @@ class Climb:
         total_slices: int,
         run_bytes: int,
         limit_s: float,
+        *,
+        strictly: bool = False,
     ) -> None:
         self.bench, self.backend, self.limit_s = bench, backend, limit_s
+        self.strictly, self._fewest = strictly, 1
+        self._has_pool = backend.kind == "cuda"
+        self._before_bytes = bench.allocated_bytes() if strictly and self._has_pool else 0
         self.name = bench.meta.full_name
         self.notes: list[str] = []
         self.rungs: list[Rung] = []
@@ -85,13 +93,15 @@ class Climb:
             limit_s=limit_s,
             quick_s=QUICK_S,
         )
+        if not self._has_pool or bench.meta.array_module == "torch":
+            self._predict_strictly()
 
     def run(self) -> None:
         """Run the method as often as it takes."""
         first = self._first_call()
         self.remains.begin(first, self.bench.stays_bytes, self.backend.modules_bytes)
         began = time.perf_counter()
-        n = first.n_slices
+        n = self._fewest = first.n_slices
         if n > 1:
             self.notes.append(f"it cannot be run on fewer than {n} slices ({self._refusal})")
         again = None
@@ -157,31 +167,47 @@ class Climb:
                     found[more] = rung
         most, usual = max(found), self.bench.kind
         other = self._with_other_data(found[most])
-        self.remains.judge(again, found.get(n + 1), other)
-        if other.n_bytes > found[most].n_bytes and self.bench.kind != usual:
-            found = {k: self._measured(k) or rung for k, rung in found.items()}
-        for rung in found.values():
-            self._enter(rung)
+        self.remains.judge(again, found.get(n + 1), other or again)
+        tried: dict[int, Rung | None] = dict(found)
+        if other is None or (other.n_bytes > found[most].n_bytes and self.bench.kind != usual):
+            tried = {k: self._measured(k) for k in found}
+        too_many = min((k for k, rung in tried.items() if rung is None), default=most + 1)
+        for k, rung in tried.items():
+            if rung is not None and k < too_many:
+                self._enter(rung)
+        if too_many <= most:
+            self.ladder.failed(too_many)
 
-    def _with_other_data(self, rung: Rung) -> Rung:
-        """Run again with other values; where memory changes, keep those that take most."""
-        usual = self.bench.kind
+    def _with_other_data(self, rung: Rung) -> Rung | None:
+        """Run again with other values; where memory changes, keep those that take most.
+
+        None where the memory does not suffice for these.
+        """
+        usual, n = self.bench.kind, rung.n_slices
         found = {usual: rung}
         for kind in ("dark", "highest", "lowest"):
             self.bench.kind = kind
             try:
-                found[kind] = self.bench.run(rung.n_slices)
-            except Exception as error:
-                if kind == "dark" or self.backend.is_out_of_memory(error):
+                other = self._measured(n)
+            except EstimatorError:
+                if kind == "dark":
                     raise
-            if kind == "dark" and self._same(found[kind], rung):
+                continue
+            if other is None:
+                self.notes.append(
+                    f"its memory depends on the data: it ran out with {n} slices of another kind "
+                    f"({kind}), with which it is estimated"
+                )
+                return None
+            if kind == "dark" and self._same(other, rung):
                 self.bench.kind = usual
-                return found[kind]
+                return other
+            found[kind] = other
         self.bench.kind = max(found, key=lambda kind: found[kind].n_bytes)
         sizes = sorted(each.n_bytes for each in found.values())
         self.notes.append(
             f"its memory depends on the data: {format_bytes(sizes[0])} to "
-            f"{format_bytes(sizes[-1])} for {rung.n_slices} slices; estimated with data of the "
+            f"{format_bytes(sizes[-1])} for {n} slices; estimated with data of the "
             f"kind that took most ({self.bench.kind})"
         )
         return found[self.bench.kind]
@@ -193,21 +219,41 @@ class Climb:
         return gap <= max(self.noise_bytes, _SAME * other.n_bytes)
 
     def _climb(self, n: int) -> None:
+        was_safe = self.ladder.upper_bytes(n) <= self.ladder.run_bytes
         rung = self._measured(n)
         if rung is None:
             self.ladder.failed(n)
-            self.notes.append(f"memory ran out with {n} slices, which were predicted to fit")
+            if was_safe:
+                self.notes.append(f"memory ran out with {n} slices, which were predicted to fit")
         else:
             self._enter(rung)
 
     def _measured(self, n: int) -> Rung | None:
         """Run n slices; None where the memory did not suffice."""
         try:
-            return self.bench.run(n)
+            with self._limit(n):
+                return self.bench.run(n)
         except Exception as error:
             if self.backend.is_out_of_memory(error):
                 return None
             raise self._cannot(error, [n]) from error
+
+    def _limit(self, n: int) -> AbstractContextManager[None]:
+        """Have the pool hold no more than may be used, side data and what calls left included.
+
+        What a plan cannot do without is known of the fewest slices even if they do not fit.
+        """
+        if not (self.strictly and self._has_pool) or n <= self._fewest:
+            return nullcontext()
+        self.backend.release()
+        held_bytes = self.bench.allocated_bytes() - self._before_bytes + self.remains.outside_bytes
+        return self.backend.limited(max(1, self.ladder.run_bytes - held_bytes))
+
+    def _predict_strictly(self) -> None:
+        """Run less that may take too much, where nothing stops it if it does."""
+        if self.strictly and self._has_pool:
+            self.ladder.at_worst_bytes = self.ladder.run_bytes
+        self.ladder.tries_more = not self.strictly
 
     def _enter(self, rung: Rung, before_bytes: int | None = None) -> None:
         """Add what is alive from earlier calls, as far as it would be in a run, and note it."""
@@ -216,6 +262,7 @@ class Climb:
         if self.bench.uses_outside and not self.ladder.is_rough:
             # What was too little to be clear in smaller calls was that, too.
             self.ladder.is_rough = True
+            self._predict_strictly()
             self.ladder.noise_bytes = max(self.noise_bytes, _ROUGH_BYTES[self.backend.kind])
             for each in self.rungs:
                 self.ladder.lift(each.doubtful_bytes, each.n_slices)
@@ -249,7 +296,7 @@ class Climb:
             available_bytes=ladder.available_bytes,
             total_slices=ladder.total_slices,
             answer=model.max_slices(ladder.available_bytes, ladder.total_slices),
-            sure=ladder.is_sure() or ladder.is_at_top(),
+            sure=not ladder.ran_out and (ladder.is_sure() or ladder.is_at_top()),
             duration_s=duration_s,
             notes=tuple(self.notes),
             output_dtype=self.bench.output_dtype,

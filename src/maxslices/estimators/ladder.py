@@ -70,8 +70,11 @@ class Ladder(Paced):
         )
         self.at_worst_bytes = min(run_bytes, int(available_bytes * _SLACK))
         self.quick_s = quick_s
+        self.tries_more = True
+        """Whether one slice more is tried where it is likely not to fit, but may."""
         self._expected = 0
-        self._ran_out = False
+        self.ran_out = False
+        """Whether it is not known how much too many slices take."""
         self._n_between = 0
 
     def add(self, n_slices: int, n_bytes: int, duration_s: float) -> None:
@@ -88,8 +91,8 @@ class Ladder(Paced):
 
     def failed(self, n_slices: int) -> None:
         """Enter that the memory ran out."""
-        self._ran_out = True
-        self.add(n_slices, max(self.available_bytes, self.upper_bytes(n_slices)) + 1, 0.0)
+        self.ran_out = True
+        self.add(n_slices, self.available_bytes + 1, 0.0)
 
     def next_rung(self, elapsed_s: float) -> int | None:
         """Return the number of slices to measure next; None where it is time to stop."""
@@ -143,7 +146,7 @@ class Ladder(Paced):
         """Return slices between the most that fitted and the fewest that did not."""
         (n, size), (above, above_bytes) = self.last, self.above or (self.top + 1, 0)
         middle = (n + above) // 2
-        if self._ran_out:  # what more slices took is not known
+        if self.ran_out:  # what more slices took is not known
             return max(n + 1, min(fits, middle))
         self._n_between += 1
         if self._n_between > _LINEAR or above_bytes <= self.available_bytes:
@@ -170,7 +173,8 @@ class Ladder(Paced):
         close = self.available_bytes - size >= _CLOSE * min(self.slopes()[-2:], default=0.0)
         if (straight and not hidden and not close) or self._ends_s(n + 1, elapsed_s) > self.limit_s:
             return None
-        if n < self.top and size + self.floor_bytes <= self.run_bytes:
+        likely_bytes = size + self.floor_bytes if self.tries_more else self.likely_bytes(n + 1)
+        if n < self.top and likely_bytes <= self.run_bytes:
             lifted = self.lifted()
             rises = [(b - a) / (k - m) for (m, a), (k, b) in pairwise(lifted[-4:])]
             more = lifted[-1][1] + max(self.slopes() or rises, default=self.floor_bytes)
@@ -208,7 +212,8 @@ class Ladder(Paced):
         rung = self.answer() + 1
         if not (self.is_rough and self.last[0] + 1 < rung <= min(self.top, _MATTERS)):
             return None
-        if self.likely_bytes(rung) > self.run_bytes * (1 + _HARDLY):
+        most = min(self.run_bytes * (1 + _HARDLY * self.tries_more), self.at_worst_bytes)
+        if self.likely_bytes(rung) > most:
             return None
         allowed_s = max(self.limit_s, min(OF_SCAN * self._scan_s(), 2 * LONGEST * self.limit_s))
         return rung if self._ends_s(rung, elapsed_s) <= allowed_s else None

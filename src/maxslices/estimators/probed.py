@@ -36,6 +36,7 @@ def probe(
     first_slices: np.ndarray | None = None,
     supplied: Mapping[str, Any] | None = None,
     limit_s: float = LIMIT_S,
+    strictly: bool = False,
 ) -> Probe:
     """Find a method's memory model by running it on a few slices.
 
@@ -46,7 +47,7 @@ def probe(
     backend : Backend
         The device; it is run there.
     available_bytes : int
-        Memory that the method may take: no more is used, and what would fit is sought.
+        Memory that the method may take; what would fit is sought.
     first_slices : ndarray, optional
         The first slices of the scan, on the host, axes (angles, detector_y, detector_x);
         made up if not given.
@@ -56,6 +57,11 @@ def probe(
     limit_s : float
         Time for the measurements: up to three times as much if every call is long, or if it is
         still little beside what the whole scan takes.
+    strictly : bool
+        Whether to keep all that is in use meanwhile within `available_bytes`, flats and darks
+        included. On a GPU a call that needs more is stopped, and was given too many slices; what
+        nothing stops, as on the CPU, is not begun if it may take more at worst. Only the fewest
+        slices that the method runs on may: it is told what they take.
 
     Returns
     -------
@@ -91,7 +97,9 @@ def probe(
         stack.enter_context(traced(backend))
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
         bench = Bench(meta, samples, backend, asked.parameters)
-        climb = Climb(bench, backend, available_bytes, total_slices, run_bytes, limit_s)
+        climb = Climb(
+            bench, backend, available_bytes, total_slices, run_bytes, limit_s, strictly=strictly
+        )
         climb.run()
         bench.close()
     return climb.result(time.perf_counter() - began)

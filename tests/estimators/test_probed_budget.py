@@ -1,0 +1,109 @@
+"""Probes that are told to keep within a budget, on a GPU that is made up."""
+
+from __future__ import annotations
+
+import pytest
+
+from .ladders import MIB
+from .made_up_gpu import INPUT_BYTES, MB, array_depth, most_of, needs_of, probed_on
+from .test_probed_teeth import teeth
+
+
+def toothed(n):
+    """LPRec3d_tomobar without its options that save memory."""
+    inside = int(teeth(n) * MIB) - INPUT_BYTES * n
+    return {"inside": inside, "seconds": 0.035 + 0.0037 * n}
+
+
+def first_that_does_not_fit(take, available):
+    needs = needs_of(take)
+    return next(n for n in range(1, 2161) if needs(n) > available)
+
+
+@pytest.mark.parametrize("n", [11, 20, 26, 28, 32, 47, 53, 61, 64, 66])
+def test_what_is_in_use_stays_within_the_budget_and_the_answer_is_as_good(gpu, n):
+    available = int(teeth(n) * MIB)
+    probed_on(gpu, toothed, available)
+    freely, gpu.most = gpu.most, 0
+    found = probed_on(gpu, toothed, available, strictly=True)
+    assert gpu.most <= available < freely
+    right = first_that_does_not_fit(toothed, available) - 1
+    assert 0.9 * right <= found.answer <= right
+
+
+def test_flats_and_darks_are_part_of_what_is_in_use(gpu):
+    def take(n):
+        gpu.held = 3000 * MB
+        return toothed(n)
+
+    available = int(teeth(64) * MIB)
+    found = probed_on(gpu, take, available, strictly=True)
+    assert gpu.most <= available
+    assert 40 <= found.answer <= 52
+
+
+def test_one_slice_that_is_too_large_is_told_with_its_bytes(gpu):
+    def take(n):
+        return {"inside": 900 * MB * n}
+
+    found = probed_on(gpu, take, 500 * MB, strictly=True)
+    assert found.answer == 0
+    assert found.model().bytes(1) == needs_of(take)(1)
+    assert set(gpu.counts) == {1}
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize("n", [64, 70, 74])
+def test_memory_outside_the_pool_which_nothing_limits_is_not_overrun(gpu, n):
+    def take(k):
+        outside = 26.2 * MB * k + 300 * MB * ((k - 1) % 8)
+        return {"inside": 228.1 * MB * k, "outside": outside, "seconds": 0.02 + 0.01 * k}
+
+    available = int(needs_of(take)(n)) + 3 * MB
+    found = probed_on(gpu, take, available, strictly=True)
+    assert gpu.most <= available
+    assert 0.6 * n <= found.answer < first_that_does_not_fit(take, available)
+
+
+@pytest.mark.parametrize("right", [24, 32, 53, 64])
+def test_textures_that_are_padded_are_answered_as_well_within_a_budget(gpu, right):
+    def take(n):
+        outside = 26.2 * MB * array_depth(n)
+        return {"inside": 228.1 * MB * n, "outside": outside, "seconds": 0.02 + 0.01 * n}
+
+    available = int(needs_of(take)(right)) + 3 * MB
+    found = probed_on(gpu, take, available, strictly=True)
+    assert gpu.most <= available
+    assert found.answer == right
+
+
+@pytest.mark.parametrize("slices", [3, 2, 1, 0])
+def test_data_that_take_more_than_the_budget_are_what_it_is_estimated_with(gpu, slices):
+    def take(n):
+        times = 1 if gpu.kind_of_data == "even" else 3
+        return {"inside": 200 * MB * n * times}
+
+    one = 600 * MB + INPUT_BYTES
+    available = slices * one + 50 * MB if slices else one // 2
+    found = probed_on(gpu, take, available, strictly=True)
+    assert found.answer == slices
+    assert found.model().bytes(1) == one
+    assert any("its memory depends on the data" in note for note in found.notes)
+
+
+def test_what_was_stopped_says_nothing_of_more_memory(gpu):
+    available = int(teeth(61) * MIB)
+    found = probed_on(gpu, toothed, available, strictly=True)
+    assert found.covers(available, 2160)
+    assert found.covers(available // 2, 2160)
+    assert not found.covers(2 * available, 2160)
+
+
+def test_a_line_is_answered_to_the_slice(gpu):
+    def take(n):
+        return {"inside": 150 * MB * n, "seconds": 0.01}
+
+    available = needs_of(take)(64)
+    found = probed_on(gpu, take, available, strictly=True)
+    assert found.answer == most_of(needs_of(take), available) == 64
+    assert found.sure
