@@ -78,7 +78,7 @@ def test_not_hdf5(tmp_path):
 def test_empty_file(tmp_path):
     path = tmp_path / "scan.h5"
     path.touch()
-    refused(path, "is not an HDF5 file")
+    refused(path, "is empty, a file of no bytes")
 
 
 def test_truncated(dls):
@@ -262,7 +262,7 @@ def test_a_side_file_that_is_not_there(tmp_path, dls):
 
 
 def test_a_side_file_of_an_unknown_kind(tmp_path, dls):
-    (tmp_path / "flats.xyz").touch()
+    (tmp_path / "flats.xyz").write_text("no frames")
     with pytest.raises(SourceError, match=r"flats cannot be read from \.xyz"):
         open_source(dls, LoaderOptions(flats=SideData(tmp_path / "flats.xyz")))
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 import tifffile
 
 from maxslices.errors import SourceError
-from maxslices.io import open_source
+from maxslices.io import open_source, tiff_pages
+from maxslices.io.array_source import ArraySource
 
 from . import scans
 
@@ -73,6 +76,32 @@ def test_a_cut_off_tiff(tmp_path):
         open_source(folder)
 
 
+def test_an_error_says_by_itself_what_is_wrong_with_a_tiff(tmp_path, caplog):
+    path = scans.write_multipage(tmp_path / "a.tif", DATA)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SourceError, match=r"a\.tif: is cut off within its page"):
+        open_source(path)
+    path.write_bytes(b"II*\0" + b"\xfe" * 60)
+    with pytest.raises(SourceError, match=r"a\.tif: has no pages: it is damaged"):
+        open_source(path)
+    assert not caplog.records
+
+
+def test_what_is_odd_in_a_tiff_that_can_be_read_is_logged(tmp_path, caplog, monkeypatch):
+    path = scans.write_multipage(tmp_path / "a.tif", DATA)
+    before = tiff_pages._images
+
+    def images(path, file):
+        logging.getLogger("tifffile").warning("odd")
+        yield from before(path, file)
+
+    monkeypatch.setattr(tiff_pages, "_images", images)
+    with open_source(path):
+        pass
+    assert [record.message for record in caplog.records] == ["odd"]
+
+
 def test_a_tiff_that_goes_away_while_it_is_read(tmp_path):
     folder = scans.write_tiffs(tmp_path / "scan", DATA)
     with open_source(folder) as source:
@@ -95,7 +124,22 @@ def test_a_damaged_compressed_tiff(tmp_path):
         source.read(0, 0, 9, np.empty((9, 7, 11), "u2"))
 
 
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"not an array at all" * 9])
+@pytest.mark.parametrize("name", ["a.npy", "a.tif", "a.nxs", "a.h5"])
+def test_a_file_of_no_bytes(tmp_path, name):
+    (tmp_path / name).touch()
+    with pytest.raises(SourceError, match=f"{name}: is empty, a file of no bytes: copy it again"):
+        open_source(tmp_path / name)
+
+
+def test_masked_arrays_are_refused():
+    masked = np.ma.masked_greater(DATA, 100)
+    with pytest.raises(SourceError, match=r"array: is a masked array.* give array\.filled"):
+        open_source(masked)
+    with pytest.raises(SourceError, match="array flats: is a masked array"):
+        ArraySource(DATA, flats=masked)
+
+
+@pytest.mark.parametrize("content", [b"\x93NUMPY", b"not an array at all" * 9])
 def test_not_npy(tmp_path, content):
     (tmp_path / "a.npy").write_bytes(content)
     with pytest.raises(SourceError, match=r"a\.npy: cannot be read as \.npy"):

@@ -28,6 +28,7 @@ def section(**fields):
         "duration_s": 2.0,
         "estimated_bytes": 4 * GB,
         "measured_bytes": 3 * GB,
+        "blocks": (BlockUse(0, 32, "as planned"),),
     }
     return SectionReport(**{**known, **fields})
 

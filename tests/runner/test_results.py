@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import h5py
 import numpy as np
 import pytest
@@ -252,6 +254,9 @@ def test_a_method_may_work_in_place_and_the_scan_stays_as_it_was():
     report = run(data, pipeline, device="cpu", block=4)
     np.testing.assert_array_equal(report.result, before * 4)
     np.testing.assert_array_equal(data, before)
+    alone = run(data, Pipeline.from_steps(["look"], registry), device="cpu")
+    assert (alone.sections[0].slices_per_s, alone.sections[0].blocks) == (None, ())
+    assert re.search(r"1 look +- ", str(alone))
 
 
 def test_views_of_an_array_are_of_the_right_frames():

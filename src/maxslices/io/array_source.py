@@ -27,6 +27,11 @@ class ArrayFrames:
     """Frames in an array."""
 
     def __init__(self, name: str, array: NDArray[Any]) -> None:
+        if isinstance(array, np.ma.MaskedArray):
+            raise SourceError(
+                f"{name}: is a masked array, and methods know no masks: give array.filled(value), "
+                "or array.data to count what is masked"
+            )
         if array.ndim != 3 or 0 in array.shape:
             raise SourceError(
                 f"{name}: has shape {array.shape}: a scan has three dims, (angles, detector_y, "

@@ -22,13 +22,20 @@ def look_at(path: Path) -> Literal["file", "folder"]:
         If nothing is there (with the nearest names that are), or it cannot be read.
     """
     try:
-        mode = path.stat().st_mode
+        found = path.stat()
+        mode = found.st_mode
         if stat.S_ISDIR(mode):
             next(path.iterdir(), None)
             return "folder"
         if stat.S_ISREG(mode):
             with path.open("rb"):
-                return "file"
+                pass
+            if not found.st_size:
+                raise SourceError(
+                    f"{path}: is empty, a file of no bytes: copy it again, or wait until it is "
+                    "written"
+                )
+            return "file"
     except (FileNotFoundError, NotADirectoryError):
         raise SourceError(f"{path}: there is no such file or folder{_near(path)}") from None
     except ValueError:  # a name with a zero byte

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import lzma
 import os
 import re
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tifffile
 from numpy.typing import NDArray
 
 from ..arrays import ArraySpec
@@ -26,29 +22,10 @@ from .paths import TIFF_SUFFIXES, look_at
 from .plain_frames import PlainFrames
 from .side import plain_source
 from .threads import spread, spread_box
-
-_CODEC_ERRORS = (zlib.error, lzma.LZMAError, RuntimeError)
-"""What tifffile's codecs raise on damaged data; those of imagecodecs are RuntimeErrors."""
-
+from .tiff_pages import Image, decoded, pages_of
 
 _HEAD_BYTES = 2**16
 """Bytes around the pixels that are compared with those of another file."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Image:
-    """One frame in a file."""
-
-    path: Path
-    """The file."""
-    page: int
-    """Number of its page in the file."""
-    shape: tuple[int, ...]
-    """Rows and columns, if it is grey."""
-    dtype: np.dtype[Any]
-    """As stored, byte order included."""
-    offset: int | None
-    """Where its pixels start, if they lie there uncompressed and in order."""
 
 
 class TiffFrames:
@@ -58,11 +35,11 @@ class TiffFrames:
     ----------
     name : str
         What messages call them.
-    images : list of _Image
+    images : list of Image
         One a frame.
     """
 
-    def __init__(self, name: str, images: list[_Image]) -> None:
+    def __init__(self, name: str, images: list[Image]) -> None:
         first = images[0]
         if len(first.shape) != 2:
             raise SourceError(
@@ -141,7 +118,7 @@ def tiff_frames(path: Path) -> TiffFrames:
         If there are none, or they differ.
     """
     if look_at(path) == "file":
-        return TiffFrames(str(path), list(_pages(path)))
+        return TiffFrames(str(path), pages_of(path))
     files = sorted(
         (
             p
@@ -158,13 +135,13 @@ def tiff_frames(path: Path) -> TiffFrames:
             f"{path}: is a folder without TIFFs, {holds}{more}: give a folder of "
             f"{' or '.join(TIFF_SUFFIXES)} files, or a file"
         )
-    images: list[_Image] = []
+    images: list[Image] = []
     alike: list[bool] = []
     for i, file in enumerate(files):
         if i and alike[i]:
             images.append(replace(images[0], path=file))
             continue
-        pages = list(_pages(file))
+        pages = pages_of(file)
         if len(pages) != 1:
             raise SourceError(
                 f"{file}: has {len(pages)} pages: a folder has one TIFF a frame; give a file of "
@@ -176,7 +153,7 @@ def tiff_frames(path: Path) -> TiffFrames:
     return TiffFrames(str(path), images)
 
 
-def _alike(image: _Image, files: list[Path]) -> list[bool]:
+def _alike(image: Image, files: list[Path]) -> list[bool]:
     """Tell which files are those of `image` but for the pixels, and need no looking into.
 
     That is a tenth of the time that it takes to find out what is in a TIFF, and can be done by
@@ -216,43 +193,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(t), "") if t.isdigit() else (-1, t) for t in re.split(r"([0-9]+)", name)]
 
 
-def _pages(path: Path) -> Iterator[_Image]:
-    """Yield the frames of a file."""
-    look_at(path)
-    size_bytes = path.stat().st_size
-    try:
-        with tifffile.TiffFile(path) as file:
-            images = list(_images(path, file))
-    except (tifffile.TiffFileError, ValueError, OSError, IndexError) as error:
-        raise SourceError(f"{path}: cannot be read as TIFF ({error})") from None
-    for image in images:
-        n_bytes = int(np.prod(image.shape)) * image.dtype.itemsize
-        if image.offset is not None and image.offset + n_bytes > size_bytes:
-            raise SourceError(f"{path}: is cut off within its page {image.page}: copy it again")
-        yield image
-
-
-def _images(path: Path, file: tifffile.TiffFile) -> Iterator[_Image]:
-    byteorder = file.byteorder
-    if len(file.pages) == 1:
-        # ImageJ writes stacks of more than 4 GiB as one page with the frames behind it
-        stack = file.series[0]
-        if stack.ndim == 3 and stack.axes.endswith("YX") and stack.dataoffset is not None:
-            dtype = stack.dtype.newbyteorder(byteorder)
-            frame_bytes = int(np.prod(stack.shape[1:])) * dtype.itemsize
-            for i in range(stack.shape[0]):
-                offset = stack.dataoffset + i * frame_bytes
-                yield _Image(path, i, tuple(stack.shape[1:]), dtype, offset)
-            return
-    for i, page in enumerate(file.pages):
-        whole = page.aspage()
-        if whole.dtype is None:
-            raise ValueError(f"page {i} has no pixels of a known type")
-        start = whole.dataoffsets[0] if whole.is_final and whole.dataoffsets else None
-        yield _Image(path, i, tuple(whole.shape), whole.dtype.newbyteorder(byteorder), start)
-
-
-def _read(path: Path, images: list[_Image], rows: Span, columns: Span, out: NDArray[Any]) -> None:
+def _read(path: Path, images: list[Image], rows: Span, columns: Span, out: NDArray[Any]) -> None:
     """Read a box of frames that are in one file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -261,7 +202,7 @@ def _read(path: Path, images: list[_Image], rows: Span, columns: Span, out: NDAr
     try:
         for i, image in enumerate(images):
             if image.offset is None:
-                out[i] = _decoded(image)[slice(*rows), slice(*columns)]
+                out[i] = decoded(image)[slice(*rows), slice(*columns)]
             else:
                 offsets = np.array([image.offset], np.int64)
                 frame = PlainFrames(offsets, (image.shape[0], image.shape[1]), image.dtype)
@@ -272,17 +213,5 @@ def _read(path: Path, images: list[_Image], rows: Span, columns: Span, out: NDAr
         os.close(fd)
 
 
-def _decoded(image: _Image) -> NDArray[Any]:
-    """Return a frame that must be decoded as a whole."""
-    try:
-        frame: NDArray[Any] = tifffile.imread(image.path, key=image.page, maxworkers=1)
-    except (tifffile.TiffFileError, OSError, ValueError, *_CODEC_ERRORS) as error:
-        hint = ": install imagecodecs" if "imagecodecs" in str(error) else ""
-        raise SourceError(
-            f"{image.path}: page {image.page} cannot be decoded ({error}){hint}"
-        ) from None
-    return frame
-
-
-def _size(image: _Image) -> str:
+def _size(image: Image) -> str:
     return f"{'x'.join(map(str, image.shape))} {image.dtype}"

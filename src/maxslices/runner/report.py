@@ -86,9 +86,9 @@ class SectionReport:
         return self.stages[name].gb_per_s if name in self.stages else None
 
     @property
-    def slices_per_s(self) -> float:
-        """Return slices a second."""
-        return self.n_slices / self.duration_s if self.duration_s > 0 else 0.0
+    def slices_per_s(self) -> float | None:
+        """Return slices a second; None where no block was run, such as for a rotation axis."""
+        return self.n_slices / self.duration_s if self.blocks and self.duration_s > 0 else None
 
     @property
     def ratio(self) -> float | None:
@@ -145,8 +145,9 @@ class Report:
         for number, section in enumerate(self.sections, start=1):
             names = textwrap.wrap(f"{number} {', '.join(section.methods)}", 44) or [""]
             ratio = "-" if section.ratio is None else f"{100 * section.ratio:.0f} %"
+            speed = "-" if section.slices_per_s is None else f"{section.slices_per_s:.1f}"
             lines.append(
-                f"  {names[0]:<46}{section.slices_per_s:>10.1f}"
+                f"  {names[0]:<46}{speed:>10}"
                 f"{format_bytes(section.estimated_bytes):>12}"
                 f"{format_bytes(section.measured_bytes):>12}{ratio:>8}"
             )
