@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from maxslices.backends.cpu import CpuBackend
 from maxslices.backends.cuda import FREE_SHARE, CudaBackend
 from maxslices.backends.cuda_link import CudaLink
 from maxslices.backends.garbage import quick_collections
-from maxslices.backends.pinned import pinned
+from maxslices.backends.pinned import pinned, pinned_empty
 from tests.backends.fake_cupy import CUDARuntimeError, OutOfMemoryError, install
 
 
@@ -143,6 +144,33 @@ def test_memory_is_pinned_for_all_devices_and_given_back_while_python_runs(cupy,
     monkeypatch.setattr("sys.is_finalizing", lambda: True)
     del array
     assert calls == [(60, 1), (40, 1)]
+
+
+def test_large_pinned_memory_is_there_when_it_is_registered(cupy):
+    mincore, found = ctypes.CDLL(None).mincore, []
+
+    def register(address, n_bytes, flags):
+        pages = np.zeros(-(-n_bytes // 4096), np.uint8)
+        place = ctypes.c_void_p(address), ctypes.c_size_t(n_bytes)
+        assert mincore(*place, pages.ctypes.data_as(ctypes.c_void_p)) == 0
+        found.append(int((pages & 1).sum()))
+
+    cupy.cuda.runtime.hostRegister = register
+    cupy.cuda.runtime.hostUnregister = lambda address: None
+    array = pinned_empty((9, 2**20), np.float32)
+
+    small = pinned_empty(5, np.uint8)
+    assert found == [array.nbytes // 4096, 1]
+    assert small.shape == (5,)
+
+
+def test_memory_that_cannot_be_pinned_is_told(cupy):
+    def refuse(address, n_bytes, flags):
+        raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+
+    cupy.cuda.runtime.hostRegister = refuse
+    with pytest.raises(MemoryError, match="cannot pin 60 bytes of host memory: cudaErrorMem"):
+        pinned((3, 5), np.dtype("float32"))
 
 
 def test_an_upload_that_finds_no_memory_waits_for_what_is_under_way(cupy, monkeypatch):
