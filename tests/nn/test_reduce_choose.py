@@ -11,11 +11,13 @@ from torch import nn  # noqa: E402
 from maxslices.nn.reduce import Treatment, treat  # noqa: E402
 from maxslices.nn.reduce.candidates import candidates  # noqa: E402
 from maxslices.nn.reduce.choose import Problem  # noqa: E402
-from maxslices.nn.reduce.cost import Rates, Times, flops_by_module, longer_s, price  # noqa: E402
+from maxslices.nn.reduce.cost import flops_by_module, price  # noqa: E402
 from maxslices.nn.reduce.places import Order, Run, run_at, runs  # noqa: E402
 from maxslices.nn.reduce.search import uniform  # noqa: E402
 from maxslices.nn.reduce.split import layer_candidates  # noqa: E402
 from maxslices.nn.reduce.study import study  # noqa: E402
+from maxslices.nn.reduce.timeline import Timeline  # noqa: E402
+from maxslices.nn.reduce.times import Rates, Times  # noqa: E402
 from maxslices.nn.step import Step  # noqa: E402
 from maxslices.tracing import Spec, WorkAreas  # noqa: E402
 
@@ -46,7 +48,8 @@ def problem() -> tuple[nn.Module, Step, Problem]:
     seen = study(step, [SPEC], WorkAreas.allowance())
     found = candidates(seen, model, ("checkpoint", "selective", "offload"), {})
     found += layer_candidates(seen, model)
-    price(found, model, flops_by_module(step, [SPEC]), Times(Rates()))
+    flops, times = flops_by_module(step, [SPEC]), Times(Rates())
+    price(found, Timeline.of(seen, Order(model), flops, times), flops, times)
     return model, step, Problem.of(seen.usage, found, Order(model))
 
 
@@ -131,13 +134,3 @@ def test_runs_are_groups_of_layers():
     assert "0.0[0:6]" not in found  # that is the block itself
     assert run_at("0.0[3:6]") == Run("0.0", 3, 6)
     assert run_at("0.0") is None
-
-
-def test_device_and_host_work_at_the_same_time():
-    _model, _step, made = problem()
-    chosen = [made.found[row(made, "0", CHECKPOINT)]]
-    device_s, host_s = chosen[0].device_s, chosen[0].host_s
-    on_device = Times(Rates(), device_s=1.0, host_s=0.1)
-    assert longer_s(chosen, on_device) == pytest.approx(device_s)
-    on_host = Times(Rates(), device_s=0.1, host_s=1.0)
-    assert longer_s(chosen, on_host) == pytest.approx(host_s)

@@ -95,7 +95,7 @@ def runs(fractions, monkeypatch):
         ran.append((treated, inputs, place, limit_bytes))
         return told[len(ran) - 1]
 
-    told = [Measured(5, 6, 0.5), Measured(50, 60, 0.25)]
+    told = [Measured(50, 60, 0.25), Measured(5, 6, 0.5)]
     monkeypatch.setattr(confirm, "run_for_real", run)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**40, 2**40))
     return ran, told
@@ -107,15 +107,15 @@ def test_levels_are_confirmed_where_the_model_is(runs):
     made[2].bias = OnDevice(made[2].bias.detach())
     _, summary = reduce_by_level(made, Block, SPEC, level=1, return_summary=True)
     place = OnDevice.device
-    assert ran == [(["0", "1"], (SPEC,), place, None), ([], (SPEC,), place, None)]
-    assert (summary.measured_after_bytes, summary.measured_step_s) == (5, 0.5)
+    assert ran == [([], (SPEC,), place, None), (["0", "1"], (SPEC,), place, None)]
     assert (summary.measured_before_bytes, summary.measured_step_before_s) == (50, 0.25)
+    assert (summary.measured_after_bytes, summary.measured_step_s) == (5, 0.5)
     assert [path for path, m in made.named_modules() if "forward" in m.__dict__] == ["0", "1"]
 
 
 def test_a_level_that_runs_out_of_memory_leaves_the_model_as_it_was(runs):
     _ran, told = runs
-    told[0] = None
+    told[1] = None
     made = model()
     made[2].bias = OnDevice(made[2].bias.detach())
     with pytest.raises(TooLargeError, match="ran out of memory on cuda:0"):

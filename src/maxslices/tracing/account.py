@@ -38,6 +38,10 @@ class Account:
         self._category: Category = "activations"
         self._stage = ""
         self._closed = False
+        self.n_operators = 0
+        """Operators that were called, views included."""
+        self.n_foreign = 0
+        """Those of them that are not torch's own."""
 
     @property
     def n_events(self) -> int:

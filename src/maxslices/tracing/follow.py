@@ -43,6 +43,8 @@ class Follow(DispatchMode):
         else:
             made = handler(self.owner, func, args, kwargs)
         owner, name = self.owner, func.name()
+        owner.n_operators += 1
+        owner.n_foreign += not name.startswith("aten::")
         calls = calls_of(func, args, made) or []
         if isinstance(made, torch.Tensor):
             if made.is_meta:

@@ -16,8 +16,8 @@ from ..errors import ModelArgumentError, TooLargeError
 from ..memory import budget_of, check_model, device_of
 from ..step import optimizer_named, precision
 from .binary import probe_binary
-from .confirm import confirm, fastest, finalists, why_not
-from .cost import Rates, Times, flops_by_module, longer_s
+from .confirm import confirm, fastest, finalists, unreduced, why_not
+from .cost import flops_by_module
 from .device import resolve_device
 from .inplace import safe_in_place, set_in_place
 from .plans import Search
@@ -25,6 +25,7 @@ from .prepare import inputs_of, names_of_compressors, specs_of, with_targets
 from .search import Plan, Searcher, has_expandable_segments, needed_bytes
 from .states import ResettingStep
 from .summary import ReductionSummary
+from .times import Rates, Times
 from .treat import treat, untreat
 
 MEANS = ("in-place", "pack", "selective", "checkpoint", "split", "offload")
@@ -110,11 +111,10 @@ def reduce_memory(
     areas = WorkAreas.allowance()
     began = time.perf_counter()
     before = step.trace(specs, areas)
-    measuring_s, free_bytes = 0.0, 0
+    measuring_s = 0.0
     if place is not None:
         areas, measuring_s = measured_areas(before.calls, place)
         before = before.with_work_areas(areas)
-        free_bytes = torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place)
     summary = ReductionSummary(
         device=str(place or next((p.device for p in model.parameters()), "cpu")),
         limit_bytes=budget.limit_bytes,
@@ -144,15 +144,16 @@ def reduce_memory(
             best = search.best(before, summary)
     measuring_s += search.measuring_s
     summary.search_s = time.perf_counter() - began - measuring_s
-    made = None
+    made = whole = None
     if place is not None:
+        whole = unreduced(summary, step, specs, place)
         found = fastest(finalists(searcher, best), searcher, specs, place)
         best, made = found or (best, None)
     _fill(summary, searcher, best, search)
     if made is None and (place is not None or not summary.fits):
         raise TooLargeError(why_not(summary, best.trace))
-    if made is not None and place is not None:
-        confirm(summary, step, specs, place, made, free_bytes)
+    if made is not None:
+        confirm(summary, made, whole)
     set_in_place(model, summary.in_place)
     treat(model, summary.treatments)
     return model, summary
@@ -185,13 +186,9 @@ def _fill(
     summary.notes += dict.fromkeys(searcher.notes)
     summary.peak_after_bytes = after.allocated_bytes
     summary.needed_after_bytes = needed_bytes(after)
-    summary.forward_flops = flops.get("", 0.0)
-    summary.recomputed_flops = sum(
-        flops.get("", 0.0) if not c.path else c.again_flops
-        for c in chosen
-        if c.treatment.kind == "checkpoint"
-    )
-    summary.predicted_added_s = longer_s(chosen, search.times)
+    summary.forward_flops = flops[""].total
+    summary.recomputed_flops = sum(c.again_flops for c in chosen)
+    summary.predicted_added_s = best.added_s
     summary.times_origin = search.times.origin
     summary.holds_peak = after.peak.by_category()
     summary.holds_peak_modules = dict(list(after.peak.by_module().items())[:8])

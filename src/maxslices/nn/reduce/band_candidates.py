@@ -163,7 +163,7 @@ def _candidate(
     return Candidate(
         call.path, treatment, begin, (call.first, call.end),
         [change for change in changes if change[1] > change[0]],
-        again_bytes=3 * sum(born), again_ops=len(born), wider=wider,
+        again_bytes=3 * sum(born), again_ops=call.n_operators, wider=wider,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from ...tracing import Trace
 from ...tracing.trace import rounded
-from .places import with_runs
+from .places import DEAR_LAYERS, with_runs
 from .study import Seen, Study
 from .treat import DEAR, Treatment
 
@@ -42,14 +42,18 @@ class Candidate:
     """Operators that are run again, about."""
     link_bytes: int = 0
     """Over the link to the host and back."""
+    spared: tuple[str, ...] = ()
+    """Modules inside that are not run again: nothing is kept of them, or after them."""
     wider: float = 1.0
     """Items computed for those of the whole: bands have something around."""
     device_s: float = 0.0
     """Time that it adds on the device."""
     host_s: float = 0.0
     """Time that it adds on the host."""
+    wrapped_s: float = 0.0
+    """Of that, what comes again whenever what is around it is computed again."""
     cost_s: float = 0.0
-    """What is made least: the one that counts, and a part of the other."""
+    """What is made least: how much longer a step takes with it, and a part of what is hidden."""
 
     @property
     def saved_bytes(self) -> int:
@@ -97,7 +101,7 @@ def candidates(
         begin = found.begins[call.path]
         its = (call.first, call.end)
         born = [s.n_bytes for s in trace.storages if s.born in inside]
-        again = (3 * sum(born), len(born))
+        again = (3 * sum(born), call.n_operators)
         size = sum(rounded(s.n_bytes) for _, s in kept)
         extra = _inputs_kept(trace, call, begin)
         if "checkpoint" in means and size >= SMALL_BYTES:
@@ -114,7 +118,17 @@ def candidates(
                 if (trace.storages[i].died or 0) >= begin
             )
             changes += _packed_changes(trace, call, begin, treatment.compressors)[0]
-            made.append(Candidate(call.path, treatment, begin, its, changes, results, 0.0, *again))
+            last = max(s.born for _, s in kept)
+            spared = tuple(
+                c.path
+                for c in found.seen
+                if last < c.first < call.end and isinstance(modules.get(c.path), DEAR_LAYERS)
+            )
+            made.append(
+                Candidate(
+                    call.path, treatment, begin, its, changes, results, 0.0, *again, spared=spared
+                )
+            )
         if "selective" in means and any(s.op in _DEAR_NAMES for _, s in kept):
             # Results of dear operators are kept even where the backward pass needs them not.
             dear = sum(
@@ -170,7 +184,12 @@ def _offloaded(
     if n_bytes == 0:
         return []
     its = (call.first, call.end)
-    return [Candidate(call.path, Treatment("offload"), begin, its, changes, link_bytes=2 * n_bytes)]
+    return [
+        Candidate(
+            call.path, Treatment("offload"), begin, its, changes,
+            again_ops=PACK_OPS * len(changes), link_bytes=2 * n_bytes,
+        )
+    ]  # fmt: skip
 
 
 def _keeps_alone(trace: Trace, call: Seen, module: nn.Module) -> bool:

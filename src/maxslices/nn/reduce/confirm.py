@@ -34,7 +34,7 @@ def finalists(searcher: Searcher, best: Plan) -> list[Plan]:
     """
     limit = searcher.limit_bytes
     different: dict[str, Plan] = {}
-    for plan in [best, *sorted(searcher.tried, key=lambda each: each.cost_s)]:
+    for plan in [best, *sorted(searcher.tried, key=lambda each: each.added_s)]:
         if plan.trace.allocated_bytes <= limit:
             different.setdefault(str(sorted(treatments_of(plan.chosen).items())), plan)
     plans = list(different.values())
@@ -72,20 +72,24 @@ def ran(
         set_in_place(model, searcher.in_place, False)
 
 
-def confirm(
-    summary: ReductionSummary,
-    step: Step,
-    specs: Sequence[Any],
-    place: torch.device,
-    made: Measured,
-    free_bytes: int,
-) -> None:
-    """Fill in what was measured, of the unreduced step too if there is room for it."""
+def unreduced(
+    summary: ReductionSummary, step: Step, specs: Sequence[Any], place: torch.device
+) -> Measured | None:
+    """Run the unreduced step, if there is room for it.
+
+    That is before anything is run under a limit: of a work area that finds no room there,
+    cuDNN takes another kernel, and keeps to it from then on.
+    """
+    free_bytes = torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place)
+    if summary.needed_before_bytes >= free_bytes:
+        return None
+    return run_for_real(step, specs, place)
+
+
+def confirm(summary: ReductionSummary, made: Measured, whole: Measured | None) -> None:
+    """Fill in what was measured, of the unreduced step too if it ran."""
     summary.measured_after_bytes = made.allocated_bytes
     summary.measured_step_s = made.step_s
-    whole = None
-    if summary.needed_before_bytes < free_bytes:
-        whole = run_for_real(step, specs, place)
     if whole is not None:
         summary.measured_before_bytes = whole.allocated_bytes
         summary.measured_step_before_s = whole.step_s

@@ -118,8 +118,8 @@ class Order:
     """Tells which places are within which: each is a stretch of the modules in order."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._modules = dict(model.named_modules())
-        paths = list(self._modules)  # each before those inside it
+        self.modules = dict(model.named_modules())
+        paths = list(self.modules)  # each before those inside it
         self._stretch: dict[str, tuple[int, int]] = {}
         for index, path in enumerate(paths):
             end = index + 1
@@ -133,7 +133,7 @@ class Order:
             run = run_at(path)
             if run is None:
                 raise KeyError(path)
-            inside = children_of(run, self._modules)
+            inside = children_of(run, self.modules)
             ends = self._stretch[inside[0]][0], self._stretch[inside[-1]][1]
             self._stretch[path] = ends
         return self._stretch[path]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 
@@ -14,20 +13,15 @@ from .band_candidates import band_candidates
 from .bands import Window
 from .candidates import Candidate, candidates
 from .confirm import ROOM
-from .cost import Times, counted, measure, price, price_of_parts
-from .search import Plan, Searcher
+from .cost import price, price_of_parts
+from .places import Order
+from .search import Choices, Plan, Searcher
 from .split import batch_parts, layer_candidates, part_of, time_candidates
-from .study import Study, study
+from .study import study
 from .summary import ReductionSummary
+from .timeline import Flops, Timeline
+from .times import Times, measure
 from .treat import Treatment
-
-
-class Choices(NamedTuple):
-    """What may be done with the model, or with one of several parts of its batch."""
-
-    seen: Study
-    found: list[Candidate]
-    root: Candidate | None
 
 
 @dataclass(slots=True)
@@ -37,7 +31,7 @@ class Search:
     searcher: Searcher
     means: Sequence[str]
     compressors: dict[str, tuple[str, ...]]
-    flops: Mapping[str, float]
+    flops: Mapping[str, Flops]
     times: Times
     place: torch.device | None
     measuring_s: float = 0.0
@@ -84,7 +78,7 @@ class Search:
         searcher = self.searcher
         model, inputs = searcher.step.model, searcher.inputs
         whole = self._problem(1)
-        best = searcher.find(whole.seen, whole.found, offset)
+        best = searcher.find(whole, offset)
         notes: list[str] = []
         all_parts = batch_parts(model, inputs, notes) if "split" in self.means else []
         summary.notes += [note for note in notes if note not in summary.notes]
@@ -93,9 +87,9 @@ class Search:
             assert it.root is not None
             is_good = best is not None and searcher.fits(best)
             late = time.perf_counter() > searcher.deadline
-            if (is_good and best is not None and best.cost_s <= it.root.cost_s) or late:
+            if is_good and best is not None and (best.added_s <= it.root.cost_s or late):
                 break  # more parts are no cheaper
-            plan = searcher.find(it.seen, it.found, offset, it.root)
+            plan = searcher.find(it, offset)
             if plan is not None and (best is None or self._is_better(plan, best)):
                 best = plan
         return best
@@ -115,11 +109,12 @@ class Search:
             found += band_candidates(seen, model, self.windows)
         root = None
         times = self.times if parts == 1 else self.measure(parts)
-        born = [s.n_bytes for s in seen.trace.storages if s.stage == "forward"]
+        timeline = Timeline.of(seen, Order(model), self.flops, times, parts)
+        whole_s = timeline.step_s() if parts == 1 else self._problem(1).whole_s
         if parts > 1:
             root = Candidate("", Treatment("checkpoint", (), parts), 0, (0, 0), [])
-            price([root], model, self.flops, self.times)
-            price_of_parts(root, self.times, times, len(born))
+            root.again_ops = next(call.n_operators for call in seen.seen if not call.path)
+            price_of_parts(root, timeline, whole_s, self.flops[""], times)
             # The cache of a selective checkpoint cannot be read twice, as it would be inside; and
             # the whole model is in parts already.
             found = [
@@ -127,10 +122,8 @@ class Search:
                 for c in found
                 if c.treatment.kind != "selective" and (c.path or not c.treatment.window)
             ]
-        elif not times.device_s:
-            times = self.times = counted(times, self.flops.get("", 0.0), 3 * sum(born), len(born))
-        price(found, model, self.flops, times)
-        self.problems[parts] = Choices(seen, found, root)
+        price(found, timeline, self.flops, times)
+        self.problems[parts] = Choices(seen, found, root, timeline, whole_s)
         return self.problems[parts]
 
     def _is_better(self, plan: Plan, best: Plan) -> bool:
@@ -138,5 +131,5 @@ class Search:
         if fits != fit:
             return fits
         if fits:
-            return plan.cost_s < best.cost_s
+            return plan.added_s < best.added_s
         return plan.needed_bytes < best.needed_bytes

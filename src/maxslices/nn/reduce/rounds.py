@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from ...tracing import Trace, WorkAreas
@@ -16,13 +15,16 @@ from ..errors import TooLargeError
 from ..memory import budget_of, device_of
 from ..step import Step
 from .candidates import candidates
-from .confirm import confirm, ran
-from .cost import Rates, Times, flops_by_module, price
+from .confirm import confirm, ran, unreduced
+from .cost import flops_by_module, price
+from .places import Order
 from .search import Searcher, needed_bytes
 from .split import batch_statistics
 from .states import refuses_time_split
 from .study import Study, study
 from .summary import ReductionSummary
+from .timeline import Timeline
+from .times import Rates, Times
 from .treat import Treatment
 
 Rank = Literal["peak", "input"]
@@ -66,12 +68,13 @@ class Work:
         found = candidates(self.study, self.model, ("checkpoint",), {})
         flops = flops_by_module(step, specs)
         rates = Rates.stated(step.amp)
-        price(found, self.model, flops, Times(rates, origin=rates.origin))
+        times = Times(rates, origin=rates.origin)
+        price(found, Timeline.of(self.study, Order(self.model), flops, times), flops, times)
         self.saved = {c.path: c.saved_bytes for c in found}
-        self.costs = {c.path: c.device_s for c in found}
-        self.summary.forward_flops = flops.get("", 0.0)
+        self.costs = {c.path: c.cost_s for c in found}
+        self.summary.forward_flops = flops[""].total
         self.summary.times_origin = rates.origin
-        self.flops = flops
+        self.flops = {path: its.total for path, its in flops.items()}
 
     def is_done(self) -> bool:
         """Tell whether the limit, if there is one, is reached."""
@@ -241,7 +244,7 @@ class Work:
         searcher = self.searcher
         if searcher is None or place is None:
             return
-        free_bytes = torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place)
+        whole = unreduced(self.summary, searcher.step, searcher.inputs, place)
         made = ran(self.plan, searcher, searcher.inputs, place)
         if made is None:
             needed = format_bytes(self.summary.needed_after_bytes)
@@ -249,7 +252,7 @@ class Work:
                 f"the reduced step was predicted to need {needed}, and ran out of memory on "
                 f"{place}: the model is as it was. Try a higher level, or reduce_memory"
             )
-        confirm(self.summary, searcher.step, searcher.inputs, place, made, free_bytes)
+        confirm(self.summary, made, whole)
 
     def finish(self) -> None:
         """Fill in what the summary says of the plan."""

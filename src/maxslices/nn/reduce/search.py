@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from torch import nn
 
 from ...tracing import Trace, WorkAreas
@@ -18,11 +19,16 @@ from .choose import Problem
 from .inplace import set_in_place
 from .places import Order, runs
 from .study import Study
+from .timeline import Timeline
 from .treat import Treatment, treat
 
 MIB = 2**20
 ROUNDS = 8
 """Plans that are replayed at most."""
+LEAST_ROUNDS = 3
+"""Plans that are replayed however late it is: the first alone may well not fit."""
+N_BY_HAND = 3
+"""Plans that one would try by hand, and are replayed if they are faster than what was found."""
 STEP_BYTES = 24 * MIB
 """No closer is it looked between an offset that is too low and one that is too high."""
 
@@ -48,22 +54,40 @@ def needed_bytes(trace: Trace) -> int:
     return trace.needed_bytes
 
 
+class Choices(NamedTuple):
+    """What may be done with the model, or with one of several parts of its batch."""
+
+    seen: Study
+    found: list[Candidate]
+    root: Candidate | None
+    """What is done with the whole model beside."""
+    timeline: Timeline
+    whole_s: float
+    """Time of the unreduced step."""
+
+    @property
+    def first(self) -> list[Candidate]:
+        """What is part of all plans."""
+        return [] if self.root is None else [self.root]
+
+    def longer_s(self, chosen: Sequence[Candidate]) -> float:
+        """Return the time that a plan adds to a step."""
+        return self.timeline.step_s(chosen) - self.whole_s
+
+
 @dataclass(slots=True)
 class Plan:
     """Treatments and the replay of the step with them."""
 
     chosen: list[Candidate]
     trace: Trace
+    added_s: float = 0.0
+    """Time that it adds to a step."""
 
     @property
     def needed_bytes(self) -> int:
         """Least limit of the allocator."""
         return needed_bytes(self.trace)
-
-    @property
-    def cost_s(self) -> float:
-        """Time that it adds to a step."""
-        return sum(c.cost_s for c in self.chosen)
 
 
 @dataclass(slots=True)
@@ -98,28 +122,21 @@ class Searcher:
         # of blocks, and then so little is between them that a device may decide otherwise.
         return plan.needed_bytes <= self.limit_bytes
 
-    def find(
-        self, study: Study, found: Sequence[Candidate], offset: int, root: Candidate | None = None
-    ) -> Plan | None:
+    def find(self, choices: Choices, offset: int) -> Plan | None:
         """Return the cheapest plan that fits, or the one with the lowest peak if none does.
 
         Parameters
         ----------
-        study : Study
-            Of the unreduced step; of one part, if `root` runs the model in parts.
-        found : sequence of Candidate
+        choices : Choices
             What may be done.
         offset : int
             Bytes that the step is expected to need beyond what the study has.
-        root : Candidate, optional
-            What is done with the whole model beside.
         """
-        first = [] if root is None else [root]
-        order = Order(self.step.model)
+        order, usage = choices.timeline.order, choices.seen.usage
         # What saves next to nothing of what is too much only takes time.
-        least_bytes = max(int(study.usage.max()) + offset - self.limit_bytes, 0) // 200
-        found = [c for c in found if c.saved_bytes >= least_bytes]
-        problem = Problem.of(study.usage, found, order)
+        least_bytes = max(int(usage.max()) + offset - self.limit_bytes, 0) // 200
+        found = [c for c in choices.found if c.saved_bytes >= least_bytes]
+        problem = Problem.of(usage, found, order)
         best: Plan | None = None
         least: Plan | None = None
         # Expected peaks are wrong by an offset that differs from plan to plan: one that is too
@@ -127,7 +144,7 @@ class Searcher:
         too_low: int | None = None
         too_high: int | None = None
         for turn in range(ROUNDS):
-            if time.perf_counter() > self.deadline:
+            if turn >= LEAST_ROUNDS and time.perf_counter() > self.deadline:
                 self.notes.append("the search was ended by its time limit")
                 break
             rows = problem.cheapest(
@@ -135,10 +152,10 @@ class Searcher:
             )
             plan = None
             if rows is not None:
-                plan = self._tried(first + [problem.found[i] for i in rows])
+                plan = self._tried(choices, [problem.found[i] for i in rows])
                 if plan is None:
                     found = [c for c in problem.found if c.cost_s != float("inf")]
-                    problem = Problem.of(study.usage, found, order)
+                    problem = Problem.of(usage, found, order)
                     continue
                 least = plan if least is None else min(least, plan, key=lambda p: p.needed_bytes)
             if plan is not None and not self.fits(plan):
@@ -150,7 +167,7 @@ class Searcher:
                 too_high = offset
                 following = offset - 64 * MIB
                 if plan is not None and rows is not None:
-                    best = plan if best is None else min(best, plan, key=lambda p: p.cost_s)
+                    best = plan if best is None else min(best, plan, key=lambda p: p.added_s)
                     following = plan.needed_bytes - problem.peak(rows)
                     if not rows or self.limit_bytes - plan.needed_bytes < self.limit_bytes // 50:
                         break
@@ -162,14 +179,31 @@ class Searcher:
                 break
             offset = following
         if best is None:
-            return self._lowest(problem, first, least)
-        return self._undone(best)
+            return self._lowest(problem, choices, least)
+        return self._undone(choices, self._by_hand(problem, choices, best))
 
-    def _lowest(self, problem: Problem, first: list[Candidate], least: Plan | None) -> Plan | None:
+    def _by_hand(self, problem: Problem, choices: Choices, best: Plan) -> Plan:
+        """Return the fastest that fits, of a plan and what one would try by hand."""
+        sets = [
+            [*choices.first, *(problem.found[i] for i in rows)]
+            for rows in uniform(problem.found, self.step.model, choices.timeline.order)
+            if not problem.conflicts[np.ix_(rows, rows)].any()
+            and problem.peak(rows) <= self.limit_bytes
+        ]
+        for chosen in sorted(sets, key=choices.longer_s)[:N_BY_HAND]:
+            if choices.longer_s(chosen) >= best.added_s or time.perf_counter() > self.deadline:
+                break
+            plan = self._tried(choices, chosen[len(choices.first) :])
+            if plan is not None and self.fits(plan):
+                return plan
+        return best
+
+    def _lowest(self, problem: Problem, choices: Choices, least: Plan | None) -> Plan | None:
         """Return the plan with the lowest peak."""
+        first = choices.first
         # What goes to the host is hard to foretell: once without it, and once with it.
         hosted = [i for i, c in enumerate(problem.found) if c.treatment.kind == "offload"]
-        seeds = uniform(problem.found, self.step.model, Order(self.step.model))
+        seeds = uniform(problem.found, self.step.model, choices.timeline.order)
         places = {id(c): i for i, c in enumerate(problem.found)}
         if least is not None and all(id(c) in places for c in least.chosen[len(first) :]):
             seeds.append([places[id(c)] for c in least.chosen[len(first) :]])
@@ -177,15 +211,17 @@ class Searcher:
             if least is not None and self.fits(least):
                 break
             rows = problem.lowest(seeds, banned)
-            plan = self._tried(first + [problem.found[i] for i in rows])
+            plan = self._tried(choices, [problem.found[i] for i in rows])
             if plan is not None and (least is None or plan.needed_bytes < least.needed_bytes):
                 least = plan
         return least
 
-    def _tried(self, chosen: list[Candidate]) -> Plan | None:
+    def _tried(self, choices: Choices, picked: Sequence[Candidate]) -> Plan | None:
         """Replay a plan; what cannot be treated is given an infinite cost."""
+        chosen = [*choices.first, *picked]
         try:
-            self.tried.append(Plan(chosen, self.trace(treatments_of(chosen))))
+            trace = self.trace(treatments_of(chosen))
+            self.tried.append(Plan(chosen, trace, choices.longer_s(chosen)))
             return self.tried[-1]
         except ModelArgumentError as error:
             culprits = []
@@ -204,7 +240,7 @@ class Searcher:
                     candidate.cost_s = float("inf")
             return None
 
-    def _undone(self, plan: Plan) -> Plan:
+    def _undone(self, choices: Choices, plan: Plan) -> Plan:
         """Take back what the replay says is not needed, the dearest first."""
         for candidate in sorted(plan.chosen, key=lambda c: -c.cost_s)[:2]:
             if time.perf_counter() > self.deadline or not candidate.path:
@@ -212,7 +248,7 @@ class Searcher:
             if plan.trace.peak_bytes + candidate.saved_bytes // 4 > self.limit_bytes:
                 continue
             rest = [c for c in plan.chosen if c is not candidate]
-            without = Plan(rest, self.trace(treatments_of(rest)))
+            without = Plan(rest, self.trace(treatments_of(rest)), choices.longer_s(rest))
             self.tried.append(without)
             if self.fits(without):
                 plan = without

@@ -152,6 +152,6 @@ def _candidate(found: Study, call: Seen, begin: int, treatment: Treatment) -> li
     for _, storage in kept:
         changes.append((storage.born, call.end, -(rounded(storage.n_bytes) * over // size)))
     born = [s.n_bytes for s in trace.storages if call.first <= s.born < call.end]
-    again = (3 * sum(born), len(born))
+    again = (3 * sum(born), call.n_operators)
     its = (call.first, call.end)
     return [Candidate(call.path, treatment, begin, its, changes, 0, 0.0, *again)]

@@ -36,6 +36,10 @@ class Seen:
     """Length of the first axis of its first argument; 0 if that is no tensor."""
     shape: tuple[int, ...] = ()
     """Of its only argument, if that is a tensor and its only result is one too."""
+    n_operators: int = 0
+    """Operators of its forward pass."""
+    n_foreign: int = 0
+    """Those of them that are not torch's own."""
 
 
 @dataclass(slots=True)
@@ -69,7 +73,7 @@ def study(
         twin = step.twin()
         set_in_place(twin, in_place)
         model = record.model(twin, is_twin=True)
-        open_calls: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+        open_calls: list[tuple[int, tuple[int, ...], tuple[int, ...], int, int]] = []
         index = record._index
 
         def indexes(value: Any) -> tuple[int, ...]:
@@ -87,16 +91,18 @@ def study(
 
             def enter(_m: Any, args: Any, kwargs: Any) -> None:
                 given = (args, kwargs)
-                open_calls.append((len(record._events), indexes(given), versions(given)))
+                counts = record.n_operators, record.n_foreign
+                open_calls.append((len(record._events), indexes(given), versions(given), *counts))
 
             def leave(_m: Any, args: Any, kwargs: Any, made: Any, path: str = path) -> None:
-                first, given, before = open_calls.pop()
+                first, given, before, n_operators, n_foreign = open_calls.pop()
                 changed = versions((args, kwargs)) != before
                 n_first = next((len(a) for a in args if torch.is_tensor(a) and a.dim()), 0)
                 one = len(args) == 1 and not kwargs and all(map(torch.is_tensor, (*args, made)))
                 seen.append(
                     Seen(path, type(_m).__name__, first, len(record._events), given,
-                         indexes(made), changed, n_first, tuple(args[0].shape) if one else ())
+                         indexes(made), changed, n_first, tuple(args[0].shape) if one else (),
+                         record.n_operators - n_operators, record.n_foreign - n_foreign)
                 )  # fmt: skip
 
             module.register_forward_pre_hook(enter, with_kwargs=True)
@@ -136,7 +142,9 @@ def _add_runs(found: Study, model: torch.nn.Module) -> None:
         one, last = inside[0][0], inside[-1][0]
         found.seen.append(
             Seen(run.path, "run", one.first, last.end, one.inputs, last.outputs,
-                 one.changes_input, one.n_first, one.shape if last.shape else ())
+                 one.changes_input, one.n_first, one.shape if last.shape else (),
+                 sum(each[0].n_operators for each in inside),
+                 sum(each[0].n_foreign for each in inside))
         )  # fmt: skip
         begins = [found.begins[each[0].path] for each in inside if each[0].path in found.begins]
         if begins:

@@ -1,0 +1,146 @@
+"""How long a step takes: device and host at work at the same time, segment by segment."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import numpy as np  # noqa: E402
+from torch import nn  # noqa: E402
+
+from maxslices.nn.reduce.candidates import Candidate, candidates  # noqa: E402
+from maxslices.nn.reduce.cost import flops_by_module, price  # noqa: E402
+from maxslices.nn.reduce.places import Order  # noqa: E402
+from maxslices.nn.reduce.split import time_candidates  # noqa: E402
+from maxslices.nn.reduce.study import study  # noqa: E402
+from maxslices.nn.reduce.timeline import BACKWARD, HOST_BACKWARD, Timeline, longest  # noqa: E402
+from maxslices.nn.reduce.times import Rates, Times, seconds_by_module  # noqa: E402
+from maxslices.nn.step import Step  # noqa: E402
+from maxslices.tracing import Spec, WorkAreas  # noqa: E402
+
+
+def by_steps(host: list[float], device: list[float]) -> float:
+    """A queue, one after the other."""
+    told = done = 0.0
+    for h, d in zip(host, device, strict=True):
+        told += h
+        done = max(done, told) + d
+    return done
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_device_waits_for_the_host_and_never_the_other_way_round(seed):
+    made = np.random.default_rng(seed)
+    host, device = made.exponential(1.0, 30), made.exponential(1.0, 30)
+    assert longest(host, device) == pytest.approx(by_steps(host, device))
+    assert longest(host, 0 * device) == pytest.approx(host.sum())
+    assert longest(0 * host, device) == pytest.approx(device.sum())
+    assert longest(host[:0], device[:0]) == 0.0
+
+
+def network() -> nn.Sequential:
+    block = [nn.Conv2d(3, 32, 3, padding=1), nn.GELU(), nn.Conv2d(32, 32, 3, padding=1)]
+    return nn.Sequential(nn.Sequential(*block), nn.GELU(), nn.Conv2d(32, 3, 1))
+
+
+def made(times: Times, batch: int = 8, parts: int = 1) -> tuple[Timeline, list[Candidate]]:
+    model, spec = network(), Spec((batch, 3, 64, 64))
+    step = Step(model, "training")
+    seen = study(step, [spec], WorkAreas.allowance())
+    flops = flops_by_module(step, [spec])
+    timeline = Timeline.of(seen, Order(model), flops, times, parts)
+    found = candidates(seen, model, ("checkpoint", "selective", "offload"), {})
+    price(found, timeline, flops, times)
+    return timeline, found
+
+
+def candidate(found: list[Candidate], path: str, kind: str = "checkpoint") -> Candidate:
+    return next(c for c in found if c.path == path and c.treatment.kind == kind)
+
+
+ALL = {"": 9.0, "0": 6.0, "0.0": 1.0, "0.1": 2.0, "0.2": 3.0, "1": 2.0, "2": 1.0}
+NONE = dict.fromkeys(ALL, 0.0)
+
+
+def test_a_step_is_as_long_as_what_was_measured_of_its_modules():
+    on_device, _ = made(Times(Rates(), ALL, NONE))
+    assert on_device.step_s() == pytest.approx((1 + BACKWARD) * 9.0)
+    on_host, _ = made(Times(Rates(), NONE, ALL))
+    assert on_host.step_s() == pytest.approx((1 + HOST_BACKWARD) * 9.0)
+
+
+def test_what_is_computed_again_takes_its_forward_pass_but_for_what_nothing_is_kept_of():
+    timeline, found = made(Times(Rates(), ALL, NONE))
+    block = candidate(found, "0")
+    # Its last layer keeps its argument, which is there before that layer is run again.
+    assert block.spared == ("0.2",)
+    assert timeline.longer_s([block]) == pytest.approx(ALL["0.0"] + ALL["0.1"])
+
+
+def test_where_the_host_is_behind_its_time_counts():
+    times = Times(Rates(checkpoint_s=0.5, again_s=0.01), NONE, ALL)
+    timeline, found = made(times)
+    block = candidate(found, "0")
+    again = ALL["0"] + 0.5 + 0.01 * block.again_ops
+    assert timeline.longer_s([block]) == pytest.approx(again)
+    hidden, _ = made(Times(times.rates, {path: 100 * s for path, s in ALL.items()}, ALL))
+    assert hidden.longer_s([block]) < 0.1 * again
+
+
+def test_what_is_inside_costs_the_host_more():
+    timeline, found = made(Times(Rates(checkpoint_s=0.5), NONE, ALL))
+    outer, inner = candidate(found, "0"), candidate(found, "0[0:2]")
+    both = timeline.longer_s([outer, inner])
+    alone = timeline.longer_s([outer]) + timeline.longer_s([inner])
+    assert both == pytest.approx(alone + inner.wrapped_s)
+    assert inner.wrapped_s == pytest.approx(0.25)
+
+
+def test_without_a_device_a_smaller_batch_is_bound_by_the_host():
+    small, _ = made(Times(Rates()), batch=1)
+    large, _ = made(Times(Rates()), batch=64)
+    rates = Rates()
+    assert small.host_of[""] == large.host_of[""]
+    assert small.device_of[""] < small.host_of[""]
+    assert large.device_of[""] > 10 * small.device_of[""]
+    in_parts, _ = made(Times(rates), batch=1, parts=4)
+    assert in_parts.host_of[""] == pytest.approx(4 * small.host_of[""])
+
+
+def test_parts_of_time_cost_the_host_as_often_as_the_whole():
+    spikes = pytest.importorskip("spikingjelly.activation_based", reason="no spikingjelly")
+    from spikingjelly.activation_based import functional, layer, neuron
+
+    assert spikes
+    model = nn.Sequential(layer.Conv2d(3, 16, 3, padding=1), neuron.LIFNode(detach_reset=True))
+    functional.set_step_mode(model, "m")
+    step, spec = Step(model, "training"), Spec((8, 4, 3, 64, 64))
+    seen = study(step, [spec], WorkAreas.allowance())
+    flops, times = flops_by_module(step, [spec]), Times(Rates())
+    timeline = Timeline.of(seen, Order(model), flops, times)
+    found = time_candidates(seen, model, {})
+    price(found, timeline, flops, times)
+    call = next(c for c in seen.seen if c.path == "1")
+    assert call.n_foreign == 1  # the neuron is an operator of its own library
+    assert timeline.host_of["1"] >= times.rates.foreign_s
+    cost = {c.treatment.parts: c.host_s for c in found if c.path == "1"}
+    assert cost[8] > 1.9 * cost[4] > 3 * cost[2]
+    assert cost[2] > 3 * times.rates.foreign_s
+
+
+def test_modules_are_timed_by_what_is_noted_where_they_begin_and_end():
+    model = network()
+    clock = iter(range(10_000))
+    runs = []
+
+    def run() -> None:
+        runs.append(model(torch.zeros(1, 3, 8, 8)))
+
+    found = seconds_by_module(model, run, lambda: next(clock), lambda a, b: b - a, 3)
+    # Each module notes two moments; one inside makes what is around it longer by two.
+    assert found["0.0"] == found["1"] == 3 * 1
+    assert found["0"] == 3 * 7
+    assert found[""] == 3 * 13
+    assert len(runs) == 3
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
