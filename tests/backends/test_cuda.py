@@ -158,7 +158,6 @@ def test_large_pinned_memory_is_there_when_it_is_registered(cupy):
     cupy.cuda.runtime.hostRegister = register
     cupy.cuda.runtime.hostUnregister = lambda address: None
     array = pinned_empty((9, 2**20), np.float32)
-
     small = pinned_empty(5, np.uint8)
     assert found == [array.nbytes // 4096, 1]
     assert small.shape == (5,)
