@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -80,6 +81,12 @@ def test_a_batch_and_a_patch_are_found(cli):
     )
     assert status == 0
     assert out.startswith("Batch size ")
+    without = cli(
+        "batch own_networks:network --patch 512x512 --channels 1 --memory 800MB --margin 0"
+    )
+    assert without[0] == 0
+    sizes = [int(re.match(r"Batch size (\d+)", text)[1]) for text in (out, without[1])]
+    assert sizes[0] <= sizes[1]
     status, out, _ = cli(
         "patch own_networks:network --ndim 2 --channels 1 --memory 700MB --divisible 64x64"
     )
@@ -118,8 +125,11 @@ def test_a_picture_is_drawn(cli, tmp_path):
         ("report torch.nn:ReLU --input 1x1x8x8 --train sgd", "no parameters that are trained"),
         (
             "batch own_networks:made --patch 8x8 --channels 1 --memory 8GB --device hpu",
-            "of CUDA devices, not of hpu",
+            "unknown device 'hpu': use cuda or cuda:N",
         ),
+        ("report own_networks:made --input 1x1x8x8 --device nonsense", "unknown device 'nonsense'"),
+        ("report own_networks:made --input 1x1x8x8 --device cuda:99", "no device cuda:99: torch"),
+        ("report own_networks:network --input 1x1x8x8 -p width=2 -p width=3", "is given twice"),
     ],
 )
 def test_what_is_wrong_is_one_line(cli, text, message):

@@ -88,7 +88,7 @@ def _add(actions: Any, name: str, handle: Any, text: str) -> argparse.ArgumentPa
     action.add_argument("--device", metavar="cuda:N", help="a device that is here")
     if name != "report":
         action.add_argument(
-            "--margin", metavar="SIZE", help="memory to leave free (default: a tenth)"
+            "--margin", metavar="SIZE", help="memory to leave free, or 0 (default: a tenth)"
         )
     action.set_defaults(handle=handle)
     return action
@@ -134,7 +134,7 @@ def _report(parsed: argparse.Namespace) -> str:
             _precision(parsed),
             parsed.ddp,
             memory=parsed.memory,
-            device=parsed.device,
+            device=_device(parsed.device),
         )
     if parsed.plot is not None:
         report.plot(parsed.plot)
@@ -191,11 +191,36 @@ def _named(text: str) -> Iterator[None]:
         ) from error
 
 
+def _device(text: str | None) -> str | None:
+    """Return the name of a device that is here.
+
+    Raises
+    ------
+    UsageError
+        If it is no name of one.
+    DeviceError
+        If there is no such device.
+    """
+    import torch
+
+    if text is None or text == "cpu":
+        return text
+    match = re.fullmatch(r"cuda(?::([0-9]+))?", text)
+    if match is None:
+        raise UsageError(f"unknown device {text!r}: use cuda or cuda:N")
+    if not torch.cuda.is_available() or int(match[1] or 0) >= torch.cuda.device_count():
+        raise DeviceError(
+            f"no device {text}: torch finds no such GPU here; for a card that is elsewhere, give "
+            "its --memory alone"
+        )
+    return text
+
+
 def _search(parsed: argparse.Namespace) -> dict[str, Any]:
     return {
-        "device": parsed.device,
+        "device": _device(parsed.device),
         "memory": parsed.memory,
-        "margin": parsed.margin,
+        "margin": 0 if parsed.margin == "0" else parsed.margin,
         "mode": "training" if parsed.train else "inference",
         "optimizer": parsed.train,
         "amp": _precision(parsed),
