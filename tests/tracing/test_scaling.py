@@ -121,3 +121,22 @@ def test_batches_of_a_calibrated_work_area_are_interpolated():
     assert sizes == [10, 10, 20, 30, 40, 50, 60]
     assert WorkAreas.from_plain(areas.as_plain()).as_plain() == areas.as_plain()
     assert areas.missing(step(3, areas).calls) == []
+
+
+def test_a_steady_number_is_one_up_to_which_all_fit():
+    family = Family(unet)
+    fine = {*range(1, 41), 50, 60}
+    family.fits = lambda n, _limit: n in fine  # by chance, some larger ones fit
+    family.scaled.ceiling = lambda _limit: 60
+    assert family.largest(5000 * MIB) == 60
+    assert family.largest(5000 * MIB, steady=True) == 40
+
+
+def test_room_for_one_more_segment_is_left_and_of_little_memory_a_hundredth():
+    family = Family(unet)
+    seen = []
+    family.fits = lambda n, limit: seen.append(limit) is None
+    for limit, least in ((5000 * MIB, 4980 * MIB), (1000 * MIB, 990 * MIB)):
+        seen.clear()
+        family.largest(limit, 3)
+        assert min(seen) == least

@@ -187,7 +187,8 @@ def _verified(
         part -= STEP_DOWN
         if n == 1 or part <= 0:
             raise _too_large(family.allocated_bytes(1), budget, "a batch of 1")
-        n = max(1, min(n - 1, family.largest(int(budget.limit_bytes * part), n)))
+        # One of many numbers that fit by chance alone was wrong: the next may be as well.
+        n = max(1, min(n - 1, family.largest(int(budget.limit_bytes * part), n, steady=True)))
     notes = (*search.notes, *explained(trials.here_because))
     return n, replace(search, tried=tuple(tried), notes=notes)
 

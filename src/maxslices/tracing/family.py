@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from ..bisection import last_of
-from .allocator import Allocator, least_limit
+from .allocator import LARGE_SEGMENT_BYTES, Allocator, least_limit
 from .scaling import Scaled
 from .trace import Trace
 
@@ -21,9 +21,10 @@ _APART = 256
 """Numbers looked at from above are 1 / this of the largest apart; after every `_FINE` of them,
 twice as far."""
 _FINE = 32
-MARGIN = 256
-"""`Family.largest` leaves 1 / this of the limit: kernels that cuDNN turns to when there is
-little room may want some of it."""
+MARGIN_BYTES = LARGE_SEGMENT_BYTES
+"""`Family.largest` leaves this of the limit: room for one more segment, of which libraries take
+what a replay does not see; of little memory, a hundredth. Batches that were expected to leave
+3 to 18 MiB of some GB were seen to fail."""
 
 
 class Family:
@@ -102,20 +103,20 @@ class Family:
     def _find_fits(self, n: int, limit_bytes: int) -> bool:
         return Allocator(limit_bytes).run(self.steps(n))
 
-    def largest(self, limit_bytes: int, at_most: int = 2**20) -> int:
+    def largest(self, limit_bytes: int, at_most: int = 2**20, *, steady: bool = False) -> int:
         """Return the largest number of images that runs within a limit; 0 if not even one does.
 
         Where parts happen to be of the same size, a number may fit though some smaller ones do
         not: it is looked for from above, where the tensors alone would take it all. What is
         returned fits within the limit and within a little less. Where each number must be
-        replayed, the first that does not fit is looked for instead.
+        replayed, or if it is to be `steady`, one is looked for up to which all fit.
         """
-        less = limit_bytes - limit_bytes // MARGIN
+        less = limit_bytes - min(MARGIN_BYTES, limit_bytes // 100)
 
         def fits(n: int) -> bool:
             return self.fits(n, less) and self.fits(n, limit_bytes)
 
-        if self.scaled is None:
+        if self.scaled is None or steady:
             found = self._first_gap(fits, at_most)
         else:
             ceiling = self.scaled.ceiling(less)
