@@ -8,7 +8,7 @@ import pytest
 
 from maxslices.arrays import ArraySpec
 from maxslices.errors import StoreError
-from maxslices.io import ScratchStore, freeing, scratch, threads
+from maxslices.io import ScratchStore, freeing, room, scratch, threads
 from maxslices.io.freeing import Freeing
 from maxslices.runner import RunFolder
 
@@ -37,13 +37,31 @@ def test_all_files_are_closed_at_the_same_time():
     given_back.wait()
 
 
-def test_a_closed_scratch_store_has_given_its_room_back(tmp_path, monkeypatch):
+def test_a_closed_scratch_store_gives_its_room_back_meanwhile(tmp_path, monkeypatch):
     monkeypatch.setattr(threads, "N_THREADS", 4)
     store = ScratchStore(ArraySpec((2, 3, 4), "f4"), tmp_path)
     files = store._files
+    store._freeing = Freeing([*files, slow := SlowFile()])
     store.close()
+    assert not slow.closed
+    slow.may_end.set()
+    room.settle()
     assert len(files) == 4
-    assert all(file.closed for file in files)
+    assert all(file.closed for file in [*files, slow])
+
+
+def test_where_room_is_short_what_is_being_given_back_is_waited_for(tmp_path, monkeypatch):
+    file = SlowFile()
+    monkeypatch.setattr(room, "_free_bytes", lambda path: 100 if file.closed else 50)
+    given_back = Freeing([file])
+    given_back.close()
+    room.check_room(tmp_path, 50)
+    assert not file.closed
+    file.may_end.set()
+    room.check_room(tmp_path, 51)
+    assert file.closed
+    with pytest.raises(StoreError, match="has 100 B free"):
+        room.check_room(tmp_path, 101)
 
 
 @pytest.mark.parametrize("memory_rows", [0, 3])
@@ -102,23 +120,7 @@ def test_an_earlier_result_is_gone_before_its_room_is_free(replaced, monkeypatch
     monkeypatch.setattr("maxslices.runner.folder.Freeing", with_slow)
     with folder:
         assert not path.exists()
-        folder.check_room(1)  # there is plenty
+        room.check_room(path.parent, 1)  # there is plenty
         assert not slow.closed
         slow.may_end.set()
     assert slow.closed
-
-
-def test_where_room_is_short_that_of_an_earlier_result_is_waited_for(replaced, monkeypatch):
-    waited = []
-    monkeypatch.setattr(Freeing, "wait", lambda self: waited.append(self))
-    usage = type("usage", (), {"free": 100})
-    monkeypatch.setattr("maxslices.runner.folder.disk_usage", lambda path: usage)
-    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
-    folder, _ = replaced
-    with folder:
-        folder.check_room(50)
-        assert waited == []
-        folder.check_room(100)
-        assert len(waited) == 1
-        with pytest.raises(StoreError, match="has 100 B free"):
-            folder.check_room(101)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import IO
 
-from .room import punch
+from .room import give_back, punch
 
 
 class Freeing:
@@ -55,7 +55,7 @@ class Freeing:
             for pair in zip(self._files, self._spans, strict=True)
         ]
         for thread in self._threads:
-            thread.start()
+            give_back(thread)
 
     def _work(self, file: IO[bytes], spans: SimpleQueue[tuple[int, int] | None]) -> None:
         # What is left when all is closed goes with the file.

@@ -6,9 +6,11 @@ import ctypes
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from weakref import WeakSet
 
 from ..errors import StoreError
 from ..units import format_bytes
@@ -16,22 +18,40 @@ from ..units import format_bytes
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR)
+_giving_back: WeakSet[threading.Thread] = WeakSet()
 
 
 def check_room(path: Path, n_bytes: int) -> None:
     """See that the disk under `path`, which need not exist yet, has `n_bytes` free.
+
+    Where it has less, what is being given back is waited for.
 
     Raises
     ------
     StoreError
         If it has less.
     """
-    free_bytes = shutil.disk_usage(_existing(path)).free
+    free_bytes = _free_bytes(path)
+    if free_bytes < n_bytes:
+        settle()
+        free_bytes = _free_bytes(path)
     if free_bytes < n_bytes:
         raise StoreError(
             f"{path}: needs {format_bytes(n_bytes)}, but the disk has "
             f"{format_bytes(free_bytes)} free: make room, or write to another disk"
         )
+
+
+def give_back(thread: threading.Thread) -> None:
+    """Start a thread that gives room back, and ends when it has."""
+    _giving_back.add(thread)
+    thread.start()
+
+
+def settle() -> None:
+    """Wait until all is free that is being given back."""
+    for thread in list(_giving_back):
+        thread.join()
 
 
 def check_vacant(path: Path) -> None:
@@ -114,12 +134,16 @@ def store_errors(path: Path, n_bytes: int) -> Iterator[None]:
                 f"{path}: cannot be written ({reason}): check the folder and its permissions, or "
                 "choose another"
             ) from None
-        free_bytes = shutil.disk_usage(_existing(path)).free
+        free_bytes = _free_bytes(path)
         quota = " within its quota" if error.errno == errno.EDQUOT else ""
         raise StoreError(
             f"{path}: the disk is full{quota}: the whole needs {format_bytes(n_bytes)}, "
             f"{format_bytes(free_bytes)} are free now: make room, or write to another disk"
         ) from None
+
+
+def _free_bytes(path: Path) -> int:
+    return shutil.disk_usage(_existing(path)).free
 
 
 def _existing(path: Path) -> Path:

@@ -187,10 +187,10 @@ class ScratchStore(Closing):
         return file, self._begins[band, file] + within
 
     def close(self) -> None:
-        """Give the disk space, and the memory, back."""
+        """Give the memory back, and begin to give back the disk space: that may take a while."""
         self._kept = self._in_memory(0)
         self._files = []
-        self._freeing.wait()
+        self._freeing.close()
 
 
 def _begins(n_kept: int, n_bands: int, n_units: int, n_files: int) -> NDArray[np.int64]:

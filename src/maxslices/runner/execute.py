@@ -10,6 +10,7 @@ import numpy as np
 from ..backends import Backend, require_libraries, shared_allocator
 from ..errors import MethodError
 from ..io import MemoryStore, ScratchStore, Sink, Source, Store
+from ..io.room import check_room
 from ..planner import Pipeline, Plan, SectionPlan
 from .block_work import BlockWork
 from .device_store import DeviceStore
@@ -193,7 +194,7 @@ def _moved(planned: str, instead: str) -> str:
 
 def _make_sinks(folder: RunFolder, plan: Plan, pipeline: Pipeline) -> dict[int, Sink]:
     """Make the places of all results: index of a step in the pipeline -> its sink."""
-    folder.check_room(plan.result_bytes + plan.scratch_bytes)
+    check_room(folder.path, plan.result_bytes + plan.scratch_bytes)
     planned = [(step, section) for section in plan.sections for step in section.steps]
     return {
         index: folder.sink(

@@ -8,7 +8,6 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from shutil import disk_usage
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +15,6 @@ from ..arrays import ArraySpec
 from ..errors import StoreError
 from ..io import Sink, SinkFormat, create_sink, remove_result
 from ..io.freeing import Freeing
-from ..io.room import check_room
 
 REPORT_NAME = "report.json"
 TIMELINE_NAME = "timeline.json"
@@ -142,18 +140,6 @@ class RunFolder:
         if self._held is not None:
             os.close(self._held)
             self._held = None
-
-    def check_room(self, n_bytes: int) -> None:
-        """Require that the disk has room.
-
-        Raises
-        ------
-        StoreError
-            If it has not.
-        """
-        if disk_usage(self.path).free < 2 * n_bytes:
-            self._freeing.wait()
-        check_room(self.path, n_bytes)
 
     def sink(self, name: str, spec: ArraySpec, slice_dim: int) -> Sink:
         """Make a place for a result called `name`."""

@@ -114,6 +114,7 @@ def large(shape: list[int], memory: str, host_memory: str | None) -> dict[str, A
     import numpy as np
 
     from maxslices import Pipeline, Registry, from_ledger, method, run
+    from maxslices.io.room import settle
 
     from .data import tiled
     from .part_link import said
@@ -158,10 +159,13 @@ def large(shape: list[int], memory: str, host_memory: str | None) -> dict[str, A
     began = time.perf_counter()
     report = run(source, pipeline, device=machine.DEVICE, **limits)
     wall_s = time.perf_counter() - began
+    settle()
+    free_s = time.perf_counter() - began
     ends = (stack.frame(shape[0] - 1), stack.frame(0))
     expected = sum(0.5 * frame.astype(np.float32) for frame in ends)
     return {
         "wall_s": wall_s,
+        "free_s": free_s,
         "said": said(report),
         "same": bool(np.array_equal(report.result[0], expected)),
         "budget_bytes": report.plan.budget_bytes,
