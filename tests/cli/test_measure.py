@@ -63,6 +63,15 @@ def test_a_fault_is_one_line(capsys, arguments, code, message):
     assert captured.err.count("\n") == 1
 
 
+def test_a_home_that_kernels_cannot_be_written_to(capsys, monkeypatch):
+    def refuse(*_):
+        raise OSError(30, "Read-only file system", "/home/me/.cupy/kernel_cache")
+
+    monkeypatch.setattr("maxslices.testing.measure.measure_method", refuse)
+    assert main(["measure", *BLOCK]) == 1
+    assert "kernel_cache'; set CUPY_CACHE_DIR to a folder" in capsys.readouterr().err
+
+
 def test_a_matplotlib_that_cannot_be_imported_is_told(tmp_path):
     arguments = ["measure", *BLOCK, "--plot", str(tmp_path / "memory.png")]
     done = subprocess.run(

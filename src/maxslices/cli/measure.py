@@ -83,7 +83,11 @@ def handle(parsed: argparse.Namespace) -> str:
             f"memory ran out on a block of {parsed.shape} ({error}): measure fewer slices"
         ) from None
     except Exception as error:  # whatever a method raises is said in one line
-        raise MethodError(f"{parsed.method} raised {type(error).__name__}: {error}") from error
+        hint = ""
+        if isinstance(error, OSError) and ".cupy" in str(error.filename):
+            hint = "; set CUPY_CACHE_DIR to a folder that can be written to, for compiled kernels"
+        message = f"{parsed.method} raised {type(error).__name__}: {error}{hint}"
+        raise MethodError(message) from error
     if picture is not None:
         try:
             plot_measurement(measurement, picture)
