@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import json
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from maxslices.declaration import describe
 from maxslices.errors import UsageError
 from maxslices.estimators import Question
 from maxslices.estimators.bench import Rung
-from maxslices.estimators.fingerprint import place, question, required_versions, source_hash
+from maxslices.estimators.fingerprint import place, question, source_hash
 from maxslices.estimators.probed import Probe
 from maxslices.estimators.recorded import FORMAT, Records
 from maxslices.folders import FOLDER_VARIABLE, records_folder
@@ -419,20 +418,6 @@ def test_the_command_exports_and_imports(command, tmp_path):
     assert "cannot be written" in text
 
 
-def test_versions_of_what_a_package_requires_belong_to_the_place():
-    found = required_versions("maxslices_methods")
-    assert found["scipy"] == importlib.metadata.version("scipy")
-    assert "maxslices" not in found
-    assert required_versions("no_such_package") == {}
-
-
-def test_they_are_what_python_says():
-    for package in ("maxslices_methods", "pytest", "hypothesis"):
-        for name, version in required_versions(package).items():
-            assert version == importlib.metadata.version(name)
-    assert set(required_versions("pytest")) >= {"packaging", "pluggy", "iniconfig"}
-
-
 def test_a_method_is_the_same_before_its_module_is_imported_and_after(tmp_path, monkeypatch):
     folder = tmp_path / "lazily_imported"
     folder.mkdir()
@@ -448,15 +433,3 @@ def test_a_method_is_the_same_before_its_module_is_imported_and_after(tmp_path, 
     assert before == source_hash(namespace["double"]) == source_hash(imported)
     (folder / "helpers.py").write_text("factor = 30")
     assert source_hash(namespace["double"]) != before
-
-
-def test_versions_of_all_kinds_of_metadata(tmp_path, monkeypatch):
-    for folder, file, needs in (
-        ("Some_Thing-1.2.dist-info", "METADATA", "Requires-Dist: old.one>=3\n"),
-        ("old.one.egg-info", "PKG-INFO", ""),
-    ):
-        (tmp_path / folder).mkdir()
-        text = f"Metadata-Version: 2.1\nName: x\nVersion: 4.5\n{needs}\nVersion: 9\n"
-        (tmp_path / folder / file).write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert required_versions("some-thing") == {"old.one": "4.5"}

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import inspect
 import json
 import os
-import re
 import sys
 import types
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +18,7 @@ import numpy as np
 from ..arrays import ArraySpec
 from ..backends import Backend
 from .asked import Question
+from .packages import installed_version, required_versions
 
 
 def question(asked: Question, supplied: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -56,7 +54,7 @@ def place(backend: Backend, function: Callable[..., Any]) -> dict[str, Any]:
     if backend.kind == "cuda":
         libraries |= _cuda_versions()
     if _module_source(function)[1]:
-        libraries["torch"] = _version("torch")
+        libraries["torch"] = installed_version("torch")
     return {"device": device_name(backend), "libraries": libraries}
 
 
@@ -94,14 +92,14 @@ def source_hash(function: Callable[..., Any]) -> str:
     The modules of its package's folder count, because methods have helpers there; what lies
     further away is known by `package_version`.
     """
-    inner = _innermost(function)
-    digest = hashlib.sha256(_module_source(function)[0].encode())
+    inner, source = _innermost(function), _module_source(function)[0]
+    digest = hashlib.sha256(source.encode())
     digest.update(getattr(inner, "__qualname__", repr(type(inner))).encode())
     code = getattr(inner, "__code__", None)
     if code is not None:
         # Two functions of one name on different lines; and code without a file.
         digest.update(f"{code.co_firstlineno}".encode())
-        if not _module_source(function)[0]:
+        if not source:
             digest.update(_code_text(code).encode())
     bound = [*_bound_by_partial(function), *(cell.cell_contents for cell in _cells(inner))]
     digest.update(canonical([_bound_text(value) for value in bound]).encode())
@@ -148,7 +146,7 @@ def _is_plain(value: Any) -> bool:
 def package_version(function: Callable[..., Any]) -> str:
     """Return name and version of the package that a function is from."""
     top = _package(function)
-    installed = _version(top)
+    installed = installed_version(top)
     if installed == "unknown":
         found = getattr(sys.modules.get(top), "__version__", None)
         installed = found if isinstance(found, str) else installed
@@ -157,84 +155,6 @@ def package_version(function: Callable[..., Any]) -> str:
 
 def _package(function: Callable[..., Any]) -> str:
     return (getattr(_innermost(function), "__module__", None) or "").partition(".")[0]
-
-
-@lru_cache(maxsize=64)
-def required_versions(package: str) -> dict[str, str]:
-    """Return name and version of all installed packages that one requires, directly or not.
-
-    A method's memory may be theirs: what reconstructs in httomolibgpu is tomobar and ASTRA.
-    This package's own requirements play no part in it.
-    """
-    found: dict[str, str] = {}
-    pending = [package]
-    while pending:
-        for line in _installed(pending.pop())[1]:
-            requirement, _, marker = line.partition(";")
-            name = re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0].lower()
-            if (
-                "extra" in marker
-                or name == "maxslices"
-                or name in found
-                or (version := _version(name)) == "unknown"
-            ):
-                continue
-            found[name] = version
-            pending.append(name)
-    return found
-
-
-def _version(name: str) -> str:
-    return _installed(name)[0]
-
-
-@lru_cache(maxsize=256)
-def _installed(name: str) -> tuple[str, tuple[str, ...]]:
-    """Return the version of an installed package, or "unknown", and what it requires."""
-    # Python's own way reads all of the metadata as an e-mail, and looks at all of the path for
-    # each package: a millisecond for each.
-    place = _metadata_files(tuple(sys.path)).get(_normalized(name))
-    if place is None:
-        return "unknown", ()
-    text = _header(place)
-    if text is None:  # another kind of metadata
-        try:
-            distribution = importlib.metadata.distribution(name)
-        except (importlib.metadata.PackageNotFoundError, ValueError):
-            return "unknown", ()
-        return distribution.version, tuple(distribution.requires or ())
-    version = re.search(r"^Version:(.*)$", text, re.MULTILINE)
-    required = re.findall(r"^Requires-Dist:(.*)$", text, re.MULTILINE)
-    return version[1].strip() if version else "unknown", tuple(map(str.strip, required))
-
-
-@lru_cache(maxsize=4)
-def _metadata_files(path: tuple[str, ...]) -> dict[str, str]:
-    """Return where the metadata of installed packages is, by normalized name."""
-    found: dict[str, str] = {}
-    for folder in path:
-        try:
-            names = os.listdir(folder or ".")
-        except OSError:  # an archive, or nothing
-            continue
-        for name in names:
-            if name.endswith((".dist-info", ".egg-info")):
-                package = _normalized(re.split(r"-|\.(?=egg-info$)", name, maxsplit=1)[0])
-                found.setdefault(package, os.path.join(folder, name, "METADATA"))
-    return found
-
-
-def _normalized(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _header(place: str) -> str | None:
-    """Return what stands before the description."""
-    try:
-        with open(place, encoding="utf-8", errors="replace") as file:
-            return "".join(iter(lambda: file.readline().lstrip("\n"), ""))
-    except OSError:
-        return None
 
 
 def _innermost(function: Any) -> Any:
@@ -252,22 +172,27 @@ def _module_source(function: Callable[..., Any]) -> tuple[str, bool]:
     module = sys.modules.get(getattr(inner, "__module__", None) or "")
     code = getattr(inner, "__code__", None)
     name = getattr(module, "__file__", None) or getattr(code, "co_filename", None)
-    if not name or not (path := Path(name)).is_file():
+    if not name or not os.path.isfile(name):
         return "", False
+    folder, own = os.path.split(name)
+    files = {own: os.stat(name)}
     # A module that stands alone may lie among others that have nothing to do with it.
-    in_package = "." in (getattr(inner, "__module__", None) or "") or path.name == "__init__.py"
-    alone = not (in_package or getattr(module, "__package__", None))
-    paths = [path] if alone else sorted({path, *path.parent.glob("*.py")})
-    state = tuple((str(each), (s := each.stat()).st_mtime_ns, s.st_size) for each in paths)
-    return _hash_files(state)
+    in_package = "." in (getattr(inner, "__module__", None) or "") or own == "__init__.py"
+    if in_package or getattr(module, "__package__", None):
+        with os.scandir(folder or ".") as entries:
+            files |= {each.name: each.stat() for each in entries if each.name.endswith(".py")}
+    return _hash_files(
+        folder, tuple((each, s.st_mtime_ns, s.st_size) for each, s in sorted(files.items()))
+    )
 
 
 @lru_cache(maxsize=256)
-def _hash_files(state: tuple[tuple[str, int, int], ...]) -> tuple[str, bool]:
+def _hash_files(folder: str, state: tuple[tuple[str, int, int], ...]) -> tuple[str, bool]:
     digest, uses_torch = hashlib.sha256(), False
     for name, _, _ in state:
-        text = Path(name).read_bytes()
-        digest.update(Path(name).name.encode() + b"\0" + text)
+        with open(os.path.join(folder, name), "rb") as file:
+            text = file.read()
+        digest.update(name.encode() + b"\0" + text)
         uses_torch = uses_torch or b"import torch" in text or b"from torch" in text
     return digest.hexdigest(), uses_torch
 
