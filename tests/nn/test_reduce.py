@@ -82,11 +82,12 @@ NESTED = [
     },
     {"": Treatment("checkpoint"), "[1:4]": Treatment("checkpoint"), "2": Treatment("checkpoint")},
     {"[0:2]": Treatment("selective"), "2": Treatment("offload"), "3.a": Treatment("split", (), 1)},
+    {"": Treatment("offload"), "1": Treatment("selective"), "2": Treatment("checkpoint")},
 ]
 
 
 @pytest.mark.parametrize(
-    "plan", NESTED, ids=["a run", "runs in runs", "in the model", "side by side"]
+    "plan", NESTED, ids=["a run", "runs in runs", "in the model", "side by side", "on the host"]
 )
 def test_runs_of_layers_and_treatments_inside_others_change_nothing(case, plan):
     model, x = case

@@ -118,6 +118,9 @@ def _weights(device: torch.device) -> torch.Tensor:
     return torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8, device=device)
 
 
+_weights(torch.device("meta"))  # now, or the first replay that packs counts them, and no other
+
+
 class _Cast(Compressor):
     kept_as: ClassVar[torch.dtype]
 

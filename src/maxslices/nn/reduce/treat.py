@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from typing import Any, Literal
 
 import torch
@@ -29,6 +30,11 @@ from .places import Run, children_of, run_at
 from .states import read_states, stateful, write_states
 
 aten = torch.ops.aten
+
+_KEPT: dict[str, Any] = {"respect_saved_tensors_hooks": False}
+"""What a selective checkpoint keeps is neither packed nor moved by what is around it: a torch that
+asks for this warns where it is not said."""
+_KEPT = {name: value for name, value in _KEPT.items() if name in signature(checkpoint).parameters}
 
 Kind = Literal["checkpoint", "selective", "pack", "offload", "split"]
 """Compute all again; all but convolutions and products; compress inputs; keep on the host;
@@ -155,12 +161,12 @@ class Treated:
 
         with keeping:
             if layers or self.norms:
-                made, after = checkpoint(
-                    run, *states, *single, use_reentrant=False, context_fn=self._contexts
-                )
+                again = {"context_fn": self._contexts, **_KEPT}
+                made, after = checkpoint(run, *states, *single, use_reentrant=False, **again)
             elif kind == "selective":  # these two are such that torch.compile understands them
                 selective = partial(create_selective_checkpoint_contexts, _policy)
-                made, after = checkpoint(run, *single, use_reentrant=False, context_fn=selective)
+                again = {"context_fn": selective, **_KEPT}
+                made, after = checkpoint(run, *single, use_reentrant=False, **again)
             else:
                 made, after = checkpoint(run, *single, use_reentrant=False)
         write_states(layers, after)
