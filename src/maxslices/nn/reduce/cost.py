@@ -16,7 +16,7 @@ from .timeline import HOST_BACKWARD, Flops, Timeline, flops_of
 from .times import Times
 
 HIDDEN = 0.2
-"""What a second counts where device or host, whichever is faster, waits for the other."""
+"""What a second counts that is hidden behind the other of device and host, if that is busy."""
 
 
 def flops_by_module(step: Step, inputs: Sequence[Any]) -> dict[str, Flops]:
@@ -41,11 +41,13 @@ def price(
     found: Sequence[Candidate], timeline: Timeline, flops: Mapping[str, Flops], times: Times
 ) -> None:
     """Set the times of candidates, and `cost_s`."""
+    whole_s = max(timeline.step_s(), 1e-9)
+    device_busy, host_busy = timeline.device_s.sum() / whole_s, timeline.host_s.sum() / whole_s
     for candidate in found:
         _set_times(candidate, timeline, flops, times)
         added_s = timeline.longer_s([candidate])
-        hidden_s = max(candidate.device_s, candidate.host_s) - added_s
-        candidate.cost_s = added_s + HIDDEN * max(hidden_s, 0.0)
+        hidden_s = max(device_busy * candidate.device_s, host_busy * candidate.host_s) - added_s
+        candidate.cost_s = float(added_s + HIDDEN * max(hidden_s, 0.0))
 
 
 def _set_times(

@@ -27,6 +27,7 @@ ROUNDS = 8
 """Plans that are replayed at most."""
 LEAST_ROUNDS = 3
 """Plans that are replayed however late it is: the first alone may well not fit."""
+KINDS_BY_HAND = ("checkpoint", "selective", "offload")
 N_BY_HAND = 3
 """Plans that one would try by hand, and are replayed if they are faster than what was found."""
 STEP_BYTES = 24 * MIB
@@ -256,7 +257,7 @@ class Searcher:
 
 
 def uniform(found: Sequence[Candidate], model: nn.Module, order: Order) -> list[list[int]]:
-    """Return what one would try by hand: checkpoints of all modules of a class, or all offloaded.
+    """Return what one would try by hand: the same with all modules of a class.
 
     Checkpoints alone, and around those of another class. Of a class, the outermost; runs of as
     many groups of layers are a class as well.
@@ -266,12 +267,12 @@ def uniform(found: Sequence[Candidate], model: nn.Module, order: Order) -> list[
     classes: dict[tuple[str, str], list[int]] = {}
     for row, candidate in enumerate(found):
         treatment, path = candidate.treatment, candidate.path
-        if treatment.kind not in ("checkpoint", "offload") or treatment.parts > 1 or not path:
+        if treatment.kind not in KINDS_BY_HAND or treatment.parts > 1 or not path:
             continue
         kind = kinds[path] if path in kinds else type(modules[path]).__qualname__
         classes.setdefault((treatment.kind, kind), []).append(row)
     sets: list[list[int]] = []
-    hosted: list[list[int]] = []
+    others: list[list[int]] = []
     for (what, _), rows in classes.items():
         paths = [found[i].path for i in rows]
         outermost = [
@@ -284,14 +285,14 @@ def uniform(found: Sequence[Candidate], model: nn.Module, order: Order) -> list[
                 disjoint.append(i)
             elif found[i].treatment.compressors and its == found[disjoint[-1]].path:
                 disjoint[-1] = i
-        (sets if what == "checkpoint" else hosted).append(disjoint)
+        (sets if what == "checkpoint" else others).append(disjoint)
     pairs = [
         [*outer, *inner]
         for outer in sets
         for inner in sets
         if any(order.is_inside(found[i].path, found[o].path) for i in inner for o in outer)
     ]
-    return [each for each in (*sets, *pairs, *hosted) if len(each) > 1]
+    return [each for each in (*sets, *pairs, *others) if len(each) > 1]
 
 
 def treatments_of(chosen: Sequence[Candidate]) -> dict[str, Treatment]:
