@@ -14,6 +14,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
 default_role = "code"
+highlight_language = "none"  # what is not said to be Python is a drawing, or was printed
 
 html_theme = "furo"
 html_title = f"maxslices {release}"

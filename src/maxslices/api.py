@@ -79,8 +79,9 @@ def plan(
         where the pipeline does not fit otherwise. The plan says what is done.
     estimator : {"declared", "recorded", "traced", "probed", "searched"}, optional
         The only source of estimates to use. By default what a method declares, else what is
-        recorded of it on this device and these versions, else it is probed: run on a few
-        slices. A search tries what runs, in a process of its own.
+        recorded of it on this device and these versions, else it is traced, if it is for torch
+        and the device a GPU, or probed: run on a few slices. A search tries what runs, in a
+        process of its own.
 
     Returns
     -------

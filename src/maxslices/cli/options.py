@@ -39,7 +39,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--estimator",
         choices=["declared", "recorded", "traced", "probed", "searched"],
-        help="the only source of estimates to use (default: declared, else recorded, else probed)",
+        help="the only source of estimates to use (default: declared, else recorded, traced or probed)",
     )
 
 
