@@ -273,7 +273,7 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
 
         monkeypatch.setattr(cls, name, call)
 
-    monkeypatch.setattr("maxslices.runner.feed.np", Told())
+    monkeypatch.setattr("maxslices.runner.ahead_feed.np", Told())
     told(PartSink, "write")
     for cls in (MemoryStore, ScratchStore):
         told(cls, "write")

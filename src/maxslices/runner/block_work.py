@@ -13,10 +13,11 @@ from ..backends.cpu import CpuBackend
 from ..errors import MaxslicesError, MethodError
 from ..io import SideName, Sink, Source, Store
 from ..planner import SectionPlan, Step, Tiling
+from .ahead_feed import Readable
 from .blocks import Block
 from .device_store import DeviceStore
 from .drain import Drain
-from .feed import Feed, Readable
+from .feed import Feed
 from .pace import Clock
 from .side_results import SideResults
 from .tiles import in_tiles

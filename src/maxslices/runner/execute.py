@@ -13,10 +13,10 @@ from ..errors import MethodError
 from ..io import MemoryStore, ScratchStore, Sink, Source, Store, threads
 from ..io.room import check_room
 from ..planner import Pipeline, Plan, SectionPlan
+from .ahead_feed import Readable
 from .block_work import BlockWork
 from .device_store import DeviceStore
 from .failure import keep_finished
-from .feed import Readable
 from .folder import RunFolder
 from .progress import Progress
 from .report import SectionReport

@@ -6,7 +6,9 @@ import time
 from collections.abc import Sequence
 
 from ..backends import Link, Mark
+from ..planner import SectionPlan
 from .blocks import Block
+from .timeline import Timeline
 
 TRIED_BLOCKS = 4
 """Blocks of a size that are tried. The first two are not timed: one finds no plans or memory
@@ -48,6 +50,36 @@ def _reached_s(mark: Mark | float) -> float:
         return mark
     mark.synchronize()
     return mark.time_s()
+
+
+class Clocks:
+    """Clocks of blocks, one after the other; what they show goes on the timeline."""
+
+    def __init__(self, timeline: Timeline, plan: SectionPlan) -> None:
+        self._timeline, self._plan = timeline, plan
+        self._clocks: list[Clock] = []
+        self._n_noted = 0
+
+    @property
+    def n_added(self) -> int:
+        """Return of how many blocks there are clocks."""
+        return len(self._clocks)
+
+    def add(self, clock: Clock) -> None:
+        """Take the clock of the next block."""
+        self._clocks.append(clock)
+
+    def times_s(self, start: int, stop: int) -> list[tuple[float, float, Block]]:
+        """Return what those from one number to another show; waits for the last of them."""
+        return [(*clock.times_s(), clock.block) for clock in self._clocks[start:stop]]
+
+    def note(self, but: int = 0) -> None:
+        """Put what they show on the timeline, but for the last ones."""
+        stop = self.n_added - but
+        for start_s, stop_s, block in self.times_s(self._n_noted, stop):
+            spec = self._plan.input.with_slices(self._plan.slice_dim, block.n_given)
+            self._timeline.add("compute", start_s, stop_s, block.first, block.last, spec.nbytes)
+        self._n_noted = max(self._n_noted, stop)
 
 
 class Pace:

@@ -8,13 +8,14 @@ from typing import Any
 
 from ..errors import MethodError, OutOfMemoryError
 from ..planner import SectionPlan
+from .ahead_feed import Readable
 from .block_work import UNITS, BlockWork
 from .blocks import Block, blocks_of
 from .caches import Caches
 from .device_store import DeviceStore
 from .drain import Drain
-from .feed import Feed, Readable, make_feed
-from .pace import Clock, Pace
+from .feed import Feed, make_feed
+from .pace import Clock, Clocks, Pace
 from .report import BlockUse, SectionReport
 from .section_meter import SectionMeter
 from .timeline import Timeline
@@ -90,6 +91,7 @@ class SectionWork:
                 work.close()
         finally:
             times = self.timeline.end_section()
+        largest = max((use.block for use in self._sizes), default=0)
         return SectionReport(
             methods=tuple(step.meta.name for step in work.steps),
             slice_dim=plan.slice_dim,
@@ -98,7 +100,7 @@ class SectionWork:
             smallest_block=self.smallest_block,
             n_splits=self.n_splits,
             duration_s=times.duration_s,
-            estimated_bytes=self._estimated_bytes(),
+            estimated_bytes=dict(plan.larger).get(largest, plan.estimated_bytes),
             measured_bytes=meter.measured_bytes,
             unseen=tuple(meter.unseen),
             stages=times.stages,
@@ -107,11 +109,6 @@ class SectionWork:
             blocks=tuple(self._sizes),
             notes=self.notes,
         )
-
-    def _estimated_bytes(self) -> int:
-        """Return the estimate for the largest block that was used."""
-        largest = max((use.block for use in self._sizes), default=0)
-        return dict(self.plan.larger).get(largest, self.plan.estimated_bytes)
 
     def _prepare(self) -> None:
         """Find side results that a few slices give.
@@ -151,9 +148,9 @@ class SectionWork:
             blocks = blocks_of(start, total, pace.block, plan.halo, firsts)
             if not self._sizes or self._sizes[-1].block != pace.block:
                 self._sizes.append(BlockUse(start, pace.block, why))
-            clocks: list[Clock] = []
+            clocks = Clocks(self.timeline, plan)
             shortage = self._stretch(blocks, advance, meter, clocks, pace)
-            self._note(clocks)
+            clocks.note()
             is_retry = is_retry and self.n_done == start
             if shortage is None:
                 why = pace.why
@@ -185,7 +182,7 @@ class SectionWork:
         blocks: list[Block],
         advance: Callable[[int], None],
         meter: SectionMeter,
-        clocks: list[Clock],
+        clocks: Clocks,
         pace: Pace,
     ) -> str | None:
         """Run blocks of one size, until another one is to be tried.
@@ -229,21 +226,21 @@ class SectionWork:
                     feed.give_back()
                 if block is measured:
                     meter.measured_slices = block.n_given
-                clocks.append(clock)
+                clocks.add(clock)
                 for index, value in values.items():
                     self._partial.setdefault(index, []).append((block.start, value))
                 self.n_done = block.stop
                 advance(block.stop - block.start)
                 self._forget(drain)
                 # All but the last one have been computed, since they are leaving or have left.
-                timed = len(clocks) - 1
+                timed = clocks.n_added - 1
                 if pace.wants(timed - n_firsts):
                     beside_s = max(feed.took_s(timed - 1), drain.took_s(timed - 2))
-                    if pace.learn(_timed(clocks[n_firsts:-1]), beside_s):
+                    if pace.learn(clocks.times_s(n_firsts, timed), beside_s):
                         break
             # While the last result leaves.
             feed.close()
-            self._note(clocks, but=1)
+            clocks.note(but=1)
             drain.flush()
         except Exception as error:
             drain.settle()  # what was computed before is written
@@ -289,14 +286,6 @@ class SectionWork:
         for index, values in self._partial.items():
             self._partial[index] = [each for each in values if each[0] < self.n_done]
 
-    def _note(self, clocks: list[Clock], but: int = 0) -> None:
-        """Put the times of computing on the timeline, but for the last ones."""
-        while len(clocks) > but:
-            block = clocks[0].block
-            start_s, stop_s = clocks.pop(0).times_s()
-            spec = self.plan.input.with_slices(self.plan.slice_dim, block.n_given)
-            self.timeline.add("compute", start_s, stop_s, block.first, block.last, spec.nbytes)
-
     def _shortage(self, error: Exception) -> str | None:
         """Return what an error says if a block may be tried again, else None."""
         if self._caches.ran_out(error):
@@ -309,7 +298,3 @@ class SectionWork:
     @property
     def _names(self) -> str:
         return ", ".join(step.meta.name for step in self.work.steps)
-
-
-def _timed(clocks: list[Clock]) -> list[tuple[float, float, Block]]:
-    return [(*clock.times_s(), clock.block) for clock in clocks]
