@@ -126,3 +126,12 @@ def test_wrong_arguments_are_named(options, message):
 def test_the_smallest_that_does_not_fit_is_an_error():
     with pytest.raises(TooLargeError, match="512x512x512, the smallest, does not fit"):
         max_patch_shape(Small(3), 3, min_divisible=(512, 512, 512), memory=MEMORY)
+
+
+def test_a_model_that_no_small_patch_suits_is_told_what_to_give():
+    valid = torch.nn.Sequential(*(torch.nn.Conv2d(1, 1, 3) for _ in range(5)))
+    valid.in_channels = 1
+    with pytest.raises(MaxslicesError, match=r"1x1 nor of 4x4 run: .*min_divisible \(--divisible"):
+        max_patch_shape(valid, 2, memory=MEMORY)
+    found = max_patch_shape(valid, 2, min_divisible=(16, 16), memory=MEMORY, max_scale_factor=999)
+    assert found[0] > 16

@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 
 from maxslices.nn.errors import TooLargeError  # noqa: E402
 from maxslices.nn.memory import CONTEXT_BYTES, Budget  # noqa: E402
-from maxslices.nn.reduce import api, confirm, plans, reduce_memory  # noqa: E402
+from maxslices.nn.reduce import api, confirm, plans, reduce_memory, search  # noqa: E402
 from maxslices.nn.reduce.device import Measured  # noqa: E402
 from maxslices.nn.reduce.times import Rates, Times  # noqa: E402
 from maxslices.nn.step import Step  # noqa: E402
@@ -106,6 +106,24 @@ def test_where_no_plan_runs_the_model_is_left_as_it_was(device):
     with pytest.raises(TooLargeError, match="did not run within"):
         reduce_memory(made, SPEC, int(0.6 * peak()) + CONTEXT_BYTES)
     assert not any("forward" in m.__dict__ for m in made.modules())
+
+
+def test_plans_are_made_for_the_limit_a_little_more_and_a_little_less(device, monkeypatch):
+    run, _ran = device
+    run.told = lambda _n, trace, _limit: Measured(trace.allocated_bytes, 0, 1.0)
+    limits, find = [], search.Searcher.find
+
+    def noted(searcher, *args):
+        limits.append(searcher.limit_bytes)
+        return find(searcher, *args)
+
+    monkeypatch.setattr(search.Searcher, "find", noted)
+    limit = int(0.6 * peak())
+    reduce_memory(model(), SPEC, limit + CONTEXT_BYTES)
+    first, *others = dict.fromkeys(limits)
+    assert first == limit
+    # What is needed is said with a margin of some 2 %; close to the limit steps are slower.
+    assert sorted(others) == [int(0.92 * limit), int(1.03 * limit)]
 
 
 def test_plans_with_room_are_among_those_that_run(device):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ..estimators.areas import measured_areas
-from ..tracing import Spec, Trace, TraceError, WorkAreas
+from ..tracing import DataDependentError, Spec, Trace, TraceError, WorkAreas
 from .errors import ModelArgumentError
 from .grid import Grid, Shape
 from .memory import Budget
@@ -44,7 +44,13 @@ class Finder:
                 self.grid = grid
                 return grid
         assert first is not None
-        raise first
+        if isinstance(first, DataDependentError):
+            raise first
+        tried = " nor of ".join("x".join(map(str, size)) for size in (self.grid.start, grid.start))
+        raise type(first)(
+            f"{first}; neither patches of {tried} run: name a size that the model takes as "
+            "min_divisible (--divisible): the smallest patch, and what larger ones are multiples of"
+        ) from first
 
     def trace(self, shape: Shape) -> Trace:
         """Return the replay of a patch."""

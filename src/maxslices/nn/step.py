@@ -110,6 +110,7 @@ class Step:
         change: Callable[[nn.Module], Any] | None = None,
         lines: bool = False,
         named: dict[str, Any] | None = None,
+        watch: Callable[[Replay, nn.Module], None] | None = None,
     ) -> Trace:
         """Replay the step.
 
@@ -127,6 +128,8 @@ class Step:
             Whether to look up the user's lines.
         named : dict, optional
             Keyword arguments of the model.
+        watch : callable, optional
+            Given the replay and the copy before it runs.
         """
         if self.mode == "training" and not any(p.requires_grad for p in self.model.parameters()):
             raise ModelArgumentError(
@@ -150,6 +153,7 @@ class Step:
                 work_areas=work_areas,
                 is_twin=True,
                 lines=lines,
+                watch=watch,
                 **(named or {}),
             )
         except TraceError as error:

@@ -53,6 +53,10 @@ class Account:
         """Stage of the step that is under way."""
         return self._stage
 
+    def index_of(self, tensor: torch.Tensor) -> int | None:
+        """Return which storage is a tensor's; None if it is not followed."""
+        return self._index.get(tensor.untyped_storage()._cdata)
+
     def mark(self, name: str) -> None:
         """Name this moment: `Trace.bytes_at` returns the bytes in use here."""
         self._marks.append(Mark(name, len(self._events)))

@@ -35,6 +35,7 @@ def replay(
     capability: Capability | None = None,
     is_twin: bool = False,
     lines: bool = True,
+    watch: Callable[[Replay, torch.nn.Module], None] | None = None,
     **keywords: Any,
 ) -> Trace:
     """Replay a step on tensors without data and return what it allocates.
@@ -67,6 +68,8 @@ def replay(
         As for `Replay`.
     is_twin : bool
         Whether the model has no data (of the meta device) and may be used itself.
+    watch : callable, optional
+        Given the replay and the copy of a model before it runs: to add hooks.
 
     Returns
     -------
@@ -90,6 +93,8 @@ def replay(
         run = target
         if isinstance(target, torch.nn.Module):
             run = model = record.model(target, is_twin=is_twin)
+            if watch is not None:
+                watch(record, model)
         record.mark("model")
         given = record.input(inputs)
         named = record.input(keywords)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from ...tracing import Replay, Trace, WorkAreas
-from ..step import Step, total_of
+from ..step import Step
 from .inplace import set_in_place
 from .places import children_of, runs
 
@@ -62,75 +64,72 @@ class Study:
         return next(m.event for m in self.trace.marks if m.name == "loss")
 
 
+class _Watcher:
+    """Notes the calls of a replayed model's modules."""
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+        self._open: list[tuple[int, tuple[int, ...], tuple[int, ...], int, int]] = []
+
+    def watch(self, record: Replay, model: nn.Module) -> None:
+        """Add hooks to all modules of a model."""
+        self.record = record
+        for path, module in model.named_modules():
+            module.register_forward_pre_hook(self._enter, with_kwargs=True)
+            module.register_forward_hook(partial(self._leave, path), with_kwargs=True)
+
+    def _enter(self, _module: nn.Module, args: Any, kwargs: Any) -> None:
+        given, record = (args, kwargs), self.record
+        self._open.append(
+            (record.n_events, self._indexes(given), _versions(given),
+             record.n_operators, record.n_foreign)
+        )  # fmt: skip
+
+    def _leave(self, path: str, module: nn.Module, args: Any, kwargs: Any, made: Any) -> None:
+        first, given, before, n_operators, n_foreign = self._open.pop()
+        record = self.record
+        changed = _versions((args, kwargs)) != before
+        n_first = next((len(a) for a in args if torch.is_tensor(a) and a.dim()), 0)
+        one = len(args) == 1 and not kwargs and all(map(torch.is_tensor, (*args, made)))
+        self.seen.append(
+            Seen(path, type(module).__name__, first, record.n_events, given, self._indexes(made),
+                 changed, n_first, tuple(args[0].shape) if one else (),
+                 record.n_operators - n_operators, record.n_foreign - n_foreign)
+        )  # fmt: skip
+
+    def _indexes(self, value: Any) -> tuple[int, ...]:
+        found = [self.record.index_of(t) for t in tree_leaves(value) if torch.is_tensor(t)]
+        return tuple(dict.fromkeys(i for i in found if i is not None))
+
+
+def _versions(value: Any) -> tuple[int, ...]:
+    return tuple(t._version for t in tree_leaves(value) if torch.is_tensor(t))
+
+
 def study(
     step: Step, inputs: Sequence[Any], work_areas: WorkAreas, in_place: Sequence[str] = ()
 ) -> Study:
     """Replay one step of training without its optimizer and note what modules are given."""
-    seen: list[Seen] = []
-    record = Replay(work_areas=work_areas, lines=False)
-    targets = step.target_specs(inputs)
-    with record:
-        twin = step.twin()
-        set_in_place(twin, in_place)
-        model = record.model(twin, is_twin=True)
-        open_calls: list[tuple[int, tuple[int, ...], tuple[int, ...], int, int]] = []
-        index = record._index
-
-        def indexes(value: Any) -> tuple[int, ...]:
-            found = [
-                index.get(t.untyped_storage()._cdata, -1)
-                for t in tree_leaves(value)
-                if torch.is_tensor(t)
-            ]
-            return tuple(dict.fromkeys(i for i in found if i >= 0))
-
-        def versions(value: Any) -> tuple[int, ...]:
-            return tuple(t._version for t in tree_leaves(value) if torch.is_tensor(t))
-
-        for path, module in model.named_modules():
-
-            def enter(_m: Any, args: Any, kwargs: Any) -> None:
-                given = (args, kwargs)
-                counts = record.n_operators, record.n_foreign
-                open_calls.append((len(record._events), indexes(given), versions(given), *counts))
-
-            def leave(_m: Any, args: Any, kwargs: Any, made: Any, path: str = path) -> None:
-                first, given, before, n_operators, n_foreign = open_calls.pop()
-                changed = versions((args, kwargs)) != before
-                n_first = next((len(a) for a in args if torch.is_tensor(a) and a.dim()), 0)
-                one = len(args) == 1 and not kwargs and all(map(torch.is_tensor, (*args, made)))
-                seen.append(
-                    Seen(path, type(_m).__name__, first, len(record._events), given,
-                         indexes(made), changed, n_first, tuple(args[0].shape) if one else (),
-                         record.n_operators - n_operators, record.n_foreign - n_foreign)
-                )  # fmt: skip
-
-            module.register_forward_pre_hook(enter, with_kwargs=True)
-            module.register_forward_hook(leave, with_kwargs=True)
-        record.mark("model")
-        given = record.input(tuple(inputs))
-        wanted = record.input(targets)
-        record.mark("input")
-        casting = torch.autocast("cuda", dtype=step.amp or torch.float16, enabled=bool(step.amp))
-        with casting:
-            with record.stage("forward", "activations"):
-                output = model(*given)
-            n_seen = len(seen)
-            with record.stage("loss", "activations"):
-                value = total_of(output) if step.loss is None else step.loss(output, *wanted)
-        del output
-        record.backward(value)
-        del value
-        record.categorize((p.grad for p in model.parameters()), "gradients")
-    trace = record.trace()
+    watcher = _Watcher()
+    trace = replace(step, optimizer=None).trace(
+        inputs,
+        work_areas,
+        steps=1,
+        change=lambda model: set_in_place(model, in_place),
+        watch=watcher.watch,
+    )
+    model = step.model
+    # A model may compute some of it again by itself: that is no call of the forward pass.
+    end = next(mark.event for mark in trace.marks if mark.name == "forward")
+    seen = [call for call in watcher.seen if call.end <= end]
     leaves = frozenset(path for path, m in model.named_modules() if not any(m.children()))
-    found = Study(trace, seen[:n_seen], {}, np.array(trace.in_use_bytes, np.int64), leaves)
+    found = Study(trace, seen, {}, np.array(trace.in_use_bytes, np.int64), leaves)
     found.begins = _begins(found)
     _add_runs(found, model)
     return found
 
 
-def _add_runs(found: Study, model: torch.nn.Module) -> None:
+def _add_runs(found: Study, model: nn.Module) -> None:
     calls: dict[str, list[Seen]] = {}
     for call in found.seen:
         calls.setdefault(call.path, []).append(call)
