@@ -114,7 +114,8 @@ def test_a_wrong_estimate_raises_with_the_result_in_it():
     first, *table = str(caught.value).splitlines()
     assert first == (
         f"UNDERESTIMATE (would run out of memory): {result.method}: estimated 120 slices for the "
-        "memory that 60 slices took (2.000, allowed 0.80 to 1.00)"
+        "memory that 60 slices took (2.000, allowed 0.80 to 1.00); peak at "
+        f"testing/test_check.py:{result.where.line}"
     )
     text = "\n".join(table)
     assert "60x70x90 float32, slices along dim 0, on cpu" in text
@@ -146,6 +147,21 @@ def test_parameters_and_slice_dim_are_checked():
         check_max_slices(make(two_arrays), (60, *OTHER), "uint16", device="cpu", sigma=1)
     with pytest.raises(ValueError, match="slices are along dim 0, not 1"):
         check_max_slices(make(two_arrays), (60, *OTHER), "uint16", device="cpu", slice_dim=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((60, 7), "uint16"), "three dims, whole numbers of at least 1"),
+        (((60, 7, 8.5), "uint16"), "three dims, whole numbers of at least 1"),
+        (((60, 7, 8), "uint61"), "'uint61' is not a dtype"),
+        (((60, 7, 8), None), "None is not a dtype"),
+        (((60, 7, 8), "uint16", 2.0), "lower, 2.0, is above upper, 1.0"),
+    ],
+)
+def test_what_is_no_block_is_told(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        check_max_slices(make(two_arrays), *arguments, device="cpu")
 
 
 def test_side_data_are_supplied_and_not_counted():

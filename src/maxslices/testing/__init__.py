@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .case import Case
-    from .check import CheckResult, EstimateError, check_max_slices
+    from .check import check_max_slices
     from .conformance import MethodConformance
+    from .result import CheckResult, EstimateError
 
 _HOME = {
     "Case": "case",
-    "CheckResult": "check",
-    "EstimateError": "check",
+    "CheckResult": "result",
+    "EstimateError": "result",
     "MethodConformance": "conformance",
     "check_max_slices": "check",
 }

@@ -13,8 +13,9 @@ from numpy.typing import DTypeLike
 from ..errors import DeviceError, StoreError, UsageError
 from ..meters import Peak, Step
 from ..units import format_bytes
-from .check import CheckResult, check_trial, find_method
+from .check import check_trial, find_method
 from .report import check_message, from_harness
+from .result import CheckResult
 from .summary import as_json
 from .trial import Trial
 

@@ -16,7 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from ..method import MethodMeta
-    from .check import CheckResult
+    from .result import CheckResult
 
 PROPERTY = "maxslices"
 RECORD_PROPERTY = "maxslices-record"
@@ -135,7 +135,8 @@ class MaxSlices:
     ) -> CheckResult:
         """Check, and raise an `EstimateError` if the estimate is out of bounds."""
         __tracebackhide__ = True
-        from .check import EstimateError, check_max_slices
+        from .check import check_max_slices
+        from .result import EstimateError
 
         bounds = self._bounds(lower, upper)
         where = device or self.settings.device
@@ -173,7 +174,7 @@ def max_slices(request: pytest.FixtureRequest) -> MaxSlices:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
     """Do what the markers of a test ask before its body runs."""
     for marker in pyfuncitem.iter_markers("max_slices"):
-        from .check import EstimateError
+        from .result import EstimateError
 
         check = MaxSlices(pyfuncitem)
         try:
@@ -215,8 +216,8 @@ class RecordItem(pytest.Item):
     def runtest(self) -> None:
         """Ask the estimator."""
         __tracebackhide__ = True
-        from .check import EstimateError
         from .records import replay
+        from .result import EstimateError
 
         check = MaxSlices(self)
         result = replay(self.record, (check.settings.lower, check.settings.upper))
@@ -227,7 +228,7 @@ class RecordItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Show the message alone where it says everything."""
         from ..errors import MaxslicesError
-        from .check import EstimateError
+        from .result import EstimateError
 
         if isinstance(excinfo.value, EstimateError | MaxslicesError):
             return str(excinfo.value)

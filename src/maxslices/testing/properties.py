@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from ..backends.garbage import quick_collections
-from .check import EstimateError, check_trial
+from .check import check_trial
+from .result import EstimateError
 
 if TYPE_CHECKING:
     from .conformance import MethodConformance, Situation

@@ -15,7 +15,8 @@ import numpy as np
 from ..errors import UsageError
 from ..registry import Registry, registry
 from .case import Case
-from .check import LOWER, UPPER, CheckResult, compare
+from .check import compare
+from .result import LOWER, UPPER, CheckResult
 
 FORMAT = 1
 Record = dict[str, Any]

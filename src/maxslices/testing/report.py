@@ -11,7 +11,7 @@ from ..units import format_bytes
 
 if TYPE_CHECKING:
     from ..meters import Place
-    from .check import CheckResult
+    from .result import CheckResult
 
 _MEANING = {
     "UNDERESTIMATE": "would run out of memory",
@@ -40,8 +40,17 @@ def headline(result: CheckResult) -> str:
         )
     return start + (
         f"estimated {_slices(result)} slices for the memory that {result.slices} slices took "
-        f"({result.ratio:.3f}, {allowed})"
+        f"({result.ratio:.3f}, {allowed}){_peak_at(result)}"
     )
+
+
+def _peak_at(result: CheckResult) -> str:
+    return "" if result.where is None else f"; peak at {_place(result.where)}"
+
+
+def _place(place: Place) -> str:
+    """Return file and line alone."""
+    return str(place).split(" in ")[0]
 
 
 def check_message(result: CheckResult) -> str:
@@ -78,7 +87,7 @@ def _alive_rows(result: CheckResult) -> list[str]:
     cells = []
     for row in shown:
         given = from_harness(row.where)
-        where = "" if given else str(row.where).split(" in ")[0]
+        where = "" if given else _place(row.where)
         code = "the input" if given else row.where.code
         cells.append(
             (format_bytes(row.n_bytes), f"{row.n_bytes / total:.0%}", where, code, row.what)

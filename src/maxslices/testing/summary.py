@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..units import format_bytes
-from .check import CheckResult
 from .report import headline
+from .result import CheckResult
 
 _ORDER = ("UNDERESTIMATE", "KEEPS MEMORY", "NOT SEEN", "OVERESTIMATE", "ok")
 
