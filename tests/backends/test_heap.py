@@ -34,6 +34,20 @@ def resident_bytes():
         return 4096 * int(file.read().split()[1])
 
 
+@pytest.fixture
+def is_kept_now(monkeypatch):
+    """Whether the heap keeps what is freed, as the C library was told last."""
+    told = [False]
+    before = heap._set
+
+    def note(is_kept):
+        told[0] = is_kept
+        before(is_kept)
+
+    monkeypatch.setattr(heap, "_set", note)
+    return lambda: told[0]
+
+
 def can_populate():
     place = np.empty(2**24, np.uint8)
     first = -(-place.ctypes.data // 4096) * 4096
@@ -42,20 +56,35 @@ def can_populate():
 
 @needs_glibc
 def test_a_heap_that_keeps_makes_pages_once_and_gives_them_back_in_the_end():
-    with CpuBackend().limited(2**40):
-        heap.keep(N_BYTES)
+    backend = CpuBackend()
+    with backend.limited(2**40):
+        backend.reserve(N_BYTES)
+        backend.reserve(N_BYTES)
         fill()
         before = resident_bytes()
         assert faults_of(fill) < 8
-    assert not heap._is_kept
+    assert heap._n_keepers == 0
     assert before - resident_bytes() > N_BYTES // 2
     assert faults_of(fill) >= 16  # pages of 4 MiB at most
 
 
 @needs_glibc
 def test_little_memory_is_left_as_it_is():
-    heap.keep(2**20)
-    assert not heap._is_kept
+    assert not heap.keep(2**20)
+    assert heap._n_keepers == 0
+
+
+@needs_glibc
+def test_a_run_that_ends_leaves_the_heap_to_another():
+    first, second = CpuBackend(), CpuBackend()
+    first.reserve(N_BYTES)
+    second.reserve(N_BYTES)
+    first.release()
+    fill()
+    assert faults_of(fill) < 8
+    second.release()
+    second.release()
+    assert faults_of(fill) >= 16
 
 
 @pytest.mark.skipif(not can_populate(), reason="the system makes no pages ahead")
@@ -84,7 +113,7 @@ def test_memory_that_is_gone_is_left_alone():
 
 @needs_glibc
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_what_a_c_library_takes_is_seen_in_a_run(monkeypatch, is_kept):
+def test_what_a_c_library_takes_is_seen_in_a_run(monkeypatch, is_kept, is_kept_now):
     malloc = pages.libc().malloc
     malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     pages.libc().free.argtypes = [ctypes.c_void_p]
@@ -95,7 +124,7 @@ def test_what_a_c_library_takes_is_seen_in_a_run(monkeypatch, is_kept):
 
     @method("all", calc_max_slices=estimate)
     def takes_memory(data):
-        kept.append(heap._is_kept)
+        kept.append(is_kept_now())
         place = malloc(N_BYTES)
         ctypes.memset(place, 1, N_BYTES)
         pages.libc().free(place)
@@ -107,11 +136,11 @@ def test_what_a_c_library_takes_is_seen_in_a_run(monkeypatch, is_kept):
     assert kept == [is_kept, False, *[is_kept] * 6]
     assert "were allocated elsewhere" in report.sections[0].unseen[0]
     assert (report.result == 1).all()
-    assert not heap._is_kept
+    assert heap._n_keepers == 0
 
 
 @needs_glibc
-def test_a_section_without_much_room_keeps_nothing(monkeypatch):
+def test_a_section_without_much_room_keeps_nothing(monkeypatch, is_kept_now):
     monkeypatch.setattr(heap, "_LARGE_BYTES", 1)
     kept = []
 
@@ -120,7 +149,7 @@ def test_a_section_without_much_room_keeps_nothing(monkeypatch):
 
     @method("all", calc_max_slices=estimate)
     def looks(data):
-        kept.append(heap._is_kept)
+        kept.append(is_kept_now())
         return data + 1
 
     data = np.zeros((3, 30, 40), np.float32)

@@ -23,6 +23,7 @@ class CpuBackend:
     name = "cpu"
     kind: Device = "cpu"
     reserved_bytes = modules_bytes = 0
+    _keeps = False
 
     def free_bytes(self) -> int:
         """Return four fifths of the host memory that is available now."""
@@ -36,7 +37,7 @@ class CpuBackend:
         try:
             yield
         finally:
-            heap.let_go()
+            self.release()
 
     def to_device(self, block: np.ndarray) -> Any:
         """Return the block itself."""
@@ -67,14 +68,17 @@ class CpuBackend:
 
     def reserve(self, n_bytes: int) -> None:
         """Have the heap keep what is freed, and make pages of so many bytes ahead."""
-        heap.keep(n_bytes)
+        if not self._keeps:
+            self._keeps = heap.keep(n_bytes)
 
     def forget_plans(self) -> None:
         """Do nothing: NumPy's FFTs keep none that count."""
 
     def release(self) -> None:
         """Have the heap give back what it kept."""
-        heap.let_go()
+        if self._keeps:
+            self._keeps = False
+            heap.let_go()
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Tell whether it is a `MemoryError`, or what torch raises in its place."""
