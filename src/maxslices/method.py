@@ -141,7 +141,15 @@ class MethodMeta:
         ------
         EstimatorError
             If there is no estimator, it raises, or returns what is not a number of slices.
+        UsageError
+            If it is not asked about two dims and a whole number of bytes.
         """
+        if not _is_int(available_memory):
+            raise UsageError(
+                f"available_memory must be bytes, such as 16 * 10**9, not {typed(available_memory)}"
+            )
+        if not _are_dims(other_dims):
+            raise UsageError(f"other_dims must be two positive ints, not {typed(other_dims)}")
         told = {}
         if "device" in kwargs and "device" not in self.parameters:
             told["device"] = kwargs.pop("device")
@@ -264,11 +272,7 @@ class MethodMeta:
             return other_dims
         callback, merged = self.callbacks["output_dims"], self.merged(**kwargs)
         dims = callback.call(self.full_name, (other_dims,), merged, slice_dim=slice_dim)
-        if (
-            not isinstance(dims, tuple | list)
-            or len(dims) != 2
-            or not all(_is_int(n) and n > 0 for n in dims)
-        ):
+        if not _are_dims(dims):
             asked = callback.describe_call(
                 self.full_name, (other_dims,), merged, slice_dim=slice_dim
             )
@@ -324,6 +328,14 @@ def _as_seen(dtype: DTypeLike) -> Any:
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _are_dims(dims: Any) -> bool:
+    return (
+        isinstance(dims, tuple | list)
+        and len(dims) == 2
+        and all(_is_int(n) and n > 0 for n in dims)
+    )
 
 
 def typed(value: Any) -> str:

@@ -68,6 +68,23 @@ def _forget():
     given.clear()
 
 
+@pytest.mark.parametrize(
+    ("other_dims", "available", "message"),
+    [
+        ((10, 20), 16e9, r"must be bytes, such as 16 \* 10\*\*9, not 16000000000.0 \(float\)"),
+        ((10, 20), "16GB", r"must be bytes, .* not '16GB' \(str\)"),
+        ((10, 20, 3), 14450, r"other_dims must be two positive ints, not \(10, 20, 3\)"),
+        ((0, 20), 14450, "two positive ints"),
+        (10, 14450, r"two positive ints, not 10 \(int\)"),
+    ],
+)
+def test_a_question_that_is_none_is_not_the_estimators_fault(other_dims, available, message):
+    with pytest.raises(UsageError, match=message):
+        declare(plain, calc_max_slices=estimate).meta.calc_max_slices(
+            0, other_dims, "f4", available
+        )
+
+
 def test_parameters_are_merged_over_the_defaults():
     def example(data, size=3, *, mode: str = "reflect", angles, flats=None): ...
 
