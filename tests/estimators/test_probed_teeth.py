@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .ladders import MIB, climb, gpu_ladder, most
+from .ladders import MIB, TOTAL, climb, gpu_ladder, most
 
 # LPRec3d_tomobar without its options that save memory on an H200, sinograms of 1801 x 2557,
 # MiB with 1 to 72 slices: four chunks, of which the last may be smaller, with an FFT plan of its
@@ -86,10 +86,32 @@ FISTA = {
 @pytest.mark.parametrize(("lacking", "fits"), [(0, 32), (5_000_000, 31)])
 def test_one_more_slice_of_few_is_run_where_it_is_not_known_to_fit(lacking, fits):
     ladder = gpu_ladder(FISTA[32][0] - lacking, limit_s=8.0)
+    ladder.is_slow = True
     ladder.is_rough, ladder.noise_bytes, ladder.outside_of_slice = True, 4 * MIB, 26.6e6
     climbed = climb(ladder, lambda k: FISTA[k][0], lambda k: FISTA[k][1], elapsed_s=0.6)
     assert climbed.rungs == [*FISTA]
     assert climbed.answer == fits
+
+
+@pytest.mark.parametrize(
+    ("fixed", "a", "period", "height", "n"),
+    [(0, 20, 9, 0.4, 18), (0, 40, 8, 0.05, 20), (0, 160, 8, 0.1, 18), (200, 40, 11, 0.1, 26)],
+)
+def test_after_few_rungs_of_long_calls_the_answer_is_run_if_that_takes_no_longer(
+    fixed, a, period, height, n
+):
+    def needs(k):  # steps that five rungs do not show
+        return int((fixed + a * k + 2 * height * a * -(-k // period) * period) * MIB)
+
+    def answered(is_slow):
+        ladder = gpu_ladder(needs(n) + 10 * MIB, limit_s=8.0)
+        ladder.is_slow = is_slow
+        return climb(ladder, needs, lambda k: 0.3 + 0.25 * k)
+
+    before, climbed = answered(False), answered(True)
+    fits = most(needs, needs(n) + 10 * MIB)
+    assert fits - 1 <= climbed.answer <= fits < before.answer
+    assert climbed.elapsed_s <= 0.05 * TOTAL * 0.25  # what the scan will take
 
 
 def rising_teeth(fixed, a, period, height):

@@ -111,6 +111,7 @@ class Climb:
             least = again or first
             self.notes.append(f"a call takes {least.duration_s:.1f} s, so that few were made")
             self._enter(least, 0 if again is None else None)
+            self.ladder.is_slow = True
             self.ladder.limit_s = max(
                 self.limit_s,
                 min(_CALLS * least.duration_s, _LONGEST * self.limit_s) if again else 0.0,

@@ -72,6 +72,8 @@ class Ladder(Paced):
         self.quick_s = quick_s
         self.tries_more = True
         """Whether one slice more is tried where it is likely not to fit, but may."""
+        self.is_slow = False
+        """Whether every call is long: few rungs are run, and the answer is worth being one."""
         self._expected = 0
         self.ran_out = False
         """Whether it is not known how much too many slices take."""
@@ -155,10 +157,16 @@ class Ladder(Paced):
         return min(max(straight, n + 1), above - 1)
 
     def _confirming(self, fits: int, elapsed_s: float) -> int | None:
-        """Return a rung as far up as it fits, if it is quick or something may be hidden."""
+        """Return a rung as far up as it fits, if it is quick or something may be hidden.
+
+        Few rungs show no teeth and no steps: after those of long calls the answer is run, too,
+        if that takes no longer than they took.
+        """
         if fits <= self.last[0] * (1 + NEXT_TO):
             return None
         ends_s = self._ends_s(fits, elapsed_s)
+        if self.is_slow and ends_s <= min(2 * elapsed_s, self._allowed_s()):
+            return self._near_miss(elapsed_s) or fits
         wanted = self.hidden_bytes() > _HIDDEN * self.available_bytes
         return fits if ends_s <= (self.limit_s if wanted else self.quick_s) else None
 
