@@ -100,7 +100,10 @@ def test_both_ends_of_a_range_are_angles():
         ("darks: none", "darks of the loader must be given as names and values"),
         ("darks: {file: a, path: b}", "darks of the loader has no parameter 'path'"),
         ("preview: {angle: 1}", "no parameter 'angle'; did you mean angles"),
-        ("preview: {detector_y: {start: mid}}", "must be whole numbers"),
+        ("preview: {detector_y: {start: middle}}", "must be whole numbers, begin, mid or end"),
+        ("preview: {detector_y: {start: 1.5}}", "must be whole numbers, begin, mid or end"),
+        ("preview: {detector_y: {start_offset: mid}}", "offsets whole numbers"),
+        ("preview: {angles: mid}", "must be given as names and values (start, stop"),
         ("preview: {detector_y: {begin: 1}}", "no parameter 'begin'; it has: start, stop"),
     ],
 )
@@ -108,3 +111,21 @@ def test_what_cannot_be_meant(text, message):
     with pytest.raises(SourceError) as raised:
         parse(text)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "even", "odd"),  # of 10, and of 11 rows
+    [
+        ("mid", (3, 6), (4, 7)),
+        ("{start: mid, stop: mid, start_offset: -2, stop_offset: 2}", (2, 6), (3, 7)),
+        ("{start: begin, start_offset: 3, stop: end, stop_offset: -4}", (3, 6), (3, 7)),
+        ("{start_offset: 3, stop_offset: -4}", (3, 6), (3, 7)),
+        ("{start: 2, start_offset: 1, stop: 5, stop_offset: -1}", (3, 4), (3, 4)),
+        ("{start: mid, start_offset: -99, stop: mid, stop_offset: 99}", (0, 10), (0, 11)),
+    ],
+)
+def test_a_preview_from_where_the_detector_begins_has_its_middle_and_ends(text, even, odd):
+    preview = parse(f"preview: {{detector_y: {text}}}").preview
+    assert preview.window(1, 10, "scan") == even
+    assert preview.window(1, 11, "scan") == odd
+    assert preview.window(2, 10, "scan") == (0, 10)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from maxslices.arrays import ArraySpec
 from maxslices.errors import SourceError, UsageError
 from maxslices.io import LoaderOptions, Preview, SideData, Source, open_source
+from maxslices.io.options import Mark
 from maxslices.io.array_source import ArraySource
 
 from . import scans
@@ -117,6 +118,16 @@ def test_sides_and_angles_are_taken_from_elsewhere(paths, kind, side_kind):
         assert source.flats == ArraySpec((9, 4, 9), np.uint16)
         np.testing.assert_array_equal(source.read_side("flats", 1, 1, 3), SCAN[:, 2:4, 2:])
         np.testing.assert_array_equal(source.angles, np.deg2rad([3, 4, 5]).astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", ["dls", "npy", "tiffs", "array"])
+def test_a_preview_counts_from_the_middle_and_the_ends(paths, kind):
+    preview = Preview(detector_y=(Mark("mid"), None), detector_x=(None, Mark("end", -2)))
+    with open_source(paths[kind], LoaderOptions(preview=preview)) as source:
+        assert source.detector_start == (3, 0)
+        block = np.empty(source.spec.shape, np.uint16)
+        source.read(0, 0, len(block), block)
+    np.testing.assert_array_equal(block, SCAN[:, 3:, :9])
 
 
 def test_array_source_takes_sides_and_radians():

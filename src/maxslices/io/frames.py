@@ -198,6 +198,7 @@ class FrameSource(Closing):
         kept = preview.window(0, n_angles, name)
         rows = preview.window(1, n_rows, name)
         columns = preview.window(2, n_columns, name)
+        self._detector_start = rows[0], columns[0]
         self._data = data.part(kept).window(rows, columns)
         for side, selection in self._sides.items():
             if selection is not None:
@@ -212,6 +213,11 @@ class FrameSource(Closing):
     def name(self) -> str:
         """What messages call the scan."""
         return self._name
+
+    @property
+    def detector_start(self) -> tuple[int, int]:
+        """First row and first column of the detector that are read."""
+        return self._detector_start
 
     @property
     def spec(self) -> ArraySpec:

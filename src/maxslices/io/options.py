@@ -49,14 +49,34 @@ class SideData:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """An index that follows from how long an axis is; as far as the axis goes at most."""
+
+    keyword: str
+    """From where the offset counts: "begin", "mid" or "end"."""
+    offset: int = 0
+    """Indices further."""
+
+    def index(self, length: int) -> int:
+        """Return the index along an axis of `length`."""
+        place = {"begin": 0, "mid": (length - 1) // 2, "end": length}[self.keyword]
+        return min(max(0, place + self.offset), length)
+
+
+End = int | Mark | None
+"""Where a part starts or stops; None: where the axis does."""
+_MIDDLE = (Mark("mid", -1), Mark("mid", 2))
+
+
+@dataclass(frozen=True, slots=True)
 class Preview:
     """A part of a scan: (start, stop) along each axis, stop excluded, None for the end."""
 
-    angles: tuple[int | None, int | None] = (None, None)
+    angles: tuple[End, End] = (None, None)
     """Projections, counted without darks and flats."""
-    detector_y: tuple[int | None, int | None] = (None, None)
+    detector_y: tuple[End, End] = (None, None)
     """Detector rows."""
-    detector_x: tuple[int | None, int | None] = (None, None)
+    detector_x: tuple[End, End] = (None, None)
     """Detector columns."""
 
     def window(self, axis: int, length: int, name: str) -> tuple[int, int]:
@@ -67,7 +87,8 @@ class Preview:
         SourceError
             If it is empty or reaches beyond the scan called `name`.
         """
-        start, stop = (self.angles, self.detector_y, self.detector_x)[axis]
+        ends = (self.angles, self.detector_y, self.detector_x)[axis]
+        start, stop = (end.index(length) if isinstance(end, Mark) else end for end in ends)
         start, stop = 0 if start is None else start, length if stop is None else stop
         if not 0 <= start < stop <= length:
             raise SourceError(
@@ -109,7 +130,9 @@ class LoaderOptions:
             stop_angle, angles_total}}`` or a list of degrees. ``flats``, ``darks``:
             ``auto``, ``ignore`` or ``{file, data_path, image_key_path}``, where the file
             ``input_data`` is the scan itself. ``preview``: ``{angles, detector_y,
-            detector_x}``, each ``{start, stop}``.
+            detector_x}``, each ``{start, stop}``: indices, or ``begin``, ``mid`` and ``end``,
+            with a ``start_offset`` and a ``stop_offset``. ``mid`` alone: the middle three
+            rows or columns.
         folder : Path, optional
             What relative files are relative to; the working directory if None.
 
@@ -184,7 +207,7 @@ def _angles(value: Any) -> str | AngleRange | list[float]:
     for name, angle in (("start_angle", start), ("stop_angle", stop)):
         if not _is_number(angle):
             raise SourceError(f"{name} must be a number of degrees, not {angle!r}")
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+    if not _is_whole(count) or count < 1:
         raise SourceError(f"angles_total must be a whole number of at least 1, not {count!r}")
     return AngleRange(float(start), float(stop), count)
 
@@ -210,16 +233,38 @@ def _side(name: str, value: Any, folder: Path | None) -> SideData | Literal["aut
 
 def _preview(value: Any) -> Preview:
     _check_names("preview of the loader", value, _AXES)
-    given: dict[str, tuple[int | None, int | None]] = {}
+    given: dict[str, tuple[End, End]] = {}
     for axis, part in value.items():
         if part is None:
             continue
-        _check_names(f"preview {axis}", part, ("start", "stop"))
-        ends = part.get("start"), part.get("stop")
-        if any(e is not None and (not isinstance(e, int) or isinstance(e, bool)) for e in ends):
-            raise SourceError(f"preview {axis}: start and stop must be whole numbers, not {part}")
-        given[axis] = ends
+        if part == "mid" and axis != "angles":
+            given[axis] = _MIDDLE
+            continue
+        names = ("start", "stop", "start_offset", "stop_offset")
+        _check_names(f"preview {axis}", part, names)
+        given[axis] = _end(axis, part, "start", "begin"), _end(axis, part, "stop", "end")
     return Preview(**given)
+
+
+def _end(axis: str, part: Mapping[str, Any], name: str, default: str) -> End:
+    """Read where a part of an axis starts or stops."""
+    place, offset = part.get(name), part.get(f"{name}_offset")
+    for value in (place, offset):
+        is_keyword = value is place and value in ("begin", "mid", "end")
+        if value is not None and not is_keyword and not _is_whole(value):
+            raise SourceError(
+                f"preview {axis}: start and stop must be whole numbers, begin, mid or end, and "
+                f"offsets whole numbers, not {dict(part)}"
+            )
+    if isinstance(place, str):
+        return Mark(place, offset or 0)
+    if not offset:
+        return place
+    return Mark(default, offset) if place is None else Mark("begin", place + offset)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:

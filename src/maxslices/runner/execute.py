@@ -82,9 +82,8 @@ def execute(
     position = 0
     done: dict[int, int] = {}  # index of a step -> slices of its result
     with contextlib.ExitStack() as held:
-        preview = pipeline.loader.preview
         facts = {
-            "detector_start": (preview.detector_y[0] or 0, preview.detector_x[0] or 0),
+            "detector_start": getattr(source, "detector_start", (0, 0)),
             "results_folder": None if folder is None else folder.path,
         }
         # All at once, and before anything runs: what is not installed, a taken name or a full
