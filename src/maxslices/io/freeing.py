@@ -41,12 +41,6 @@ class Freeing:
         for spans in self._spans:
             spans.put(None)
 
-    def wait(self) -> None:
-        """Close all files, and return when all is free again."""
-        self.close()
-        for thread in self._threads:
-            thread.join()
-
     def _start(self) -> None:
         if self._threads or self._is_closing:
             return

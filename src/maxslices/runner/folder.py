@@ -52,7 +52,6 @@ class RunFolder:
         self._held: int | None = None
         self._made: list[Path] = []
         self._timeline: Path | None = None
-        self._freeing = Freeing([])
         report = self.path / REPORT_NAME
         try:
             self._earlier = report if report.exists() else None
@@ -83,7 +82,7 @@ class RunFolder:
         self._lock()
         try:
             if self._earlier is not None:
-                self._freeing = _remove_earlier(self._earlier)
+                _remove_earlier(self._earlier)
         except BaseException:
             self._unlock()
             raise
@@ -98,7 +97,6 @@ class RunFolder:
         try:
             self._leave()
         finally:
-            self._freeing.wait()
             self._unlock()
 
     def _leave(self) -> None:
@@ -208,7 +206,7 @@ def _foreign(path: Path) -> str:
     return f"{path} is there already and of no run: move it away, or choose another folder"
 
 
-def _remove_earlier(report: Path) -> Freeing:
+def _remove_earlier(report: Path) -> None:
     """Remove the files that an earlier run's report names, then the report itself.
 
     Their names are gone at once; their room becomes free meanwhile.
@@ -236,6 +234,4 @@ def _remove_earlier(report: Path) -> Freeing:
             remove_result(result)
         remove_result(report)
         opened.pop_all()
-    freeing = Freeing(files)
-    freeing.close()
-    return freeing
+    Freeing(files).close()
