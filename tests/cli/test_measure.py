@@ -36,6 +36,13 @@ def test_json_and_picture(capsys, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_json_has_no_infinity(capsys):
+    arguments = ["paganin_filter", "--shape", "20x30x40", "--device", "cpu", "-p", "energy=.inf"]
+    assert main(["measure", *arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found["parameters"] == {"energy": "inf"}
+
+
 @pytest.mark.parametrize(
     "arguments, code, message",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -93,4 +94,6 @@ def _case(result: Mapping[str, Any]) -> str:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
+    if isinstance(value, float):
+        return math.isfinite(value)
     return value is None or isinstance(value, bool | int | float | str)
