@@ -75,10 +75,10 @@ def _set_times(
         candidate.host_s = candidate.wrapped_s + parts * (checkpoint_s / 2 + again_s)
         candidate.host_s += (parts - 1) * HOST_BACKWARD * host_s
     elif treatment.kind == "selective":
-        candidate.device_s = moved_s
+        kept_s = flops.seconds(rates)
         if times.forward_s:
-            inside_s = sum(times.forward_s.get(p, 0.0) for p in _dear_inside(candidate, timeline))
-            candidate.device_s = max(0.1 * forward_s, forward_s - inside_s)
+            kept_s = sum(times.forward_s.get(p, 0.0) for p in _dear_inside(candidate, timeline))
+        candidate.device_s = max(0.1 * forward_s, forward_s - kept_s)
         candidate.host_s = checkpoint_s + again_s
         candidate.host_s += n_runs * candidate.again_ops * rates.selective_s
     else:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...tracing.storages import Storage
 from .candidates import Candidate
 from .places import Order, children_of, run_at
 from .study import Seen, Study
@@ -88,18 +89,18 @@ class Timeline:
         calls: dict[str, list[Seen]] = {}
         for call in study.seen:
             calls.setdefault(call.path, []).append(call)
-        born = np.zeros(len(study.usage) + 1)
+        moving = np.zeros(len(study.usage) + 1)
         for storage in study.trace.storages:
-            born[storage.born + 1] += storage.n_bytes
-        born_before = born.cumsum()
+            moving[storage.born + 1] += moving_s(storage, times.rates)
+        moving = moving.cumsum()
         device_of, host_of = {}, {}
         for path, its in calls.items():
             device_of[path] = _known(times.forward_s, path, order)
             host_of[path] = _known(times.host_forward_s, path, order)
             if not times.forward_s:
-                moved = 3 * parts * sum(born_before[c.end] - born_before[c.first] for c in its)
+                moved_s = parts * sum(moving[c.end] - moving[c.first] for c in its)
                 of_flops = flops_of(flops, path, order).seconds(times.rates)
-                device_of[path] = of_flops + moved / times.rates.bytes_per_s
+                device_of[path] = of_flops + moved_s
             if not times.host_forward_s:
                 rates = times.rates
                 host_of[path] = parts * sum(
@@ -148,6 +149,15 @@ class Timeline:
             other.treatment.kind == "checkpoint" and self.order.is_inside(inner.path, other.path)
             for other in chosen
         )
+
+
+def moving_s(storage: Storage, rates: Rates) -> float:
+    """Return how long a device takes to read what a result is made of, and to write that."""
+    seconds = 3 * storage.n_bytes / rates.bytes_per_s
+    if storage.op == "aten::native_batch_norm" and len(storage.shape) > 2 and storage.shape[0] == 1:
+        channel_bytes = storage.n_bytes / storage.shape[1]
+        return max(seconds, channel_bytes / rates.channel_bytes_per_s)
+    return seconds
 
 
 def longest(host_s: Seconds, device_s: Seconds) -> float:

@@ -30,6 +30,8 @@ class Rates:
     """Of matrix products."""
     bytes_per_s: float = 3.0e12
     """Of its memory, read and written."""
+    channel_bytes_per_s: float = 2.4e9
+    """Of one channel that a norm of single items writes: it is one block's work, however many."""
     link_bytes_per_s: float = 45e9
     """Between the device and pinned memory of the host, one way."""
     launch_s: float = 8e-6
