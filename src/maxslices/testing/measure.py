@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -110,7 +111,7 @@ def check_picture(path: Path) -> None:
     UsageError
         If Matplotlib is not installed or cannot be used, or knows no such kind of file.
     StoreError
-        If the folder is not there, or the path is one itself.
+        If the folder is not there or cannot be written to, or the path is one itself.
     """
     try:
         from matplotlib.backend_bases import FigureCanvasBase
@@ -124,6 +125,8 @@ def check_picture(path: Path) -> None:
         raise StoreError(f"cannot write {path}: it is a folder")
     if not path.parent.is_dir():
         raise StoreError(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise StoreError(f"cannot write {path}: Permission denied")
     known = FigureCanvasBase.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in known:
         raise UsageError(
