@@ -22,7 +22,8 @@ from maxslices.estimators import Question
 from maxslices.estimators.bench import Rung
 from maxslices.estimators.fingerprint import place, question, source_hash
 from maxslices.estimators.probed import Probe
-from maxslices.estimators.recorded import FORMAT, Records
+from maxslices.estimators.record_files import FORMAT
+from maxslices.estimators.recorded import Records
 from maxslices.folders import FOLDER_VARIABLE, records_folder
 
 CPU = select_backend("cpu")

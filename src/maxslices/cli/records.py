@@ -12,7 +12,8 @@ from ..errors import UnknownMethodError, UsageError
 from ..units import format_bytes
 
 if TYPE_CHECKING:
-    from ..estimators.recorded import Entry, Records
+    from ..estimators.record_files import Entry
+    from ..estimators.recorded import Records
 
 
 def add_parser(subparsers: Any) -> None:

@@ -17,9 +17,11 @@ from ..memory import MemoryModel
 from ..meters.cupy_pool import GRAIN_BYTES
 from ..units import format_bytes
 from .bench import CUSHION_BYTES, NOISE_BYTES, ROUNDING_BYTES, Bench, Rung
+from .data_kinds import with_other_data
 from .ladder import Ladder
 from .probe_result import Probe
 from .remains import Remains
+from .samples import FIRST
 
 _CALLS = 25
 """As many calls as short as the shortest may take, if that is longer..."""
@@ -27,8 +29,6 @@ _LONGEST = 3.2
 """... but not longer than so many times the limit."""
 QUICK_S = 0.1
 """Time within which an answer is confirmed though nothing speaks against it."""
-_FIRST = (1, 2, 3, 4, 8, 17, 32)
-"""Slice counts with which a first call is tried."""
 _EXPENSIVE = 0.1
 """Part of the time limit: a method whose calls take longer is not called for side issues."""
 _ROUGH_BYTES = {"cpu": 0, "cuda": 2 * GRAIN_BYTES}
@@ -43,8 +43,6 @@ _NOT_SIZES = (
     SyntaxError,
 )
 """Errors that do not depend on the number of slices."""
-_SAME = 0.01
-"""Peaks that differ by less are the same."""
 
 
 class Climb:
@@ -127,7 +125,7 @@ class Climb:
     def _first_call(self) -> Rung:
         """Import, compile and fill caches, with as few slices as the method runs on."""
         total = self.ladder.total_slices
-        tried = [n for n in _FIRST if n <= total]
+        tried = [n for n in FIRST if n <= total]
         errors: list[Exception] = []
         for n in tried:
             try:
@@ -167,7 +165,8 @@ class Climb:
                 else:
                     found[more] = rung
         most, usual = max(found), self.bench.kind
-        other = self._with_other_data(found[most])
+        other, note = with_other_data(self.bench, found[most], self._measured, self.noise_bytes)
+        self.notes += note
         self.remains.judge(again, found.get(n + 1), other or again)
         tried: dict[int, Rung | None] = dict(found)
         if other is None or (other.n_bytes > found[most].n_bytes and self.bench.kind != usual):
@@ -178,46 +177,6 @@ class Climb:
                 self._enter(rung)
         if too_many <= most:
             self.ladder.failed(too_many)
-
-    def _with_other_data(self, rung: Rung) -> Rung | None:
-        """Run again with other values; where memory changes, keep those that take most.
-
-        None where the memory does not suffice for these.
-        """
-        usual, n = self.bench.kind, rung.n_slices
-        found = {usual: rung}
-        for kind in ("dark", "highest", "lowest"):
-            self.bench.kind = kind
-            try:
-                other = self._measured(n)
-            except EstimatorError:
-                if kind == "dark":
-                    raise
-                continue
-            if other is None:
-                self.notes.append(
-                    f"its memory depends on the data: it ran out with {n} slices of another kind "
-                    f"({kind}), with which it is estimated"
-                )
-                return None
-            if kind == "dark" and self._same(other, rung):
-                self.bench.kind = usual
-                return other
-            found[kind] = other
-        self.bench.kind = max(found, key=lambda kind: found[kind].n_bytes)
-        sizes = sorted(each.n_bytes for each in found.values())
-        self.notes.append(
-            f"its memory depends on the data: {format_bytes(sizes[0])} to "
-            f"{format_bytes(sizes[-1])} for {n} slices; estimated with data of the "
-            f"kind that took most ({self.bench.kind})"
-        )
-        return found[self.bench.kind]
-
-    def _same(self, other: Rung, first: Rung) -> bool:
-        """Tell whether two calls take the same, save for what the first had to cache."""
-        cached = max(0, first.left_bytes - other.left_bytes)
-        gap = abs(first.n_bytes - cached - other.n_bytes)
-        return gap <= max(self.noise_bytes, _SAME * other.n_bytes)
 
     def _climb(self, n: int) -> None:
         was_safe = self.ladder.upper_bytes(n) <= self.ladder.run_bytes

@@ -20,20 +20,17 @@ from typing import Any
 from ..errors import StoreError, UsageError
 from ..folders import FOLDER_VARIABLE, records_folder, replace_text
 from .fingerprint import canonical
-from .probed import Probe
-
-FORMAT = 3
-"""Version of the files, raised whenever they or what they mean change: entries of another
-version are not answers, and go when the method is measured again. 2: long calls are no longer
-taken for the last slope; dtype and dims of the result. 3: no answer beyond what was run where
-memory falls with more slices."""
-
-_LATEST_S = 2**36
-"""Times after this one, in the year 4147, are none."""
-
-Entry = dict[str, Any]
-_FAULTS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What a file that is not one of records leads to when it is read as if it were."""
+from .probe_result import Probe
+from .record_files import (
+    FAULTS,
+    FORMAT,
+    Entry,
+    answer_of,
+    checked,
+    entries_of,
+    not_understood,
+    text_of,
+)
 
 
 class Records:
@@ -86,8 +83,8 @@ class Records:
         if newest is None:
             return None
         try:
-            return _answer(newest["probe"])
-        except _FAULTS as error:
+            return answer_of(newest["probe"])
+        except FAULTS as error:
             self._set_aside(method, error)
             return None
 
@@ -138,7 +135,7 @@ class Records:
         if Path(path).is_dir():
             raise StoreError(f"{path} is a folder: name a file for the records")
         try:
-            replace_text(Path(path), _text({"format": FORMAT, "entries": found}))
+            replace_text(Path(path), text_of({"format": FORMAT, "entries": found}))
         except OSError as error:
             raise StoreError(f"{path}: records cannot be written: {error.strerror}") from None
         return len(found)
@@ -154,12 +151,12 @@ class Records:
             If the folder cannot be written to.
         """
         try:
-            entries = _checked(json.loads(Path(path).read_text(encoding="utf-8")))
+            entries = checked(json.loads(Path(path).read_text(encoding="utf-8")))
             for entry in entries:
-                _answer(entry["probe"])
+                answer_of(entry["probe"])
         except OSError as error:
             raise UsageError(f"{path}: records cannot be read: {error.strerror}") from None
-        except _FAULTS as error:
+        except FAULTS as error:
             raise UsageError(
                 f"{path} is not a file of records ({error}): maxslices records export makes one"
             ) from None
@@ -197,8 +194,8 @@ class Records:
     def _read(self, method: str) -> list[Entry]:
         """Return a method's entries; a file that has none is set aside for one that will."""
         try:
-            return _entries(self._path(method))
-        except _FAULTS as error:
+            return entries_of(self._path(method))
+        except FAULTS as error:
             self._set_aside(method, error)
             return []
 
@@ -208,11 +205,11 @@ class Records:
         What is no file of records stays where it is: it may be somebody else's.
         """
         try:
-            entries = _entries(self._path(method))
+            entries = entries_of(self._path(method))
             for entry in entries:
-                _answer(entry["probe"])
-        except _FAULTS as error:
-            warnings.warn(f"{_not_understood(self._path(method), error)}: left out", stacklevel=4)
+                answer_of(entry["probe"])
+        except FAULTS as error:
+            warnings.warn(f"{not_understood(self._path(method), error)}: left out", stacklevel=4)
             return []
         return entries
 
@@ -222,7 +219,7 @@ class Records:
         with suppress(OSError):
             os.replace(path, aside)
         warnings.warn(
-            f"{_not_understood(path, error)}: it is now {aside.name}, and what it held will be "
+            f"{not_understood(path, error)}: it is now {aside.name}, and what it held will be "
             "measured again",
             stacklevel=4,
         )
@@ -242,7 +239,7 @@ class Records:
                     if earlier is None or earlier["time_s"] <= entry["time_s"]:
                         kept[_key(entry)] = entry
                 content = {"format": FORMAT, "entries": list(kept.values())}
-                replace_text(self._path(method), _text(content))
+                replace_text(self._path(method), text_of(content))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -262,100 +259,3 @@ def _makes_stale(new: Entry, old: Entry) -> bool:
         new["place"]["device"] == old["place"]["device"]
         and any(new["question"][name] != old["question"][name] for name in code)
     )
-
-
-def _entries(path: Path) -> list[Entry]:
-    """Return the entries of a method's file; none if it is not there, or of another version."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        return []
-    return [] if _is_of_another_version(content) else _checked(content)
-
-
-def _not_understood(path: Path, error: Exception) -> str:
-    return f"{path} cannot be understood ({type(error).__name__}: {error})"
-
-
-def _is_of_another_version(content: Any) -> bool:
-    found = content["format"]
-    return type(found) is int and found > 0 and found != FORMAT
-
-
-def _checked(content: Any) -> list[Entry]:
-    """Return the entries of a file.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError
-        If it is not as it should be.
-    """
-    if _is_of_another_version(content):
-        raise ValueError(
-            f"it is of version {content['format']}, from another version of maxslices; here is "
-            f"{FORMAT}"
-        )
-    if content["format"] != FORMAT:
-        raise ValueError(f"version {content['format']!r}")
-    for entry in content["entries"]:
-        question, at = entry["question"], entry["place"]
-        if not _is_name(question["method"]):
-            raise ValueError(f"{question['method']!r} is not the name of a method")
-        if not isinstance(at["device"], str) or not isinstance(at["libraries"], dict):
-            raise ValueError("a place is not a device with libraries")
-        if not isinstance(question["source"], str) or not isinstance(question["package"], str):
-            raise ValueError("a question without source")
-        if not isinstance(question["parameters"], dict) or not isinstance(question["dtype"], str):
-            raise ValueError("a question without parameters or dtype")
-        if question["slice_dim"] not in (0, 1) or len(question["other_dims"]) != 2:
-            raise ValueError("a question without slices")
-        if not 0 <= float(entry["time_s"]) < _LATEST_S:
-            raise ValueError(f"{entry['time_s']} is no time")
-        if not isinstance(entry["probe"], dict):
-            raise TypeError("an answer is not an object")
-    entries: list[Entry] = list(content["entries"])
-    return entries
-
-
-def _answer(plain: Mapping[str, Any]) -> Probe:
-    """Return an answer, if it is one.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError, OverflowError
-        If it is something else.
-    """
-    found = Probe.from_plain(plain)
-    for rung in found.rungs:
-        numbers = (rung.n_slices, rung.n_bytes, rung.kept_bytes, rung.outside_bytes)
-        if not all(type(number) is int for number in numbers) or min(numbers[:2]) < 0:
-            raise ValueError(f"{numbers} are not a call with its bytes")
-        if rung.n_slices < 1:
-            raise ValueError("a call with no slices")
-        for time_s in (rung.duration_s, rung.call_s):
-            if type(time_s) not in (int, float) or not 0 <= time_s < _LATEST_S:
-                raise ValueError(f"{time_s!r} is no duration")
-    for number in (found.answer, found.available_bytes, found.total_slices):
-        if type(number) is not int:
-            raise ValueError(f"{number!r} is not a number of slices or bytes")
-    float(found.duration_s)
-    return found
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
-
-
-def _text(content: Any) -> str:
-    """Write entries as JSON that people can read: a line for each part and each call."""
-    blocks = []
-    for entry in content["entries"]:
-        probe = dict(entry["probe"])
-        rungs = ",\n    ".join(json.dumps(rung) for rung in probe.pop("rungs"))
-        parts = [f'"rungs": [\n    {rungs}\n   ]']
-        parts += [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in probe.items()]
-        lines = [f'"{name}": {json.dumps(entry[name])}' for name in ("question", "place", "time_s")]
-        lines.append('"probe": {\n   ' + ",\n   ".join(parts) + "\n  }")
-        blocks.append(" {\n  " + ",\n  ".join(lines) + "\n }")
-    joined = ",\n".join(blocks)
-    return f'{{"format": {content["format"]}, "entries": [\n{joined}\n]}}\n'

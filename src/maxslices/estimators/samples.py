@@ -17,6 +17,8 @@ N_FRAMES = 5
 """Flats, and darks, that are supplied where there are none."""
 _PERIOD = 1_000_003
 """Values after which made-up data repeat: a prime, so that no two rows begin alike."""
+FIRST = (1, 2, 3, 4, 8, 17, 32)
+"""Slice counts with which a first call is tried."""
 KINDS = ("even", "dark", "highest", "lowest")
 """Made-up data: spread evenly over a detector's range, the same squared (another
 histogram), all at the upper end, all at the lower."""

@@ -18,7 +18,8 @@ from ..backends import Backend
 from ..memory import MemoryModel
 from .asked import Question
 from .search_result import Attempt, Search
-from .trial_process import Errand, reference_to
+from .trial_process import reference_to
+from .trial_worker import Errand
 from .trials import Trials
 
 Runs = Callable[[int, int], bool | None]

@@ -9,7 +9,8 @@ from ..backends.out_of_memory import logs_out_of_memory, out_of_memory_line
 from ..errors import EstimatorError
 from ..method import MethodMeta
 from .search_result import Attempt, Outcome
-from .trial_process import Died, Errand, TimedOut, TrialProcess
+from .trial_process import Died, TimedOut, TrialProcess
+from .trial_worker import Errand
 
 
 class Trials:
