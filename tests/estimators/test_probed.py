@@ -195,9 +195,9 @@ def test_memory_is_given_back():
         probed_on(HARD[0].function, 10**7)
         meta = describe(HARD[0].function, pattern="projection")
         measure = Bench(meta, Samples(meta, 0, (3, 3), np.dtype("f4"), CPU), CPU, {})
-        before = measure.allocated_bytes()
+        before = measure._allocated()
         probed_on(HARD[0].function, 10**7)
-        assert measure.allocated_bytes() - before < 1000
+        assert measure._allocated() - before < 1000
 
 
 def test_garbage_is_looked_for_everywhere_again_afterwards():

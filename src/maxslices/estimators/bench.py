@@ -138,19 +138,19 @@ class Bench:
         if self.kind != "scan":
             made_up(self.samples.dtype, self.kind)  # outlives the call, and is not the method's
         self.backend.release()  # what is held from now on is this call's
-        start, before = self.allocated_bytes(), self._left_bytes
+        start, before = self._allocated(), self._left_bytes
         data = self.samples.block(n_slices, self.kind)
         self._finish()
         with measure_peak(self.backend.kind) as peak:
             self._call(data, side)
         del data
-        kept = left = self.allocated_bytes() - start
+        kept = left = self._allocated() - start
         if kept:
             self.backend.release()
-            left = self.allocated_bytes() - start
+            left = self._allocated() - start
         if left > 0:
             gc.collect()  # cycles hold arrays until then; it takes too long to do it each time
-            kept -= left - (left := self.allocated_bytes() - start)
+            kept -= left - (left := self._allocated() - start)
         self._left_bytes += left
         counted, unseen = _counted(peak)
         stays = peak.outside_after_bytes if peak.outside_after_bytes >= GRAIN_BYTES else 0
@@ -201,7 +201,11 @@ class Bench:
         if self.backend.kind == "cuda":
             array_module(self.backend).cuda.get_current_stream().synchronize()
 
-    def allocated_bytes(self) -> int:
+    def pool_bytes(self) -> int:
+        """Return what a GPU's pool holds: once unused blocks are given back, what is in use."""
+        return int(array_module(self.backend).get_default_memory_pool().total_bytes())
+
+    def _allocated(self) -> int:
         """Return what is allocated: the pool's bytes in use, or traced NumPy arrays."""
         if self.backend.kind == "cuda":
             in_use = int(array_module(self.backend).get_default_memory_pool().used_bytes())

@@ -74,7 +74,7 @@ class Climb:
         self.bench, self.backend, self.limit_s = bench, backend, limit_s
         self.strictly, self._fewest = strictly, 1
         self._has_pool = backend.kind == "cuda"
-        self._before_bytes = bench.allocated_bytes() if strictly and self._has_pool else 0
+        self._before_bytes = bench.pool_bytes() if strictly and self._has_pool else 0
         self.name = bench.meta.full_name
         self.notes: list[str] = []
         self.rungs: list[Rung] = []
@@ -206,8 +206,9 @@ class Climb:
         if not (self.strictly and self._has_pool) or n <= self._fewest:
             return nullcontext()
         self.backend.release()
-        held_bytes = self.bench.allocated_bytes() - self._before_bytes + self.remains.outside_bytes
-        return self.backend.limited(max(1, self.ladder.run_bytes - held_bytes))
+        held_bytes = self.bench.pool_bytes() - self._before_bytes
+        room_bytes = self.ladder.run_bytes - self.remains.outside_bytes - held_bytes
+        return self.backend.limited(max(1, room_bytes))
 
     def _predict_strictly(self) -> None:
         """Run less that may take too much, where nothing stops it if it does."""
