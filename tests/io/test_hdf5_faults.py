@@ -57,6 +57,11 @@ def test_a_file_where_a_folder_should_be(dls):
     refused(dls / "c.h5", "no such file")
 
 
+def test_a_link_to_nothing(tmp_path):
+    (tmp_path / "a.nxs").symlink_to("nowhere.nxs")
+    refused(tmp_path / "a.nxs", "is a link to nowhere.nxs, which is not there")
+
+
 def test_unknown_suffix(tmp_path):
     path = tmp_path / "scan.mrc"
     path.write_bytes(b"x")

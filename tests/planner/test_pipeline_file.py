@@ -109,6 +109,12 @@ def test_a_missing_file_is_named_with_the_nearest(tmp_path):
         Pipeline.from_file(tmp_path / "no" / "where.yaml", fakes)
 
 
+def test_a_link_to_nothing_is_told(tmp_path):
+    (tmp_path / "pipeline.yaml").symlink_to("nowhere.yaml")
+    with pytest.raises(PipelineError, match=r"is a link to nowhere\.yaml, which is not there"):
+        Pipeline.from_file(tmp_path / "pipeline.yaml", fakes)
+
+
 def test_a_directory_is_not_a_pipeline_file(tmp_path):
     with pytest.raises(PipelineError, match="Is a directory"):
         Pipeline.from_file(tmp_path, fakes)

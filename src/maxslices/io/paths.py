@@ -37,6 +37,10 @@ def look_at(path: Path) -> Literal["file", "folder"]:
                 )
             return "file"
     except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            raise SourceError(
+                f"{path}: is a link to {path.readlink()}, which is not there"
+            ) from None
         raise SourceError(f"{path}: there is no such file or folder{_near(path)}") from None
     except ValueError:  # a name with a zero byte
         raise SourceError(f"{str(path)!r} is not a name that a file can have") from None

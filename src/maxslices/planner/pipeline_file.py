@@ -54,6 +54,10 @@ def read_pipeline_file(path: str | os.PathLike[str]) -> list[RawStep]:
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
+        if file.is_symlink():
+            raise PipelineError(
+                f"the pipeline file {file} is a link to {file.readlink()}, which is not there"
+            ) from None
         raise PipelineError(f"there is no pipeline file {file}{_others(file)}") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
