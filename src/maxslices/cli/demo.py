@@ -11,6 +11,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "demo",
         help="make a scan, plan it, reconstruct it, and leave a picture",
+        description="Make a scan of a phantom, plan it, reconstruct it on the CPU within 32 MB, "
+        "hold it against the phantom, and leave a picture of it all.",
         allow_abbrev=False,
     )
     parser.add_argument(

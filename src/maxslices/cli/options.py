@@ -18,10 +18,14 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         help="where to run (default: a GPU if there is one)",
     )
     parser.add_argument(
-        "--memory", metavar="SIZE", help="memory to use on the device, such as 16GB or 512MiB"
+        "--memory",
+        metavar="SIZE",
+        help="memory to use on the device, such as 16GB or 512MiB (default: what is free)",
     )
     parser.add_argument(
-        "--host-memory", metavar="SIZE", help="host memory to use when running on a GPU"
+        "--host-memory",
+        metavar="SIZE",
+        help="host memory to use when running on a GPU (default: most of what is free)",
     )
     parser.add_argument(
         "--block",
