@@ -43,7 +43,8 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--estimator",
         choices=["declared", "recorded", "traced", "probed", "searched"],
-        help="the only source of estimates to use (default: declared, else recorded, traced or probed)",
+        help="the only source of estimates to use (default: declared, else recorded, traced or "
+        "probed)",
     )
 
 
