@@ -134,3 +134,26 @@ def test_runs_are_groups_of_layers():
     assert "0.0[0:6]" not in found  # that is the block itself
     assert run_at("0.0[3:6]") == Run("0.0", 3, 6)
     assert run_at("0.0") is None
+
+
+def test_what_is_freed_when_a_run_has_returned_was_not_kept_by_it():
+    # The result of a norm is freed when ReLU has made its own: that is after the run's end.
+    layers = [nn.Conv2d(8, 8, 3, padding=1), nn.InstanceNorm2d(8), nn.ReLU()]
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), *layers, nn.Conv2d(8, 8, 3, padding=1))
+    step = Step(model, "training")
+    seen = study(step, [SPEC], WorkAreas.none())
+    found = candidates(seen, model, ("checkpoint",), {})
+    one = next(c for c in found if c.path == "[1:4]")
+    result = 8 * 8 * 64 * 64 * 4
+    assert result <= one.saved_bytes < 1.01 * result  # of the convolution alone
+
+
+def test_parts_of_a_convolution_are_put_together():
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.GELU(), nn.Conv2d(8, 4, 3, padding=1))
+    step = Step(model, "training")
+    seen = study(step, [SPEC], WorkAreas.allowance())
+    one = next(c for c in layer_candidates(seen, model) if c.path == "2" and c.treatment.parts == 2)
+    given, result = 8 * 8 * 64 * 64 * 4, 8 * 4 * 64 * 64 * 4
+    added = [change for change in one.changes if change[2] > 0]
+    assert sorted(change[2] for change in added) == [result, given]
+    assert max(added)[0] >= one.begin  # the gradient of the argument, in the backward pass

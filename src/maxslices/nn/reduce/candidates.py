@@ -86,6 +86,9 @@ def candidates(
             continue
         if n_calls[call.path] > 1 or call.path in writers:
             continue
+        if call.path not in found.begins:
+            continue
+        begin = found.begins[call.path]
         inside = range(call.first, call.end)
         kept = [
             (i, s)
@@ -94,11 +97,8 @@ def candidates(
             and s.category == "activations"
             and i not in call.outputs
             and s.died is not None  # states of neurons outlive the step, whatever is done
-            and s.died >= call.end
+            and s.died >= begin
         ]
-        if call.path not in found.begins:
-            continue
-        begin = found.begins[call.path]
         its = (call.first, call.end)
         born = [s.n_bytes for s in trace.storages if s.born in inside]
         again = (3 * sum(born), call.n_operators)

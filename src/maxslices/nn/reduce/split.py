@@ -79,11 +79,19 @@ def layer_candidates(found: Study, model: nn.Module) -> list[Candidate]:
             continue
         moved = sum(trace.storages[i].n_bytes for i in (*call.inputs, *call.outputs))
         results = sum(rounded(trace.storages[i].n_bytes) for i in call.outputs)
+        given = {trace.storages[i].n_bytes for i in call.inputs}
+        # Gradients of the parts of an argument are there beside that of the whole.
+        put_together = [
+            (s.born, max(event for event, _ in its) + 1, rounded(s.n_bytes))
+            for s in trace.storages
+            if s.born >= begin and s.module == call.path and s.n_bytes in given
+            and s.category != "gradients"
+        ]  # fmt: skip
         for parts in PARTS:
             if parts > call.n_first:
                 continue
             over = [(event, event + 1, n_bytes // parts - n_bytes) for event, n_bytes in its]
-            changes = [*over, (call.end - 1, call.end, results)]
+            changes = [*over, (call.end - 1, call.end, results), *put_together]
             treatment = Treatment("split", (), parts)
             made.append(
                 Candidate(
@@ -129,7 +137,7 @@ def _candidate(found: Study, call: Seen, begin: int, treatment: Treatment) -> li
         and s.category == "activations"
         and i not in call.outputs
         and s.died is not None
-        and s.died >= call.end
+        and s.died >= begin
     ]
     size = sum(rounded(s.n_bytes) for _, s in kept)
     if size < SMALL_BYTES:
