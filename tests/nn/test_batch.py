@@ -239,3 +239,20 @@ def test_a_batch_beyond_a_gap_says_so():
     assert "29 fit" in note
     assert "28 do not" in note
     assert batch._gap(Gap(), 26, 0) == ()
+
+
+def test_a_number_that_failed_is_followed_by_one_up_to_which_all_fit(device, monkeypatch):
+    steady = []
+    largest = batch.Family.largest
+
+    def noted(family, limit_bytes, at_most=2**20, **keywords):
+        steady.append(keywords.get("steady", False))
+        return largest(family, limit_bytes, at_most, **keywords)
+
+    monkeypatch.setattr(batch.Family, "largest", noted)
+    device.most = 0.9 * max_batch_size(Small(), (64, 64), margin=0)
+    del steady[:], device.tried[:]
+    max_batch_size(Small(), (64, 64), margin=0)
+    # Predicted and asked for, then one for each that failed.
+    assert steady == [False, False] + [True] * (len(device.tried) - 1)
+    assert len(device.tried) > 1
