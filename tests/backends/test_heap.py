@@ -1,5 +1,9 @@
 import ctypes
+import mmap
 import resource
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ from maxslices.backends.cpu import CpuBackend
 from maxslices.backends.pages import PagesAhead
 
 N_BYTES = 2**26
+ROOT = Path(__file__).parents[2]
 
 needs_glibc = pytest.mark.skipif(not heap._is_glibc(), reason="another C library than glibc")
 
@@ -31,7 +36,7 @@ def fill():
 
 def resident_bytes():
     with open("/proc/self/statm") as file:
-        return 4096 * int(file.read().split()[1])
+        return mmap.PAGESIZE * int(file.read().split()[1])
 
 
 @pytest.fixture
@@ -50,12 +55,11 @@ def is_kept_now(monkeypatch):
 
 def can_populate():
     place = np.empty(2**24, np.uint8)
-    first = -(-place.ctypes.data // 4096) * 4096
-    return heap._is_glibc() and pages.libc().madvise(first, 4096, 23) == 0
+    first = -(-place.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+    return heap._is_glibc() and pages.libc().madvise(first, mmap.PAGESIZE, 23) == 0
 
 
-@needs_glibc
-def test_a_heap_that_keeps_makes_pages_once_and_gives_them_back_in_the_end():
+def makes_pages_once_and_gives_them_back():
     backend = CpuBackend()
     with backend.limited(2**40):
         backend.reserve(N_BYTES)
@@ -74,8 +78,7 @@ def test_little_memory_is_left_as_it_is():
     assert heap._n_keepers == 0
 
 
-@needs_glibc
-def test_a_run_that_ends_leaves_the_heap_to_another():
+def is_left_to_another_run():
     first, second = CpuBackend(), CpuBackend()
     first.reserve(N_BYTES)
     second.reserve(N_BYTES)
@@ -85,6 +88,30 @@ def test_a_run_that_ends_leaves_the_heap_to_another():
     second.release()
     second.release()
     assert faults_of(fill) >= 16
+
+
+@needs_glibc
+@pytest.mark.parametrize("part", [makes_pages_once_and_gives_them_back, is_left_to_another_run])
+def test_a_heap_that_keeps(part):
+    """In a process of its own: a first thread that once ran out of memory has another heap."""
+    code = f"from tests.backends import test_heap; test_heap.{part.__name__}()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@needs_glibc
+def test_where_memory_ran_out_once_nothing_is_wrong():
+    backend = CpuBackend()
+    with backend.limited(2**40):
+        backend.reserve(N_BYTES)
+        with pytest.raises(MemoryError):
+            np.empty(2**46, np.uint8)
+        backend.release()
+        backend.reserve(N_BYTES)
+        fill()
+    assert heap._n_keepers == 0
 
 
 @pytest.mark.skipif(not can_populate(), reason="the system makes no pages ahead")

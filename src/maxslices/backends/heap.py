@@ -54,7 +54,8 @@ def keep(n_bytes: int) -> bool:
         place = np.empty(n_bytes, np.uint8)
         address = place.ctypes.data
         del place
-        # What was not taken from the heap, such as in a thread that is not the first, is gone.
+        # It is gone if it did not come from the heap: in a thread that is not the first, or that
+        # ran out of memory before.
         if address + n_bytes <= _end():
             _ahead = PagesAhead(address, n_bytes)
     return True
