@@ -106,6 +106,9 @@ def test_a_device_that_is_not_there_is_said_by_the_flag_and_the_ini_key(project)
         ("--maxslices-lower=1.5", "*lower, 1.5, is above upper, 1.0*"),
         ("--maxslices-replay=none.json", "*no file of recorded peaks: *none.json*"),
         ("--maxslices-record=none/r.json", "*there is no folder *none to write r.json to*"),
+        ("--maxslices-json=.", "* is a folder: name a file to write to*"),
+        ("--maxslices-replay=.", "*no file of recorded peaks: *"),
+        ("--maxslices-device=gpu", "*--maxslices-device: unknown device 'gpu': use auto, cpu, *"),
     ],
 )
 def test_a_wrong_option_is_one_line(project, flag, message):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,8 @@ def _read_option(config: pytest.Config, name: str) -> Any:
         raise pytest.UsageError(f"{given}: {text!r} is not a number") from None
     if kind is not str and not 0 < value < 10**9:
         raise pytest.UsageError(f"{given} must be positive, not {text}")
+    if name == "device" and not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
+        raise pytest.UsageError(f"{given}: unknown device {text!r}: use auto, cpu, cuda or cuda:N")
     return value
 
 
@@ -105,8 +108,10 @@ def pytest_configure(config: pytest.Config) -> None:
     for path in (settings.json, settings.record):
         if path is not None and not path.parent.is_dir():
             raise pytest.UsageError(f"there is no folder {path.parent} to write {path.name} to")
+        if path is not None and path.is_dir():
+            raise pytest.UsageError(f"{path} is a folder: name a file to write to")
     if settings.replay is not None:
-        if not settings.replay.exists():
+        if not settings.replay.is_file():
             raise pytest.UsageError(f"no file of recorded peaks: {settings.replay}")
         if str(settings.replay) not in config.args:
             config.args.append(str(settings.replay))
