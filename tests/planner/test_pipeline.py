@@ -22,6 +22,8 @@ FIND = {"method": "find_middle", "id": "c", "side_outputs": {"cor": "axis"}}
 
 FAULTS = {
     "number as step": ((3,), "step 1: a step is the name of a method or a mapping"),
+    "function as step": ((fakes["negate"].function,), ">: write 'negate'"),
+    "record as step": ((fakes["negate"],), ">: write 'negate'"),
     "no method": (({"parameters": {}},), "step 1: a step needs the key 'method'"),
     "method is null": (({"method": None},), "method must be the name of a method, not None"),
     "unknown method": (("nagate",), "step 1: unknown method 'nagate'; did you mean negate?"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import PipelineError
 from ..io import LoaderOptions
+from ..method import MethodMeta
 from ..registry import Registry, registry
 from .checks import check_steps
 from .steps import RawStep, Step
@@ -57,9 +58,11 @@ class Pipeline:
         raw = []
         for number, step in enumerate(steps, start=1):
             if not isinstance(step, str | Mapping):
+                meta = getattr(step, "meta", step)
+                hint = f": write {meta.name!r}" if isinstance(meta, MethodMeta) else ""
                 raise PipelineError(
                     f"a step is the name of a method or a mapping with the key 'method', not "
-                    f"{step!r}",
+                    f"{step!r}{hint}",
                     f"step {number}",
                 )
             content = {"method": step} if isinstance(step, str) else step
