@@ -67,6 +67,7 @@ class Trend:
         """The fewest slices that did not fit, and their bytes."""
         self._points: list[tuple[int, int]] = []
         self._rising: list[tuple[int, int]] | None = None
+        self._slopes: list[float] = []
         self._steps_of: list[tuple[int, int]] = []
         self._steps: Steps | None = None
 
@@ -133,12 +134,13 @@ class Trend:
             for n, size in self._points[start:]:
                 highest = max(highest, size)
                 self._rising.append((n, highest))
+            self._slopes = [(b - a) / (n - m) for (m, a), (n, b) in pairwise(self._rising)]
         return self._rising
 
     def slopes(self) -> list[float]:
         """Return the bytes per slice between neighbouring points."""
-        points = self.rising()
-        return [(b - a) / (n - m) for (m, a), (n, b) in pairwise(points)]
+        self.rising()
+        return self._slopes
 
     def established(self) -> bool:
         """Tell whether the last four points lie on a line, as far as it matters at the answer."""
