@@ -80,18 +80,21 @@ def layer_candidates(found: Study, model: nn.Module) -> list[Candidate]:
         moved = sum(trace.storages[i].n_bytes for i in (*call.inputs, *call.outputs))
         results = sum(rounded(trace.storages[i].n_bytes) for i in call.outputs)
         given = {trace.storages[i].n_bytes for i in call.inputs}
-        # Gradients of the parts of an argument are there beside that of the whole.
-        put_together = [
-            (s.born, max(event for event, _ in its) + 1, rounded(s.n_bytes))
+        # Gradients of the parts of an argument are put together when the last work area is gone.
+        together = sum(
+            rounded(s.n_bytes)
             for s in trace.storages
             if s.born >= begin and s.module == call.path and s.n_bytes in given
             and s.category != "gradients"
-        ]  # fmt: skip
+        )  # fmt: skip
         for parts in PARTS:
             if parts > call.n_first:
                 continue
-            over = [(event, event + 1, n_bytes // parts - n_bytes) for event, n_bytes in its]
-            changes = [*over, (call.end - 1, call.end, results), *put_together]
+            over = [
+                (event, event + 1, max(n_bytes // parts, together * (event >= begin)) - n_bytes)
+                for event, n_bytes in its
+            ]
+            changes = [*over, (call.end - 1, call.end, results)]
             treatment = Treatment("split", (), parts)
             made.append(
                 Candidate(
