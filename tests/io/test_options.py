@@ -92,6 +92,10 @@ def test_both_ends_of_a_range_are_angles():
             "start_angle must be a number of degrees, not 'a'",
         ),
         (
+            "rotation_angles: {user_defined: {start_angle: 0, stop_angle: .inf, angles_total: 2}}",
+            "stop_angle must be a number of degrees, not inf",
+        ),
+        (
             "rotation_angles: {user_defined: {start_angle: 0, stop_angle: 1, angles_total: 0}}",
             "angles_total must be a whole number of at least 1, not 0",
         ),
