@@ -9,11 +9,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
 
 from maxslices.nn.reduce import Treatment, treat  # noqa: E402
+from maxslices.nn.reduce.by_hand import uniform  # noqa: E402
 from maxslices.nn.reduce.candidates import candidates  # noqa: E402
 from maxslices.nn.reduce.choose import Problem  # noqa: E402
 from maxslices.nn.reduce.cost import flops_by_module, price  # noqa: E402
 from maxslices.nn.reduce.places import Order, Run, run_at, runs  # noqa: E402
-from maxslices.nn.reduce.search import uniform  # noqa: E402
 from maxslices.nn.reduce.split import layer_candidates  # noqa: E402
 from maxslices.nn.reduce.study import study  # noqa: E402
 from maxslices.nn.reduce.timeline import Timeline  # noqa: E402
@@ -160,3 +160,14 @@ def test_parts_of_a_convolution_are_put_together(parts):
     plan = {"2": Treatment("split", (), parts)}
     replayed = step.trace([SPEC], areas, steps=1, change=lambda twin: treat(twin, plan)).peak_bytes
     assert made.peak([row(made, "2", plan["2"])]) == pytest.approx(replayed, rel=0.1)
+
+
+def test_beside_a_peak_the_rest_is_made_low_as_well():
+    _model, _step, made = problem()
+    chosen = [row(made, "2", CHECKPOINT)]
+    curve, rest = made.curve(chosen), made.beside(chosen)
+    gone = curve > 0.98 * curve.max()
+    assert gone.any()
+    assert (rest.usage[gone] == 0).all()
+    assert (rest.usage[~gone] == made.usage[~gone]).all()
+    assert rest.peak([]) == made.usage[~gone].max()

@@ -8,7 +8,7 @@ again with a limit that is lower by what the replay found more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ Flags = npt.NDArray[np.bool_]
 CAPS = (1.0, 0.5, 0.25, 0.1)
 """Parts of the most that one treatment saves: searches leave out what saves more at once,
 because what is kept of a large module comes back all at once when it is computed again."""
+NEAR = 0.98
+"""Of a peak: what is above is part of it."""
 N_SEEDS = 3
 """Sets to begin with that are built upon: those with the lowest peaks."""
 N_IMPROVED = 6
@@ -181,6 +183,11 @@ class Problem:
         lowest = sorted(self._sound(seeds), key=self.peak)
         hosted = [s for s in lowest if self.found[s[0]].treatment.kind == "offload"]
         return [s for s in lowest if s not in hosted][:N_SEEDS] + hosted[:1]
+
+    def beside(self, chosen: Sequence[int]) -> Problem:
+        """Return this problem without the places where the peak is with some candidates."""
+        curve = self.curve(chosen)
+        return replace(self, usage=np.where(curve > NEAR * curve.max(), 0, self.usage))
 
     def lowest(self, seeds: Sequence[Sequence[int]] = (), banned: Sequence[int] = ()) -> list[int]:
         """Return what makes the peak as low as was found, whatever it costs."""

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import nn
 
 from ...tracing import Trace, WorkAreas
 from ..errors import ModelArgumentError
 from ..step import Step
+from .by_hand import uniform
 from .candidates import Candidate
 from .choose import Problem
 from .inplace import set_in_place
-from .places import Order, runs
 from .study import Study
 from .timeline import Timeline
 from .treat import Treatment, treat
@@ -27,7 +26,8 @@ ROUNDS = 8
 """Plans that are replayed at most."""
 LEAST_ROUNDS = 3
 """Plans that are replayed however late it is: the first alone may well not fit."""
-KINDS_BY_HAND = ("checkpoint", "selective", "offload")
+N_LOWEST = 2
+"""Plans that are replayed where none fits, to find the lowest peak."""
 N_BY_HAND = 3
 """Plans that one would try by hand, and are replayed if they are faster than what was found."""
 STEP_BYTES = 24 * MIB
@@ -211,10 +211,15 @@ class Searcher:
         for banned in (hosted, []) if hosted else ([],):
             if least is not None and self.fits(least):
                 break
-            rows = problem.lowest(seeds, banned)
-            plan = self._tried(choices, [problem.found[i] for i in rows])
-            if plan is not None and (least is None or plan.needed_bytes < least.needed_bytes):
-                least = plan
+            rest = problem
+            for _ in range(N_LOWEST):
+                rows = rest.lowest(seeds, banned)
+                plan = self._tried(choices, [problem.found[i] for i in rows])
+                if plan is not None and (least is None or plan.needed_bytes < least.needed_bytes):
+                    least = plan
+                # Where no more is expected to go, less may be in use than is expected: so the rest
+                # is made as low as it goes as well.
+                rest = rest.beside(rows)
         return least
 
     def _tried(self, choices: Choices, picked: Sequence[Candidate]) -> Plan | None:
@@ -254,45 +259,6 @@ class Searcher:
             if self.fits(without):
                 plan = without
         return plan
-
-
-def uniform(found: Sequence[Candidate], model: nn.Module, order: Order) -> list[list[int]]:
-    """Return what one would try by hand: the same with all modules of a class.
-
-    Checkpoints alone, and around those of another class. Of a class, the outermost; runs of as
-    many groups of layers are a class as well.
-    """
-    modules = dict(model.named_modules())
-    kinds = {run.path: kind for run, kind in runs(model).items()}
-    classes: dict[tuple[str, str], list[int]] = {}
-    for row, candidate in enumerate(found):
-        treatment, path = candidate.treatment, candidate.path
-        if treatment.kind not in KINDS_BY_HAND or treatment.parts > 1 or not path:
-            continue
-        kind = kinds[path] if path in kinds else type(modules[path]).__qualname__
-        classes.setdefault((treatment.kind, kind), []).append(row)
-    sets: list[list[int]] = []
-    others: list[list[int]] = []
-    for (what, _), rows in classes.items():
-        paths = [found[i].path for i in rows]
-        outermost = [
-            i for i in rows if not any(order.is_inside(found[i].path, other) for other in paths)
-        ]
-        disjoint: list[int] = []
-        for i in outermost:
-            its = found[i].path
-            if not any(order.overlap(its, found[j].path) and i != j for j in disjoint):
-                disjoint.append(i)
-            elif found[i].treatment.compressors and its == found[disjoint[-1]].path:
-                disjoint[-1] = i
-        (sets if what == "checkpoint" else others).append(disjoint)
-    pairs = [
-        [*outer, *inner]
-        for outer in sets
-        for inner in sets
-        if any(order.is_inside(found[i].path, found[o].path) for i in inner for o in outer)
-    ]
-    return [each for each in (*sets, *pairs, *others) if len(each) > 1]
 
 
 def treatments_of(chosen: Sequence[Candidate]) -> dict[str, Treatment]:

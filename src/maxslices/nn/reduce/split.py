@@ -80,7 +80,8 @@ def layer_candidates(found: Study, model: nn.Module) -> list[Candidate]:
         moved = sum(trace.storages[i].n_bytes for i in (*call.inputs, *call.outputs))
         results = sum(rounded(trace.storages[i].n_bytes) for i in call.outputs)
         given = {trace.storages[i].n_bytes for i in call.inputs}
-        # Gradients of the parts of an argument are put together when the last work area is gone.
+        # Gradients of the parts of an argument are put together when the last work area is gone,
+        # and the gradient of the result.
         together = sum(
             rounded(s.n_bytes)
             for s in trace.storages
@@ -91,7 +92,11 @@ def layer_candidates(found: Study, model: nn.Module) -> list[Candidate]:
             if parts > call.n_first:
                 continue
             over = [
-                (event, event + 1, max(n_bytes // parts, together * (event >= begin)) - n_bytes)
+                (
+                    event,
+                    event + 1,
+                    max(n_bytes // parts, (together - results) * (event >= begin)) - n_bytes,
+                )
                 for event, n_bytes in its
             ]
             changes = [*over, (call.end - 1, call.end, results)]
