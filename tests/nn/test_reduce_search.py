@@ -1,0 +1,83 @@
+"""The search for a plan: late, by hand, and where nothing fits."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn  # noqa: E402
+
+from maxslices.nn.errors import TooLargeError  # noqa: E402
+from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
+from maxslices.nn.reduce import reduce_memory  # noqa: E402
+from maxslices.nn.reduce.choose import Problem  # noqa: E402
+from maxslices.nn.reduce.search import LEAST_ROUNDS, Searcher  # noqa: E402
+from maxslices.nn.step import Step  # noqa: E402
+from maxslices.tracing import Spec, WorkAreas  # noqa: E402
+
+SPEC = Spec((4, 3, 128, 128))
+
+
+def deep() -> nn.Module:
+    torch.manual_seed(1)
+    blocks = [
+        nn.Sequential(
+            nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.GELU(),
+            nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.GELU(),
+        )
+        for _ in range(6)
+    ]  # fmt: skip
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *blocks, nn.Conv2d(16, 1, 1))
+
+
+def memory(part: float) -> int:
+    step = Step(deep(), "training", torch.optim.Adam)
+    peak = step.trace([SPEC], WorkAreas.allowance()).peak_bytes
+    return int(part * peak) + CONTEXT_BYTES
+
+
+def test_however_late_it_is_some_plans_are_replayed(monkeypatch):
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
+    found, cheapest = [], Problem.cheapest
+
+    def noted(self, *args):
+        found.append(cheapest(self, *args))
+        return found[-1]
+
+    # Each is expected to need a little less than it does.
+    monkeypatch.setattr(Problem, "cheapest", noted)
+    monkeypatch.setattr(Searcher, "fits", lambda _self, _plan: False)
+    with suppress(TooLargeError):
+        reduce_memory(deep(), SPEC, memory(0.5), max_search_s=-1.0)
+    assert len(found) == LEAST_ROUNDS > 1
+
+
+def test_what_one_would_try_by_hand_is_taken_where_that_is_faster(monkeypatch):
+    def poor(self, limit_bytes, seeds=()):
+        """All that goes to the host, and nothing else."""
+        rows = [i for i, c in enumerate(self.found) if c.treatment.kind == "offload" and not c.path]
+        return rows[:1]
+
+    monkeypatch.setattr(Problem, "cheapest", poor)
+    _, summary = reduce_memory(deep(), SPEC, memory(0.6))
+    assert summary.fits
+    assert {t.kind for t in summary.treatments.values()} != {"offload"}
+
+
+def test_where_nothing_fits_the_rest_beside_the_peak_is_made_low_too(monkeypatch):
+    seen, lowest = [], Problem.lowest
+
+    def noted(self, *args):
+        rows = lowest(self, *args)
+        seen.append((self.usage.copy(), self.beside(rows).usage))
+        return rows
+
+    monkeypatch.setattr(Problem, "lowest", noted)
+    with pytest.raises(TooLargeError, match="smallest found"):
+        reduce_memory(deep(), SPEC, memory(0.03), means=("checkpoint",))
+    (_, beside), (second, _) = seen[:2]
+    assert (second == beside).all()
