@@ -335,6 +335,7 @@ def test_a_step_in_parts_refuses_batch_statistics_and_too_many_parts():
 
 # The compiler of torch 2.9 hides this warning of its own, but not where warnings are errors.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")
 @pytest.mark.parametrize("kind", ["checkpoint", "selective"])
 def test_a_reduced_model_can_be_compiled(kind):
     torch.manual_seed(0)
