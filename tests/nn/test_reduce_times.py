@@ -122,11 +122,11 @@ def test_parts_of_time_cost_the_host_as_often_as_the_whole():
     found = time_candidates(seen, model, {})
     price(found, timeline, flops, times)
     call = next(c for c in seen.seen if c.path == "1")
-    assert call.n_foreign == 1  # the neuron is an operator of its own library
-    assert timeline.host_of["1"] >= times.rates.foreign_s
+    assert call.n_in_python == 1  # the neuron is an operator of its library
+    assert timeline.host_of["1"] >= times.rates.python_s
     cost = {c.treatment.parts: c.host_s for c in found if c.path == "1"}
     assert cost[8] > 1.9 * cost[4] > 3 * cost[2]
-    assert cost[2] > 3 * times.rates.foreign_s
+    assert cost[2] > 3 * times.rates.python_s
 
 
 def test_modules_are_timed_by_what_is_noted_where_they_begin_and_end():

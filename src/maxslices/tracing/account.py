@@ -40,8 +40,8 @@ class Account:
         self._closed = False
         self.n_operators = 0
         """Operators that were called, views included."""
-        self.n_foreign = 0
-        """Those of them that are not torch's own."""
+        self.n_in_python = 0
+        """Those of them that a library defines in Python."""
 
     @property
     def n_events(self) -> int:

@@ -44,7 +44,7 @@ class Follow(DispatchMode):
             made = handler(self.owner, func, args, kwargs)
         owner, name = self.owner, func.name()
         owner.n_operators += 1
-        owner.n_foreign += not name.startswith("aten::")
+        owner.n_in_python += getattr(func, "_defined_in_python", False)
         calls = calls_of(func, args, made) or []
         if isinstance(made, torch.Tensor):
             if made.is_meta:

@@ -40,8 +40,8 @@ class Seen:
     """Of its only argument, if that is a tensor and its only result is one too."""
     n_operators: int = 0
     """Operators of its forward pass."""
-    n_foreign: int = 0
-    """Those of them that are not torch's own."""
+    n_in_python: int = 0
+    """Those of them that a library defines in Python."""
 
 
 @dataclass(slots=True)
@@ -82,11 +82,11 @@ class _Watcher:
         given, record = (args, kwargs), self.record
         self._open.append(
             (record.n_events, self._indexes(given), _versions(given),
-             record.n_operators, record.n_foreign)
+             record.n_operators, record.n_in_python)
         )  # fmt: skip
 
     def _leave(self, path: str, module: nn.Module, args: Any, kwargs: Any, made: Any) -> None:
-        first, given, before, n_operators, n_foreign = self._open.pop()
+        first, given, before, n_operators, n_in_python = self._open.pop()
         record = self.record
         changed = _versions((args, kwargs)) != before
         n_first = next((len(a) for a in args if torch.is_tensor(a) and a.dim()), 0)
@@ -94,7 +94,7 @@ class _Watcher:
         self.seen.append(
             Seen(path, type(module).__name__, first, record.n_events, given, self._indexes(made),
                  changed, n_first, tuple(args[0].shape) if one else (),
-                 record.n_operators - n_operators, record.n_foreign - n_foreign)
+                 record.n_operators - n_operators, record.n_in_python - n_in_python)
         )  # fmt: skip
 
     def _indexes(self, value: Any) -> tuple[int, ...]:
@@ -143,7 +143,7 @@ def _add_runs(found: Study, model: nn.Module) -> None:
             Seen(run.path, "run", one.first, last.end, one.inputs, last.outputs,
                  one.changes_input, one.n_first, one.shape if last.shape else (),
                  sum(each[0].n_operators for each in inside),
-                 sum(each[0].n_foreign for each in inside))
+                 sum(each[0].n_in_python for each in inside))
         )  # fmt: skip
         begins = [found.begins[each[0].path] for each in inside if each[0].path in found.begins]
         if begins:

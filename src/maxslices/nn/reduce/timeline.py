@@ -104,7 +104,7 @@ class Timeline:
             if not times.host_forward_s:
                 rates = times.rates
                 host_of[path] = parts * sum(
-                    c.n_operators * rates.launch_s + c.n_foreign * rates.foreign_s for c in its
+                    c.n_operators * rates.launch_s + c.n_in_python * rates.python_s for c in its
                 )
         own = {path: np.array((device_of[path], host_of[path])) for path in calls}
         for path in calls:

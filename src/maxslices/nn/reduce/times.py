@@ -36,8 +36,8 @@ class Rates:
     """Between the device and pinned memory of the host, one way."""
     launch_s: float = 8e-6
     """What the host takes for an operator."""
-    foreign_s: float = 0.32e-3
-    """And for one of another library: that is Python, and starts its kernels from there."""
+    python_s: float = 0.32e-3
+    """And for one that a library defines in Python, and starts kernels from there."""
     again_s: float = 25e-6
     """What the host takes more for an operator that is run again: what it saves is looked up."""
     selective_s: float = 0.12e-3
