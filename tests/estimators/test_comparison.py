@@ -57,3 +57,21 @@ def test_a_wrong_one_is_warned_of_with_both_numbers(n_results, slices):
     assert found.declared_slices == slices
     assert "doubled" in str(caught[0].message)
     assert (found.ratio > 1) == (n_results == 0)
+
+
+def test_a_method_that_looks_at_one_slice_is_held_against_that():
+    def brightest(data):
+        return float(np.multiply(data, np.float32(2)).max())
+
+    meta = describe(
+        brightest,
+        pattern="projection",
+        side_results=("brightest",),
+        looks_at=lambda n_slices: [n_slices // 2],
+        calc_max_slices=from_ledger(lambda m, shape, dtype: m.alloc_bytes(10**6)),
+    )
+    asked = Question(meta, 0, DIMS, np.dtype("float32"), {}, 1000)
+    with pytest.warns(UserWarning, match="allows 1 slices, a probe 1 ") as caught:
+        found = compare_with_probe(asked, select_backend("cpu"), available_bytes=10**9)
+    assert "for 1 it expects 1.00 MB, measured were" in str(caught[0].message)
+    assert 1 <= found.probed_bytes / (2 * 4 * DIMS[0] * DIMS[1]) < 1.5

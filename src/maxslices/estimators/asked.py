@@ -29,3 +29,11 @@ class Question:
     """Slices that there are."""
     is_first: bool = False
     """Whether its data are the scan itself."""
+
+    @property
+    def most_slices(self) -> int:
+        """Return how many slices one call is given at most."""
+        if self.meta.looks_at is None:
+            return self.total_slices
+        looked_at = self.meta.looked_at(self.total_slices, **self.parameters)
+        return min(self.total_slices, len(looked_at))

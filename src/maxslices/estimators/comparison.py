@@ -90,11 +90,11 @@ def compare(
     declared = declared_model(
         asked.meta, asked.slice_dim, asked.other_dims, asked.dtype, device, asked.parameters
     )
-    n = measured.max_slices(available_bytes, asked.total_slices)
+    n = measured.max_slices(available_bytes, asked.most_slices)
     return Comparison(
         method=asked.meta.full_name,
         available_bytes=available_bytes,
-        declared_slices=declared.max_slices(available_bytes, asked.total_slices),
+        declared_slices=declared.max_slices(available_bytes, asked.most_slices),
         probed_slices=n,
         declared_bytes=declared.bytes(max(1, n)),
         probed_bytes=measured.bytes(max(1, n)),

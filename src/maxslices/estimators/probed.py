@@ -78,9 +78,7 @@ def probe(
     On the CPU, resident memory that C libraries allocate shows from some 32 MiB up.
     """
     began = time.perf_counter()
-    meta, total_slices = asked.meta, asked.total_slices
-    if meta.looks_at is not None:
-        total_slices = min(total_slices, len(meta.looked_at(total_slices, **asked.parameters)))
+    meta = asked.meta
     samples = Samples(
         meta,
         asked.slice_dim,
@@ -98,7 +96,13 @@ def probe(
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
         bench = Bench(meta, samples, backend, asked.parameters)
         climb = Climb(
-            bench, backend, available_bytes, total_slices, run_bytes, limit_s, strictly=strictly
+            bench,
+            backend,
+            available_bytes,
+            asked.most_slices,
+            run_bytes,
+            limit_s,
+            strictly=strictly,
         )
         climb.run()
         bench.close()

@@ -89,9 +89,7 @@ def search(
         side=dict(side or {}),
     )
     allowed = max(0, available_bytes - margin)
-    total = asked.total_slices
-    if asked.meta.looks_at is not None:
-        total = min(total, len(asked.meta.looked_at(total, **asked.parameters)))
+    total = asked.most_slices
     attempts: list[Attempt] = []
     with Trials(asked.meta, errand, limit_s, attempts) as trials:
         n, fails_at, is_settled = _search(lambda k: trials.runs(k, allowed), total)
