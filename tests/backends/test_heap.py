@@ -62,8 +62,8 @@ def can_populate():
 def makes_pages_once_and_gives_them_back():
     backend = CpuBackend()
     with backend.limited(2**40):
-        backend.reserve(N_BYTES)
-        backend.reserve(N_BYTES)
+        backend.reserve(N_BYTES, N_BYTES)
+        backend.reserve(N_BYTES, N_BYTES)
         fill()
         before = resident_bytes()
         assert faults_of(fill) < 8
@@ -73,15 +73,20 @@ def makes_pages_once_and_gives_them_back():
 
 
 @needs_glibc
-def test_little_memory_is_left_as_it_is():
-    assert not heap.keep(2**20)
+def test_small_arrays_are_left_as_they_are():
+    backend = CpuBackend()
+    backend.reserve(N_BYTES, heap.LARGE_BYTES - 1)
+    assert heap._n_keepers == 0
+    backend.reserve(N_BYTES, heap.LARGE_BYTES)
+    assert heap._n_keepers == 1
+    backend.release()
     assert heap._n_keepers == 0
 
 
 def is_left_to_another_run():
     first, second = CpuBackend(), CpuBackend()
-    first.reserve(N_BYTES)
-    second.reserve(N_BYTES)
+    first.reserve(N_BYTES, N_BYTES)
+    second.reserve(N_BYTES, N_BYTES)
     first.release()
     fill()
     assert faults_of(fill) < 8
@@ -105,11 +110,11 @@ def test_a_heap_that_keeps(part):
 def test_where_memory_ran_out_once_nothing_is_wrong():
     backend = CpuBackend()
     with backend.limited(2**40):
-        backend.reserve(N_BYTES)
+        backend.reserve(N_BYTES, N_BYTES)
         with pytest.raises(MemoryError):
             np.empty(2**46, np.uint8)
         backend.release()
-        backend.reserve(N_BYTES)
+        backend.reserve(N_BYTES, N_BYTES)
         fill()
     assert heap._n_keepers == 0
 
@@ -157,7 +162,7 @@ def test_what_a_c_library_takes_is_seen_in_a_run(monkeypatch, is_kept, is_kept_n
         pages.libc().free(place)
         return data + 1
 
-    monkeypatch.setattr(heap, "_LARGE_BYTES", 0 if is_kept else 2**60)
+    monkeypatch.setattr(heap, "LARGE_BYTES", 0 if is_kept else 2**60)
     data = np.zeros((32, 30, 40), np.float32)
     report = maxslices.run(data, [{"method": "takes_memory"}], device="cpu", block=4)
     assert kept == [is_kept, False, *[is_kept] * 6]
@@ -168,7 +173,7 @@ def test_what_a_c_library_takes_is_seen_in_a_run(monkeypatch, is_kept, is_kept_n
 
 @needs_glibc
 def test_a_section_without_much_room_keeps_nothing(monkeypatch, is_kept_now):
-    monkeypatch.setattr(heap, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(heap, "LARGE_BYTES", 1)
     kept = []
 
     def estimate(slice_dim, other_dims, dtype, available_memory, device="cuda"):

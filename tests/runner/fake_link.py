@@ -247,7 +247,7 @@ class FakeGpu:
     def overlap(self, first: np.ndarray, second: np.ndarray) -> bool:
         return np.may_share_memory(first, second)
 
-    def reserve(self, n_bytes: int) -> None:
+    def reserve(self, n_bytes: int, largest_bytes: int) -> None:
         self.events.append("reserve")
 
     def forget_plans(self) -> None:

@@ -53,8 +53,16 @@ class Backend(Protocol):
     def overlap(self, first: Any, second: Any) -> bool:
         """Tell whether two arrays of the device may have memory in common."""
 
-    def reserve(self, n_bytes: int) -> None:
-        """Hold memory that is handed out in parts later, about so many bytes, until `release`."""
+    def reserve(self, n_bytes: int, largest_bytes: int) -> None:
+        """Hold memory that is handed out in parts later, until `release`.
+
+        Parameters
+        ----------
+        n_bytes : int
+            About how much.
+        largest_bytes : int
+            The largest array of a block.
+        """
 
     def forget_plans(self) -> None:
         """Drop cached FFT plans; their work areas go back to the pool."""

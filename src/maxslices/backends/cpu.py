@@ -66,9 +66,9 @@ class CpuBackend:
         """Tell whether the bytes of two arrays are in one range of addresses."""
         return np.may_share_memory(first, second)
 
-    def reserve(self, n_bytes: int) -> None:
-        """Have the heap keep what is freed, and make pages of so many bytes ahead."""
-        if not self._keeps:
+    def reserve(self, n_bytes: int, largest_bytes: int) -> None:
+        """Have the heap keep large arrays that are freed, and make pages of so many bytes ahead."""
+        if not self._keeps and largest_bytes >= heap.LARGE_BYTES:
             self._keeps = heap.keep(n_bytes)
 
     def forget_plans(self) -> None:

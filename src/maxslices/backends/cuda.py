@@ -120,7 +120,7 @@ class CudaBackend:
         """Tell whether the bytes of two arrays are in one range of addresses."""
         return bool(self._cupy.may_share_memory(first, second))
 
-    def reserve(self, n_bytes: int) -> None:
+    def reserve(self, n_bytes: int, largest_bytes: int) -> None:
         """Have the pool hold one piece of memory, which it hands out in parts.
 
         Each piece that it gets from the driver takes 0.2 ms, and as long to give back. It has a

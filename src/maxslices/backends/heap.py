@@ -29,8 +29,8 @@ which an array is asked for by itself; and how many may be."""
 _NEVER, _NONE = -1, 0
 _USUAL = ((_TRIM_THRESHOLD, 2**26), (_MMAP_THRESHOLD, 2**25), (_MMAP_MAX, 2**16))
 """What they are in a program that has freed some large arrays, if nobody sets them."""
-_LARGE_BYTES = 2**25
-"""A run that needs less has no array that would not come from the heap anyway."""
+LARGE_BYTES = 2**25
+"""Smaller arrays come from the heap and go back to it anyway."""
 
 _n_keepers = 0
 _ahead: PagesAhead | None = None
@@ -45,7 +45,7 @@ def keep(n_bytes: int) -> bool:
         Whether it does, and is to be let go once.
     """
     global _n_keepers, _ahead
-    if n_bytes < _LARGE_BYTES or not _is_glibc():
+    if not _is_glibc():
         return False
     _stop()
     _n_keepers += 1

@@ -30,10 +30,14 @@ class Caches:
         """
         return cls(backend, 3 * plan.estimated_bytes <= plan.available_bytes)
 
-    def reserve(self, n_bytes: int) -> None:
+    def reserve(self, plan: SectionPlan) -> None:
         """Have the pool take what a section needs in one piece, if there is room."""
         if self.is_roomy:
-            self.backend.reserve(n_bytes)
+            n_given = plan.block + sum(plan.halo)
+            arrays = (
+                each.with_slices(plan.slice_dim, n_given) for each in (plan.input, plan.output)
+            )
+            self.backend.reserve(plan.estimated_bytes, max(array.nbytes for array in arrays))
 
     def begin(self, n_given: int) -> None:
         """Get ready for blocks that begin with one of so many slices."""

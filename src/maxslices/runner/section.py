@@ -76,7 +76,7 @@ class SectionWork:
         looks_ahead = any(step.meta.looks_at is not None for step in work.steps)
         try:
             if not looks_ahead:  # which gives it back
-                self._caches.reserve(plan.estimated_bytes)  # before what is in use is measured
+                self._caches.reserve(plan)  # before what is in use is measured
             with meter.whole():
                 if looks_ahead:
                     with meter.part():
