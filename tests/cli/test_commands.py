@@ -169,7 +169,11 @@ FAULTS = {
     "unknown device": (["run", *GOOD, "{out}", "--device", "gpu"], 2, "use auto, cpu, cuda or"),
     "device that is not there": (["run", *GOOD, "{out}", "--device", "cuda:9"], 1, "--device cpu"),
     "unknown format": (["run", *GOOD, "{out}", "--format", "png"], 2, "'hdf5', 'tiff'"),
-    "unknown option": (["run", *GOOD, "{out}", "--blok", "3"], 2, "unrecognized arguments: --blok"),
+    "unknown option": (
+        ["run", *GOOD, "{out}", "--blok", "3"],
+        2,
+        "unrecognized arguments: --blok 3 (see maxslices run --help)",
+    ),
     "shape and scan": (["plan", "--shape", "9x9x9", *GOOD], 2, "--shape stands in place of SCAN"),
     "shape of two": (["plan", "--shape", "9x9", "{good}"], 2, "'9x9' is not a shape: write"),
     "shape of none": (["plan", "--shape", "0x9x9", "{good}"], 2, "'0x9x9' is not a shape"),

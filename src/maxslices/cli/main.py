@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings(), _stoppable(), _logged():
         warnings.showwarning = _show_warning  # type: ignore[assignment]
         try:
-            parsed = build_parser().parse_args(arguments)
+            parsed = _parsed(arguments)
             text = parsed.handle(parsed)
             if text is not None:
                 say(text)
@@ -78,6 +78,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             complain("stopped; nothing unfinished was left behind")
             return INTERRUPTED
     return 0
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse a command line; for what is left over, refer to the subcommand, which has options."""
+    parser = build_parser()
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.prog += f" {parsed.command}"
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return parsed
 
 
 @contextmanager
