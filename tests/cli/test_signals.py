@@ -58,8 +58,8 @@ def test_a_run_that_is_stopped_leaves_nothing(tmp_path, arguments, number):
     assert not (tmp_path / "out" / "result.h5").exists()
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert err == b"maxslices: stopped; nothing unfinished was left behind\n"
+    said = b"maxslices: stopped; nothing unfinished was left behind\n"
+    assert (process.returncode, err) == (130, said)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p.yaml", "scan.npy"]
 
 
