@@ -13,7 +13,7 @@ demo: .venv/demo.stamp
 	$(BIN)/maxslices demo demo-output
 
 test: lint .venv/test.stamp
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 	$(MAKE) docs
 
 lint: .venv/test.stamp
