@@ -28,6 +28,7 @@ def plausible_data(shape: tuple[int, int, int], dtype: np.dtype[Any], seed: int)
     Seed 0 gives values spread evenly over the range that a detector would use, any other
     their squares: another histogram, to find out whether memory depends on the values.
     """
+    data = np.empty(shape, dtype)  # first, as it may be more than there is
     rng = np.random.default_rng(0)
     n_random = shape[0]
     if math.prod(shape) > _ALL_RANDOM:
@@ -42,7 +43,9 @@ def plausible_data(shape: tuple[int, int, int], dtype: np.dtype[Any], seed: int)
     else:
         even *= 0.9
         even += 0.1
-    data = np.resize(even.astype(dtype, copy=False), shape)
+    even = even.astype(dtype, copy=False)
+    for start in range(0, shape[0], n_random):
+        data[start : start + n_random] = even[: shape[0] - start]
     data.flags.writeable = False
     return data
 
