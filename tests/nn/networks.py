@@ -59,3 +59,16 @@ class Two(nn.Module):
 def half(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """A prediction function: two halves, one after the other."""
     return torch.cat([model(part) for part in x.chunk(2)])
+
+
+def deep() -> nn.Module:
+    """Return 14 convolutions in a row, 12 of them with a batch norm."""
+    torch.manual_seed(1)
+    blocks = [
+        nn.Sequential(
+            nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.GELU(),
+            nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.GELU(),
+        )
+        for _ in range(6)
+    ]  # fmt: skip
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *blocks, nn.Conv2d(16, 1, 1))

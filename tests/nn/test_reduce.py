@@ -26,6 +26,8 @@ from maxslices.nn.reduce.inplace import safe_in_place, set_in_place  # noqa: E40
 from maxslices.nn.step import Step  # noqa: E402
 from maxslices.tracing import Spec, WorkAreas  # noqa: E402
 
+from .networks import deep  # noqa: E402
+
 
 class Block(nn.Module):
     def __init__(self, n: int) -> None:
@@ -229,18 +231,6 @@ def test_only_activations_that_nobody_notices_work_in_place():
         sum(t.square().sum() for t in model(x)).backward()
         grads.append([p.grad.clone() for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
-
-
-def deep() -> nn.Module:
-    torch.manual_seed(1)
-    blocks = [
-        nn.Sequential(
-            nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.GELU(),
-            nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.GELU(),
-        )
-        for _ in range(6)
-    ]  # fmt: skip
-    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *blocks, nn.Conv2d(16, 1, 1))
 
 
 SPEC = Spec((4, 3, 128, 128))

@@ -9,7 +9,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch import nn  # noqa: E402
 
 from maxslices.nn.errors import TooLargeError  # noqa: E402
 from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
@@ -19,19 +18,9 @@ from maxslices.nn.reduce.search import LEAST_ROUNDS, Searcher  # noqa: E402
 from maxslices.nn.step import Step  # noqa: E402
 from maxslices.tracing import Spec, WorkAreas  # noqa: E402
 
+from .networks import deep  # noqa: E402
+
 SPEC = Spec((4, 3, 128, 128))
-
-
-def deep() -> nn.Module:
-    torch.manual_seed(1)
-    blocks = [
-        nn.Sequential(
-            nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.GELU(),
-            nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.GELU(),
-        )
-        for _ in range(6)
-    ]  # fmt: skip
-    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *blocks, nn.Conv2d(16, 1, 1))
 
 
 def memory(part: float) -> int:
