@@ -143,6 +143,10 @@ def test_memory_that_is_gone_is_left_alone():
     ahead.stop()
 
 
+def two_arrays(slice_dim, other_dims, dtype, available_memory, device="cuda"):
+    return available_memory // (8 * other_dims[0] * other_dims[1]), dtype
+
+
 @needs_glibc
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_what_a_c_library_takes_is_seen_in_a_run(monkeypatch, is_kept, is_kept_now):
@@ -151,10 +155,7 @@ def test_what_a_c_library_takes_is_seen_in_a_run(monkeypatch, is_kept, is_kept_n
     pages.libc().free.argtypes = [ctypes.c_void_p]
     kept = []
 
-    def estimate(slice_dim, other_dims, dtype, available_memory, device="cuda"):
-        return available_memory // (8 * other_dims[0] * other_dims[1]), dtype
-
-    @method("all", calc_max_slices=estimate)
+    @method("all", calc_max_slices=two_arrays)
     def takes_memory(data):
         kept.append(is_kept_now())
         place = malloc(N_BYTES)
@@ -176,10 +177,7 @@ def test_a_section_without_much_room_keeps_nothing(monkeypatch, is_kept_now):
     monkeypatch.setattr(heap, "LARGE_BYTES", 1)
     kept = []
 
-    def estimate(slice_dim, other_dims, dtype, available_memory, device="cuda"):
-        return available_memory // (8 * other_dims[0] * other_dims[1]), dtype
-
-    @method("all", calc_max_slices=estimate)
+    @method("all", calc_max_slices=two_arrays)
     def looks(data):
         kept.append(is_kept_now())
         return data + 1

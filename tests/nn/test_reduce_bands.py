@@ -214,13 +214,18 @@ def test_bands_in_what_is_computed_again_and_beside_other_treatments():
             torch.testing.assert_close(b.grad, a.grad, rtol=1e-11, atol=1e-11)
 
 
-def test_bands_are_cast_as_the_whole_is():
+def whole_and_banded(n: int, width: int) -> tuple[nn.Module, nn.Module, torch.Tensor]:
+    """Return a model, the same in four bands, and an image of `n` channels for both."""
     torch.manual_seed(0)
-    model = seq(nn.Conv2d(2, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 2, 3, padding=1))
-    window = find_window(model, (1, 2, 64, 32), -2)
+    model = seq(nn.Conv2d(n, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, n, 3, padding=1))
+    window = find_window(model, (1, n, 64, 32), -2)
     other = copy.deepcopy(model)
     treat(other, {"": Treatment("checkpoint", (), 4, window)})
-    x = torch.randn(1, 2, 64, 32)
+    return model, other, torch.randn(1, n, 64, 32)
+
+
+def test_bands_are_cast_as_the_whole_is():
+    model, other, x = whole_and_banded(2, 8)
     outs = []
     for each in (model, other):
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -233,12 +238,7 @@ def test_bands_are_cast_as_the_whole_is():
 
 
 def test_a_backward_pass_that_begins_where_something_is_cast_does_not_cast():
-    torch.manual_seed(0)
-    model = seq(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 1, 3, padding=1))
-    window = find_window(model, (1, 1, 64, 32), -2)
-    other = copy.deepcopy(model)
-    treat(other, {"": Treatment("checkpoint", (), 4, window)})
-    x = torch.randn(1, 1, 64, 32)
+    model, other, x = whole_and_banded(1, 4)
     for each in (model, other):
         total = each(x).square().sum()
         with torch.autocast("cpu", dtype=torch.bfloat16):
