@@ -23,6 +23,7 @@ from maxslices.nn import (  # noqa: E402
 )
 from maxslices.nn.memory import CONTEXT_BYTES, Budget  # noqa: E402
 from maxslices.tracing import Spec, WorkAreas, replay  # noqa: E402
+from maxslices.tracing.work_areas import CONVOLUTIONS  # noqa: E402
 
 from .networks import Small, Two, half  # noqa: E402
 
@@ -253,6 +254,27 @@ def test_a_number_that_failed_is_followed_by_one_up_to_which_all_fit(device, mon
     device.most = 0.9 * max_batch_size(Small(), (64, 64), margin=0)
     del steady[:], device.tried[:]
     max_batch_size(Small(), (64, 64), margin=0)
-    # Predicted and asked for, then one for each that failed.
-    assert steady == [False, False] + [True] * (len(device.tried) - 1)
-    assert len(device.tried) > 1
+    # For the work areas, predicted and asked for, then one for each that failed.
+    steps_down = len(device.tried) - 1
+    assert steps_down > 0
+    assert steady == [False] * (len(steady) - steps_down) + [True] * steps_down
+
+
+def test_work_areas_are_measured_at_the_number_that_is_predicted(device, monkeypatch):
+    """Of more than 40 images, another kernel takes 2 MiB an image, not 1/4."""
+    measured = []
+
+    def measured_areas(calls, _device):
+        calls = [call for call in calls if call.kind in CONVOLUTIONS]
+        measured.append(calls[0].batch)
+        at = {n: n * (2**21 if n > 40 else 2**16) for n in (1, 2, 4, 8, *measured)}
+        table = {call.signature: tuple(sorted(at.items())) for call in calls}
+        return WorkAreas("a card", table=table), 0.1
+
+    monkeypatch.setattr(batch, "measured_areas", measured_areas)
+    found = max_batch_size(Small(), (64, 64), margin=0)
+    assert measured[0] == 2
+    assert found.result.predicted == found == measured[-1]
+    assert measured[1] > found > 40
+    assert found.result.calibration_s == pytest.approx(0.1 * len(measured))
+    assert found.result.work_areas == "a card"

@@ -22,7 +22,8 @@ def measured_areas(calls: Iterable[Call], device: torch.device) -> tuple[WorkAre
     Parameters
     ----------
     calls : iterable of Call
-        What will be run: what was not measured on this device before is measured now.
+        What will be run: what was not measured on this device before, at its batch size, is
+        measured now.
     device : torch.device
         A CUDA device.
 
@@ -38,7 +39,7 @@ def measured_areas(calls: Iterable[Call], device: torch.device) -> tuple[WorkAre
     with torch.cuda.device(device):
         path = _file(place())
         known = _read(path)
-        missing = list(calls) if known is None else known.missing(tuple(calls))
+        missing = list(calls) if known is None else known.missing(calls)
         if known is not None and not missing:
             return known, 0.0
         began = time.perf_counter()

@@ -22,6 +22,8 @@ from .result import BatchSize, Search, Trial
 from .step import Mode, Step, Targets, optimizer_named, precision
 from .trial import Trials
 
+ROUNDS = 4
+"""At how many numbers work areas are measured, each predicted with those measured before."""
 STEP_DOWN = 0.02
 """Part of the limit that is given up each time a step that was predicted to fit does not."""
 
@@ -114,10 +116,10 @@ def max_batch_size(
 
     began = time.perf_counter()
     try:
-        areas, calibration_s = areas_for(step, inputs(2), budget)
-        family = Family(lambda n: step.trace(inputs(n), areas))
+        family = Family(lambda n: step.trace(inputs(n), WorkAreas.allowance()))
     except (ModelArgumentError, TraceError) as error:
         raise _with_hint(error, model, shape) from error
+    family, calibration_s = _measured(family, budget, bound)
     predicted = family.largest(budget.limit_bytes, bound)
     if not predicted:
         raise _too_large(family.allocated_bytes(1), budget, f"a batch of 1 of {shape}")
@@ -149,7 +151,7 @@ def max_batch_size(
         asked,
         family.allocated_bytes(asked),
         (),
-        areas.origin,
+        family.trace(2).work_areas.origin,
         time.perf_counter() - began - calibration_s,
         calibration_s,
         at_bound,
@@ -220,12 +222,20 @@ def make_step(
     )
 
 
-def areas_for(step: Step, inputs: tuple[Spec, ...], budget: Budget) -> tuple[WorkAreas, float]:
-    """Return the work areas of a step: of the device that is here, or what is allowed for."""
-    if budget.device is None:
-        return WorkAreas.allowance(), 0.0
-    calls = step.trace(inputs, WorkAreas.none()).calls
-    return measured_areas(calls, budget.device)
+def _measured(family: Family, budget: Budget, bound: int) -> tuple[Family, float]:
+    """Return a family with the work areas of the device, if it is here, and seconds.
+
+    Of large batches cuDNN makes use of other kernels: so they are measured at the number that
+    is predicted, which may change it.
+    """
+    n, measured, total_s = 2, {0}, 0.0
+    while budget.device is not None and n not in measured and len(measured) <= ROUNDS:
+        areas, seconds = measured_areas(family.calls(n), budget.device)
+        measured.add(n)
+        total_s += seconds
+        family = family.with_work_areas(areas)
+        n = family.largest(budget.limit_bytes, bound)
+    return family, total_s
 
 
 def margin_bytes(margin: str | int) -> int:

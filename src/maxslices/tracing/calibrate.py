@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from ..errors import DeviceError
 from .work_areas import CONVOLUTIONS, CUBLASLT_BYTES, Call, WorkAreas
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Batch sizes at which convolutions are measured."""
+"""Batch sizes at which convolutions are measured, besides their own."""
 FREE_PART = 3
 """A convolution is measured where its operands take no more than 1 / this of what is free."""
 
@@ -45,7 +44,8 @@ def calibrate(calls: Iterable[Call], known: WorkAreas | None = None) -> WorkArea
     Parameters
     ----------
     calls : iterable of Call
-        `Trace.calls`: each signature is measured once.
+        `Trace.calls`: each signature is measured at a few batch sizes, once, and at its own: of
+        large batches cuDNN makes use of other kernels.
     known : WorkAreas, optional
         What was measured on this device before; it is kept, and not measured again.
 
@@ -57,13 +57,15 @@ def calibrate(calls: Iterable[Call], known: WorkAreas | None = None) -> WorkArea
     _require_device()
     table = dict(known.table) if known is not None else {}
     for call in calls:
-        if call.kind not in CONVOLUTIONS or call.signature in table:
+        if call.kind not in CONVOLUTIONS:
             continue
-        points = [
-            (batch, found) for batch in BATCHES if (found := _measured(call, batch)) is not None
-        ]
+        points = dict(table.get(call.signature, ()))
+        for batch in sorted({call.batch, *(() if points else BATCHES)} - set(points)):
+            found = _measured(call, batch)
+            if found is not None:
+                points[batch] = found
         if points:
-            table[call.signature] = _corners(points)
+            table[call.signature] = tuple(sorted(points.items()))
     cublas = known.cublas_bytes if known is not None and known.cublas_bytes else _cublas_bytes()
     device = torch.cuda.get_device_properties(torch.cuda.current_device())
     return WorkAreas(
@@ -160,16 +162,6 @@ def _arguments(call: Call) -> tuple[Any, ...]:
 
 def _split(text: str) -> list[int]:
     return [int(part) for part in text.split("x")]
-
-
-def _corners(points: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Leave out points that lie on the line between their neighbours."""
-    kept = points[:1]
-    for here, after in pairwise(points[1:]):
-        (x, y), (x2, y2) = kept[-1], after
-        if (here[1] - y) * (x2 - x) != (y2 - y) * (here[0] - x):
-            kept.append(here)
-    return (*kept, *points[1:][-1:])
 
 
 def _cublas_bytes() -> int:

@@ -7,13 +7,14 @@ replayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from ..bisection import last_of
-from .allocator import LARGE_SEGMENT_BYTES, Allocator, least_limit
+from .allocator import LARGE_SEGMENT_BYTES, Allocator, Step, least_limit
 from .scaling import Scaled
 from .trace import Trace
+from .work_areas import Call, WorkAreas
 
 _KEPT = 64
 """Numbers whose traces are remembered."""
@@ -40,6 +41,7 @@ class Family:
     """
 
     def __init__(self, make: Callable[[int], Trace], at: tuple[int, int, int] = (2, 3, 5)) -> None:
+        self._at = at
         self._make = lru_cache(maxsize=_KEPT)(make)
         self._needed = lru_cache(maxsize=4 * _KEPT)(self._find_needed)
         self._fits = lru_cache(maxsize=16 * _KEPT)(self._find_fits)
@@ -59,6 +61,14 @@ class Family:
     def is_linear(self) -> bool:
         """Whether any number follows without another replay."""
         return self.scaled is not None
+
+    def with_work_areas(self, work_areas: WorkAreas) -> Family:
+        """Return this family with other work areas; nothing is replayed again."""
+        return Family(lambda n: self.trace(n).with_work_areas(work_areas), self._at)
+
+    def calls(self, n: int) -> Iterable[Call]:
+        """Return the operators for n images that may need a work area."""
+        return self.trace(n).calls if self.scaled is None or n == 1 else self.scaled.calls(n)
 
     def trace(self, n: int) -> Trace:
         """Return the replay for n images."""
@@ -107,36 +117,41 @@ class Family:
         """Return the largest number of images that runs within a limit; 0 if not even one does.
 
         Where parts happen to be of the same size, a number may fit though some smaller ones do
-        not: it is looked for from above, where the tensors alone would take it all. What is
-        returned fits within the limit and within a little less. Where each number must be
-        replayed, or if it is to be `steady`, one is looked for up to which all fit.
+        not: it is looked for from above, where the tensors alone would take it all, and must fit
+        whatever the work areas of convolutions are: with half of them and without them too.
+        What is returned fits within the limit and within a little less. Where each number must
+        be replayed, or if it is to be `steady`, one is looked for up to which all fit.
         """
-        less = limit_bytes - min(MARGIN_BYTES, limit_bytes // 100)
+        limits = limit_bytes - min(MARGIN_BYTES, limit_bytes // 100), limit_bytes
 
         def fits(n: int) -> bool:
-            return self.fits(n, less) and self.fits(n, limit_bytes)
+            return all(self.fits(n, limit) for limit in limits)
 
-        if self.scaled is None or steady:
-            found = self._first_gap(fits, at_most)
-        else:
-            ceiling = self.scaled.ceiling(less)
+        def surely(n: int) -> bool:
+            return fits(n) and all(
+                Allocator(limit).run(_with_areas(self.steps(n), part))
+                for limit in limits
+                for part in (0.0, 0.5)
+            )
+
+        found = self._first_gap(fits, at_most)
+        if self.scaled is not None and not steady:
+            ceiling = self.scaled.ceiling(limits[0])
             top = at_most if ceiling is None else min(at_most, ceiling)
-            found = self._from_above(fits, top)
+            found = self._from_above(surely, top, found)
         # One image is a replay of its own, which what more of them say makes needless.
         return found or int(at_most >= 1 and fits(1))
 
     @staticmethod
-    def _from_above(fits: Callable[[int], bool], top: int) -> int:
-        """Return the largest number from 2 to `top` that fits, among those looked at; or 0."""
+    def _from_above(fits: Callable[[int], bool], top: int, known: int) -> int:
+        """Return the largest number up to `top` that fits, of those looked at beyond one known."""
         n, apart, looked = top, max(1, top // _APART), 0
-        while n >= 2 and not fits(n):
+        while n > max(1, known) and not fits(n):
             looked += 1
             if looked % _FINE == 0:
                 apart *= 2
-            n = n - apart if n <= 2 else max(2, n - apart)
-        if n < 2:
-            return 0
-        return last_of(fits, n, min(n + apart, top + 1))
+            n -= apart
+        return last_of(fits, n, min(n + apart, top + 1)) if n > max(1, known) else known
 
     @staticmethod
     def _first_gap(fits: Callable[[int], bool], at_most: int) -> int:
@@ -147,3 +162,8 @@ class Family:
         while high <= at_most and fits(high):
             low, high = high, high * 2
         return last_of(fits, low, min(high, at_most + 1))
+
+
+def _with_areas(steps: list[Step], part: float) -> list[Step]:
+    """Return steps with a part of the work areas that can be done without."""
+    return [(key, int(part * n) if key < 0 < n else n) for key, n in steps]

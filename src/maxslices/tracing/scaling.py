@@ -48,16 +48,17 @@ class Scaled:
 
     def shapes(self, n: int) -> list[tuple[tuple[int, ...], ...]]:
         """Return the shapes of all calls of operators for n images."""
-        made = [call.shapes for call in self._calls_at(n)]
+        made = [call.shapes for call in self.calls(n)]
         return [made[which] for which in self._which]
 
     def areas(self, n: int) -> list[tuple[Area, ...]]:
         """Return the work areas of all calls for n images."""
         work_areas = self._trace.work_areas
-        made = [work_areas.for_call(call) for call in self._calls_at(n)]
+        made = [work_areas.for_call(call) for call in self.calls(n)]
         return [made[which] for which in self._which]
 
-    def _calls_at(self, n: int) -> list[Call]:
+    def calls(self, n: int) -> list[Call]:
+        """Return the calls of operators for n images, one of each kind."""
         return [
             call._replace(shapes=tuple(tuple(a + b * n for a, b in shape) for shape in shapes))
             for call, shapes in self._calls

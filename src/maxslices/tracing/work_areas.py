@@ -8,7 +8,7 @@ the same every time for the same shapes. `calibrate` measures both on a device.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -184,14 +184,14 @@ class WorkAreas:
             operands += item * math.prod(weight) + 4 * MIB
         return operands
 
-    def missing(self, calls: tuple[Call, ...]) -> list[Call]:
-        """Return a call of each signature that was not measured."""
-        found = {
-            call.signature: call
-            for call in calls
-            if call.kind in CONVOLUTIONS and call.signature not in self.table
-        }
-        return list(found.values())
+    def missing(self, calls: Iterable[Call]) -> list[Call]:
+        """Return a call of each signature and batch that was not measured."""
+        found = {(call.signature, call.batch): call for call in calls if call.kind in CONVOLUTIONS}
+        return [
+            call
+            for (signature, batch), call in found.items()
+            if batch not in dict(self.table.get(signature, ()))
+        ]
 
     def as_plain(self) -> dict[str, Any]:
         """Return numbers and text, for JSON."""
@@ -243,17 +243,20 @@ def _attention_gradient(call: Call, item: int) -> list[int]:
 
 
 def between(points: Points, batch: int) -> int:
-    """Return bytes at a batch: on the lines through the points, beyond them in proportion."""
+    """Return bytes at a batch: on the lines through the points, and beyond them."""
     batches = [point[0] for point in points]
     right = bisect_left(batches, batch)
+    left = right - 1
     if right < len(points) and batches[right] == batch:
         return points[right][1]
     if right == 0:
         return points[0][1]
     if right == len(points):
-        # The last two points' line, and never less than the last: kernels do not shrink.
-        if len(points) == 1:
-            return -(-points[0][1] * batch // points[0][0])
+        # Beyond the last: on the line from one at half as many, as close ones tell no slope.
         right -= 1
-    (x, y), (x2, y2) = points[right - 1], points[right]
+        half = bisect_right(batches, batches[right] // 2)
+        if half == 0:
+            return -(-points[right][1] * batch // batches[right])
+        left = half - 1
+    (x, y), (x2, y2) = points[left], points[right]
     return max(0, y + -(-(y2 - y) * (batch - x) // (x2 - x)))
