@@ -28,7 +28,7 @@ class Gpu:
 
     def __init__(self):
         self.pool = self.outside = self.highest_outside = self.inside = self.limit = 0
-        self.held = 0  # flats and darks
+        self.held = self.flats_bytes = 0
         self.most = 0  # in use at any time, without what stays outside
         self.kind_of_data = "even"
         self.now_s = 0.0
@@ -47,6 +47,12 @@ class Gpu:
         self.most = max(self.most, wanted + int(outside))
         self.highest_outside = self.outside + int(outside) + int(stays)
         self.outside += int(stays)
+
+    def make_frames(self, samples, shape):
+        if "flats" not in samples.meta.supplied:
+            return {}
+        self.held = self.flats_bytes
+        return {"flats": types.SimpleNamespace(nbytes=self.flats_bytes)}
 
     # The backend, and the meters.
 
@@ -89,7 +95,7 @@ class Gpu:
 
 def probed_on(gpu, take, available_bytes, **kw):
     meta = describe(
-        lambda data: gpu.take(data.shape[1], **take(data.shape[1])),
+        lambda data, flats: gpu.take(data.shape[1], **take(data.shape[1])),
         pattern="sinogram",
         name="f",
         module="m",

@@ -32,14 +32,43 @@ def test_what_is_in_use_stays_within_the_budget_and_the_answer_is_as_good(gpu, n
 
 
 def test_flats_and_darks_are_part_of_what_is_in_use(gpu):
-    def take(n):
-        gpu.held = 3000 * MB
-        return toothed(n)
-
+    gpu.flats_bytes = 3000 * MB
     available = int(teeth(64) * MIB)
+    found = probed_on(gpu, toothed, available, strictly=True)
+    assert gpu.most <= available
+    room = available - gpu.flats_bytes
+    right = first_that_does_not_fit(toothed, room) - 1
+    assert 0.9 * right <= found.model().max_slices(room, 2160) <= right
+
+
+@pytest.mark.parametrize("flats", [1, 20, 35, 442, 1000])
+def test_flats_and_darks_do_not_change_what_follows_from_a_line(gpu, flats):
+    def take(n):
+        return {"inside": 44 * MB + 22 * MB * n, "seconds": 0.004}
+
+    gpu.flats_bytes = flats * MB
+    available = needs_of(take)(64)
     found = probed_on(gpu, take, available, strictly=True)
     assert gpu.most <= available
-    assert 40 <= found.answer <= 52
+    assert 63 <= found.answer <= 64  # that they leave nearly room for one more makes it one less
+    assert found.notes == ()  # no call ran out of memory that was predicted to fit
+
+
+@pytest.mark.parametrize("flats", [442, 2300, 2450, 2500, 2560])
+def test_what_flats_and_darks_leave_is_answered_as_if_it_were_all(gpu, flats):
+    def take(n):
+        return {"inside": 44 * MB + 22 * MB * n, "seconds": 0.004}
+
+    available = needs_of(take)(64)
+    room = available - flats * MB
+    alone = probed_on(gpu, take, room, strictly=True)
+    assert alone.model().bytes(1) == needs_of(take)(1)
+    gpu.flats_bytes = flats * MB
+    found = probed_on(gpu, take, available, strictly=True)
+    assert gpu.most <= max(available, flats * MB + needs_of(take)(1))
+    assert found.model().max_slices(room, 2160) == alone.answer
+    assert alone.answer <= found.answer <= 64
+    assert found.model().bytes(1) == needs_of(take)(1)
 
 
 def test_one_slice_that_is_too_large_is_told_with_its_bytes(gpu):

@@ -95,6 +95,8 @@ class Bench:
         """Dtype of the result; None where it is no block of slices."""
         self.output_dims: tuple[int, int] | None = None
         """The result's other two dims, in array order."""
+        self.side_bytes = 0
+        """What the flats and darks of the last call take, which do not count."""
         self._left_bytes = 0
         self._outside_of_slice = 0.0
 
@@ -135,6 +137,7 @@ class Bench:
     def _run(self, n_slices: int) -> Rung:
         began = time.perf_counter()
         side = self.samples.side(n_slices)
+        self.side_bytes = sum(int(side[name].nbytes) for name in ("flats", "darks") if name in side)
         if self.kind != "scan":
             made_up(self.samples.dtype, self.kind)  # outlives the call, and is not the method's
         self.backend.release()  # what is held from now on is this call's

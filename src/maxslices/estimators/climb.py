@@ -72,7 +72,8 @@ class Climb:
         strictly: bool = False,
     ) -> None:
         self.bench, self.backend, self.limit_s = bench, backend, limit_s
-        self.strictly, self._fewest = strictly, 1
+        self.available_bytes = available_bytes
+        self.strictly, self._fewest, self._side_bytes = strictly, 1, 0
         self._has_pool = backend.kind == "cuda"
         self._before_bytes = bench.pool_bytes() if strictly and self._has_pool else 0
         self.name = bench.meta.full_name
@@ -98,6 +99,7 @@ class Climb:
         """Run the method as often as it takes."""
         first = self._first_call()
         self.remains.begin(first, self.bench.stays_bytes, self.backend.modules_bytes)
+        self._leave_room()
         began = time.perf_counter()
         n = self._fewest = first.n_slices
         if n > 1:
@@ -181,6 +183,7 @@ class Climb:
     def _climb(self, n: int) -> None:
         was_safe = self.ladder.upper_bytes(n) <= self.ladder.run_bytes
         rung = self._measured(n)
+        self._leave_room()
         if rung is None:
             self.ladder.failed(n)
             if was_safe:
@@ -207,8 +210,14 @@ class Climb:
             return nullcontext()
         self.backend.release()
         held_bytes = self.bench.pool_bytes() - self._before_bytes
-        room_bytes = self.ladder.run_bytes - self.remains.outside_bytes - held_bytes
-        return self.backend.limited(max(1, room_bytes))
+        room_bytes = self.ladder.run_bytes + self._side_bytes - self.remains.outside_bytes
+        return self.backend.limited(max(1, room_bytes - held_bytes))
+
+    def _leave_room(self) -> None:
+        """Leave room for flats and darks, where these are in the memory, too."""
+        if self.strictly:
+            self.ladder.leave(self.bench.side_bytes - self._side_bytes)
+            self._side_bytes = self.bench.side_bytes
 
     def _predict_strictly(self) -> None:
         """Run less that may take too much, where nothing stops it if it does."""
@@ -254,9 +263,9 @@ class Climb:
             kept=kept,
             persistent_bytes=self.remains.left_bytes,
             rungs=tuple(self.rungs),
-            available_bytes=ladder.available_bytes,
+            available_bytes=self.available_bytes,
             total_slices=ladder.total_slices,
-            answer=model.max_slices(ladder.available_bytes, ladder.total_slices),
+            answer=model.max_slices(self.available_bytes, ladder.total_slices),
             sure=not ladder.ran_out and (ladder.is_sure() or ladder.is_at_top()),
             duration_s=duration_s,
             notes=tuple(self.notes),

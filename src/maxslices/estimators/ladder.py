@@ -77,7 +77,7 @@ class Ladder(Paced):
         self._expected = 0
         self.ran_out = False
         """Whether it is not known how much too many slices take."""
-        self._n_between = 0
+        self._n_between = self._left_bytes = 0
 
     def add(self, n_slices: int, n_bytes: int, duration_s: float) -> None:
         """Enter what was measured; more than there is bounds the rungs from above."""
@@ -94,7 +94,14 @@ class Ladder(Paced):
     def failed(self, n_slices: int) -> None:
         """Enter that the memory ran out."""
         self.ran_out = True
-        self.add(n_slices, self.available_bytes + 1, 0.0)
+        self.add(n_slices, self.available_bytes + self._left_bytes + 1, 0.0)
+
+    def leave(self, n_bytes: int) -> None:
+        """Leave so many more bytes of the memory to others."""
+        self._left_bytes += n_bytes
+        self.available_bytes -= n_bytes
+        self.run_bytes -= n_bytes
+        self.at_worst_bytes -= n_bytes
 
     def next_rung(self, elapsed_s: float) -> int | None:
         """Return the number of slices to measure next; None where it is time to stop."""
