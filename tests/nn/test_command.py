@@ -22,7 +22,7 @@ WIDTH = 3
 def network(width=4):
     return nn.Sequential(nn.Conv2d(1, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, 1, 1))
 
-made = network()
+made = _hidden = network()
 
 class Asks(nn.Module):
     def forward(self, x):
@@ -104,7 +104,9 @@ def test_a_picture_is_drawn(cli, tmp_path):
     ("text", "message"),
     [
         ("report own_networks --input 1x1x8x8", "write module:callable"),
-        ("report own_networks.py:network --input 1x1x8x8", "no module 'own_networks.py'"),
+        ("report own_networks.py:network --input 1x1x8x8", "the module, own_networks:network"),
+        ("report ./nets/networks.py:net --input 1x1x8x8", "the module, nets.networks:net"),
+        ("report own_networks:Hidden --input 1x1x8x8", "own_networks has no Hidden\n"),
         ("report not_there.models:resnet50 --input 1x1x8x8", "'not_there': install its package"),
         ("report needs_more:network --input 1x1x8x8", "needs the module 'not_there_at_all'"),
         ("report own_networks:net --input 1x1x8x8", "has no net; there is network"),
@@ -125,7 +127,7 @@ def test_a_picture_is_drawn(cli, tmp_path):
         ("report torch.nn:ReLU --input 1x1x8x8 --train sgd", "no parameters that are trained"),
         (
             "batch own_networks:made --patch 8x8 --channels 1 --memory 8GB --device hpu",
-            "unknown device 'hpu': use cuda or cuda:N",
+            "unknown device 'hpu': use auto, cpu, cuda or cuda:N",
         ),
         ("report own_networks:made --input 1x1x8x8 --device nonsense", "unknown device 'nonsense'"),
         ("report own_networks:made --input 1x1x8x8 --device cuda:99", "no device cuda:99: torch"),

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..backends.select import check_device_name
 from ..errors import DeviceError, MaxslicesError, UsageError
 from .options import parameters
 
@@ -85,7 +86,7 @@ def _add(actions: Any, name: str, handle: Any, text: str) -> argparse.ArgumentPa
     action.add_argument(
         "--memory", metavar="SIZE", help="memory of a card that need not be here, such as 24GB"
     )
-    action.add_argument("--device", metavar="cuda:N", help="a device that is here")
+    action.add_argument("--device", metavar="auto|cuda:N", help="a device that is here")
     if name != "report":
         action.add_argument(
             "--margin", metavar="SIZE", help="memory to leave free, or 0 (default: a tenth)"
@@ -203,12 +204,12 @@ def _device(text: str | None) -> str | None:
     """
     import torch
 
-    if text is None or text == "cpu":
+    if text is None or check_device_name(text) == "cpu":
         return text
-    match = re.fullmatch(r"cuda(?::([0-9]+))?", text)
-    if match is None:
-        raise UsageError(f"unknown device {text!r}: use cuda or cuda:N")
-    if not torch.cuda.is_available() or int(match[1] or 0) >= torch.cuda.device_count():
+    n_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if text == "auto":
+        return "cuda" if n_devices else None
+    if (torch.device(text).index or 0) >= n_devices:
         raise DeviceError(
             f"no device {text}: torch finds no such GPU here; for a card that is elsewhere, give "
             "its --memory alone"

@@ -33,6 +33,9 @@ def model_named(text: str, arguments: dict[str, Any] | None = None) -> nn.Module
     """
     module_name, colon, name = text.partition(":")
     parts = [*module_name.split("."), *name.split(".")]
+    if colon and module_name.endswith(".py"):
+        dotted = module_name.removesuffix(".py").replace("/", ".").strip(".")
+        raise UsageError(f"{text!r} names a file: write the module, {dotted}:{name}")
     if not colon or not all(part.isidentifier() for part in parts):
         raise UsageError(
             f"{text!r} does not name a model: write module:callable, such as "
@@ -41,8 +44,9 @@ def model_named(text: str, arguments: dict[str, Any] | None = None) -> nn.Module
     found: Any = _module(module_name)
     for part in name.split("."):
         if not hasattr(found, part):
-            near = [each for each in dir(found) if part.lower() in each.lower()][:5]
-            near = near or get_close_matches(part, dir(found))
+            offered = [each for each in dir(found) if not each.startswith("_")]
+            near = [each for each in offered if part.lower() in each.lower()][:5]
+            near = near or get_close_matches(part, offered)
             hint = f"; there is {', '.join(near)}" if near else ""
             raise UsageError(f"{module_name} has no {name}{hint}")
         found = getattr(found, part)
