@@ -19,7 +19,7 @@ from .arrays import as_dtype
 from .callback import Callback
 from .errors import EstimatorError, ParameterError, UsageError
 from .ledger import LedgerEstimator
-from .parameters import SUPPLIED, nearest
+from .parameters import SUPPLIED, matches, nearest
 
 Pattern = Literal["projection", "sinogram", "all"]
 PATTERNS: dict[str, tuple[int, ...]] = {"projection": (0,), "sinogram": (1,), "all": (0, 1)}
@@ -144,7 +144,7 @@ class MethodMeta:
         UsageError
             If it is not asked about two dims and a whole number of bytes.
         """
-        if not _is_int(available_memory):
+        if not matches(int, available_memory):
             raise UsageError(
                 f"available_memory must be bytes, such as 16 * 10**9, not {typed(available_memory)}"
             )
@@ -189,7 +189,7 @@ class MethodMeta:
                 f"{self._asked(leading, parameters, told)} returned {typed(answer)}: it must "
                 "return (max_slices, output dtype)"
             )
-        if not _is_int(answer[0]):
+        if not matches(int, answer[0]):
             raise EstimatorError(
                 f"{self._asked(leading, parameters, told)} returned {typed(answer[0])} in place "
                 "of a number of slices: it must be an int; divide with //"
@@ -252,7 +252,7 @@ class MethodMeta:
             indices = sorted(named)
         except TypeError:
             indices = [named]
-        if not all(_is_int(each) for each in indices):
+        if not all(matches(int, each) for each in indices):
             raise EstimatorError(
                 f"{callback.describe_call(self.full_name, (n_slices,), merged)} must return "
                 f"slice indices, not {typed(named)}"
@@ -316,7 +316,7 @@ TILE_HALO_IS = "tile_halo must be a number of pixels of at least 0, or two"
 def halo_pair(halo: Any) -> tuple[int, int] | None:
     """Return a halo as (before, after), or None where it is not one."""
     pair = halo if isinstance(halo, tuple | list) else (halo, halo)
-    if len(pair) != 2 or not all(_is_int(n) and n >= 0 for n in pair):
+    if len(pair) != 2 or not all(matches(int, n) and n >= 0 for n in pair):
         return None
     return int(pair[0]), int(pair[1])
 
@@ -326,15 +326,11 @@ def _as_seen(dtype: DTypeLike) -> Any:
     return dtype if isinstance(dtype, np.generic) else as_dtype(dtype)
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
 def _are_dims(dims: Any) -> bool:
     return (
         isinstance(dims, tuple | list)
         and len(dims) == 2
-        and all(_is_int(n) and n > 0 for n in dims)
+        and all(matches(int, n) and n > 0 for n in dims)
     )
 
 

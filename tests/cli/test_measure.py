@@ -54,6 +54,8 @@ def test_json_has_no_infinity(capsys):
         ([*BLOCK, "-p", "kernel_size=2026-13-41"], 2, "cannot be read: write it as in YAML"),
         ([*BLOCK, "-p", "kernel=5"], 1, "has no parameter 'kernel'; did you mean kernel_size?"),
         (["fbp", "--shape", "9x9x9", "--device", "cpu", "--slice-dim", "0"], 2, "along dim 1"),
+        (["fbp", "--shape", "9x9x9", "-p", "angles=3"], 2, "angles is filled in"),
+        (["dark_flat_field_correction", "--shape", "9x9x9", "-p", "flats=3"], 2, "leave it out"),
         ([*BLOCK, "--plot", "no/such/folder.png"], 1, "cannot write no/such/folder.png"),
         ([*BLOCK, "--plot", "."], 1, "cannot write .: it is a folder"),
         ([*BLOCK, "--plot", "picture.none"], 2, "cannot write a picture to picture.none"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..arrays import parse_shape
-from ..errors import MaxslicesError, MethodError, OutOfMemoryError, StoreError
+from ..errors import MaxslicesError, MethodError, OutOfMemoryError, StoreError, UsageError
 from .options import parameters
 
 
@@ -55,6 +55,10 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(handle=handle)
 
 
+_MADE_UP = ("flats", "darks", "angles", "slice_dim")
+"""Parameters that go with the block."""
+
+
 def handle(parsed: argparse.Namespace) -> str:
     """Measure, and return the table or JSON."""
     import json
@@ -67,6 +71,9 @@ def handle(parsed: argparse.Namespace) -> str:
         check_picture(picture)
     spec = ArraySpec(parse_shape(parsed.shape), parsed.dtype)
     given = parameters(parsed.parameter)
+    for name in _MADE_UP:
+        if name in given:
+            raise UsageError(f"-p {name}: {name} is filled in as the block is made: leave it out")
     try:
         measurement = measure_method(
             parsed.method,

@@ -123,7 +123,10 @@ class Chooser:
                 why = f"{missing}; measured on {where}{self._beside(asked, probed.model())}"
                 return _choice(asked, probed, "recorded", why)
         if forced == "recorded":
-            raise EstimatorError(f"nothing is recorded of {self._described(asked)}")
+            raise EstimatorError(
+                f"nothing is recorded of {self._described(asked)}: measure it there (--estimator "
+                "probed), or import records from there (maxslices records import)"
+            )
         if forced == "traced" or (forced is None and self._is_traceable(asked)):
             try:
                 return self._traced(asked, missing)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SourceError
-from ..parameters import nearest
+from ..parameters import matches, nearest
 
 Auto = Literal["auto"]
 
@@ -208,7 +208,7 @@ def _angles(value: Any) -> str | AngleRange | list[float]:
     for name, angle in (("start_angle", start), ("stop_angle", stop)):
         if not _is_number(angle):
             raise SourceError(f"{name} must be a number of degrees, not {angle!r}")
-    if not _is_whole(count) or count < 1:
+    if not matches(int, count) or count < 1:
         raise SourceError(f"angles_total must be a whole number of at least 1, not {count!r}")
     return AngleRange(float(start), float(stop), count)
 
@@ -252,7 +252,7 @@ def _end(axis: str, part: Mapping[str, Any], name: str, default: str) -> End:
     place, offset = part.get(name), part.get(f"{name}_offset")
     for value in (place, offset):
         is_keyword = value is place and value in ("begin", "mid", "end")
-        if value is not None and not is_keyword and not _is_whole(value):
+        if value is not None and not is_keyword and not matches(int, value):
             raise SourceError(
                 f"preview {axis}: start and stop must be whole numbers, begin, mid or end, and "
                 f"offsets whole numbers, not {dict(part)}"
@@ -264,9 +264,5 @@ def _end(axis: str, part: Mapping[str, Any], name: str, default: str) -> End:
     return Mark(default, offset) if place is None else Mark("begin", place + offset)
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return matches(float, value) and math.isfinite(value)
