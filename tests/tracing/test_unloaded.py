@@ -99,6 +99,7 @@ def test_rules_for_numbers_are_those_of_torch():
         "has_guarding_hint": [(3,)],
         "has_hint": [(3,)],
         "is_nested_int": [(3,)],
+        "size_hint": [(3,), (3, 4)],
     }
     for name, stand_in in _OF_NUMBERS.items():
         real = getattr(symbolic_shapes, name, None)  # not every torch has each

@@ -128,6 +128,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "has_guarding_hint": lambda _: True,
     "has_hint": lambda _: True,
     "is_nested_int": lambda _: False,
+    "size_hint": lambda a, *_: a,
     "statically_known_true": bool,
     "sym_and": lambda *all_of: reduce(lambda x, y: x & y, all_of),
     "sym_eq": _same,
