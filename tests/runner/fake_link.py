@@ -249,6 +249,7 @@ class FakeGpu:
 
     def reserve(self, n_bytes: int, largest_bytes: int) -> None:
         self.events.append("reserve")
+        self.allocate("the pool's memory")
 
     def forget_plans(self) -> None:
         self.events.append("forget plans")

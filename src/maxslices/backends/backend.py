@@ -54,7 +54,7 @@ class Backend(Protocol):
         """Tell whether two arrays of the device may have memory in common."""
 
     def reserve(self, n_bytes: int, largest_bytes: int) -> None:
-        """Hold memory that is handed out in parts later, until `release`.
+        """Hold memory that is handed out in parts later, until `release`; raise if there is none.
 
         Parameters
         ----------

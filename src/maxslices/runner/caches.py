@@ -31,13 +31,20 @@ class Caches:
         return cls(backend, 3 * plan.estimated_bytes <= plan.available_bytes)
 
     def reserve(self, plan: SectionPlan) -> None:
-        """Have the pool take what a section needs in one piece, if there is room."""
-        if self.is_roomy:
-            n_given = plan.block + sum(plan.halo)
-            arrays = (
-                each.with_slices(plan.slice_dim, n_given) for each in (plan.input, plan.output)
-            )
+        """Have the pool take what a section needs in one piece, if there is room.
+
+        Where others have taken that since, it asks for memory as it needs it.
+        """
+        if not self.is_roomy:
+            return
+        n_given = plan.block + sum(plan.halo)
+        arrays = (each.with_slices(plan.slice_dim, n_given) for each in (plan.input, plan.output))
+        try:
             self.backend.reserve(plan.estimated_bytes, max(array.nbytes for array in arrays))
+        except Exception as error:
+            if not self.ran_out(error):
+                raise
+            self.is_roomy = False
 
     def begin(self, n_given: int) -> None:
         """Get ready for blocks that begin with one of so many slices."""
