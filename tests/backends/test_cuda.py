@@ -172,6 +172,15 @@ def test_memory_that_cannot_be_pinned_is_told(cupy):
         pinned((3, 5), np.dtype("float32"))
 
 
+def test_a_device_that_failed_is_no_lack_of_memory_to_pin(cupy):
+    def fails(address, n_bytes, flags):
+        raise CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+    cupy.cuda.runtime.hostRegister = fails
+    with pytest.raises(CUDARuntimeError, match="illegal memory access"):
+        pinned((3, 5), np.dtype("float32"))
+
+
 def test_an_upload_that_finds_no_memory_waits_for_what_is_under_way(cupy, monkeypatch):
     waited = []
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .devices import count_devices
+from .out_of_memory import is_out_of_memory
 
 _PAGE_BYTES = 4096
 _PORTABLE = 1
@@ -106,5 +107,7 @@ def pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     try:
         return np.asarray(_Pinned(shape, dtype))
     except (OSError, cupy.cuda.runtime.CUDARuntimeError) as error:
+        if not is_out_of_memory(error):  # a device that failed before says so here, perhaps
+            raise
         n_bytes = math.prod(shape) * dtype.itemsize
         raise MemoryError(f"cannot pin {n_bytes} bytes of host memory: {error}") from None
