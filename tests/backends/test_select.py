@@ -35,6 +35,15 @@ def test_a_device_that_is_not_there_is_told(monkeypatch):
         select_backend("cuda:2")
 
 
+def test_a_home_that_cupy_cannot_make_its_folder_in_is_told(tmp_path, monkeypatch):
+    (tmp_path / "cupy.py").write_text("import os; os.makedirs('/dev/null/.cupy')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    for device in ("auto", "cuda"):
+        with pytest.raises(DeviceError, match=r"/dev/null/\.cupy.*: set CUPY_CACHE_DIR to a folder"):
+            select_backend(device)
+
+
 @pytest.mark.parametrize("name", ["gpu", "", "cuda:", "cuda:-1", "cuda:1.5", "CPU", "cpu:0"])
 def test_other_names_are_refused(name):
     with pytest.raises(UsageError, match="use auto, cpu, cuda or cuda:N"):

@@ -43,6 +43,7 @@ class CudaBackend:
     modules_bytes = MODULES_BYTES
 
     def __init__(self, number: int = 0) -> None:
+        n_devices = count_devices()
         try:
             import cupy
         except ImportError:
@@ -50,7 +51,6 @@ class CudaBackend:
                 "a GPU needs CuPy, which is not installed: pip install 'maxslices[gpu]', "
                 "or use --device cpu"
             ) from None
-        n_devices = count_devices()
         if number >= n_devices:
             there = f"there are {n_devices}" if n_devices else "CuPy finds no GPU here"
             raise DeviceError(f"no device cuda:{number}: {there}; use --device cpu")
