@@ -40,7 +40,7 @@ def test_a_home_that_cupy_cannot_make_its_folder_in_is_told(tmp_path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     for device in ("auto", "cuda"):
-        with pytest.raises(DeviceError, match=r"/dev/null/\.cupy.*: set CUPY_CACHE_DIR to a folder"):
+        with pytest.raises(DeviceError, match=r"/dev/null/\.cupy.*: set CUPY_CACHE_DIR"):
             select_backend(device)
 
 
