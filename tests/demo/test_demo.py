@@ -1,5 +1,6 @@
 """The demo from end to end, small."""
 
+import errno
 from importlib.resources import files
 
 import matplotlib.image
@@ -54,6 +55,19 @@ def test_plan_and_measurement_are_printed(tmp_path, capsys):
 def test_an_earlier_demo_is_replaced(demo):
     again = run_demo(demo.picture.parent, **SIZE)
     assert again.rmse == demo.rmse
+
+
+def test_a_full_disk_is_told_in_a_line(tmp_path, capsys, monkeypatch):
+    def no_room(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("maxslices.demo.main.make_scan", no_room)
+    assert main(["demo", str(tmp_path / "filled")]) == 1
+    assert "filled: the disk is full: the whole needs 89.2 MB" in capsys.readouterr().err
+    monkeypatch.setattr("maxslices.io.room._free_bytes", lambda path: 89_000_000)
+    assert main(["demo", str(tmp_path / "full")]) == 1
+    assert "full: needs 89.2 MB, but the disk has 89.0 MB free" in capsys.readouterr().err
+    assert not list((tmp_path / "full").iterdir())
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path, capsys):

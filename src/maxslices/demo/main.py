@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from ..api import plan, run
 from ..errors import MaxslicesError, StoreError
+from ..io.room import check_room, store_errors
 from ..planner import Pipeline
 from ..runner import Report
 from ..units import format_bytes, parse_bytes
 from .phantom import Phantom, flower_head
 from .picture import Stage, draw
-from .scan import Scan, make_scan
+from .scan import N_DARKS, N_FLATS, Scan, make_scan
 
 SCAN_NAME, PIPELINE_NAME, PICTURE_NAME = "scan.nxs", "demo.yaml", "demo.png"
 COMPARED_ROWS = 9
@@ -73,7 +74,7 @@ def run_demo(
     Raises
     ------
     StoreError
-        If `out` holds something other than an earlier demo.
+        If `out` holds something other than an earlier demo, or its disk is full.
     MaxslicesError
         If matplotlib is not installed, or the run fails.
     """
@@ -87,12 +88,14 @@ def run_demo(
         raise MaxslicesError(f"matplotlib cannot be used: {error}") from None
     folder = _prepare(Path(out))
     path = folder / PIPELINE_NAME
-    path.write_bytes((files("maxslices.demo") / PIPELINE_NAME).read_bytes())
-    pipeline = Pipeline.from_file(path)  # before the scan: it fails at once without the methods
-
-    began = time.perf_counter()
-    phantom = flower_head(rows, columns)
-    scan = make_scan(folder / SCAN_NAME, phantom, n_angles, shift=0.011 * columns)
+    scan_bytes = 2 * (N_DARKS + N_FLATS + n_angles) * rows * columns
+    check_room(folder, scan_bytes)
+    with store_errors(folder, scan_bytes):
+        path.write_bytes((files("maxslices.demo") / PIPELINE_NAME).read_bytes())
+        pipeline = Pipeline.from_file(path)  # before the scan: without the methods it fails at once
+        began = time.perf_counter()
+        phantom = flower_head(rows, columns)
+        scan = make_scan(folder / SCAN_NAME, phantom, n_angles, shift=0.011 * columns)
     print(
         f"Made {scan.path}: {_by(scan.shape)} uint16, {format_bytes(scan.n_bytes)}, "
         f"in {time.perf_counter() - began:.1f} s"
