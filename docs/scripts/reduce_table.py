@@ -1,16 +1,16 @@
 """Makes the table of docs/memory.md: plans against checkpoints of every block, on one GPU.
 
-``python docs/scripts/reduce_table.py FOLDER [--small] [MODEL...]`` writes FOLDER/reduce.json and
-prints the table; "compiled" is one of the models. Budgets are parts of the measured peak of the
+``python docs/scripts/reduce_table.py FOLDER [--small] [MODEL...]`` writes FOLDER/reduce.json row by
+row and prints the table; "compiled" is one of the models. Rows that the file has of other models
+stay, so the table may be made in several goes. Budgets are parts of the measured peak of the
 unreduced step; a plan is run with torch's allocator limited to its budget, and so are
-checkpoints of every block where they fit.
-Compiled steps have no limit.
+checkpoints of every block where they fit. Compiled steps have no limit.
 """
 
 from __future__ import annotations
 
-import gc
 import json
+import multiprocessing
 import os
 import sys
 import time
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")  # of each of several processes
 sys.path.insert(0, str(Path(__file__).parent))
 
 import nn_models
@@ -36,6 +37,8 @@ from maxslices.tracing import Spec, WorkAreas
 BUDGETS = (0.75, 0.5, 0.35)
 MIB = 2**20
 SMALL = "--small" in sys.argv
+WAITED_S = 200.0
+"""For steps that are compiled, at most."""
 
 
 class Case:
@@ -78,19 +81,41 @@ def cases() -> Iterator[Case]:
     )  # fmt: skip
 
 
-def one(case: Case, device: torch.device | None) -> list[dict[str, Any]]:
-    """Return the rows of one model."""
+class Rows:
+    """The rows so far: printed and written as they come."""
+
+    def __init__(self, folder: Path, wanted: list[str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / "reduce.json"
+        self.extra: dict[str, Any] = {}
+        self.all: list[dict[str, Any]] = []
+        if wanted and self.path.exists():
+            self.extra = json.loads(self.path.read_text())
+            self.all = [r for r in self.extra.pop("rows") if r["model"] not in wanted]
+
+    def add(self, model: str, **row: Any) -> None:
+        """Add a row of a model, or of what is compiled."""
+        self.all.append({"model": model, **row})
+        print(line(self.all[-1], self.all), flush=True)
+        self.write()
+
+    def write(self) -> None:
+        """Write the file."""
+        self.path.write_text(json.dumps({**self.extra, "rows": self.all}, indent=1))
+
+
+def one(case: Case, device: torch.device | None, rows: Rows) -> None:
+    """Make the rows of one model."""
     model = case.make()
     step = ResettingStep(model, "training", torch.optim.Adam, case.loss, case.targets)
     spec = Spec(case.shape)
-    rows: list[dict[str, Any]] = []
     if device is None:
         peak = step.trace([spec], WorkAreas.allowance()).allocated_bytes
     else:
         whole = run_for_real(step, [spec], device)
         assert whole is not None
         peak = whole.allocated_bytes
-        rows.append(row(case, "unreduced", peak, 0, peak, whole.step_s, 0.0))
+        rows.add(case.name, plan="unreduced", measured_bytes=peak, step_s=whole.step_s)
     blocks = [path for path, m in model.named_modules() if case.blocks(path, m)]
 
     def every_block(part: float | None) -> None:
@@ -99,9 +124,13 @@ def one(case: Case, device: torch.device | None) -> list[dict[str, Any]]:
         treat(model, {path: Treatment("checkpoint") for path in blocks})
         every = run_for_real(step, [spec], device, part and int(part * peak))
         untreat(model)
-        if every is not None:
-            name = "every block" if part is None else f"every block, limit {part:.2f}"
-            rows.append(row(case, name, peak, 0, every.allocated_bytes, every.step_s, 0.0))
+        name = "every block" if part is None else f"every block, limit {part:.2f}"
+        if every is None:
+            rows.add(case.name, plan=name, error="does not fit")
+        else:
+            rows.add(
+                case.name, plan=name, measured_bytes=every.allocated_bytes, step_s=every.step_s
+            )
 
     every_block(None)
     # From the largest limit to the smallest: where a work area finds no room, cuDNN takes another
@@ -115,106 +144,119 @@ def one(case: Case, device: torch.device | None) -> list[dict[str, Any]]:
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - the other rows are wanted all the same
             untreat(model)
-            rows.append({"model": case.name, "plan": f"{budget:.2f}", "error": str(error)[:400]})
-            print(case.name, budget, type(error).__name__, str(error)[:300], flush=True)
+            text = f"{type(error).__name__}: {error}"
+            rows.add(case.name, plan=f"{budget:.2f}", error=text[:400])
             continue
-        found = row(
-            case, f"{budget:.2f}", peak, made.peak_after_bytes, made.measured_after_bytes,
-            made.measured_step_s, made.predicted_step_s,
-        )  # fmt: skip
-        found |= {
-            "limit_bytes": limit,
-            "needed_bytes": made.needed_after_bytes,
-            "search_s": made.search_s,
-            "recomputed": made.recomputed_flops / max(made.forward_flops, 1),
-            "treatments": {p or "the model": str(t) for p, t in made.treatments.items()},
-            "in_place": len(made.in_place),
-            "step_before_s": made.measured_step_before_s,
-            "summary": str(made),
-        }
-        rows.append(found)
+        rows.add(
+            case.name,
+            plan=f"{budget:.2f}",
+            unreduced_bytes=peak,
+            limit_bytes=limit,
+            predicted_bytes=made.peak_after_bytes,
+            needed_bytes=made.needed_after_bytes,
+            measured_bytes=made.measured_after_bytes,
+            step_s=made.measured_step_s,
+            predicted_step_s=made.predicted_step_s,
+            search_s=made.search_s,
+            recomputed=made.recomputed_flops / max(made.forward_flops, 1),
+            treatments={p or "the model": str(t) for p, t in made.treatments.items()},
+            in_place=len(made.in_place),
+            step_before_s=made.measured_step_before_s,
+            summary=str(made),
+        )
         restore(model, made)
         every_block(budget)
-    return rows
 
 
-def row(
-    case: Case, plan: str, whole: int, predicted: int, measured: int, step_s: float, expected: float
-) -> dict[str, Any]:
-    """Return a row."""
-    return {
-        "model": case.name, "plan": plan, "unreduced_bytes": whole, "predicted_bytes": predicted,
-        "measured_bytes": measured, "step_s": step_s, "predicted_step_s": expected,
-    }  # fmt: skip
+def compiled(rows: Rows) -> None:
+    """Make rows of the ViT compiled: reduced, and with torch's activation memory budget.
+
+    All are compiled at the same time, each in a process of its own, and then timed one by one.
+    """
+    todo: list[tuple[str, str, float, dict[str, Treatment]]] = [
+        *((f"{name}, inductor", "inductor", 1.0, plan) for name, plan in plans_of(rows.all)),
+        *((f"torch budget {part}, inductor", "inductor", part, {}) for part in (0.5, 0.2, 0.1, 1)),
+        ("torch budget 0.5, eager kernels", "aot_eager_decomp_partition", 0.5, {}),
+    ]
+    ways = multiprocessing.get_context("spawn")
+    turn, made = ways.Lock(), ways.Queue()
+    ready = ways.Barrier(len(todo))
+    processes = [
+        ways.Process(target=compile_one, args=(*each, ready, turn, made), daemon=True)
+        for each in todo
+    ]
+    for process in processes:
+        process.start()
+    for _ in processes:
+        rows.add("compiled", **made.get(timeout=WAITED_S))
+    for process in processes:
+        process.join()
 
 
-def compiled(device: torch.device, plans: dict[str, dict[str, Treatment]]) -> list[dict[str, Any]]:
-    """Return rows of the ViT compiled: with torch's activation memory budget, and reduced."""
+def compile_one(
+    name: str, backend: str, budget: float, plan: dict[str, Treatment], ready: Any, turn: Any,
+    made: Any,
+) -> None:  # fmt: skip
+    """Compile a step, wait for the others, and time it when it is its turn."""
+    row: dict[str, Any] = {"plan": name}
+    began = time.perf_counter()
+    step: Callable[[], float] | None = None
+    try:
+        step = compiled_step(backend, budget, plan)
+        step()
+        row["compile_s"] = time.perf_counter() - began
+    except Exception as error:  # noqa: BLE001 - not every machine can compile
+        row["error"] = str(error)[-400:]
+    ready.wait(WAITED_S)
+    if step is not None:
+        with turn:
+            step()
+            torch.cuda.reset_peak_memory_stats()
+            row["step_s"] = sorted(step() for _ in range(5))[2]
+            row["measured_bytes"] = torch.cuda.max_memory_allocated()
+    made.put(row)
+
+
+def compiled_step(backend: str, budget: float, plan: dict[str, Treatment]) -> Callable[[], float]:
+    """Return what runs a step of the ViT and returns its seconds."""
     import torch._functorch.config as functorch
 
-    rows = []
-    todo: list[tuple[str, str, float, dict[str, Treatment]]] = [
-        (f"torch budget {budget}, {backend}", backend, budget, {})
-        for backend, budgets in (
-            ("aot_eager_decomp_partition", (0.5,)),
-            ("inductor", (1.0, 0.5, 0.2)),
-        )
-        for budget in budgets
-    ]  # fmt: skip
-    todo += [(f"{name}, inductor", "inductor", 1.0, plan) for name, plan in plans.items()]
-    for name, backend, budget, plan in todo:
-        torch._dynamo.reset()
-        gc.collect()
-        torch.cuda.empty_cache()
-        began = time.perf_counter()
-        try:
-            with functorch.patch(activation_memory_budget=budget):
-                model = nn_models.ViTB16().to(device)
-                treat(model, plan)
-                run = torch.compile(model, backend=backend)
-                optimizer = torch.optim.Adam(model.parameters())
-                x = torch.randn(64, 3, 224, 224, device=device)
-                y = torch.zeros(64, dtype=torch.long, device=device)
-                durations = []
-                for repeat in range(6):
-                    if repeat == 2:
-                        torch.cuda.reset_peak_memory_stats()
-                    torch.cuda.synchronize()
-                    start = time.perf_counter()
-                    model.zero_grad(set_to_none=True)
-                    nn.functional.cross_entropy(run(x), y).backward()
-                    optimizer.step()
-                    torch.cuda.synchronize()
-                    durations.append(time.perf_counter() - start)
-            rows.append(
+    functorch.activation_memory_budget = budget
+    case = next(each for each in cases() if each.name == "ViT-B/16")
+    model = case.make().to("cuda")
+    treat(model, plan)
+    run = torch.compile(model, backend=backend)
+    optimizer = torch.optim.Adam(model.parameters())
+    x = torch.randn(case.shape, device="cuda")
+    y = torch.zeros(case.shape[0], dtype=torch.long, device="cuda")
+
+    def step() -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        model.zero_grad(set_to_none=True)
+        case.loss(run(x), y).backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    return step
+
+
+def plans_of(rows: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Treatment]]]:
+    """Yield the plans that were found for the ViT, to be compiled."""
+    for r in rows:
+        if r["model"] == "ViT-B/16" and "treatments" in r:
+            yield (
+                r["plan"],
                 {
-                    "model": "ViT-B/16", "plan": name,
-                    "measured_bytes": torch.cuda.max_memory_allocated(),
-                    "step_s": sorted(durations[2:])[2],
-                    "compile_s": time.perf_counter() - began,
-                }
-            )  # fmt: skip
-        except Exception as error:  # noqa: BLE001 - not every machine can compile
-            rows.append({"model": "ViT-B/16", "plan": name, "error": str(error)[:300]})
-        print(rows[-1], flush=True)
-        model = run = optimizer = x = y = None
-    return rows
-
-
-def plans_of(rows: list[dict[str, Any]]) -> dict[str, dict[str, Treatment]]:
-    """Return the plans that were found for the ViT, to be compiled."""
-    return {
-        r["plan"]: {
-            path.replace("the model", ""): Treatment(
-                text.split(",")[0],
-                (),
-                int(text.split(" in ")[1].split()[0]) if " in " in text else 1,
+                    path.replace("the model", ""): Treatment(
+                        text.split(",")[0],
+                        (),
+                        int(text.split(" in ")[1].split()[0]) if " in " in text else 1,
+                    )
+                    for path, text in r["treatments"].items()
+                },
             )
-            for path, text in r["treatments"].items()
-        }
-        for r in rows
-        if r["model"] == "ViT-B/16" and "treatments" in r
-    }
 
 
 def same_gradients(case: Case, device: torch.device) -> dict[str, Any]:
@@ -254,65 +296,64 @@ def same_gradients(case: Case, device: torch.device) -> dict[str, Any]:
 
 def main() -> None:
     """Run all, and print the table."""
-    folder = Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else None
-    rows: list[dict[str, Any]] = []
     began = time.perf_counter()
-    extra: dict[str, Any] = {"torch": torch.__version__, "gradients": []}
-    if device is not None:
-        extra["device"] = torch.cuda.get_device_name(device)
     wanted = [arg for arg in sys.argv[2:] if not arg.startswith("--")]
+    rows = Rows(Path(sys.argv[1]), wanted)
+    rows.extra["torch"] = torch.__version__
+    if device is not None:
+        rows.extra["device"] = torch.cuda.get_device_name(device)
     todo: list[tuple[str, Callable[[], Any]]] = [
-        (case.name, lambda case=case: rows.extend(one(case, device)))
+        (case.name, lambda case=case: one(case, device, rows))
         for case in cases()
         if not wanted or case.name in wanted
     ]
     if device is not None and not wanted:
+        gradients = rows.extra["gradients"] = []
         todo += [
             (f"gradients of {case.name}",
-             lambda case=case: extra["gradients"].append(same_gradients(case, device)))
+             lambda case=case: gradients.append(same_gradients(case, device)))
             for case in cases() if case.name in ("ResNet50", "Spiking VGG-16")
         ]  # fmt: skip
     if device is not None and (not wanted or "compiled" in wanted):
-        todo.append(("compiled", lambda: rows.extend(compiled(device, plans_of(rows)))))
+        todo.append(("compiled", lambda: compiled(rows)))
+    print(HEADING, flush=True)
     for name, work in todo:
         try:
             work()
         except Exception:  # noqa: BLE001 - the rest is wanted all the same
             traceback.print_exc()
-        extra["wall_s"] = time.perf_counter() - began
-        (folder / "reduce.json").write_text(json.dumps({**extra, "rows": rows}, indent=1))
-        print(f"{name}: {extra['wall_s']:.0f} s", flush=True)
-    print(json.dumps(extra["gradients"]))
-    print(table(rows))
+        rows.extra["wall_s"] = time.perf_counter() - began
+        rows.write()
+        print(f"{name}: {rows.extra['wall_s']:.0f} s", flush=True)
+    print(json.dumps(rows.extra.get("gradients")))
+    print("\n".join([HEADING, *(line(row, rows.all) for row in rows.all)]))
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Return the table in Markdown."""
-    lines = [
-        "| model | plan | peak MiB | of unreduced | predicted / measured | step ms | predicted ms |"
-        " recomputed | search s |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    whole = {r["model"]: r["measured_bytes"] for r in rows if r["plan"] == "unreduced"}
-    for r in rows:
-        if "error" in r:
-            lines.append(f"| {r['model']} | {r['plan']} | {r['error'][:150]} | | | | | | |")
-            continue
-        measured = r["measured_bytes"]
-        part = f"{measured / whole[r['model']]:.3f}" if whole.get(r["model"]) else ""
-        predicted = r.get("predicted_bytes", 0)
-        ratio = f"{predicted / measured:.4f}" if predicted and measured else ""
-        expected = r.get("predicted_step_s", 0)
-        again = f"{r['recomputed']:.0%}" if "recomputed" in r else ""
-        search = f"{r['search_s']:.1f}" if "search_s" in r else ""
-        lines.append(
-            f"| {r['model']} | {r['plan']} | {measured / MIB:.0f} | {part} | {ratio} | "
-            f"{r['step_s'] * 1e3:.1f} | {f'{expected * 1e3:.1f}' if expected else ''} | "
-            f"{again} | {search} |"
-        )
-    return "\n".join(lines)
+HEADING = (
+    "| model | plan | peak MiB | of unreduced | predicted / measured | step ms | predicted ms |"
+    " recomputed | search s |\n|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def line(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """Return a row in Markdown."""
+    part, plan = row["model"], row["plan"]
+    if "error" in row:
+        return f"| {part} | {plan} | {row['error'][:150]} | | | | | | |"
+    measured = row["measured_bytes"]
+    model = "ViT-B/16" if part == "compiled" else part
+    whole = [r for r in rows if r["model"] == model and r["plan"] == "unreduced"]
+    of_whole = f"{measured / whole[0]['measured_bytes']:.3f}" if whole else ""
+    ratio = expected = again = search = ""
+    if "treatments" in row:
+        ratio = f"{row['predicted_bytes'] / measured:.4f}" if measured else ""
+        expected = f"{row['predicted_step_s'] * 1e3:.1f}"
+        again, search = f"{row['recomputed']:.0%}", f"{row['search_s']:.1f}"
+    return (
+        f"| {part} | {plan} | {measured / MIB:.0f} | {of_whole} | {ratio} | "
+        f"{row['step_s'] * 1e3:.1f} | {expected} | {again} | {search} |"
+    )
 
 
 if __name__ == "__main__":
