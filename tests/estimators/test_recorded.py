@@ -304,6 +304,13 @@ for n in range(25):
 """
 
 
+def test_a_folder_that_cannot_be_read_is_told_in_a_line(monkeypatch, capsys):
+    monkeypatch.setenv("MAXSLICES_RECORDS", "x" * 300)  # no file system has such a name
+    for command in (["records", "list"], ["methods", "minus_log"]):
+        assert main(command) == 1
+        assert "be read: File name too long; set MAXSLICES_RECORDS" in capsys.readouterr().err
+
+
 def test_processes_at_once_lose_nothing(records, pytestconfig):
     processes = [
         subprocess.Popen(

@@ -110,7 +110,13 @@ class Records:
             )
 
     def entries(self, method: str | None = None) -> list[Entry]:
-        """Return all entries, or those of a method, by its full or plain name; oldest first."""
+        """Return all entries, or those of a method, by its full or plain name; oldest first.
+
+        Raises
+        ------
+        StoreError
+            If the folder cannot be read.
+        """
         found = [
             entry
             for name in self._methods()
@@ -189,7 +195,16 @@ class Records:
         return self.folder / f"{method}.json"
 
     def _methods(self) -> list[str]:
-        return sorted(path.stem for path in self.folder.glob("*.json"))
+        try:
+            names = os.listdir(self.folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise StoreError(
+                f"{self.folder}: records cannot be read: {error.strerror}; set {FOLDER_VARIABLE} "
+                "to a folder that can be read"
+            ) from None
+        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
 
     def _read(self, method: str) -> list[Entry]:
         """Return a method's entries; a file that has none is set aside for one that will."""
