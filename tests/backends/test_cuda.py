@@ -121,6 +121,19 @@ def test_objects_that_python_itself_leaves_out_are_not_somebody_elses(monkeypatc
     assert not frozen
 
 
+def test_what_is_left_out_is_counted_once_however_often_it_is_asked_for(monkeypatch):
+    counted = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: counted.append(1) or 0)
+    with quick_collections():
+        for _ in range(3):
+            with quick_collections():
+                pass
+    assert len(counted) == 1
+    with quick_collections():
+        pass
+    assert len(counted) == 2  # it is over: another may have left something out since
+
+
 def test_nothing_is_left_out_of_it_where_the_pool_cannot_be_limited(cupy):
     def fails():
         raise CUDARuntimeError("cudaErrorIllegalAddress")

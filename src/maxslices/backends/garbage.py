@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 _ITS_OWN = 2000
 """So many objects Python 3.12 counts as left out from the beginning; a program has more."""
+_inside = False
+"""Whether a block of `quick_collections` is under way: to count takes milliseconds."""
 
 
 @contextmanager
@@ -18,11 +20,14 @@ def quick_collections() -> Iterator[None]:
     objects of a program takes longer than most blocks. Where something is left out already, by
     the program or around this, it stays so: Python cannot take back a part.
     """
-    if gc.get_freeze_count() > _ITS_OWN:
+    global _inside
+    if _inside or gc.get_freeze_count() > _ITS_OWN:
         yield
         return
     gc.freeze()
+    _inside = True
     try:
         yield
     finally:
+        _inside = False
         gc.unfreeze()
