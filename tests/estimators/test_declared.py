@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 
 from maxslices import Registry, from_ledger, method
 from maxslices.errors import EstimatorError
+from maxslices.estimators import Question
 from maxslices.estimators.declared import declared_model, speaks_of
 
 
 def model_of(estimator, device="cuda", dims=(10, 20), dtype="float32", **parameters):
-    return declared_model(meta_of(estimator), 0, dims, np.dtype(dtype), device, parameters)
+    return declared_model(
+        Question(meta_of(estimator), 0, dims, np.dtype(dtype), parameters, 100), device
+    )
 
 
 def meta_of(estimator):

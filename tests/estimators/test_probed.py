@@ -456,7 +456,7 @@ def test_the_packs_methods_are_probed_as_well_as_declared(case, no_collections):
     n, dims, dtype = trial.n_slices, trial.other_dims, trial.dtype
     asked = Question(meta, slice_dim, dims, dtype, case.parameters, 4 * n)
     found = probe(asked, CPU, available_bytes=peak + ROOM_BYTES)
-    declared = declared_model(meta, slice_dim, dims, dtype, "cpu", case.parameters)
+    declared = declared_model(asked, "cpu")
     assert 0.995 * peak <= found.model().bytes(n) <= 1.05 * peak + ROOM_BYTES
     # Declared are also the buffers that NumPy took before 2.3.
     assert 0.995 * peak <= declared.bytes(n) <= 1.02 * peak + ROOM_BYTES + 2**16

@@ -165,15 +165,7 @@ class Chooser:
     def _declared(self, asked: Question) -> Choice:
         # An estimator that knows nothing of the CPU is the best there is for it; the plan says so.
         origin = "declared" if speaks_of(asked.meta, self.device) else "declared for CUDA"
-        model = declared_model(
-            asked.meta,
-            asked.slice_dim,
-            asked.other_dims,
-            asked.dtype,
-            self.device,
-            asked.parameters,
-        )
-        return Choice(model, origin)
+        return Choice(declared_model(asked, self.device), origin)
 
     def _recorded(self, asked: Question) -> tuple[Probe, str] | None:
         if self.records is None:

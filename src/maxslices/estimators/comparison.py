@@ -87,9 +87,7 @@ def compare(
     EstimatorError
         If the method has no estimator, or it fails.
     """
-    declared = declared_model(
-        asked.meta, asked.slice_dim, asked.other_dims, asked.dtype, device, asked.parameters
-    )
+    declared = declared_model(asked, device)
     n = measured.max_slices(available_bytes, asked.most_slices)
     return Comparison(
         method=asked.meta.full_name,

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from numpy.typing import DTypeLike
-
-from ..arrays import as_dtype
 from ..errors import EstimatorError
 from ..ledger import Device, LedgerEstimator
 from ..memory import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
 from ..method import MethodMeta
 from ..units import format_bytes
+from .asked import Question
 
 
 def speaks_of(meta: MethodMeta, device: Device) -> bool:
@@ -29,14 +26,7 @@ def speaks_of(meta: MethodMeta, device: Device) -> bool:
     return "device" in meta.callbacks["calc_max_slices"].told
 
 
-def declared_model(
-    meta: MethodMeta,
-    slice_dim: int,
-    other_dims: tuple[int, int],
-    dtype: DTypeLike,
-    device: Device,
-    parameters: Mapping[str, Any],
-) -> MemoryModel:
+def declared_model(asked: Question, device: Device) -> MemoryModel:
     """Return the memory model that a method's own estimator stands for.
 
     A ledger gives it directly. A hand-written ``calc_max_slices`` is inverted by bisection
@@ -44,18 +34,10 @@ def declared_model(
 
     Parameters
     ----------
-    meta : MethodMeta
-        The method.
-    slice_dim : int
-        Axis along which the data are cut.
-    other_dims : (int, int)
-        The two dims that remain, in array order.
-    dtype : dtype-like
-        Input dtype.
+    asked : Question
+        The method with its parameters and data; how many slices there are does not matter.
     device : {"cuda", "cpu"}
         Told to a ledger, and to an estimator that names ``device``.
-    parameters : mapping
-        The user's parameters; the method's defaults are added.
 
     Raises
     ------
@@ -65,17 +47,16 @@ def declared_model(
         memory there is or some where there is none, fewer for more memory, or if a
         ledger counts nothing.
     """
+    meta, slices = asked.meta, (asked.slice_dim, asked.other_dims, asked.dtype)
     if isinstance(meta.estimator, LedgerEstimator):
-        return _ledger_model(meta, meta.estimator, slice_dim, other_dims, dtype, device, parameters)
+        return _ledger_model(asked, meta.estimator, device)
 
     def ask(available_bytes: int) -> int:
-        return meta.ask_estimator(
-            slice_dim, other_dims, as_dtype(dtype), available_bytes, parameters, device=device
-        )[0]
+        return meta.ask_estimator(*slices, available_bytes, asked.parameters, device=device)[0]
 
     def called() -> str:
-        arguments = f"slice_dim={slice_dim}, other_dims={tuple(other_dims)}, dtype={dtype}"
-        given = "".join(f", {name}={value!r}" for name, value in parameters.items())
+        arguments = "slice_dim={}, other_dims={}, dtype={}".format(*slices)
+        given = "".join(f", {name}={value!r}" for name, value in asked.parameters.items())
         return f"{meta.full_name}: its estimator {_name(meta)}({arguments}{given})"
 
     answers = _Answers(ask, called)
@@ -126,29 +107,22 @@ class _Answers:
             )
 
 
-def _ledger_model(
-    meta: MethodMeta,
-    estimator: LedgerEstimator,
-    slice_dim: int,
-    other_dims: tuple[int, int],
-    dtype: DTypeLike,
-    device: Device,
-    parameters: Mapping[str, Any],
-) -> MemoryModel:
-    merged = meta.merged(**parameters)
+def _ledger_model(asked: Question, estimator: LedgerEstimator, device: Device) -> MemoryModel:
+    meta, slices = asked.meta, (asked.slice_dim, asked.other_dims, asked.dtype)
+    merged = meta.merged(**asked.parameters)
     hidden = meta.callbacks["calc_max_slices"].hidden
     given = {name: value for name, value in merged.items() if name not in hidden}
-    model = estimator.model(slice_dim, other_dims, dtype, device, **given)
+    model = estimator.model(*slices, device, **given)
 
     def guarded(ask: Callable[[int], int]) -> Callable[[int], int]:
         def answer(n: int) -> int:
             try:
                 return ask(n)
             except (Exception, SystemExit) as error:
-                arguments = f"{n} slices, slice_dim={slice_dim}, other_dims={tuple(other_dims)}"
+                arguments = "slice_dim={}, other_dims={}, dtype={}".format(*slices)
                 raise EstimatorError(
                     f"{meta.full_name}: its ledger {_name(meta)} raised "
-                    f"{type(error).__name__}: {error} (for {arguments}, dtype={as_dtype(dtype)}, "
+                    f"{type(error).__name__}: {error} (for {n} slices, {arguments}, "
                     f"device={device}, parameters {merged})"
                 ) from error
 

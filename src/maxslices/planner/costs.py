@@ -26,6 +26,8 @@ class StepCost:
 
     step: Step
     """The method and its parameters."""
+    asked: Question
+    """What its model was asked for."""
     input: ArraySpec
     """The whole array before it."""
     output: ArraySpec
@@ -212,6 +214,7 @@ def _step_cost(
         model = allocator.method(model, one_slice, total)
     return StepCost(
         step,
+        asked,
         current,
         output,
         model=model.widened(extra, total),

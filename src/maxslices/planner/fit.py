@@ -217,11 +217,8 @@ def _tilings(cost: SectionCost, own: StepCost) -> Iterator[Tiling]:
 
 def _in_tiles(cost: SectionCost, own: StepCost, tiling: Tiling) -> StepCost:
     """Return a step that is given tiles: its input and output are whole beside one of them."""
-    slice_dim, meta = cost.section.slice_dim, own.step.meta
-    dims, parameters = tiling.given_dims, own.step.known_parameters()
-    model = declared_model(
-        meta, slice_dim, dims, own.input.dtype, cost.allocator.device, parameters
-    )
+    dims = tiling.given_dims
+    model = declared_model(replace(own.asked, other_dims=dims), cost.allocator.device)
     itemsize = min(own.input.dtype.itemsize, own.output.dtype.itemsize)
     model = cost.allocator.method(model, prod(dims) * itemsize, cost.n_slices)
     model = model.widened(sum(cost.section.halo), cost.n_slices)
@@ -240,9 +237,7 @@ def _on_host(cost: SectionCost, own: StepCost) -> StepCost:
 
 def _host_model(cost: SectionCost, own: StepCost) -> MemoryModel:
     """Return what a step takes on the host."""
-    slice_dim = cost.section.slice_dim
-    dims, parameters = own.input.other_dims(slice_dim), own.step.known_parameters()
-    model = declared_model(own.step.meta, slice_dim, dims, own.input.dtype, "cpu", parameters)
+    model = declared_model(own.asked, "cpu")
     if own.looked_at:
         n_bytes = model.bytes(own.looked_at)
         model = MemoryModel(lambda n: n_bytes)

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 from ..arrays import ArraySpec, as_dtype
 from ..backends.garbage import quick_collections
 from ..errors import UsageError
-from ..estimators import declared_model
+from ..estimators import Question, declared_model
 from ..ledger import Device
 from ..memory import MemoryModel
 from ..method import MethodMeta
@@ -194,7 +194,8 @@ def compare(
     estimated, _ = meta.calc_max_slices(
         slice_dim, other_dims, dtype, peak_bytes, device=device, **told
     )
-    model = declared_model(meta, slice_dim, other_dims, dtype, device, told)
+    asked = Question(meta, slice_dim, other_dims, dtype, told, shape[slice_dim])
+    model = declared_model(asked, device)
     return CheckResult(
         method=meta.full_name,
         shape=shape,

@@ -20,7 +20,7 @@ import pytest
 from ..arrays import block_shape
 from ..backends import require_libraries, select_backend
 from ..errors import DeviceError, EstimatorError
-from ..estimators import declared_model
+from ..estimators import Question, declared_model
 from ..ledger import Device
 from ..method import MethodMeta
 from ..registry import Registry, registry
@@ -201,9 +201,11 @@ class MethodConformance:
         """More slices never need less memory; more memory never fits fewer slices."""
         meta, case = self.methods.get(situation.case.method), situation.case
         dtype, shape = np.dtype(case.dtype), case.shape
-        dims = _other_dims(shape, situation.slice_dim)
+        slice_dim = situation.slice_dim
+        dims, n_slices = _other_dims(shape, slice_dim), shape[slice_dim]
+        asked = Question(meta, slice_dim, dims, dtype, case.parameters, n_slices)
         for device in _DEVICES:
-            model = declared_model(meta, situation.slice_dim, dims, dtype, device, case.parameters)
+            model = declared_model(asked, device)
             counts = [*range(1, 130), 255, 256, 257, 1000, 1801, 10_000]
             sizes = [model.bytes(n) for n in counts]
             falls = [i for i in range(1, len(sizes)) if sizes[i] < sizes[i - 1]]
@@ -215,7 +217,7 @@ class MethodConformance:
                 )
             answers = [
                 meta.calc_max_slices(
-                    situation.slice_dim, dims, dtype, size, device=device, **case.parameters
+                    slice_dim, dims, dtype, size, device=device, **case.parameters
                 )[0]
                 for size in _MEMORY
             ]
