@@ -120,11 +120,10 @@ def test_where_memory_ran_out_once_nothing_is_wrong():
 
 
 @pytest.mark.skipif(not can_populate(), reason="the system makes no pages ahead")
-@pytest.mark.parametrize("n_threads", [1, 3])
-def test_pages_are_there_before_they_are_written_to(n_threads):
+def test_pages_are_there_before_they_are_written_to():
     place = np.empty(N_BYTES, np.uint8)
     place[: 2**20] = 7
-    PagesAhead(place.ctypes.data, place.nbytes, n_threads).wait()
+    PagesAhead(place.ctypes.data, place.nbytes).wait()
     assert (place[: 2**20] == 7).all()
     assert faults_of(lambda: place.fill(1)) < 8
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import h5py
 import numpy as np
@@ -12,9 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from maxslices import Pipeline, Registry, from_ledger, run
-from maxslices.backends.pages import PagesAhead
 from maxslices.errors import DoesNotFitError
-from maxslices.io import ScratchStore, threads
+from maxslices.io import ScratchStore
 from maxslices.io.array_source import ArraySource
 from maxslices.planner.costs import RUNNER_BYTES
 from tests.planner.fakes import fakes
@@ -93,33 +91,6 @@ def test_neighbours_across_blocks_and_at_the_edges_are_right():
     padded = np.concatenate([data[:1], data[:1], data, data[-1:]])
     expected = ((data + padded[:9]) + padded[1:10]) + padded[3:]
     np.testing.assert_array_equal(got, expected)
-
-
-def test_a_result_in_new_memory_has_its_pages_made_ahead(monkeypatch):
-    made = []
-
-    class Noting(PagesAhead):
-        def __init__(self, address, n_bytes, n_threads):
-            super().__init__(address, n_bytes, n_threads)
-            self.wait()
-            made.append((address, n_bytes, n_threads, self))
-
-    execute = sys.modules["maxslices.runner.execute"]
-    monkeypatch.setattr(threads, "N_THREADS", 6)
-    monkeypatch.setattr(execute, "PagesAhead", Noting)
-    pipeline = Pipeline.from_steps(["to_float"], fakes)
-    run(source(), pipeline, device="cpu")
-    assert made == []  # it is small
-    monkeypatch.setattr(execute, "_LARGE_BYTES", 1)
-    run(source(), pipeline, np.empty(SHAPE, np.float32), device="cpu")
-    assert made == []  # the caller's
-    result = run(source(), pipeline, device="cpu", block=4).result
-    (*found, ahead), *others = made
-    assert (found, others) == ([result.ctypes.data, result.nbytes, 3], [])
-    assert ahead._is_stopped
-    expected = np.empty(SHAPE, np.uint16)
-    source().read(0, 0, len(expected), expected)
-    np.testing.assert_array_equal(result, expected.astype(np.float32))
 
 
 @pytest.mark.parametrize("format", ["hdf5", "tiff"])

@@ -1,4 +1,4 @@
-"""Pages of new memory, made by threads of their own before anybody writes there.
+"""Pages of new memory, made by a thread of its own before anybody writes there.
 
 A system makes a page when it is first written to, and whoever writes waits for that. In a virtual
 machine whose host has to find the memory too, to write 64 MB took 0.1 to 0.2 s, and 0.004 again.
@@ -7,10 +7,8 @@ machine whose host has to find the memory too, to write 64 MB took 0.1 to 0.2 s,
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 from functools import cache
-from itertools import count
 from mmap import PAGESIZE
 
 _POPULATE_WRITE = 23
@@ -29,24 +27,19 @@ class PagesAhead:
     ----------
     address, n_bytes : int
         The memory. Should it be freed meanwhile, no harm is done.
-    n_threads : int
-        Threads that make them.
     """
 
-    def __init__(self, address: int, n_bytes: int, n_threads: int = 1) -> None:
-        first = -(-address // PAGESIZE) * PAGESIZE
+    def __init__(self, address: int, n_bytes: int) -> None:
+        self._start = -(-address // PAGESIZE) * PAGESIZE
         self._stop = (address + n_bytes) // PAGESIZE * PAGESIZE
-        self._starts = count(first, _STEP_BYTES)
         self._is_stopped = False
-        self._threads = [
-            threading.Thread(target=self._work, name="maxslices pages", daemon=True)
-            for _ in range(n_threads if sys.platform == "linux" else 0)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._work, name="maxslices pages", daemon=True)
+        self._thread.start()
 
     def _work(self) -> None:
-        while not self._is_stopped and (start := next(self._starts)) < self._stop:
+        for start in range(self._start, self._stop, _STEP_BYTES):
+            if self._is_stopped:
+                return
             if libc().madvise(start, min(_STEP_BYTES, self._stop - start), _POPULATE_WRITE):
                 return
 
@@ -57,8 +50,7 @@ class PagesAhead:
 
     def wait(self) -> None:
         """Return when all are there, or cannot be made."""
-        for thread in self._threads:
-            thread.join()
+        self._thread.join()
 
 
 @cache

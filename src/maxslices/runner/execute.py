@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from ..backends import Backend, require_libraries, shared_allocator
-from ..backends.pages import PagesAhead
 from ..errors import MethodError
-from ..io import MemoryStore, ScratchStore, Sink, Source, Store, threads
+from ..io import MemoryStore, ScratchStore, Sink, Source, Store
 from ..io.room import check_room
 from ..planner import Pipeline, Plan, SectionPlan
 from .ahead_feed import Readable
@@ -23,9 +22,6 @@ from .report import SectionReport
 from .section import SectionWork
 from .side_results import SideResults
 from .timeline import Timeline
-
-_LARGE_BYTES = 2**26
-"""A result from which on its pages are made ahead."""
 
 
 def execute(
@@ -99,7 +95,7 @@ def execute(
             stop = position + len(section.steps)
             is_last = number == len(plan.sections)
             if is_last:
-                store, note = _last_store(section, result, held), ""
+                store, note = _last_store(section, result), ""
             else:
                 largest = max(each.host_bytes for each in plan.sections[number - 1 : number + 1])
                 host_bytes = plan.host_budget_bytes - largest
@@ -145,21 +141,13 @@ def execute(
     return tuple(reports), side_results, result
 
 
-def _last_store(
-    section: SectionPlan, given: np.ndarray | None, held: contextlib.ExitStack
-) -> Store | None:
+def _last_store(section: SectionPlan, given: np.ndarray | None) -> Store | None:
     """Make the place for the last section's output, if that is an array."""
     if section.destination != "memory":
         return None
     if given is not None:
         return MemoryStore(section.output, lambda shape, dtype: given)
-    store = MemoryStore(section.output)  # what the user is handed is plain memory
-    array = store.array
-    if array.nbytes >= _LARGE_BYTES:
-        # Threads that are to copy results there are idle before there are any.
-        ahead = PagesAhead(array.ctypes.data, array.nbytes, threads.N_THREADS // 2)
-        held.callback(ahead.stop)
-    return store
+    return MemoryStore(section.output)  # what the user is handed is plain memory
 
 
 def _store_between(
