@@ -103,13 +103,13 @@ def test_methods_are_listed_and_described(cli):
 
 def test_methods_of_a_name_that_others_have_are_listed_last(cli, monkeypatch):
     def minus_log(data):
-        """See :ref:`the guide`, and no more."""
+        """See :ref:`the guide` of X et al. 2010, and no more. Or more."""
 
     monkeypatch.setattr(registry, "_methods", dict(registry._methods))
     registry.register(minus_log, pattern="all", module="a.very.long.name.of.a.module")
     lines = cli("methods")[1].splitlines()
     first = lines.index("a.very.long.name.of.a.module.minus_log")
-    assert " ".join(lines[first + 1].split()) == "all See the guide, and no more."
+    assert " ".join(lines[first + 1].split()) == "all See the guide of X et al. 2010, and no more."
     columns = {line.index(" all ") for line in lines if " all " in line[:40]}
     assert columns == {lines[first + 1].index(" all ")}
 
@@ -153,6 +153,7 @@ FAULTS = {
     ),
     "memory in words": (["plan", *GOOD, "--memory", "lots"], 2, "'lots' is not an amount"),
     "memory of nothing": (["plan", *GOOD, "--memory", "0GB"], 2, "at least one byte"),
+    "less than nothing": (["plan", *GOOD, "--memory", "-1GB"], 2, "'-1GB' is not an amount"),
     "too little memory": (
         ["plan", *GOOD, "--device", "cpu", "--memory", "100kB"],
         3,

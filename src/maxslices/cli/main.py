@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import signal
 import sys
 import threading
@@ -26,6 +27,11 @@ NO_MEMORY = 3
 
 class _Parser(argparse.ArgumentParser):
     """Says in one line what is wrong with a command line."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # So that -1GB is a value, which is refused for what it is, and not an option.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def error(self, message: str) -> NoReturn:
         complain(f"error: {message} (see {self.prog} --help)")

@@ -61,7 +61,7 @@ def _summary(meta: MethodMeta) -> str:
     """Return the first sentence of a docstring, without the marks of reStructuredText."""
     text = inspect.getdoc(meta.function) or ""
     text = re.sub(r":\w+:`([^`]*)`", r"\1", text.split("\n\n", 1)[0])
-    return " ".join(text.split()).split(". ")[0]
+    return re.split(r"(?<=\.) (?=[A-Z])", " ".join(text.split()))[0]
 
 
 def _description(meta: MethodMeta) -> str:
