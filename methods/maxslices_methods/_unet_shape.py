@@ -173,13 +173,13 @@ def account(m: Ledger, size: UNetShape, dims: tuple[int, int], tile: int) -> Non
     m.free(result, noise, source, *held)
 
 
-def alloc_tensor(m: Ledger, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
-    """Enter a tensor.
+def alloc_tensor(m: Ledger, shape: tuple[int, ...]) -> Any:
+    """Enter a tensor of float32.
 
     On a GPU torch hands out up to 1 MiB more than a large tensor asks for, where no more than
     that was left of a block.
     """
-    allocation = m.alloc(shape, dtype)
+    allocation = m.alloc(shape, np.float32)
     if m.device == "cuda" and allocation.n_bytes > LARGE_BYTES:
         m.free(allocation)
         return m.alloc_bytes(allocation.n_bytes + SPARE_BYTES)

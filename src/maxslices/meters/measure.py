@@ -131,7 +131,6 @@ def _cuda(peak: Peak, trace: bool, interval_s: float) -> Callable[[], None]:
             peak.torch_reserved_bytes = torch.figures["reserved_bytes"]
         device.stop()
         peak.device_before_bytes, peak.device_peak_bytes = device.before_bytes, device.highest_bytes
-        peak.sample_interval_s = interval_s
         if peak.cupy_in_use_bytes and peak.torch_allocated_bytes:
             assert cupy is not None
             peak.cupy_and_torch_bytes = cupy.with_torch_bytes

@@ -90,7 +90,7 @@ class Peak:
     memory of this process."""
     device_peak_bytes: int | None = None
     """Most bytes in use while the block ran, counted in the same way. On a GPU it is sampled:
-    what lived for less than `sample_interval_s` may be missed."""
+    what lived for less than the time between two samples may be missed."""
     outside_bytes: int | None = None
     """How far the device's memory grew beyond what the allocators took for this, and beyond
     `rounding_bytes`. Beside CuPy's pool: how far what the pool held at a moment, up to the most
@@ -99,8 +99,6 @@ class Peak:
     """What of that is still there on a GPU when the block has ended."""
     rounding_bytes: int = 0
     """How far a GPU's driver rounded up what CuPy's pool took: to steps of 2 MiB."""
-    sample_interval_s: float | None = None
-    """Time between two samples of the device's memory; None: the system keeps the maximum."""
     wall_s: float = 0.0
     """Duration of the block."""
     unseen: list[str] = field(default_factory=list)
