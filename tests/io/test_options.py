@@ -11,7 +11,7 @@ from maxslices.io import AngleRange, LoaderOptions, Preview, SideData
 
 
 def parse(text: str) -> LoaderOptions:
-    return LoaderOptions.from_mapping(yaml.safe_load(text), folder=Path("/scans"))
+    return LoaderOptions.from_mapping(yaml.safe_load(text))
 
 
 def test_nothing_given_finds_everything():
@@ -47,7 +47,7 @@ def test_a_loader_with_everything():
         data_path="/1-TempPlugin-tomo/data",
         image_key_path="/entry1/tomo_entry/instrument/detector/image_key",
         rotation_angles=AngleRange(0.0, 180.0, 724),
-        darks=SideData(Path("/scans/darks.nxs"), "/entry1/data", "/entry1/key"),
+        darks=SideData(Path("darks.nxs"), "/entry1/data", "/entry1/key"),
         flats=SideData(None, "/exchange/flats"),
         preview=Preview(angles=(None, 100), detector_y=(30, 60)),
     )

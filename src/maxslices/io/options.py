@@ -120,7 +120,7 @@ class LoaderOptions:
     """Part of the scan to read."""
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any], folder: Path | None = None) -> LoaderOptions:
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> LoaderOptions:
         """Read the parameters of a loader as a pipeline file gives them.
 
         Parameters
@@ -134,8 +134,6 @@ class LoaderOptions:
             detector_x}``, each ``{start, stop}``: indices, or ``begin``, ``mid`` and ``end``,
             with a ``start_offset`` and a ``stop_offset``. ``mid`` alone: the middle three
             rows or columns.
-        folder : Path, optional
-            What relative files are relative to; the working directory if None.
 
         Raises
         ------
@@ -160,7 +158,7 @@ class LoaderOptions:
             given["rotation_angles"] = _angles(mapping["rotation_angles"])
         for name in ("flats", "darks"):
             if mapping.get(name) is not None:
-                given[name] = _side(name, mapping[name], folder)
+                given[name] = _side(name, mapping[name])
         if mapping.get("preview") is not None:
             given["preview"] = _preview(mapping["preview"])
         return cls(**given)
@@ -213,7 +211,7 @@ def _angles(value: Any) -> str | AngleRange | list[float]:
     return AngleRange(float(start), float(stop), count)
 
 
-def _side(name: str, value: Any, folder: Path | None) -> SideData | Literal["auto", "ignore"]:
+def _side(name: str, value: Any) -> SideData | Literal["auto", "ignore"]:
     if value == "auto":
         return "auto"
     if value == "ignore":
@@ -226,7 +224,7 @@ def _side(name: str, value: Any, folder: Path | None) -> SideData | Literal["aut
         )
     key = value.get("image_key_path")
     return SideData(
-        file=None if file == "input_data" else (folder or Path()) / file,
+        file=None if file == "input_data" else Path(file),
         data_path=_text(f"{name} data_path", value.get("data_path", "auto")),
         image_key_path=None if key is None else _text(f"{name} image_key_path", key),
     )
