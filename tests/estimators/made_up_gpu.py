@@ -36,12 +36,12 @@ class Gpu:
 
     # The method.
 
-    def take(self, n, *, inside=0, outside=0, stays=0, seconds=0.0):
+    def take(self, n, *, inside=0, outside=0, stays=0, lost=0, seconds=0.0):
         self.counts.append(n)
         self.inside = int(inside)
         self.now_s += seconds
         wanted = self.held + int(inside) + INPUT_BYTES * n
-        if self.limit and wanted > self.limit:
+        if self.limit and wanted + lost > self.limit:  # what the pool holds and cannot hand out
             raise MemoryError
         self.pool = max(self.pool, wanted)
         self.most = max(self.most, wanted + int(outside))

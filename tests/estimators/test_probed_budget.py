@@ -136,3 +136,14 @@ def test_a_line_is_answered_to_the_slice(gpu):
     found = probed_on(gpu, take, available, strictly=True)
     assert found.answer == most_of(needs_of(take), available) == 64
     assert found.sure
+
+
+def test_one_fewer_is_tried_at_once_where_the_pool_loses_less_than_a_slice(gpu):
+    def take(n):
+        return {"inside": 2000 * MB + 150 * MB * n, "lost": 20 * MB, "seconds": 0.01}
+
+    available = needs_of(take)(64)
+    found = probed_on(gpu, take, available, strictly=True)
+    assert gpu.most <= available
+    assert found.answer == 63
+    assert gpu.counts[-2:] == [64, 63]

@@ -155,9 +155,11 @@ class Ladder(Paced):
         """Return slices between the most that fitted and the fewest that did not."""
         (n, size), (above, above_bytes) = self.last, self.above or (self.top + 1, 0)
         middle = (n + above) // 2
-        if self.ran_out:  # what more slices took is not known
-            return max(n + 1, min(fits, middle))
         self._n_between += 1
+        if self.ran_out:  # what more slices took is not known
+            if self._n_between == 1 and self.established():
+                return above - 1  # what a pool cannot hand out is little
+            return max(n + 1, min(fits, middle))
         if self._n_between > _LINEAR or above_bytes <= self.available_bytes:
             return middle
         straight = n + int((self.available_bytes - size) / (above_bytes - size) * (above - n))
