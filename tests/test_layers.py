@@ -32,7 +32,7 @@ LAYERS = [
     {"backends", "estimators", "io", "meters"},
     {"planner"},
     {"nn", "runner"},
-    {"api", "ends"},
+    {"api", "ends", "means"},
     {"__init__"},
     {"testing", "demo", "httomo"},
     {"cli"},

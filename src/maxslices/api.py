@@ -14,14 +14,11 @@ import numpy as np
 
 from .arrays import ArraySpec
 from .backends import Backend, select_backend
-from .backends.context import UNMEASURED_BYTES
-from .backends.cpu import CpuBackend
-from .backends.select import check_device_name
 from .ends import Scan, check_out, check_result, is_direct, opened, spec_of
-from .errors import DeviceError, PipelineError, UsageError
-from .estimators import Chooser, Records
-from .io import SinkFormat, Source
+from .errors import PipelineError
+from .io import SinkFormat
 from .io.checks import check_dtype
+from .means import backend_limits, card_here, chooser_for, limits_of, measures
 from .planner import (
     Limits,
     Pipeline,
@@ -36,7 +33,6 @@ from .planner.fit import FitChoice
 from .runner import Report, RunFolder, Timeline, execute
 from .runner.learn import learn
 from .runner.progress import progress_bar
-from .units import parse_bytes
 
 PipelineLike = Pipeline | str | os.PathLike[str] | Iterable[str | Mapping[str, Any]]
 _SLICES = {0: "projections", 1: "sinograms"}
@@ -102,14 +98,14 @@ def plan(
     """
     checked = as_pipeline(pipeline)
     is_here = not isinstance(scan, ArraySpec)
-    limits, backend = _limits(device, memory, host_memory, is_here)
-    if backend is None and _measures(checked, estimator):
-        backend = _card_here(device)
+    limits, backend = limits_of(device, memory, host_memory, is_here)
+    if backend is None and measures(checked, estimator):
+        backend = card_here(device)
     if isinstance(scan, ArraySpec):
         return _plan_shape(scan, checked, limits, block, fit, backend, estimator)
     with opened(scan, checked) as source:
         spec = spec_of(source, backend)
-        chooser = _chooser(spec, limits, backend, estimator, source)
+        chooser = chooser_for(spec, limits, backend, estimator, source)
         return make_plan(checked, spec, limits, chooser=chooser, block=block, fit=fit)
 
 
@@ -207,7 +203,7 @@ def run_announced(
     began = time.perf_counter()
     checked = as_pipeline(pipeline)
     backend = select_backend(device)
-    limits = _backend_limits(backend, memory, host_memory)
+    limits = backend_limits(backend, memory, host_memory)
     given = out if isinstance(out, np.ndarray) else None
     check_out(out, scan)
     folder = None
@@ -216,7 +212,7 @@ def run_announced(
     with contextlib.ExitStack() as held:
         source = held.enter_context(opened(scan, checked))
         spec = spec_of(source, backend)
-        chooser = _chooser(spec, limits, backend, estimator, source)
+        chooser = chooser_for(spec, limits, backend, estimator, source)
         made = make_plan(
             checked,
             spec,
@@ -326,7 +322,7 @@ def _plan_shape(
     notes = [f"{ASSUMED_FRAMES} frames each of {' and '.join(assumed)} are assumed"]
     frames = scan.with_slices(0, ASSUMED_FRAMES)
     spec = ScanSpec(scan, frames, frames, True, name="a scan")
-    chooser = _chooser(spec, limits, backend, estimator)
+    chooser = chooser_for(spec, limits, backend, estimator)
     return make_plan(
         pipeline,
         spec,
@@ -336,81 +332,3 @@ def _plan_shape(
         fit=fit,
         notes=notes if assumed else [],
     )
-
-
-def _measures(pipeline: Pipeline, estimator: str | None) -> bool:
-    """Tell whether a method's estimate has to be measured, or was."""
-    undeclared = any(step.meta.estimator is None for step in pipeline.steps)
-    return undeclared or estimator in ("recorded", "traced", "probed", "searched")
-
-
-def _card_here(device: str) -> Backend | None:
-    """Return the GPU meant, if it is here."""
-    try:
-        backend = select_backend(device)
-    except DeviceError:
-        return None
-    return backend if backend.kind == "cuda" else None
-
-
-def _chooser(
-    scan: ScanSpec,
-    limits: Limits,
-    backend: Backend | None,
-    estimator: str | None,
-    source: Source | None = None,
-) -> Chooser:
-    """Return what finds memory models for a scan on a device."""
-    side = {name: spec for name in ("flats", "darks") for spec in scan.frames({name})}
-
-    def first_slices(slice_dim: int, n_slices: int) -> np.ndarray:
-        assert source is not None
-        first = np.empty(source.spec.with_slices(slice_dim, n_slices).shape, source.spec.dtype)
-        source.read(slice_dim, 0, n_slices, first)
-        return first
-
-    return Chooser(
-        limits.kind,
-        backend=backend,
-        records=Records(),
-        available_bytes=limits.budget_bytes - limits.reserved_bytes,
-        side=side,
-        first_slices=None if source is None else first_slices,
-        forced=estimator,
-    )
-
-
-def _limits(
-    device: str, memory: str | int | None, host_memory: str | int | None, is_here: bool
-) -> tuple[Limits, Backend | None]:
-    """Return the limits of a device, and the device; which need not be here given its memory."""
-    check_device_name(device)
-    is_cuda = device.startswith("cuda") or (device == "auto" and not is_here)
-    if memory is None or not is_cuda:
-        try:
-            backend = select_backend(device)
-        except DeviceError as error:
-            raise DeviceError(
-                f"{error}; to plan for a card that is not here, give its --memory"
-            ) from None
-        return _backend_limits(backend, memory, host_memory), backend
-    host = CpuBackend().free_bytes() if host_memory is None else parse_bytes(host_memory)
-    name = "cuda" if device == "auto" else device
-    card = _card_here(device) if is_here else None
-    reserved = UNMEASURED_BYTES if card is None else card.reserved_bytes
-    return Limits(name, parse_bytes(memory), host, reserved), card
-
-
-def _backend_limits(
-    backend: Backend, memory: str | int | None, host_memory: str | int | None
-) -> Limits:
-    free = backend.free_bytes()
-    budget = free if memory is None else parse_bytes(memory)
-    if backend.kind == "cpu":
-        if host_memory is not None:
-            raise UsageError(
-                "on the CPU the device's memory is the host's: give memory alone (--memory)"
-            )
-        return Limits(backend.name, budget, budget)
-    host = CpuBackend().free_bytes() if host_memory is None else parse_bytes(host_memory)
-    return Limits(backend.name, budget, host, backend.reserved_bytes)
