@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from maxslices.tracing import Allocator, least_limit
 
 MIB = 2**20
+RECORDED = json.loads((Path(__file__).parent / "h200_requests.json").read_text())
+TOTAL_BYTES = 150109880320
+"""Of the card on which they were recorded."""
 
 
 def held(*steps, limit=None):
@@ -98,3 +105,29 @@ def test_accounts_never_lose_memory(requests):
     assert sum(size for pool in allocator._free for size, _, _ in pool) == allocator.reserved_bytes
     allocator._give_back()
     assert allocator.reserved_bytes == 0
+
+
+@pytest.mark.parametrize("case", RECORDED)
+def test_recorded_requests_are_served_and_refused_as_they_were(case):
+    """Steps next to their limit: what was asked for, in units of 512 bytes; "x" was refused."""
+    recorded = RECORDED[case]
+    allocator = Allocator(int(recorded["part_of_card"] * TOTAL_BYTES))
+    for key, size in recorded["steps"]:
+        if size < 0:
+            allocator.free(key)
+        else:
+            assert allocator.allocate(key, 512 * size) is (key != "x")
+    assert allocator.peak_reserved_bytes == recorded["held_at_most"]
+    assert allocator.reserved_bytes == recorded["held_at_end"]
+
+
+def test_of_two_free_segments_the_one_at_the_lower_address_is_taken():
+    """The third, which is given back for the fourth, leaves a gap that the fifth comes into."""
+    steps = [(k, size * MIB) for k, size in enumerate((100, 200, 300))]
+    allocator = Allocator(950 * MIB)
+    assert allocator.run([*steps, (1, -1), (3, 400 * MIB), (4, 100 * MIB)])
+    segments = {key: block.address for key, block in allocator._live.items()}
+    assert segments[0] > segments[4] > segments[2] > segments[3]
+    # A part of either would do for 90: the one below is taken, and the other remains whole.
+    assert allocator.run([(0, -1), (4, -1), (5, 90 * MIB)])
+    assert allocator._live[5].address == segments[4]

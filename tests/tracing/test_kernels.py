@@ -171,3 +171,101 @@ def test_a_result_on_the_host_is_none_of_the_devices():
 def test_tensors_made_on_cuda_are_on_the_device_that_is_replayed():
     trace = replay(lambda x: x + torch.zeros(1024, device="cuda"), Spec((1024,)), work_areas=NONE)
     assert trace.peak_bytes == 3 * 4096
+
+
+def asked(function, *inputs):
+    """Return what a step asks for: (operator, bytes, whether it is a work area, alloc or free)."""
+    trace = replay(function, *inputs, mode="training", steps=1, work_areas=NONE)
+    named = [(s.op.removeprefix("aten::"), s.category == "work area") for s in trace.storages]
+    return [
+        (named[index][0], trace.storages[index].n_bytes, named[index][1], kind)
+        for kind, index in trace.events
+        if kind in ("alloc", "free")
+    ]
+
+
+def during(events, op):
+    """Return the events from an operator's first work area to its last."""
+    own = [i for i, (name, _, is_area, _) in enumerate(events) if name == op and is_area]
+    return [event[1:] for event in events[own[0] : own[-1] + 1]]
+
+
+class Turned(nn.Module):
+    """A layer on what is not stored in its order, and its result turned back."""
+
+    def __init__(self, layer, turned_back=False):
+        super().__init__()
+        self.layer, self.turned_back = layer, turned_back
+
+    def forward(self, x):
+        x = (x * 2.0).transpose(0, 1)
+        made = self.layer(x)
+        return (made.transpose(0, 1) if self.turned_back else made) * 2.0
+
+
+def test_a_norm_copies_its_input_before_its_result_and_the_gradient_after():
+    events = asked(Turned(nn.LayerNorm(8), turned_back=True), Spec((3, 5, 8)))
+    n_bytes = 3 * 5 * 8 * 4
+    forward = during(events, "native_layer_norm")
+    assert forward[0] == (n_bytes, True, "alloc")
+    assert forward[1] == (n_bytes, False, "alloc")
+    assert forward[-1] == (n_bytes, True, "free")
+    backward = during(events, "native_layer_norm_backward")
+    assert backward[:2] == [(n_bytes, True, "alloc"), (8 * 4, False, "alloc")]
+
+
+def test_a_convolution_copies_what_is_not_in_its_order():
+    events = asked(Turned(nn.Conv2d(3, 4, 3)), Spec((3, 2, 9, 9)))
+    copied = 2 * 3 * 9 * 9 * 4
+    assert during(events, "convolution")[0] == (copied, True, "alloc")
+    backward = during(events, "convolution_backward")
+    assert backward[0] == (copied, True, "alloc")
+    # It is gone when the gradient of the bias, a sum, is made.
+    assert backward[-1] == (copied, True, "free")
+    after = events.index(("convolution_backward", copied, True, "free")) + 1
+    assert events[after] == ("convolution_backward", 16, False, "alloc")
+
+
+def test_channels_last_are_not_copied():
+    conv = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    events = asked(Turned(conv), Spec((3, 2, 9, 9)))
+    assert (2 * 3 * 9 * 9 * 4, True, "alloc") in during(events, "convolution")
+
+    def last(x):
+        return conv((x * 2.0).contiguous(memory_format=torch.channels_last))
+
+    made = replay(last, Spec((2, 3, 9, 9)), work_areas=NONE)
+    assert not any(storage.category == "work area" for storage in made.storages)
+
+
+def test_the_gradient_of_attention_takes_what_was_recorded():
+    """On an H200: a copy, three results, product and two sums, and then a sum of its own."""
+    batch, heads, rows, width = 2, 12, 197, 64
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, q):
+            q = q * self.scale
+            made = functional.scaled_dot_product_attention(q, q, q)
+            return (made.transpose(1, 2) if self.turned else made) * 2.0
+
+        turned = True
+
+    net = Net()
+    item = 4 * batch * heads * rows
+    work = 4 * batch * heads * (256 * 64 + 16)
+    results = [(item * width, False, "alloc")] * 3
+    parts = [
+        (item * width, True, "alloc"), (item, True, "alloc"), (item, True, "alloc"),
+        (item, True, "free"), (item * width, True, "free"), (work, True, "alloc"),
+        (item, True, "free"), (work, True, "free"),
+    ]  # fmt: skip
+    copy = [(item * width, True, "alloc"), (item * width, True, "free")]
+    name = "_scaled_dot_product_efficient_attention_backward"
+    spec = Spec((batch, heads, rows, width))
+    assert during(asked(net, spec), name) == parts
+    net.turned = False
+    assert during(asked(net, spec), name) == [*copy[:1], *results, *parts, *copy[1:]]

@@ -107,6 +107,13 @@ class Account:
             )  # fmt: skip
             self._events.append(Event("call", len(self._calls) - 1))
 
+    def temporary(self, n_bytes: int, op: str) -> torch.Tensor:
+        """Count memory that a kernel takes while the tensor that is returned is alive."""
+        made = torch.empty(n_bytes, dtype=torch.uint8, device="meta")
+        storage = made.untyped_storage()
+        self._register(storage, storage._cdata, made, "work area", op, *self.places.context())
+        return made
+
     def uncount(self, tensor: torch.Tensor) -> None:
         """Leave a storage out: its memory is somebody else's account."""
         storage = tensor.untyped_storage()

@@ -30,8 +30,11 @@ OWN_SEGMENT_BYTES = 10 * MIB
 ROUND_BYTES = 2 * MIB
 
 DESCENDING_BYTES = 64 * MIB
-"""Segments from here on get lower addresses one after another, smaller ones higher: so the
-driver was seen to place them. Of free blocks of the same size, the lowest is taken."""
+"""Segments from here on get lower addresses one after another, or what is free above, and smaller
+ones higher: so the driver was seen to place them. Of free blocks of the same size, the lowest is
+taken."""
+APART_BYTES = 32 * MIB
+"""Their addresses are multiples of this."""
 _TOP = 2**50
 
 LIMITS = 32
@@ -75,7 +78,9 @@ class Allocator:
         self.reserved_bytes = self.peak_reserved_bytes = 0
         self.allocated_bytes = self.peak_allocated_bytes = 0
         self.retries = 0
-        self._next_address = 0
+        self._next_address, self._lowest = 0, _TOP
+        # Addresses between segments that are in use: (lowest, highest), the highest first.
+        self._gaps: list[tuple[int, int]] = []
         # (size, address, block): the best fit is the smallest, at the lowest address.
         self._free: tuple[list[tuple[int, int, _Block]], ...] = ([], [])
         self._live: dict[int, _Block] = {}
@@ -163,10 +168,20 @@ class Allocator:
         self.reserved_bytes += segment
         if self.reserved_bytes > self.peak_reserved_bytes:
             self.peak_reserved_bytes = self.reserved_bytes
-        low = self._next_address
-        self._next_address += segment
-        high = _TOP - self._next_address
-        return _Block(high if segment >= DESCENDING_BYTES else low, segment, large)
+        return _Block(self._address(segment), segment, large)
+
+    def _address(self, segment: int) -> int:
+        """Return where the driver puts a segment."""
+        if segment < DESCENDING_BYTES:
+            self._next_address += segment
+            return self._next_address - segment
+        span = -(-segment // APART_BYTES) * APART_BYTES
+        for place, (low, high) in enumerate(self._gaps):
+            if high - low >= span:
+                self._gaps[place : place + 1] = [(low, high - span)] if high - span > low else []
+                return high - span
+        self._lowest -= span
+        return self._lowest
 
     def _give_back(self) -> None:
         """Return every segment of which nothing is in use."""
@@ -177,6 +192,16 @@ class Allocator:
             if whole:
                 gone = {entry[1] for entry in whole}
                 pool[:] = [entry for entry in pool if entry[1] not in gone]
+            for size, address, _ in whole:
+                if size >= DESCENDING_BYTES:
+                    self._add_gap(address, address + -(-size // APART_BYTES) * APART_BYTES)
+
+    def _add_gap(self, low: int, high: int) -> None:
+        for gap in [each for each in self._gaps if each[1] == low or each[0] == high]:
+            self._gaps.remove(gap)
+            low, high = min(low, gap[0]), max(high, gap[1])
+        self._gaps.append((low, high))
+        self._gaps.sort(reverse=True)
 
     def _put(self, block: _Block) -> None:
         block.free = True

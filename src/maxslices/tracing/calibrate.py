@@ -121,15 +121,16 @@ def _measured(call: Call, batch: int) -> int | None:
 
 
 def _taken(run: Any) -> int:
-    """Return the most that was allocated while something ran, beyond its results."""
+    """Return the most that was asked for while something ran, beyond its results.
+
+    What the allocator hands out may be up to 1 MiB more, by what is free then.
+    """
     torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     made = run()
-    peak = torch.cuda.max_memory_allocated()
-    result = torch.cuda.memory_allocated() - before
+    asked = torch.cuda.memory_stats()
     del made
-    return max(0, peak - before - result)
+    return int(asked["requested_bytes.all.peak"] - asked["requested_bytes.all.current"])
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool) -> torch.Tensor:

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from . import rules
 from .dispatch import DispatchMode
 from .handlers import COPIES, HANDLERS
-from .operators import IN_PARTS, calls_of, results_of
+from .operators import IN_PARTS, calls_of, copied_bytes, passing_bytes, results_of
 
 if TYPE_CHECKING:
     from .recorder import Replay
@@ -46,12 +46,15 @@ class Follow(DispatchMode):
         owner.n_operators += 1
         owner.n_in_python += getattr(func, "_defined_in_python", False)
         calls = calls_of(func, args, made) or []
+        copies = [owner.temporary(n_bytes, name) for n_bytes in copied_bytes(func, args)]
         if isinstance(made, torch.Tensor):
             if made.is_meta:
                 owner.follow(made, name)
         elif isinstance(made, tuple | list):
             waiting = iter(calls) if func in IN_PARTS else iter(())
-            for item in results_of(func, tuple(made)):
+            for place, item in enumerate(results_of(func, tuple(made))):
+                if func in IN_PARTS and place == 2:
+                    copies.clear()  # the bias's gradient is a sum of what was given
                 for leaf in tree_leaves(item) if isinstance(item, list | tuple) else (item,):
                     if isinstance(leaf, torch.Tensor) and leaf.is_meta:
                         owner.follow(leaf, name)
@@ -59,6 +62,13 @@ class Follow(DispatchMode):
             if func in IN_PARTS:
                 return made
         owner.called(calls)
+        taken: dict[str, torch.Tensor] = {}
+        for what, n_bytes in passing_bytes(func, args):
+            if n_bytes < 0:
+                del taken[what]
+            else:
+                taken[what] = owner.temporary(n_bytes, name)
+        taken.clear()  # before the copies
         return made
 
     def _together(self, func: Any, args: Any) -> Any:

@@ -99,13 +99,67 @@ def _sum_of_loss(func: Any, args: Any, made: Any) -> list[Described]:
     return [] if made.dim() or not x.is_meta or not x.dim() else [_summed(func, x, None)]
 
 
-def _attention_backward(func: Any, args: Any, made: Any) -> list[Described]:
-    grad, query, key = args[:3]
-    options = "efficient" if "efficient" in func.name() else "flash"
-    if not grad.transpose(1, 2).is_contiguous():
-        options += ", copy"
-    shapes = (tuple(query.shape), tuple(key.shape))
-    return [("attention gradient", func.name(), shapes, _name(query.dtype), options, False)]
+def copied_bytes(func: Any, args: Any) -> list[int]:
+    """Return the bytes of copies that a kernel makes before its results, of what is not contiguous.
+
+    They are there until it returns.
+    """
+    copied = _COPIED.get(func)
+    if copied is None or not args[0].is_meta:
+        return []
+    return [x.numel() * x.element_size() for x in copied(args)]
+
+
+def _not_contiguous(*places: int) -> Callable[[Any], list[torch.Tensor]]:
+    return lambda args: [args[p] for p in places if not args[p].is_contiguous()]
+
+
+def _of_convolution(args: Any) -> list[torch.Tensor]:
+    x, weight = args[:2]
+    return _not_ordered([x], x, weight)
+
+
+def _of_convolution_backward(args: Any) -> list[torch.Tensor]:
+    grad, x, weight = args[:3]
+    return _not_ordered([x, grad] if args[10][1] else [grad], x, weight)
+
+
+def _not_ordered(
+    read: list[torch.Tensor], x: torch.Tensor, weight: torch.Tensor
+) -> list[torch.Tensor]:
+    """Return those that are not stored in the order in which a convolution works."""
+    order = torch.contiguous_format
+    if _last(x, weight):
+        order = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+    return [each for each in read if not each.is_contiguous(memory_format=order)]
+
+
+def _of_attention_backward(args: Any) -> list[torch.Tensor]:
+    return [args[0]] if not args[0].transpose(1, 2).is_contiguous() else []
+
+
+def passing_bytes(func: Any, args: Any) -> list[tuple[str, int]]:
+    """Return what a kernel takes for a while, its results being there: (name, bytes or -1)."""
+    passing = _PASSING.get(func)
+    return [] if passing is None or not args[0].is_meta else passing(args[1])
+
+
+def _efficient_backward(query: torch.Tensor) -> list[tuple[str, int]]:
+    batch, heads, queries, width = query.shape
+    rows = batch * heads * queries
+    aligned = -(-queries // 64) * 64 * -(-width // 64) * 64
+    return [
+        ("product", rows * width * query.element_size()), ("sums", 4 * rows), ("turned", 4 * rows),
+        ("sums", -1), ("product", -1),
+        ("sum of the query's gradient", 4 * batch * heads * (aligned + 16)),
+    ]  # fmt: skip
+
+
+def _flash_backward(query: torch.Tensor) -> list[tuple[str, int]]:
+    """Return the gradient of the query, added up in single precision, and sums of its rows."""
+    batch, heads, queries, width = query.shape
+    rows = batch * heads * queries
+    return [("gradient", 4 * rows * width + 4 * rows + 512)]
 
 
 _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
@@ -126,13 +180,24 @@ _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
     aten.smooth_l1_loss.default: _loss,
     aten.huber_loss.default: _loss,
     aten.soft_margin_loss.default: _loss,
-    aten.native_layer_norm.default: _contiguous(0),
-    aten.native_layer_norm_backward.default: _contiguous(0, 1),
+    aten.native_layer_norm_backward.default: _contiguous(0),
     aten.native_group_norm.default: _contiguous(0),
     aten._softmax.default: _contiguous(0),
     aten._log_softmax.default: _contiguous(0),
-    aten._scaled_dot_product_efficient_attention_backward.default: _attention_backward,
-    aten._scaled_dot_product_flash_attention_backward.default: _attention_backward,
+}
+
+_COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {
+    aten.native_layer_norm.default: _not_contiguous(0),
+    aten.native_layer_norm_backward.default: _not_contiguous(1),
+    aten.convolution.default: _of_convolution,
+    aten.convolution_backward.default: _of_convolution_backward,
+    aten._scaled_dot_product_efficient_attention_backward.default: _of_attention_backward,
+    aten._scaled_dot_product_flash_attention_backward.default: _of_attention_backward,
+}
+
+_PASSING: dict[Any, Callable[[torch.Tensor], list[tuple[str, int]]]] = {
+    aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
+    aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
 }
 
 IN_PARTS = frozenset({aten.convolution_backward.default})

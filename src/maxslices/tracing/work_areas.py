@@ -23,7 +23,6 @@ Kind = Literal[
     "sum",
     "loss",
     "copies",
-    "attention gradient",
 ]
 """What an operator does. Gradients are those of a convolution; a loss is one of each item that
 is summed up; copies are of operands that are not contiguous, for kernels that want them so."""
@@ -144,10 +143,8 @@ class WorkAreas:
                     areas.append(Area(item * math.prod(shape)))
                 found = reduction_bytes(shape, strides, axes, item, self.multiprocessors)
                 areas += [Area(n_bytes) for n_bytes in found]
-            elif call.kind == "copies":
-                areas += [Area(item * math.prod(shape)) for shape in call.shapes]
             else:
-                areas += [Area(n_bytes) for n_bytes in _attention_gradient(call, item)]
+                areas += [Area(item * math.prod(shape)) for shape in call.shapes]
         return tuple(area for area in areas if area.n_bytes)
 
     def for_calls(self, calls: Iterable[Call]) -> list[tuple[Area, ...]]:
@@ -225,21 +222,6 @@ class WorkAreas:
             int(plain["multiprocessors"]),
             bool(plain["convolution_rule"]),
         )
-
-
-def _attention_gradient(call: Call, item: int) -> list[int]:
-    """Return the temporaries of the backward pass of attention, by the kernel that ran."""
-    batch, heads, queries, width = call.shapes[0]
-    rows = batch * heads * queries
-    if call.options.startswith("efficient"):
-        sums = 4 * rows
-        product = item * rows * width + sums
-        aligned = -(-queries // 64) * 64 * -(-width // 64) * 64
-        work = 4 * batch * heads * (aligned + 16)
-        copy = item * rows * width if call.options.endswith("copy") else 0
-        return [copy, sums, max(product, work)]
-    # cuDNN's and flash attention add up the gradient of the query in single precision.
-    return [4 * rows * width + 4 * rows + 512]
 
 
 def between(points: Points, batch: int) -> int:
