@@ -155,7 +155,9 @@ def trace_method(
 
     seen: dict[int, _Result] = {}
 
-    def make(n_slices: int, areas: WorkAreas) -> Trace:
+    areas = WorkAreas.allowance() if work_areas is None else work_areas
+
+    def make(n_slices: int) -> Trace:
         shape = block_shape(slice_dim, n_slices, other_dims)
         with Replay(work_areas=areas) as record:
             side = record.uncounted(_side(meta, shape, supplied or {}))
@@ -171,14 +173,13 @@ def trace_method(
         return record.trace()
 
     try:
-        areas = WorkAreas.allowance() if work_areas is None else work_areas
+        family = Family(make, FAMILY_AT)
+        family.trace(1)
         if work_areas is None and device and torch.cuda.is_available():
             from .areas import measured_areas
 
-            calls = make(FAMILY_AT[0], WorkAreas.none()).calls
-            areas, _ = measured_areas(calls, torch.device(device))
-        family = Family(lambda n: make(n, areas), FAMILY_AT)
-        family.trace(1)
+            areas, _ = measured_areas(family.calls(FAMILY_AT[0]), torch.device(device))
+            family = family.with_work_areas(areas)
         return Traced(family, areas, slice_dim, seen[1])
     except TraceError as error:
         raise type(error)(f"{meta.full_name}: {error}") from error
