@@ -155,5 +155,5 @@ def total_variation_pd(
 
 def _require_positive(name: str, **values: float) -> None:
     for parameter, value in values.items():
-        if not value > 0:
-            raise ValueError(f"{name}: {parameter} must be over 0, not {value}")
+        if not 0 < value < np.inf:
+            raise ValueError(f"{name}: {parameter} must be over 0 and finite, not {value}")

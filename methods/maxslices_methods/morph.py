@@ -31,12 +31,11 @@ def _even(overlap: float) -> int:
 
 def _stitched_dims(other_dims: tuple[int, int], overlap: float) -> tuple[int, int]:
     n_angles, width = other_dims
-    pixels = _even(overlap)
     if n_angles < 2:
         raise ValueError(f"sino_360_to_180 needs two angles or more, not {n_angles}")
-    if abs(pixels) >= width - 1:
+    if not abs(overlap) < width - 1 or abs(_even(overlap)) >= width - 1:  # NaN is not less
         raise ValueError(f"overlap must be less than {width - 1} pixels, not {overlap!r}")
-    return n_angles // 2, 2 * width - pixels
+    return n_angles // 2, 2 * width - _even(overlap)
 
 
 def _blend_angles(n_rows: int, n_angles: int, overlap: int, device: str) -> int:

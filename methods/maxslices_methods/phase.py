@@ -207,8 +207,8 @@ def paganin_filter(
         ("energy", energy),
         ("ratio_delta_beta", ratio_delta_beta),
     ):
-        if not value > 0:
-            raise ValueError(f"paganin_filter: {name} must be positive, not {value!r}")
+        if not 0 < value < math.inf:
+            raise ValueError(f"paganin_filter: {name} must be positive and finite, not {value!r}")
     margins, (height, width) = _padding(data.shape, calculate_padding_value_method, pad_x_y)
     xp = array_namespace(data)
     wavelength_um = HC_KEV_UM / energy

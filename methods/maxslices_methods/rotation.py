@@ -119,10 +119,11 @@ def find_center_vo(
     works on means of 4 or 2. The fine search interpolates by cubic convolution. A parabola
     through the three smallest values gives the fraction of a step.
     """
-    if not (smin < smax and srad > 0 and step > 0 and ratio > 0 and drop >= 0):
+    sizes_are_right = all(0 < size < math.inf for size in (srad, step, ratio))
+    if not (smin < smax and sizes_are_right and drop >= 0):
         raise ValueError(
-            "find_center_vo needs smin < smax, srad, step and ratio over 0 and drop of at least 0; "
-            f"it was given {smin=}, {smax=}, {srad=}, {step=}, {ratio=}, {drop=}"
+            "find_center_vo needs smin < smax, finite srad, step and ratio over 0, and drop of at "
+            f"least 0; it was given {smin=}, {smax=}, {srad=}, {step=}, {ratio=}, {drop=}"
         )
     xp = array_namespace(data)
     n_angles, _, width = data.shape

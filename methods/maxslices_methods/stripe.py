@@ -288,8 +288,8 @@ def remove_stripe_fw(
     B. Münch, P. Trtik, F. Marone, M. Stampanoni, Opt. Express 17, 8567 (2009).
     """
     _require_dtype(data, "remove_stripe_fw")
-    if not sigma > 0:
-        raise ValueError(f"sigma must be positive, not {sigma!r}")
+    if not 0 < sigma < float("inf"):
+        raise ValueError(f"sigma must be positive and finite, not {sigma!r}")
     filter_length(wname)
     xp = array_namespace(data)
     n_angles, n, width = data.shape

@@ -167,6 +167,7 @@ def test_other_dtypes_give_float32_and_input_stays(method, dtype):
     [
         ({"iterations": 0}, "iterations must be over 0"),
         ({"regularisation_parameter": -1}, "over 0"),
+        ({"regularisation_parameter": np.inf}, "over 0 and finite, not inf"),
     ],
 )
 def test_wrong_values_are_named(method, parameters, message):

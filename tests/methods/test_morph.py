@@ -116,6 +116,8 @@ def test_one_pixel_is_spread():
         ("data_resampler", {"newshape": [0, 5]}, r"two numbers of pixels, not \[0, 5\]"),
         ("data_resampler", {"newshape": [3]}, r"two numbers of pixels, not \[3\]"),
         ("sino_360_to_180", {"overlap": 500}, "overlap must be less than 4 pixels, not 500"),
+        ("sino_360_to_180", {"overlap": float("inf")}, "less than 4 pixels, not inf"),
+        ("sino_360_to_180", {"overlap": float("nan")}, "less than 4 pixels, not nan"),
     ],
 )
 def test_a_wrong_parameter_is_told_by_the_plan(name, parameters, words):

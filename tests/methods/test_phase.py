@@ -123,8 +123,9 @@ def test_a_block_that_is_a_view_is_filtered_as_its_copy():
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"pixel_size": 0.0}, "pixel_size must be positive, not 0.0"),
-        ({"energy": -3}, "energy must be positive, not -3"),
+        ({"pixel_size": 0.0}, "pixel_size must be positive and finite, not 0.0"),
+        ({"energy": -3}, "energy must be positive and finite, not -3"),
+        ({"distance": np.inf}, "and finite, not inf"),
         ({"pad_x_y": [3, 4]}, r"pad_x_y=\[3, 4\] is used with .*'use_pad_x_y'"),
         ({"calculate_padding_value_method": "use_pad_x_y"}, "must be two numbers of pixels"),
         (

@@ -112,6 +112,8 @@ def test_a_sinogram_that_is_not_there():
     [
         ({"smin": 5, "smax": 5}, "smin < smax"),
         ({"step": 0.0}, "over 0"),
+        ({"step": float("inf")}, "finite srad, step"),
+        ({"step": float("nan")}, "step=nan"),
         ({"smin": 500, "smax": 600}, "not on a detector of 256 pixels"),
     ],
 )

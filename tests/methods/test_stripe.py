@@ -179,7 +179,8 @@ def test_fw_removes_a_stripe_and_leaves_the_rest():
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"sigma": 0}, "sigma must be positive, not 0"),
+        ({"sigma": 0}, "sigma must be positive and finite, not 0"),
+        ({"sigma": np.inf}, "and finite, not inf"),
         ({"level": 0}, "level must be at least 1, or None"),
         ({"wname": "db99"}, "'sym16' or 'bior4.4', not 'db99'"),
         ({"wname": "morl"}, "must be a discrete wavelet"),
