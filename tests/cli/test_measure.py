@@ -37,10 +37,11 @@ def test_json_and_picture(capsys, tmp_path):
 
 
 def test_json_has_no_infinity(capsys):
-    arguments = ["paganin_filter", "--shape", "20x30x40", "--device", "cpu", "-p", "energy=.inf"]
-    assert main(["measure", *arguments, "--json"]) == 0
+    method = "dark_flat_field_correction"
+    arguments = ["--shape", "20x30x40", "--device", "cpu", "-p", "upper_bound=.inf"]
+    assert main(["measure", method, *arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert found["parameters"] == {"energy": "inf"}
+    assert found["parameters"] == {"upper_bound": "inf"}
 
 
 @pytest.mark.parametrize(

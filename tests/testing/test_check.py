@@ -145,7 +145,7 @@ def test_method_by_name_function_or_record():
 def test_parameters_and_slice_dim_are_checked():
     with pytest.raises(ParameterError, match="no parameter 'sigma'"):
         check_max_slices(make(two_arrays), (60, *OTHER), "uint16", device="cpu", sigma=1)
-    with pytest.raises(ValueError, match="slices are along dim 0, not 1"):
+    with pytest.raises(UsageError, match="works on slices along dim 0, not 1"):
         check_max_slices(make(two_arrays), (60, *OTHER), "uint16", device="cpu", slice_dim=1)
 
 

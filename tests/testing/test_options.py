@@ -200,3 +200,17 @@ def test_pytest_starts_without_array_libraries():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_package_that_registers_nothing_is_no_success(project):
+    project.makepyfile(test_mine=TESTS.replace('package = "my_methods"', 'package = "my_method"'))
+    result = run(project)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*TestMine: no method is registered by 'my_method'*"])
+
+
+def test_a_case_without_three_dims_is_refused_where_it_is_written(project):
+    project.makepyfile(test_mine=TESTS.replace("(50, 40, 60)", "(50, 40)", 1))
+    result = run(project)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["test_mine.py:*", "*three dims*not (50, 40)"])

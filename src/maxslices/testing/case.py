@@ -6,10 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..arrays import ArraySpec, as_dtype
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A method with the shape, dtype and parameters to run it at."""
+    """A method with the shape, dtype and parameters to run it at.
+
+    Raises
+    ------
+    UsageError
+        If shape or dtype are none.
+    """
 
     method: str
     """Registered name."""
@@ -27,6 +35,14 @@ class Case:
     tolerance: float = 0.0
     """Largest difference that the block size may make, relative to the result's range: 0 means
     bitwise; more only where the order of an FFT's or a sum's operations forbids it."""
+
+    def __post_init__(self) -> None:
+        _ = self.spec
+
+    @property
+    def spec(self) -> ArraySpec:
+        """What is given to the method."""
+        return ArraySpec(self.shape, as_dtype(self.dtype))
 
     def __str__(self) -> str:
         """Return a test id, such as ``median_filter-64x65x67-uint16-kernel_size=5``."""

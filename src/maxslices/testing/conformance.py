@@ -19,7 +19,7 @@ import pytest
 
 from ..arrays import block_shape
 from ..backends import require_libraries, select_backend
-from ..errors import DeviceError, EstimatorError
+from ..errors import DeviceError, EstimatorError, UsageError
 from ..estimators import Question, declared_model
 from ..ledger import Device
 from ..method import MethodMeta
@@ -73,9 +73,23 @@ class MethodConformance:
 
     @classmethod
     def required_methods(cls) -> list[MethodMeta]:
-        """Return the methods of the package."""
+        """Return the methods of the package.
+
+        Raises
+        ------
+        UsageError
+            If it has none.
+        """
+        if not cls.package:
+            return []
         below = f"{cls.package}."
-        return [meta for meta in cls.methods if cls.package and f"{meta.module}.".startswith(below)]
+        found = [meta for meta in cls.methods if f"{meta.module}.".startswith(below)]
+        if not found:
+            raise UsageError(
+                f"{cls.__name__}: no method is registered by {cls.package!r} or a module below it: "
+                "give the package as it is imported, and import it in the test file"
+            )
+        return found
 
     @classmethod
     def situations(cls, cases: Sequence[Case], device: str | None = None) -> Iterator[Situation]:
@@ -120,7 +134,7 @@ class MethodConformance:
         return Trial(
             meta,
             case.shape,
-            np.dtype(case.dtype),
+            case.spec.dtype,
             situation.slice_dim,
             device,
             case.parameters,
@@ -200,9 +214,8 @@ class MethodConformance:
     def test_estimate_never_decreases(self, situation: Situation) -> None:
         """More slices never need less memory; more memory never fits fewer slices."""
         meta, case = self.methods.get(situation.case.method), situation.case
-        dtype, shape = np.dtype(case.dtype), case.shape
-        slice_dim = situation.slice_dim
-        dims, n_slices = _other_dims(shape, slice_dim), shape[slice_dim]
+        slice_dim, dtype = situation.slice_dim, case.spec.dtype
+        dims, n_slices = case.spec.other_dims(slice_dim), case.shape[slice_dim]
         asked = Question(meta, slice_dim, dims, dtype, case.parameters, n_slices)
         for device in _DEVICES:
             model = declared_model(asked, device)
@@ -230,7 +243,7 @@ class MethodConformance:
     def test_estimator_answers_in_whole_slices(self, situation: Situation) -> None:
         """For this shape and larger ones, any memory and either device."""
         meta, case = self.methods.get(situation.case.method), situation.case
-        first, second = _other_dims(case.shape, situation.slice_dim)
+        first, second = case.spec.other_dims(situation.slice_dim)
         for dims in (
             (first, second),
             (first + 1, second + 2),
@@ -242,7 +255,7 @@ class MethodConformance:
                     found = meta.calc_max_slices(
                         situation.slice_dim,
                         dims,
-                        np.dtype(case.dtype),
+                        case.spec.dtype,
                         memory,
                         device=device,
                         **case.parameters,
@@ -260,11 +273,6 @@ class MethodConformance:
         share = max(1, math.ceil(max_slices.settings.examples / n_methods))
         situations = list(self.situations(cases))
         try_random_situations(self, situations, max_slices, share)
-
-
-def _other_dims(shape: tuple[int, int, int], slice_dim: int) -> tuple[int, int]:
-    first, second = (n for axis, n in enumerate(shape) if axis != slice_dim)
-    return first, second
 
 
 def _require(holds: bool, message: str) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import block_shape
+from ..arrays import ArraySpec, block_shape
 from ..backends import Backend, call_method, require_libraries, select_backend
+from ..errors import UsageError
 from ..meters import Peak, measure_peak
 from ..method import MethodMeta
 from .inputs import check_given, input_data, looked_at, supplied_data
@@ -66,8 +67,8 @@ class Trial:
         make_data: Callable[..., Any] | None = None,
     ) -> None:
         if slice_dim not in meta.slice_dims():
-            raise ValueError(
-                f"{meta.full_name} has the pattern {meta.pattern!r}, so its slices are along dim "
+            raise UsageError(
+                f"{meta.full_name} works on slices along dim "
                 f"{' or '.join(map(str, meta.slice_dims()))}, not {slice_dim}"
             )
         check_given(meta, parameters)
@@ -77,8 +78,7 @@ class Trial:
         self.backend: Backend = select_backend(device)
         self.full_shape = shape
         self.indices = looked_at(meta, shape, slice_dim, parameters)
-        others = [n for axis, n in enumerate(shape) if axis != slice_dim]
-        self.other_dims = (others[0], others[1])
+        self.other_dims = ArraySpec(shape, dtype).other_dims(slice_dim)
         n_slices = shape[slice_dim] if self.indices is None else len(self.indices)
         self.n_slices = n_slices
         self.shape = block_shape(slice_dim, n_slices, self.other_dims)
