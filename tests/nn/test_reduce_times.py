@@ -97,6 +97,16 @@ def test_what_is_inside_costs_the_host_more():
     assert inner.wrapped_s == pytest.approx(0.25)
 
 
+def test_what_is_on_the_host_is_copied_there_and_back_and_in_parts_once_more():
+    its = [
+        candidate(made(Times(Rates()), batch, parts)[1], "0", "offload")
+        for batch, parts in ((8, 1), (4, 2))
+    ]
+    assert its[0].link_bytes == 2 * its[1].link_bytes > 0
+    whole_s = its[0].link_bytes / Rates().link_bytes_per_s
+    assert [c.device_s for c in its] == pytest.approx([2 * whole_s, 3 * whole_s])
+
+
 def test_without_a_device_a_smaller_batch_is_bound_by_the_host():
     small, _ = made(Times(Rates()), batch=1)
     large, _ = made(Times(Rates()), batch=64)

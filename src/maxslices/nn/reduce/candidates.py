@@ -41,7 +41,7 @@ class Candidate:
     again_ops: int = 0
     """Operators that are run again, about."""
     link_bytes: int = 0
-    """Over the link to the host and back."""
+    """Of what is kept on the host."""
     spared: tuple[str, ...] = ()
     """Modules inside that are not run again: nothing is kept of them, or after them."""
     wider: float = 1.0
@@ -187,7 +187,7 @@ def _offloaded(
     return [
         Candidate(
             call.path, Treatment("offload"), begin, its, changes,
-            again_ops=PACK_OPS * len(changes), link_bytes=2 * n_bytes,
+            again_ops=PACK_OPS * len(changes), link_bytes=n_bytes,
         )
     ]  # fmt: skip
 

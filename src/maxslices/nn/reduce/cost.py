@@ -82,7 +82,9 @@ def _set_times(
         candidate.host_s = checkpoint_s + again_s
         candidate.host_s += n_runs * candidate.again_ops * rates.selective_s
     else:
-        link_s = n_runs * candidate.link_bytes / rates.link_bytes_per_s
+        # What is in parts is computed again, and then it goes to the host once more.
+        n_copies = 2 if n_runs == 1 else 3
+        link_s = n_runs * n_copies * candidate.link_bytes / rates.link_bytes_per_s
         candidate.device_s = moved_s + link_s
         candidate.host_s = n_runs * candidate.again_ops * rates.launch_s
 

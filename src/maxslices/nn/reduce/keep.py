@@ -53,6 +53,10 @@ class _OnHost:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.device = tensor.device
+        self.n_awaited = 0
+        """How many operators saved it and have not yet asked for it."""
+        self.back: torch.Tensor | None = None
+        """On its device again, while others are expected to ask for it."""
         self.like: Any = None
         if tensor.is_meta:  # a replay: nothing is on the host
             self.like = tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype
@@ -63,20 +67,31 @@ class _OnHost:
         self.data.copy_(tensor, non_blocking=True)  # in order on the stream that computes
 
     def unpack(self) -> torch.Tensor:
-        """Return it on its device."""
+        """Return it on its device, where it stays until all that saved it have asked."""
+        made = self.back
+        if made is None:
+            made = self._copied()
+        self.n_awaited -= 1
+        self.back = made if self.n_awaited > 0 else None
+        return made
+
+    def _copied(self) -> torch.Tensor:
         if self.like is not None:
             size, stride, dtype = self.like
             return torch.empty_strided(size, stride, dtype=dtype, device="meta")
         return self.data.to(self.device, non_blocking=True)
 
 
+_known: WeakKeyDictionary[torch.UntypedStorage, WeakValueDictionary[tuple[Any, ...], _OnHost]]
+_known = WeakKeyDictionary()
+"""What is on the host of storages that are still there: what two operators save, be it in two
+modules, is copied once. Not with torch's own weak references to storages: with torch 2.6, a
+replay does not see what they refer to die."""
+
+
 def offloaded(module: nn.Module) -> AbstractContextManager[Any]:
     """Keep what is saved inside on the host; parameters and buffers stay where they are."""
     own = {t.untyped_storage()._cdata for t in (*module.parameters(), *module.buffers())}
-    # What two operators save is copied once. Not with torch's own weak references to storages:
-    # with torch 2.6, a replay does not see what they refer to die.
-    known: WeakKeyDictionary[torch.UntypedStorage, WeakValueDictionary[tuple[Any, ...], _OnHost]]
-    known = WeakKeyDictionary()
 
     def pack(tensor: torch.Tensor) -> Any:
         storage = tensor.untyped_storage()
@@ -87,10 +102,11 @@ def offloaded(module: nn.Module) -> AbstractContextManager[Any]:
             tensor._version, tensor.dtype, tensor.storage_offset(),
             tuple(tensor.size()), tuple(tensor.stride()),
         )  # fmt: skip
-        copies = known.setdefault(storage, WeakValueDictionary())
+        copies = _known.setdefault(storage, WeakValueDictionary())
         on_host = copies.get(key)
         if on_host is None:
             on_host = copies[key] = _OnHost(tensor.detach())
+        on_host.n_awaited += 1
         return on_host
 
     return saved_tensors_hooks(pack, _unpack)

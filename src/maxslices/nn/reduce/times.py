@@ -32,7 +32,7 @@ class Rates:
     """Of its memory, read and written."""
     channel_bytes_per_s: float = 2.4e9
     """Of one channel that a norm of single items writes: it is one block's work, however many."""
-    link_bytes_per_s: float = 45e9
+    link_bytes_per_s: float = 55e9
     """Between the device and pinned memory of the host, one way."""
     launch_s: float = 8e-6
     """What the host takes for an operator."""
