@@ -173,8 +173,11 @@ def test_recorded_peaks_do_not_need_a_test_file(project):
     run(project, "--maxslices-lower=0.7", "--maxslices-replay=peaks.json").assert_outcomes(passed=4)
 
 
-def test_a_file_of_something_else_is_said(project):
-    (project.path / "peaks.json").write_text("[1]")
+@pytest.mark.parametrize(
+    "text", ["[1]", '{"format": 1}', '{"format": 1, "environments": [], "records": [3]}']
+)
+def test_a_file_of_something_else_is_said(project, text):
+    (project.path / "peaks.json").write_text(text)
     result = run(project, "--maxslices-replay=peaks.json", "-k", "peaks.json")
     assert result.ret != 0
     result.stdout.fnmatch_lines(["*peaks.json is not a file of recorded peaks of format 1*"])

@@ -204,11 +204,10 @@ class RecordFile(pytest.File):
         from .records import read_records, record_id
 
         try:
-            records = read_records(self.path)
+            for record in read_records(self.path):
+                yield RecordItem.from_parent(self, name=record_id(record), record=record)
         except UsageError as error:
             raise self.CollectError(str(error)) from None
-        for record in records:
-            yield RecordItem.from_parent(self, name=record_id(record), record=record)
 
 
 class RecordItem(pytest.Item):

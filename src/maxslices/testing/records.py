@@ -85,18 +85,21 @@ def read_records(path: Path) -> list[Record]:
     """
     try:
         content = json.loads(path.read_text())
+        if content["format"] != FORMAT:
+            raise ValueError(f"it is of format {content['format']!r}")
+        machines = content["environments"]
+        found = [row | {"environment": machines[row["environment"]]} for row in content["records"]]
     except OSError as error:
         raise UsageError(f"no recorded peaks can be read from {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is not a file of recorded peaks: {error}") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise UsageError(f"{path} is not a file of recorded peaks of format {FORMAT}")
-    found = []
-    for number, row in enumerate(content.get("records", []), 1):
+    except (ValueError, LookupError, TypeError) as error:
+        raise UsageError(
+            f"{path} is not a file of recorded peaks of format {FORMAT} "
+            f"({type(error).__name__}: {error})"
+        ) from None
+    for number, row in enumerate(found, 1):
         missing = [name for name in _FIELDS if name not in row]
         if missing:
             raise UsageError(f"{path}: record {number} lacks {', '.join(missing)}")
-        found.append(row | {"environment": content["environments"][row["environment"]]})
     return found
 
 
