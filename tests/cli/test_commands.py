@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from maxslices import __version__, registry
-from maxslices.cli.main import build_parser
+from maxslices.cli.main import build_parser, main
 
 CORRECT = "method: dark_flat_field_correction"
 LOG = "method: minus_log"
@@ -238,6 +240,26 @@ def test_a_full_disk_behind_standard_output_is_told():
         done.stderr
         == b"maxslices: error: standard output cannot be written to: No space left on device\n"
     )
+
+
+def test_what_the_demo_says_may_find_a_full_disk(monkeypatch, capsys):
+    monkeypatch.setattr("maxslices.demo.run_demo", lambda out, say: say(f"Made {out}"))
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["demo", "here"]) == 1
+    assert "standard output cannot be written to: No space" in capsys.readouterr().err
+
+
+def test_a_complaint_that_nobody_takes_changes_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", None)  # print would take standard output
+    assert main(["methods", "minus_lgo"]) == 1
+    assert capsys.readouterr().out == ""
+
+    def full(text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=full))
+    assert main(["methods", "minus_lgo"]) == 1
 
 
 def test_a_reader_that_leaves_is_no_fault():

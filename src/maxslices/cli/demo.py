@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from .output import say
+
 
 def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
@@ -25,4 +27,4 @@ def handle(parsed: argparse.Namespace) -> None:
     """Run the demo and print what it found."""
     from ..demo import run_demo
 
-    run_demo(parsed.out)
+    run_demo(parsed.out, say=say)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from ..errors import StoreError
 
@@ -32,5 +33,7 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Print a line to standard error."""
-    print(f"maxslices: {text}", file=sys.stderr)
+    """Print a line to standard error, if there is one that takes it."""
+    if sys.stderr is not None:  # print would take standard output instead
+        with suppress(OSError):
+            print(f"maxslices: {text}", file=sys.stderr)

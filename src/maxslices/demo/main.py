@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -52,8 +53,9 @@ def run_demo(
     rows: int = 160,
     columns: int = 480,
     n_angles: int = 541,
+    say: Callable[[str], None] = print,
 ) -> DemoResult:
-    """Make a scan of a phantom, reconstruct it within a budget, and print what happened.
+    """Make a scan of a phantom, reconstruct it within a budget, and say what happened.
 
     Parameters
     ----------
@@ -66,6 +68,8 @@ def run_demo(
         As for `maxslices.run`.
     rows, columns, n_angles : int
         Size of the scan.
+    say : callable
+        Given each piece of text.
 
     Returns
     -------
@@ -96,12 +100,12 @@ def run_demo(
         began = time.perf_counter()
         phantom = flower_head(rows, columns)
         scan = make_scan(folder / SCAN_NAME, phantom, n_angles, shift=0.011 * columns)
-    print(
+    say(
         f"Made {scan.path}: {_by(scan.shape)} uint16, {format_bytes(scan.n_bytes)}, "
         f"in {time.perf_counter() - began:.1f} s"
     )
-    print(f"It is reconstructed within {format_bytes(parse_bytes(memory))}.\n")
-    print(plan(scan.path, pipeline, device=device, memory=memory), end="\n\n")
+    say(f"It is reconstructed within {format_bytes(parse_bytes(memory))}.\n")
+    say(f"{plan(scan.path, pipeline, device=device, memory=memory)}\n")
     report = run(
         scan.path,
         pipeline,
@@ -110,12 +114,12 @@ def run_demo(
         memory=memory,
         progress=True,
     )
-    print(report, end="\n\n")
+    say(f"{report}\n")
 
     axis = float(report.side_results["find_center_vo.cor"])
     rmse, truth, result = _compare(report.files[-1], scan.phantom)
-    print(f"Rotation axis  found {axis:.2f}, true {scan.axis:.2f} (detector column)")
-    print(
+    say(f"Rotation axis  found {axis:.2f}, true {scan.axis:.2f} (detector column)")
+    say(
         f"RMSE           {rmse:.3f} /mm, in a phantom of {truth.min():.1f} to {truth.max():.1f} /mm"
     )
     picture = folder / PICTURE_NAME
@@ -134,7 +138,7 @@ def run_demo(
             f"Axis found {axis:.2f}, true {scan.axis:.2f}.   RMSE {rmse:.2f} /mm."
         ),
     )
-    print(f"Picture        {picture}")
+    say(f"Picture        {picture}")
     return DemoResult(scan, report, axis, rmse, picture)
 
 
