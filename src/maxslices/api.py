@@ -14,7 +14,7 @@ import numpy as np
 
 from .arrays import ArraySpec
 from .backends import Backend, select_backend
-from .ends import Scan, check_out, check_result, is_direct, opened, spec_of
+from .ends import Scan, check_out, check_result, files_read, is_direct, opened, spec_of
 from .errors import PipelineError
 from .io import SinkFormat
 from .io.checks import check_dtype
@@ -209,6 +209,8 @@ def run_announced(
     folder = None
     if out is not None and not isinstance(out, np.ndarray):
         folder = RunFolder(out, format, overwrite)
+        for path in files_read(scan, checked):
+            folder.check_spares(path)
     with contextlib.ExitStack() as held:
         source = held.enter_context(opened(scan, checked))
         spec = spec_of(source, backend)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 
 from .backends import Backend, is_copyable
 from .errors import UsageError
 from .io import Source, open_source
+from .io.options import SideData
 from .planner import Pipeline, Plan, ScanSpec
 
 Scan = str | os.PathLike[str] | np.ndarray | Source
@@ -50,6 +52,13 @@ def is_direct(array: np.ndarray, backend: Backend) -> bool:
     """Tell whether a device can copy from and to an array by itself."""
     link = backend.link()
     return link is None or link.is_direct(array)
+
+
+def files_read(scan: Scan, pipeline: Pipeline) -> list[Path]:
+    """Return the files and folders that a run reads, where they are known by path."""
+    sides = (pipeline.loader.flats, pipeline.loader.darks)
+    given = [scan, *(side.file for side in sides if isinstance(side, SideData))]
+    return [Path(each) for each in given if isinstance(each, str | os.PathLike)]
 
 
 def check_out(out: object, scan: Scan) -> None:

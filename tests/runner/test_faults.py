@@ -7,13 +7,14 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import MethodError, OutOfMemoryError, StoreError
-from maxslices.io import room
+from maxslices.io import LoaderOptions, SideData, room
 from maxslices.runner import RunFolder
 from tests.planner.fakes import fakes
 
@@ -170,6 +171,29 @@ def test_overwriting_removes_only_what_the_report_names_in_the_folder(tmp_path):
             run_fakes(out, overwrite=True)
     assert (outside / "data.txt").exists()
     assert (out / "kept" / "data.txt").exists()
+
+
+@pytest.mark.parametrize("format", ["hdf5", "tiff"])
+def test_overwriting_never_removes_what_is_read(tmp_path, format):
+    out = tmp_path / "out"
+    result = run_fakes(out, format=format).files[0]
+    pipeline = Pipeline.from_steps(["negate"], fakes)
+    scans = [result, tmp_path / "out" / ".." / "out" / result.name, *result.glob("*.tif")]
+    for scan in scans:
+        with pytest.raises(StoreError, match="is read, and --overwrite would remove it"):
+            run(scan, pipeline, out, device="cpu", overwrite=True)
+    sides = LoaderOptions(flats=SideData(result), darks="ignore")
+    with pytest.raises(StoreError, match="is read, and --overwrite would remove it"):
+        run(DATA, replace(pipeline, loader=sides), out, device="cpu", overwrite=True)
+    beside = out / "beside.npy"
+    np.save(beside, DATA)
+    run(beside, pipeline, out, device="cpu", overwrite=True)
+
+
+def test_a_folder_that_is_a_link_to_nowhere_is_told_before_anything_runs(tmp_path):
+    (tmp_path / "out").symlink_to("nowhere")
+    with pytest.raises(StoreError, match="out is a link to nowhere, which is not there"):
+        run_fakes(tmp_path / "out", memory="1kB")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"files": 3}', '{"files": [3]}'])

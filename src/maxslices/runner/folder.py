@@ -60,6 +60,11 @@ class RunFolder:
             )
         except OSError as error:
             raise StoreError(f"cannot use {self.path} as a folder: {error.strerror}") from None
+        if self.path.is_symlink() and not self.path.exists():
+            raise StoreError(
+                f"{self.path} is a link to {os.readlink(self.path)}, which is not there: choose "
+                "another folder for the results"
+            )
         if not there.is_dir():
             raise StoreError(f"{there} is a file, so results cannot be put there: choose a folder")
         if not os.access(there, os.W_OK | os.X_OK):
@@ -71,6 +76,22 @@ class RunFolder:
             )
         if self._earlier is None and (self.path / TIMELINE_NAME).exists():
             raise StoreError(_foreign(self.path / TIMELINE_NAME))
+
+    def check_spares(self, path: Path) -> None:
+        """Require that a file or folder is none of the earlier results that will be removed.
+
+        Raises
+        ------
+        StoreError
+            If it is one, or in one; or if the earlier run's report cannot be read.
+        """
+        whole = path.resolve()
+        for result in [] if self._earlier is None else _results_of(self._earlier):
+            if result.resolve() in (whole, *whole.parents):
+                raise StoreError(
+                    f"{path} is read, and --overwrite would remove it with the run in "
+                    f"{self.path}: choose another folder for the results"
+                )
 
     def __enter__(self) -> Self:
         try:
@@ -206,11 +227,8 @@ def _foreign(path: Path) -> str:
     return f"{path} is there already and of no run: move it away, or choose another folder"
 
 
-def _remove_earlier(report: Path) -> None:
-    """Remove the files that an earlier run's report names, then the report itself.
-
-    Their names are gone at once; their room becomes free meanwhile.
-    """
+def _results_of(report: Path) -> list[Path]:
+    """Return the files beside an earlier run's report that it names."""
     try:
         earlier = json.loads(report.read_text(encoding="utf-8"))
         results = [report.parent / Path(entry).name for entry in earlier["files"]]
@@ -225,9 +243,17 @@ def _remove_earlier(report: Path) -> None:
         results.append(timeline)
     elif timeline.exists():
         raise StoreError(_foreign(timeline))
+    return results
+
+
+def _remove_earlier(report: Path) -> None:
+    """Remove the files that an earlier run's report names, then the report itself.
+
+    Their names are gone at once; their room becomes free meanwhile.
+    """
     with ExitStack() as opened:
         files = []
-        for result in results:
+        for result in _results_of(report):
             if result.is_file():
                 with suppress(OSError):  # one that may not be read
                     files.append(opened.enter_context(result.open("rb", buffering=0)))
