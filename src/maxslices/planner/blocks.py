@@ -19,8 +19,9 @@ AUTO_BLOCKS = 32
 on the CPU one of them is measured, which takes longer, and the progress bar gets coarser."""
 MIN_BLOCKS = 4
 """Blocks that are left where larger ones are tried: fewer overlap too little."""
-FIRST_SLICES = 6
-"""Slices that the first block has at least."""
+FIRST_SLICES = 12
+"""Slices that the first block has at least: in fewer, what a call takes beside its slices counts
+more than what nothing is copied out for."""
 MIN_TRIED_BLOCKS = 16
 """Blocks that a section must have for a few of them to be tried in another size."""
 CALL_SHARE = 0.05
@@ -127,7 +128,7 @@ def first_blocks(route: Route, chosen: int, room: Room) -> tuple[int, ...]:
     """Return smaller blocks to begin with, increasing; together some of the chosen ones.
 
     Nothing is computed before the first block is there, and nothing goes out before it is
-    computed. From there on each is at most half as large again as the one before: then none is
+    computed. From there on each is about a quarter larger than the one before: then none is
     waited for by the way out, if that takes longest.
 
     Not where they are read from a file: some are read while flats and darks come, and large ones
@@ -143,10 +144,10 @@ def first_blocks(route: Route, chosen: int, room: Room) -> tuple[int, ...]:
         return ()
     if not room.fits(route, 4 * chosen):
         return ()
-    found, block = [], 2 * chosen // 3
+    found, block = [], 4 * chosen // 5
     while block >= FIRST_SLICES:
         found.append(block)
-        block = 2 * block // 3
+        block = 4 * block // 5
     rest = -sum(found) % chosen  # where bands of a file end, blocks go on ending
     if rest >= FIRST_SLICES:
         found.append(rest)
@@ -200,7 +201,7 @@ def does_not_fit(route: Route, limits: Limits, room: Room) -> DoesNotFitError:
             f"{format_bytes(max(room.host_bytes, 0))} are available{beside}: allow "
             f"--host-memory {ask_for(limits.host_budget_bytes + lacking)}"
         )
-    dims = "x".join(map(str, worst.input.other_dims(cost.section.slice_dim)))
+    dims = "x".join(map(str, worst.asked.other_dims))
     n_slices = (
         f"one {unit}" if worst.looked_at < 2 else f"the {worst.looked_at} {unit}s it looks at"
     )
