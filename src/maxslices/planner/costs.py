@@ -66,10 +66,10 @@ class SectionCost:
     """Flats and darks that are resident while n slices are worked on."""
     own_bytes: int
     """What the runner itself takes."""
-    peek_bytes: int
-    """Peak on the device while side results are found that depend on a few slices."""
     allocator: Allocator
     """Where arrays on the device come from."""
+    peek_bytes: int = 0
+    """Peak on the device while side results are found that depend on a few slices."""
     on_host: MemoryModel = field(default_factory=lambda: MemoryModel.linear(0, 0))
     """What methods take on the host that were moved there from another device."""
     host_side: MemoryModel = field(default_factory=lambda: MemoryModel.linear(0, 0))
@@ -118,7 +118,7 @@ class SectionCost:
 
     def with_steps(self, steps: tuple[StepCost, ...]) -> SectionCost:
         """Return it with other costs of its steps."""
-        peak = _peak_of_peeks(steps, self.side)
+        peak = max(_peek_bytes(steps, index, self.side) for index in range(len(steps)))
         return replace(self, steps=steps, peek_bytes=peak + self.own_bytes if peak else 0)
 
     @property
@@ -172,18 +172,15 @@ def section_cost(
         is_first = current is scan.projections
         costs.append(_step_cost(step, current, slice_dim, extra, chooser, allocator, is_first))
         current = costs[-1].output
-    side = _side_model(section, scan, slice_dim, total, allocator).widened(extra, total)
-    peek = _peak_of_peeks(costs, side)
-    own_bytes = RUNNER_BYTES if chooser.device == "cpu" else 0
-    return SectionCost(
+    cost = SectionCost(
         section=section,
-        steps=tuple(costs),
+        steps=(),
         kept=tuple(cost.output for cost in costs if cost.step.save_result and writes),
-        side=side,
-        own_bytes=own_bytes,
-        peek_bytes=peek + own_bytes if peek else 0,
+        side=_side_model(section, scan, slice_dim, total, allocator).widened(extra, total),
+        own_bytes=RUNNER_BYTES if chooser.device == "cpu" else 0,
         allocator=allocator,
     )
+    return cost.with_steps(tuple(costs))
 
 
 def _step_cost(
@@ -255,11 +252,6 @@ def _side_model(
         else:
             model = model + allocator.array(-(-spec.nbytes // total))
     return model
-
-
-def _peak_of_peeks(costs: Sequence[StepCost], side: MemoryModel) -> int:
-    """Return the peak of finding the side results that depend on a few slices; 0 without any."""
-    return max((_peek_bytes(costs, index, side) for index in range(len(costs))), default=0)
 
 
 def _peek_bytes(costs: Sequence[StepCost], index: int, side: MemoryModel) -> int:

@@ -188,7 +188,7 @@ def fitted_block(route: Route, room: Room, block: BlockChoice) -> int:
 
 def _candidates(cost: SectionCost, own: StepCost, route: Route) -> Iterator[tuple[StepCost, float]]:
     """Yield a step in tiles and on the host, with the factors of its work, the least first."""
-    tilings = sorted(_tilings(cost, own), key=lambda each: (each.factor, each.n_tiles))
+    tilings = sorted(_tilings(own), key=lambda each: (each.factor, each.n_tiles))
     on_host = route.device != "cpu" and speaks_of(own.step.meta, "cpu")
     for tiling in tilings:
         if on_host and tiling.factor > HOST_FACTOR:
@@ -198,15 +198,13 @@ def _candidates(cost: SectionCost, own: StepCost, route: Route) -> Iterator[tupl
         yield _on_host(cost, own), HOST_FACTOR
 
 
-def _tilings(cost: SectionCost, own: StepCost) -> Iterator[Tiling]:
-    meta = own.step.meta
-    margin = meta.tile_margin(**own.step.known_parameters())
+def _tilings(own: StepCost) -> Iterator[Tiling]:
+    margin = own.step.meta.tile_margin(**own.asked.parameters)
     # What was measured of whole slices says nothing of tiles.
     if margin is None or not own.estimator.startswith("declared"):
         return
-    dims = own.input.other_dims(cost.section.slice_dim)
     for parts in product(PARTS, PARTS):
-        tiling = Tiling.into(dims, parts, margin)
+        tiling = Tiling.into(own.asked.other_dims, parts, margin)
         is_small = any(
             n_parts > 1 and size < MIN_TILE
             for n_parts, size in zip(parts, tiling.tile, strict=True)
