@@ -15,7 +15,6 @@ import numpy as np
 from .arrays import ArraySpec
 from .backends import Backend, select_backend
 from .ends import Scan, check_out, check_result, files_read, is_direct, opened, spec_of
-from .errors import PipelineError
 from .io import SinkFormat
 from .io.checks import check_dtype
 from .means import backend_limits, card_here, chooser_for, limits_of, measures
@@ -301,10 +300,6 @@ def as_pipeline(pipeline: PipelineLike) -> Pipeline:
         return pipeline
     if isinstance(pipeline, str | os.PathLike):
         return Pipeline.from_file(pipeline)
-    if isinstance(pipeline, Mapping) or not isinstance(pipeline, Iterable):
-        raise PipelineError(
-            f"a pipeline is a file or a list of steps, not {pipeline!r}: write it as [step, ...]"
-        )
     return Pipeline.from_steps(pipeline)
 
 

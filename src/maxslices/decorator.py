@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from numpy.typing import DTypeLike
 
+from .callback import name_of
 from .declaration import describe
+from .errors import RegistrationError
 from .method import Halo, Pattern
 from .registry import Registry
 from .registry import registry as global_registry
@@ -92,6 +94,10 @@ def method(
     >>> scale.meta.calc_max_slices(0, (10, 20), np.float32(), 14450)
     (9, dtype('float32'))
     """
+    if callable(pattern):
+        raise RegistrationError(
+            f"{name_of(pattern)}: a method is decorated with its pattern, as in @method('all')"
+        )
 
     def decorate(function: F) -> F:
         target = global_registry if registry is None else registry

@@ -382,6 +382,11 @@ def test_other_declarations_that_cannot_work_are_refused(declaration, message):
         declare(plain, **declaration)
 
 
+def test_a_decorator_without_its_pattern_is_told_at_once():
+    with pytest.raises(RegistrationError, match=r"plain: .* as in @method\('all'\)"):
+        method(plain)
+
+
 def test_a_lambda_has_no_name_for_pipelines():
     with pytest.raises(RegistrationError, match=r"registry\.register"):
         declare(lambda data: data)

@@ -116,6 +116,11 @@ def test_a_faulty_step_is_refused_in_one_line(case):
     assert "\n" not in message
 
 
+def test_a_name_alone_is_no_list_of_steps():
+    with pytest.raises(PipelineError, match=r"not 'negate': write it as \[step, ...\]"):
+        Pipeline.from_steps("negate", fakes)
+
+
 def test_a_fault_of_a_parameter_is_a_parameter_error():
     with pytest.raises(ParameterError):
         pipeline("crop")

@@ -55,6 +55,10 @@ class Pipeline:
         >>> Pipeline.from_steps(["minus_log", {"method": "median_filter",
         ...                      "parameters": {"kernel_size": 5}}])  # doctest: +SKIP
         """
+        if isinstance(steps, str | Mapping) or not isinstance(steps, Iterable):
+            raise PipelineError(
+                f"a pipeline is a file or a list of steps, not {steps!r}: write it as [step, ...]"
+            )
         raw = []
         for number, step in enumerate(steps, start=1):
             if not isinstance(step, str | Mapping):
