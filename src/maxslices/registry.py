@@ -139,7 +139,7 @@ class Registry:
         if not known:
             hint = "; no package of methods is installed: pip install maxslices-methods"
         elif not hint:
-            hint = "; `maxslices methods` lists all, which are those of installed packages"
+            hint = "; `maxslices methods` lists those of installed packages"
         if self._left_out:
             hint += f" ({'; '.join(self._left_out)})"
         raise UnknownMethodError(f"unknown method {wanted!r}{hint}")

@@ -59,7 +59,7 @@ def test_methods_of_one_name_are_told_apart(filled):
         ("medianfilter", None, "'medianfilter'; did you mean median_filter?"),
         ("first.lab.medianfilter", None, "did you mean median_filter?"),
         ("Minus_Log", None, "did you mean minus_log?"),
-        ("xyz", None, "`maxslices methods` lists all"),
+        ("xyz", None, "`maxslices methods` lists those of installed packages"),
         ("median_filter", "other.lab", "no method 'median_filter' in module 'other.lab'"),
         ("xyz", "other.lab", "unknown method 'other.lab.xyz'"),
         ("xyz", "first.lab", "'first.lab.xyz'; first.lab has: median_filter, minus_log"),
