@@ -1,10 +1,10 @@
 """Makes the table of docs/memory.md: plans against checkpoints of every block, on one GPU.
 
-``python docs/scripts/reduce_table.py FOLDER [--small] [MODEL...]`` writes FOLDER/reduce.json row by
-row and prints the table; "compiled" is one of the models. Rows that the file has of other models
-stay, so the table may be made in several goes. Budgets are parts of the measured peak of the
-unreduced step; a plan is run with torch's allocator limited to its budget, and so are
-checkpoints of every block where they fit. Compiled steps have no limit.
+``python docs/scripts/reduce_table.py FOLDER [--small] [MODEL...] [BUDGET...]`` writes
+FOLDER/reduce.json row by row and prints the table; "compiled" is one of the models. Other rows
+that the file has stay, so the table may be made in several goes. Budgets are parts of the
+measured peak of the unreduced step; a plan is run with torch's allocator limited to its budget,
+and so are checkpoints of every block where they fit. Compiled steps have no limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,17 +84,19 @@ def cases() -> Iterator[Case]:
 class Rows:
     """The rows so far: printed and written as they come."""
 
-    def __init__(self, folder: Path, wanted: list[str]) -> None:
+    def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "reduce.json"
         self.extra: dict[str, Any] = {}
         self.all: list[dict[str, Any]] = []
-        if wanted and self.path.exists():
+        if self.path.exists():
             self.extra = json.loads(self.path.read_text())
-            self.all = [r for r in self.extra.pop("rows") if r["model"] not in wanted]
+            self.all = self.extra.pop("rows")
 
     def add(self, model: str, **row: Any) -> None:
         """Add a row of a model, or of what is compiled."""
+        old = (model, row["plan"])
+        self.all = [r for r in self.all if (r["model"], r["plan"]) != old]
         self.all.append({"model": model, **row})
         print(line(self.all[-1], self.all), flush=True)
         self.write()
@@ -104,7 +106,9 @@ class Rows:
         self.path.write_text(json.dumps({**self.extra, "rows": self.all}, indent=1))
 
 
-def one(case: Case, device: torch.device | None, rows: Rows) -> None:
+def one(
+    case: Case, device: torch.device | None, rows: Rows, budgets: Sequence[float] = BUDGETS
+) -> None:
     """Make the rows of one model."""
     model = case.make()
     step = ResettingStep(model, "training", torch.optim.Adam, case.loss, case.targets)
@@ -135,7 +139,7 @@ def one(case: Case, device: torch.device | None, rows: Rows) -> None:
     every_block(None)
     # From the largest limit to the smallest: where a work area finds no room, cuDNN takes another
     # kernel and keeps to it in this process, so what is run later would be slower.
-    for budget in BUDGETS:
+    for budget in budgets:
         limit = int(budget * peak)
         try:
             _, made = reduce_memory(
@@ -298,13 +302,14 @@ def main() -> None:
     """Run all, and print the table."""
     device = torch.device("cuda", 0) if torch.cuda.is_available() else None
     began = time.perf_counter()
-    wanted = [arg for arg in sys.argv[2:] if not arg.startswith("--")]
-    rows = Rows(Path(sys.argv[1]), wanted)
+    budgets = [float(arg) for arg in sys.argv[2:] if arg.startswith("0.")] or BUDGETS
+    wanted = [arg for arg in sys.argv[2:] if not arg.startswith(("--", "0."))]
+    rows = Rows(Path(sys.argv[1]))
     rows.extra["torch"] = torch.__version__
     if device is not None:
         rows.extra["device"] = torch.cuda.get_device_name(device)
     todo: list[tuple[str, Callable[[], Any]]] = [
-        (case.name, lambda case=case: one(case, device, rows))
+        (case.name, lambda case=case: one(case, device, rows, budgets))
         for case in cases()
         if not wanted or case.name in wanted
     ]

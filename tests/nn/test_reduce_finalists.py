@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -122,8 +124,21 @@ def test_plans_are_made_for_the_limit_a_little_more_and_a_little_less(device, mo
     reduce_memory(model(), SPEC, limit + CONTEXT_BYTES)
     first, *others = dict.fromkeys(limits)
     assert first == limit
-    # What is needed is said with a margin of some 2 %; close to the limit steps are slower.
-    assert sorted(others) == [int(0.92 * limit), int(1.03 * limit)]
+    # What is needed may be a little less than predicted; close to the limit steps are slower.
+    assert sorted(others) == [int(0.92 * limit), int(1.015 * limit)]
+
+
+def test_what_needs_too_much_for_the_limit_is_not_run_unless_there_is_nothing_else():
+    def plan(path: str, needed: int, added_s: float) -> SimpleNamespace:
+        chosen = [SimpleNamespace(path=path, treatment="checkpoint")]
+        trace = SimpleNamespace(allocated_bytes=900)
+        return SimpleNamespace(chosen=chosen, trace=trace, needed_bytes=needed, added_s=added_s)
+
+    fine, close, hopeless = plan("a", 950, 3.0), plan("b", 1010, 2.0), plan("c", 1030, 1.0)
+    searcher = SimpleNamespace(limit_bytes=1000, tried=[hopeless, fine, close])
+    assert confirm.finalists(searcher, fine) == [fine, close]
+    searcher.tried = [hopeless]
+    assert confirm.finalists(searcher, hopeless) == [hopeless]
 
 
 def test_plans_with_room_are_among_those_that_run(device):

@@ -16,6 +16,7 @@ from ..step import Step
 from .by_hand import uniform
 from .candidates import Candidate
 from .choose import Problem
+from .expandable import least_expandable_limit
 from .inplace import set_in_place
 from .study import Study
 from .timeline import Timeline
@@ -34,10 +35,6 @@ STEP_BYTES = 24 * MIB
 """No closer is it looked between an offset that is too low and one that is too high."""
 
 
-PAGE_BYTES = 20 * MIB
-"""What expandable segments grow by."""
-
-
 def has_expandable_segments() -> bool:
     """Tell whether torch's allocator was told, by its environment variable, to use them."""
     names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -47,11 +44,10 @@ def has_expandable_segments() -> bool:
 def needed_bytes(trace: Trace) -> int:
     """Return the least limit of the allocator under which a step is expected to run.
 
-    With expandable segments, parts that are not in use are given back whatever is next to
-    them, so no more is needed than what is in use, but for begun pages.
+    Below it, work areas may find no room: cuDNN's kernels without them are several times slower.
     """
     if has_expandable_segments():
-        return trace.peak_bytes + trace.peak_bytes // 50 + 2 * PAGE_BYTES
+        return least_expandable_limit(trace.steps(), trace.peak_bytes)
     return trace.needed_bytes
 
 
@@ -84,11 +80,11 @@ class Plan:
     trace: Trace
     added_s: float = 0.0
     """Time that it adds to a step."""
+    needed_bytes: int = field(init=False)
+    """Least limit of the allocator."""
 
-    @property
-    def needed_bytes(self) -> int:
-        """Least limit of the allocator."""
-        return needed_bytes(self.trace)
+    def __post_init__(self) -> None:
+        self.needed_bytes = needed_bytes(self.trace)
 
 
 @dataclass(slots=True)
