@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +14,7 @@ from ..arrays import ArraySpec, as_dtype
 from ..backends.garbage import quick_collections
 from ..errors import UsageError
 from ..estimators import Question, declared_model
+from ..estimators.bench import traced
 from ..ledger import Device
 from ..memory import MemoryModel
 from ..method import MethodMeta
@@ -239,7 +238,7 @@ def _measure(trial: Trial) -> tuple[list[Run], int, int, tuple[str, ...]]:
     tuple of str
         Notes.
     """
-    with _tracing(trial.backend.kind == "cpu"):
+    with traced(trial.backend):
         first = trial.run(seed=1)
         second = trial.run(seed=0)
         kept = second.kept_bytes
@@ -263,16 +262,3 @@ def _same(one: Run, other: Run) -> bool:
     if a is None or b is None:
         return a == b
     return abs(a - b) <= max(HOST_NOISE_BYTES, _SAME_PEAK * b)
-
-
-@contextmanager
-def _tracing(wanted: bool) -> Iterator[None]:
-    """Keep tracemalloc on, so that what one call leaves is known at the next."""
-    start = wanted and not tracemalloc.is_tracing()
-    if start:
-        tracemalloc.start(1)
-    try:
-        yield
-    finally:
-        if start:
-            tracemalloc.stop()

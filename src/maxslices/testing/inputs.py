@@ -12,6 +12,7 @@ import numpy as np
 
 from ..backends import Backend
 from ..errors import ParameterError
+from ..estimators.samples import detector_values
 from ..method import MethodMeta
 from ..parameters import check_parameters
 
@@ -36,14 +37,7 @@ def plausible_data(shape: tuple[int, int, int], dtype: np.dtype[Any], seed: int)
     even = rng.random((n_random, *shape[1:]), np.float32)
     if seed:
         np.square(even, out=even)
-    if dtype.kind in "iu":
-        top = min(np.iinfo(dtype).max, 60_000)
-        even *= top * 0.9
-        even += top * 0.05 + 1
-    else:
-        even *= 0.9
-        even += 0.1
-    even = even.astype(dtype, copy=False)
+    even = detector_values(even, dtype)
     for start in range(0, shape[0], n_random):
         data[start : start + n_random] = even[: shape[0] - start]
     data.flags.writeable = False
