@@ -27,14 +27,13 @@ from .planner import (
     cut_into_sections,
     make_plan,
 )
-from .planner.blocks import BlockChoice
+from .planner.blocks import UNITS, BlockChoice
 from .planner.fit import FitChoice
 from .runner import Report, RunFolder, Timeline, execute
 from .runner.learn import learn
 from .runner.progress import progress_bar
 
 PipelineLike = Pipeline | str | os.PathLike[str] | Iterable[str | Mapping[str, Any]]
-_SLICES = {0: "projections", 1: "sinograms"}
 ASSUMED_FRAMES = 20
 """Flats, and darks, that are assumed where only the shape of a scan is known."""
 
@@ -272,7 +271,7 @@ def check(pipeline: PipelineLike, scan: Scan | None = None) -> str:
     lines = [f"{checked.name}: {n_steps} method{'s' if n_steps > 1 else ''}, well formed"]
     for number, section in enumerate(cut_into_sections(checked), start=1):
         names = ", ".join(step.meta.name for step in section.steps)
-        lines.append(f"  section {number}, {_SLICES[section.slice_dim]}: {names}")
+        lines.append(f"  section {number}, {UNITS[section.slice_dim]}s: {names}")
     if scan is None:
         wanted = {name for step in checked.steps for name in step.meta.supplied}
         needs = [name for name in ("flats", "darks", "angles") if name in wanted]

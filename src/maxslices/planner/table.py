@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 
 from ..units import format_bytes
+from .blocks import UNITS
 from .plan import Plan, SectionPlan, StepPlan
 
 WIDTH = 100
-_SLICES = {0: "projection", 1: "sinogram"}
 _KEPT = {"nothing": "nothing is kept"}
 
 
@@ -48,7 +48,7 @@ def wrapped(lines: list[str]) -> str:
 
 def _section_lines(number: int, section: SectionPlan, device: str) -> list[str]:
     halo = f", halo {section.halo[0]}+{section.halo[1]}" if any(section.halo) else ""
-    slices = _plural(section.n_slices, _SLICES[section.slice_dim])
+    slices = _plural(section.n_slices, UNITS[section.slice_dim])
     blocks = _plural(section.n_blocks, "block")
     names = max(26, *(len(step.name) for step in section.steps))
     outputs = max(24, *(len(str(step.output)) for step in section.steps))

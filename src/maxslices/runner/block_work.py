@@ -13,6 +13,7 @@ from ..backends.cpu import CpuBackend
 from ..errors import MaxslicesError, MethodError
 from ..io import SideName, Sink, Source, Store
 from ..planner import SectionPlan, Step, Tiling
+from ..planner.blocks import UNITS
 from .ahead_feed import Readable
 from .blocks import Block
 from .device_store import DeviceStore
@@ -22,8 +23,6 @@ from .pace import Clock
 from .side_results import SideResults
 from .tiles import in_tiles
 from .writer import Target
-
-UNITS = {0: "projection", 1: "sinogram"}
 
 
 @dataclass(slots=True)

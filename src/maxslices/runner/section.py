@@ -8,8 +8,9 @@ from typing import Any
 
 from ..errors import MethodError, OutOfMemoryError
 from ..planner import SectionPlan
+from ..planner.blocks import UNITS
 from .ahead_feed import Readable
-from .block_work import UNITS, BlockWork
+from .block_work import BlockWork
 from .blocks import Block, blocks_of
 from .caches import Caches
 from .device_store import DeviceStore
