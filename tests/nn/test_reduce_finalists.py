@@ -128,7 +128,7 @@ def test_plans_are_made_for_the_limit_a_little_more_and_a_little_less(device, mo
     assert sorted(others) == [int(0.92 * limit), int(1.015 * limit)]
 
 
-def test_what_needs_too_much_for_the_limit_is_not_run_unless_there_is_nothing_else():
+def test_what_needs_more_than_the_limit_is_run_last_and_what_needs_too_much_not_at_all():
     def plan(path: str, needed: int, added_s: float) -> SimpleNamespace:
         chosen = [SimpleNamespace(path=path, treatment="checkpoint")]
         trace = SimpleNamespace(allocated_bytes=900)
@@ -137,7 +137,10 @@ def test_what_needs_too_much_for_the_limit_is_not_run_unless_there_is_nothing_el
     fine, close, hopeless = plan("a", 950, 3.0), plan("b", 1010, 2.0), plan("c", 1030, 1.0)
     searcher = SimpleNamespace(limit_bytes=1000, tried=[hopeless, fine, close])
     assert confirm.finalists(searcher, fine) == [fine, close]
-    searcher.tried = [hopeless]
+    roomy = plan("d", 900, 4.0)
+    searcher.tried += [roomy]
+    assert confirm.finalists(searcher, fine) == [fine, roomy, close]
+    searcher.tried = [hopeless]  # there is nothing else
     assert confirm.finalists(searcher, hopeless) == [hopeless]
 
 

@@ -35,7 +35,7 @@ def finalists(searcher: Searcher, best: Plan) -> list[Plan]:
     limit = searcher.limit_bytes
     different: dict[str, Plan] = {}
     for plan in [best, *sorted(searcher.tried, key=lambda each: each.added_s)]:
-        # None that is hopeless: where it fails, cuDNN keeps to slower kernels from then on.
+        # None that is hopeless, unless there is no other.
         may_run = plan is best or plan.needed_bytes <= max(ROOM) * limit
         if may_run and plan.trace.allocated_bytes <= limit:
             different.setdefault(str(sorted(treatments_of(plan.chosen).items())), plan)
@@ -45,7 +45,8 @@ def finalists(searcher: Searcher, best: Plan) -> list[Plan]:
         roomy = next((p for p in plans if p.needed_bytes <= part * limit), None)
         if roomy is not None and roomy not in made:
             made.append(roomy)
-    return made
+    # What may fail comes last: cuDNN keeps to slower kernels from then on.
+    return sorted(made, key=lambda plan: plan.needed_bytes > limit)
 
 
 def fastest(
