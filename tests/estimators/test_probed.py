@@ -190,7 +190,8 @@ def test_made_up_data_suit_a_logarithm_and_a_detector():
 def test_side_data_are_supplied_with_the_rows_of_the_block():
     shapes = []
 
-    def method(data, flats, darks, angles, slice_dim):
+    def method(data, flats, darks, angles, slice_dim, first_slice, detector_start, results_folder):
+        assert (first_slice, detector_start, results_folder) == (0, (0, 0), None)
         shapes.append((data.shape, flats.shape, darks.shape, angles.shape, slice_dim))
         return data * 2
 

@@ -9,7 +9,9 @@ import pytest
 from maxslices import MemoryModel, Registry, from_ledger, method
 from maxslices.errors import ParameterError, UnknownMethodError, UsageError
 from maxslices.testing import CheckResult, EstimateError, check_max_slices
+from maxslices.testing.blocks import differences_between_blocks
 from maxslices.testing.check import compare, fractional_slices
+from maxslices.testing.trial import Trial
 
 OTHER = (70, 90)
 SLICE = 70 * 90 * 4
@@ -182,6 +184,21 @@ def test_side_data_are_supplied_and_not_counted():
     assert seen["flats"].min() > seen["darks"].max()
     assert seen["angles"].shape == (7,)
     assert seen["slice_dim"] == 1
+
+
+def test_what_the_runner_fills_in_is_filled_in():
+    seen = set()
+
+    @method("all", calc_max_slices=from_ledger(two_arrays), halo=1, registry=Registry())
+    def counts(data, first_slice, detector_start, results_folder):
+        seen.add((detector_start, results_folder))
+        rows = first_slice + np.arange(len(data), dtype=data.dtype)
+        return data + rows[:, None, None]
+
+    assert check_max_slices(counts, (60, *OTHER), "float32", device="cpu").ok
+    assert seen == {((0, 0), None)}
+    trial = Trial(counts.meta, (20, 7, 9), np.dtype("float32"), 0, "cpu", {})
+    assert differences_between_blocks(trial, (1, 7), 0.0) == []
 
 
 def test_a_method_that_looks_at_few_slices_is_given_these():

@@ -36,6 +36,17 @@ def detector_values(even: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     return even.astype(dtype, copy=False)
 
 
+def facts(meta: MethodMeta, slice_dim: int) -> dict[str, Any]:
+    """Return what a runner fills in beside frames and angles, for the first block of a scan."""
+    known = {
+        "slice_dim": slice_dim,
+        "first_slice": 0,
+        "detector_start": (0, 0),
+        "results_folder": None,
+    }
+    return {name: value for name, value in known.items() if name in meta.supplied}
+
+
 @lru_cache(maxsize=8)
 def made_up(dtype: np.dtype[Any], kind: str) -> np.ndarray:
     """Return the values with which made-up data of a kind begin; kept for next time."""
@@ -133,8 +144,7 @@ class Samples:
         side = dict(self.frames)
         if "angles" in self.meta.supplied:
             side["angles"] = np.linspace(0, np.pi, shape[0], endpoint=False, dtype=np.float32)
-        if "slice_dim" in self.meta.supplied:
-            side["slice_dim"] = self.slice_dim
+        side |= facts(self.meta, self.slice_dim)
         given = {name: value for name, value in self.given.items() if name in self.meta.parameters}
         for name, value in list(given.items()):
             if isinstance(value, ArraySpec):

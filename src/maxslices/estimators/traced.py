@@ -13,6 +13,7 @@ from ..memory import MemoryModel
 from ..method import MethodMeta
 from ..tracing import Family, TraceError, WorkAreas
 from ..units import format_bytes
+from .samples import facts
 
 if TYPE_CHECKING:
     from ..tracing import Trace
@@ -161,8 +162,7 @@ def trace_method(
         shape = block_shape(slice_dim, n_slices, other_dims)
         with Replay(work_areas=areas) as record:
             side = record.uncounted(_side(meta, shape, supplied or {}))
-            if "slice_dim" in meta.supplied:
-                side["slice_dim"] = slice_dim
+            side |= facts(meta, slice_dim)
             data = record.input(Spec(shape, element))
             with torch.no_grad(), record.stage("call", "activations"):
                 result = meta.function(data, **{**side, **parameters})

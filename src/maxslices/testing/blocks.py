@@ -61,6 +61,8 @@ def _side_of_block(trial: Trial, low: int, high: int) -> dict[str, Any]:
             side[name] = value[:, low:high].copy()
         elif name == "angles" and trial.slice_dim == 0:
             side[name] = value[low:high]
+        elif name == "first_slice":
+            side[name] = low
     return {name: value for name, value in side.items() if name not in trial.parameters}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -12,7 +11,7 @@ import numpy as np
 
 from ..backends import Backend
 from ..errors import ParameterError
-from ..estimators.samples import detector_values
+from ..estimators.samples import detector_values, facts
 from ..method import MethodMeta
 from ..parameters import check_parameters
 
@@ -69,7 +68,7 @@ def supplied_data(
     slice_dim: int,
     backend: Backend,
 ) -> dict[str, Any]:
-    """Return what the runner would fill in: flats and darks on the device, angles, slice_dim."""
+    """Return what the runner would fill in: flats and darks on the device, angles, facts."""
     supplied: dict[str, Any] = {}
     top = np.iinfo(dtype).max if dtype.kind in "iu" else 1.0
     rng = np.random.default_rng(1)
@@ -79,9 +78,7 @@ def supplied_data(
             supplied[name] = backend.to_device((frames * top * 0.98).astype(dtype))
     if "angles" in meta.supplied:
         supplied["angles"] = np.linspace(0, np.pi, shape[0], endpoint=False, dtype=np.float32)
-    if "slice_dim" in meta.supplied:
-        supplied["slice_dim"] = slice_dim
-    return supplied
+    return supplied | facts(meta, slice_dim)
 
 
 def check_given(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:
@@ -95,16 +92,3 @@ def check_given(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:
     faults = [text for _, text in check_parameters(meta.function, parameters)]
     if faults:
         raise ParameterError(f"{meta.full_name}: {'; '.join(faults)}")
-
-
-def looked_at(
-    meta: MethodMeta, shape: tuple[int, int, int], slice_dim: int, parameters: Mapping[str, Any]
-) -> list[int] | None:
-    """Return the slices that a method is given, if it looks at a few only."""
-    if meta.looks_at is None:
-        return None
-    given = meta.merged(**parameters)
-    names = inspect.signature(meta.looks_at).parameters
-    if not any(p.kind is p.VAR_KEYWORD for p in names.values()):
-        given = {name: value for name, value in given.items() if name in names}
-    return [int(index) for index in meta.looks_at(shape[slice_dim], **given)]

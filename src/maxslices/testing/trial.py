@@ -16,7 +16,7 @@ from ..backends import Backend, call_method, require_libraries, select_backend
 from ..errors import UsageError
 from ..meters import Peak, measure_peak
 from ..method import MethodMeta
-from .inputs import check_given, input_data, looked_at, supplied_data
+from .inputs import check_given, input_data, supplied_data
 
 HOST_NOISE_BYTES = 16 * 1024
 """Python's own small objects, which tracemalloc counts with the arrays: less is no finding."""
@@ -77,17 +77,16 @@ class Trial:
         self.parameters, self.make_data = dict(parameters), make_data
         self.backend: Backend = select_backend(device)
         self.full_shape = shape
-        self.indices = looked_at(meta, shape, slice_dim, parameters)
+        self.looked_at = meta.looked_at(shape[slice_dim], **parameters)
         self.other_dims = ArraySpec(shape, dtype).other_dims(slice_dim)
-        n_slices = shape[slice_dim] if self.indices is None else len(self.indices)
-        self.n_slices = n_slices
-        self.shape = block_shape(slice_dim, n_slices, self.other_dims)
+        self.n_slices = len(self.looked_at) or shape[slice_dim]
+        self.shape = block_shape(slice_dim, self.n_slices, self.other_dims)
         self.side = supplied_data(meta, self.shape, dtype, slice_dim, self.backend)
 
     def data(self, seed: int = 0) -> np.ndarray:
         """Return the input on the host."""
         data = input_data(self.full_shape, self.dtype, seed, self.make_data)
-        return data if self.indices is None else np.take(data, self.indices, self.slice_dim)
+        return np.take(data, self.looked_at, self.slice_dim) if self.looked_at else data
 
     def call(self, data: Any, **other: Any) -> Any:
         """Call the method as the runner does."""
