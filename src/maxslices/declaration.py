@@ -11,7 +11,7 @@ from .arrays import as_dtype
 from .callback import make_callback, name_of, signature_of
 from .errors import RegistrationError, UsageError
 from .ledger import LedgerEstimator
-from .method import HALO_IS, PATTERNS, TILE_HALO_IS, Halo, MethodMeta, Pattern, halo_pair, typed
+from .method import HALO_IS, PATTERNS, Halo, MethodMeta, Pattern, halo_pair, typed
 from .parameters import keyword_parameters
 
 
@@ -75,14 +75,11 @@ def describe(
         own_device = "device" in parameters and not isinstance(calc_max_slices, LedgerEstimator)
         told = () if own_device else ("device",)
         declare("calc_max_slices", calc_max_slices, *leading, told=told)
-    if callable(halo):
-        declare("halo", halo)
-    elif halo_pair(halo) is None:
-        raise RegistrationError(f"{label}: {HALO_IS}, not {typed(halo)}")
-    if callable(tile_halo):
-        declare("tile_halo", tile_halo)
-    elif tile_halo is not None and halo_pair(tile_halo) is None:
-        raise RegistrationError(f"{label}: {TILE_HALO_IS}, not {typed(tile_halo)}")
+    for what, pair in (("halo", halo), ("tile_halo", 0 if tile_halo is None else tile_halo)):
+        if callable(pair):
+            declare(what, pair)
+        elif halo_pair(pair) is None:
+            raise RegistrationError(f"{label}: {HALO_IS[what]}, not {typed(pair)}")
     if output_dims is not None:
         declare("output_dims", output_dims, "other_dims", told=("slice_dim",))
     if callable(output_dtype) and not isinstance(output_dtype, type):

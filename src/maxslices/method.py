@@ -211,27 +211,21 @@ class MethodMeta:
 
     def halo_slices(self, **kwargs: Any) -> tuple[int, int]:
         """Return how many slices (before, after) the method needs around its block."""
-        halo = self.halo
-        if callable(halo):
-            halo = self.callbacks["halo"].call(self.full_name, (), self.merged(**kwargs))
-        pair = halo_pair(halo)
-        if pair is None:
-            raise EstimatorError(f"{self.full_name}: {HALO_IS}, not {typed(halo)}")
-        return pair
+        return self._pair("halo", self.halo, kwargs)
 
     def tile_margin(self, **kwargs: Any) -> tuple[int, int] | None:
         """Return the pixels needed on either side of a tile, along both of a slice's dims.
 
         None where the method needs whole slices.
         """
-        halo = self.tile_halo
-        if halo is None:
-            return None
+        return None if self.tile_halo is None else self._pair("tile_halo", self.tile_halo, kwargs)
+
+    def _pair(self, what: str, halo: Any, kwargs: Mapping[str, Any]) -> tuple[int, int]:
         if callable(halo):
-            halo = self.callbacks["tile_halo"].call(self.full_name, (), self.merged(**kwargs))
+            halo = self.callbacks[what].call(self.full_name, (), self.merged(**kwargs))
         pair = halo_pair(halo)
         if pair is None:
-            raise EstimatorError(f"{self.full_name}: {TILE_HALO_IS}, not {typed(halo)}")
+            raise EstimatorError(f"{self.full_name}: {HALO_IS[what]}, not {typed(halo)}")
         return pair
 
     def looked_at(self, n_slices: int, /, **kwargs: Any) -> range:
@@ -308,9 +302,10 @@ class MethodMeta:
         return callback.describe_call(self.full_name, leading, self.merged(**parameters), **told)
 
 
-HALO_IS = "halo must be a number of slices of at least 0, or two: (before, after)"
-
-TILE_HALO_IS = "tile_halo must be a number of pixels of at least 0, or two"
+HALO_IS = {
+    "halo": "halo must be a number of slices of at least 0, or two: (before, after)",
+    "tile_halo": "tile_halo must be a number of pixels of at least 0, or two",
+}
 
 
 def halo_pair(halo: Any) -> tuple[int, int] | None:
