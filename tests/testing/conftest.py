@@ -1,6 +1,5 @@
 """A package of methods that is really installed, without a network."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -21,12 +20,3 @@ def faulty_site(tmp_path_factory):
     command += ["--no-build-isolation", "--disable-pip-version-check", "--target", site, source]
     subprocess.run(command, check=True)
     return site
-
-
-@pytest.fixture
-def with_faulty_methods(faulty_site, monkeypatch):
-    """Let processes that are started see the package."""
-    before = os.environ.get("PYTHONPATH")
-    path = str(faulty_site) if not before else f"{faulty_site}{os.pathsep}{before}"
-    monkeypatch.setenv("PYTHONPATH", path)
-    return faulty_site
