@@ -43,7 +43,6 @@ def test_what_lies_outside_of_the_section_does_not_count():
 def test_nothing_is_idle_while_any_stage_works():
     found = section(("read", 0, 4), ("compute", 3, 8), ("write", 9, 10))
     assert found.idle_share == pytest.approx(0.1)
-    assert found.compute_idle_share == pytest.approx(0.5)
     assert list(found.stages) == ["read", "compute", "write"]
     assert found.slices_per_s == pytest.approx(2.1)
 
@@ -75,7 +74,7 @@ def test_stages_that_wait_for_each_other_take_turns():
 def test_nothing_recorded_is_bound_by_nothing_known():
     found = section()
     assert found.bound_by is None
-    assert (found.idle_share, found.compute_idle_share, found.slices_per_s) == (1, 1, 0)
+    assert (found.idle_share, found.slices_per_s) == (1, 0)
 
 
 def test_a_section_of_no_time_has_no_shares():

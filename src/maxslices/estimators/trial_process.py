@@ -148,11 +148,6 @@ class TrialProcess:
         answer = self._receive(until)
         return replace(answer, log=self._log_from(start))
 
-    @property
-    def is_alive(self) -> bool:
-        """Return whether it can be asked again."""
-        return self._process.poll() is None
-
     def close(self) -> None:
         """End the process; a second call does nothing."""
         if self._log.closed:

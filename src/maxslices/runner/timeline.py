@@ -116,11 +116,6 @@ class SectionTimeline:
         return "itself" if self.idle_share > 0.5 else "turns"
 
     @property
-    def compute_idle_share(self) -> float:
-        """Return the share of the wall time in which nothing was computed."""
-        return 1 - self.stages["compute"].share if "compute" in self.stages else 1.0
-
-    @property
     def slices_per_s(self) -> float:
         """Return slices a second, of all that any stage worked on."""
         if not self.spans or self.duration_s <= 0:
