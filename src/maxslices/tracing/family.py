@@ -134,16 +134,18 @@ class Family:
                 for part in (0.0, 0.5)
             )
 
-        found = self._first_gap(fits, at_most)
-        if self.scaled is not None and not steady:
+        if self.scaled is None or steady:
+            found = self._first_gap(fits, at_most)
+        else:
             ceiling = self.scaled.ceiling(limits[0])
-            top = at_most if ceiling is None else min(at_most, ceiling)
-            found = self._from_above(surely, top, found)
+            found = self._from_above(fits, at_most if ceiling is None else min(at_most, ceiling))
+            if found and not surely(found):
+                found = self._from_above(surely, found, self._first_gap(fits, found))
         # One image is a replay of its own, which what more of them say makes needless.
         return found or int(at_most >= 1 and fits(1))
 
     @staticmethod
-    def _from_above(fits: Callable[[int], bool], top: int, known: int) -> int:
+    def _from_above(fits: Callable[[int], bool], top: int, known: int = 0) -> int:
         """Return the largest number up to `top` that fits, of those looked at beyond one known."""
         n, apart, looked = top, max(1, top // _APART), 0
         while n > max(1, known) and not fits(n):
