@@ -236,13 +236,14 @@ def run_announced(
             made, checked, source, backend, folder, bar, scratch, timeline, given
         )
         learn(made, sections, chooser)
+        files = () if folder is None else folder.finish()
         written = None if folder is None else folder.write_timeline(timeline.to_chrome())
         report = Report(
             plan=made,
             device=backend.name,
             sections=sections,
             side_results=side.by_method,
-            files=() if folder is None else folder.finish(),
+            files=files,
             duration_s=time.perf_counter() - began,
             result=result,
             timeline=timeline,

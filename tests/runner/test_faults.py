@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -281,14 +282,19 @@ def test_a_real_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch):
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def test_a_report_that_cannot_be_written_leaves_no_result(tmp_path, monkeypatch):
-    def refuse(self, text):
-        raise StoreError("no room for the report")
+@pytest.mark.parametrize("name", ["timeline.json", "report.json"])
+def test_results_are_kept_where_there_is_no_room_for_their_report(tmp_path, monkeypatch, name):
+    original = Path.write_text
 
-    monkeypatch.setattr(RunFolder, "write_report", refuse)
-    with pytest.raises(StoreError, match="no room for the report"):
+    def full(self, *args, **kwargs):
+        if self.name == f".{name}.part":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(StoreError, match=rf"{name}: No space .*; kept all the same.*: result\.h5"):
         run_fakes(tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["result.h5"]
 
 
 def test_a_folder_that_is_gone_meanwhile_is_told(tmp_path):

@@ -219,8 +219,18 @@ class RunFolder:
             part.replace(path)
         except OSError as error:
             part.unlink(missing_ok=True)
-            raise StoreError(f"cannot write {path}: {error.strerror}") from None
+            raise StoreError(f"cannot write {path}: {error.strerror}{self._kept()}") from None
         return path
+
+    def _kept(self) -> str:
+        """Keep the results that have their names, and say so: hours of work, for lack of a page."""
+        if not self._finished:
+            return ""
+        self._is_whole = True
+        if self._timeline is not None:
+            self._timeline.unlink(missing_ok=True)
+        names = ", ".join(path.name for path in self._finished)
+        return f"; kept all the same, without a report: {names}"
 
 
 def _foreign(path: Path) -> str:
