@@ -186,8 +186,9 @@ class NpyFrames:
         try:
             array = np.load(self._path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
+            why = "" if "pickle" in str(error) else f" ({error})"  # NumPy's advice is to trust it
             raise SourceError(
-                f"{self._path}: cannot be read as .npy ({error}): it is no such file, is cut off, "
+                f"{self._path}: cannot be read as .npy{why}: it is no such file, is cut off, "
                 "or holds Python objects; write it again with numpy.save"
             ) from None
         if not isinstance(array, np.memmap):
