@@ -171,6 +171,7 @@ def test_another_error_is_an_error(given, text):
 
 
 def test_it_ends_in_time_and_leaves_no_process():
+    before = psutil.Process().children()  # a compiler's, of torch
     began = time.monotonic()
     searched("fails", how="hang", above=10**9, limit_s=60.0)
     usual_s = time.monotonic() - began  # most of it is for a process to start
@@ -180,7 +181,7 @@ def test_it_ends_in_time_and_leaves_no_process():
     assert (found.n_slices, found.fails_at, found.is_settled) == (2, None, False)
     assert found.attempts[-1].outcome == "timed out"
     assert "the time was up" in str(found)
-    assert not psutil.Process().children()
+    assert set(psutil.Process().children()) <= set(before)
 
 
 def test_what_hangs_on_one_slice_is_an_error():
