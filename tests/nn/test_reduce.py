@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -204,6 +205,32 @@ def test_what_is_on_the_host_inside_of_parts_goes_there_each_time_it_is_computed
     assert (copies.count("to"), copies.count("back")) == (4, 2)  # so it is priced: see cost.py
 
 
+def test_on_the_host_inside_of_a_checkpoint_gradients_are_the_same_to_the_bit(case, monkeypatch):
+    # The processor's tensors are not moved: here they are, as those of a device would be.
+    def moved(_module: nn.Module) -> AbstractContextManager[None]:
+        def pack(tensor: torch.Tensor) -> keep._OnHost:
+            held.append(keep._OnHost(tensor.detach()))
+            held[-1].n_awaited += 1
+            return held[-1]
+
+        return torch.autograd.graph.saved_tensors_hooks(pack, keep._unpack)
+
+    held: list[keep._OnHost] = []
+    monkeypatch.setitem(treat.__globals__, "offloaded", moved)
+    model, x = case
+    other = copy.deepcopy(model)
+    plain = Treatment("checkpoint")
+    treat(other, {"[0:4]": plain, "[1:3]": plain, "2": Treatment("offload")})
+    for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
+        assert torch.equal(a, b)
+    for (name, a), b in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+    # What was moved the first time came back; it was computed again, and moved for nothing.
+    n = len(held) // 2
+    assert [each.n_awaited for each in held] == [0] * n + [1] * n
+    assert n > 0
+
+
 def test_names_of_parameters_and_modules_stay(case):
     model, _x = case
     names = [*model.state_dict()], [type(m) for m in model.modules()]
@@ -317,7 +344,9 @@ def test_what_fits_is_left_as_it_is():
 
 def test_an_infeasible_budget_names_the_smallest_that_would_do():
     model = deep()
-    with pytest.raises(TooLargeError, match=r"smallest found needs .* for tensors.* held by") as e:
+    with pytest.raises(
+        TooLargeError, match=r"smallest found needs .* for tensors.* held by .* between"
+    ) as e:
         reduce_memory(model, SPEC, CONTEXT_BYTES + 4 * 2**20, means=("checkpoint",))
     assert "card of" in str(e.value)
     assert not any("forward" in m.__dict__ for m in model.modules())

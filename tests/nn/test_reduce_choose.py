@@ -66,6 +66,7 @@ PLANS = [
      "0.2": CHECKPOINT},
     {"0": CHECKPOINT, "0.1[0:3]": CHECKPOINT, "0.1[3:6]": CHECKPOINT, "2": CHECKPOINT},
     {"0.0": Treatment("selective"), "0.1": Treatment("selective"), "2": CHECKPOINT},
+    {"0": CHECKPOINT, "0.1": Treatment("offload"), "0.0": CHECKPOINT},
 ]  # fmt: skip
 
 
@@ -102,7 +103,8 @@ def test_what_overlaps_is_not_chosen_together_but_inside_each_other():
     assert not made.within[around, inside]
     assert made.conflicts[first, second]
     hosted, kept = row(made, "0.0", Treatment("offload")), row(made, "0.0", Treatment("selective"))
-    assert made.conflicts[hosted, around]
+    assert not made.conflicts[hosted, around]
+    assert made.within[hosted, around]
     assert made.conflicts[kept, around]
 
 

@@ -16,8 +16,11 @@ from maxslices.nn.reduce.split import time_candidates  # noqa: E402
 from maxslices.nn.reduce.study import study  # noqa: E402
 from maxslices.nn.reduce.timeline import BACKWARD, HOST_BACKWARD, Timeline, longest  # noqa: E402
 from maxslices.nn.reduce.times import Rates, Times, seconds_by_module  # noqa: E402
+from maxslices.nn.reduce.treat import Treatment  # noqa: E402
 from maxslices.nn.step import Step  # noqa: E402
 from maxslices.tracing import Spec, WorkAreas  # noqa: E402
+
+CHECKPOINT_IN_2 = Treatment("checkpoint", (), 2)
 
 
 def by_steps(host: list[float], device: list[float]) -> float:
@@ -105,6 +108,18 @@ def test_what_is_on_the_host_is_copied_there_and_back_and_in_parts_once_more():
     assert its[0].link_bytes == 2 * its[1].link_bytes > 0
     whole_s = its[0].link_bytes / Rates().link_bytes_per_s
     assert [c.device_s for c in its] == pytest.approx([2 * whole_s, 3 * whole_s])
+
+
+def test_what_is_on_the_host_goes_there_again_with_what_is_computed_again_around_it():
+    timeline, found = made(Times(Rates()))
+    outer, inner = candidate(found, "0"), candidate(found, "0[0:2]", "offload")
+    both = timeline.longer_s([outer, inner])
+    alone = timeline.longer_s([outer]) + timeline.longer_s([inner])
+    assert inner.copied_s == pytest.approx(inner.link_bytes / Rates().link_bytes_per_s)
+    assert both == pytest.approx(alone + inner.copied_s, rel=0.02)
+    parts, found = made(Times(Rates()), 4, 2)  # that is counted already
+    root, inner = Candidate("", CHECKPOINT_IN_2, 0, (0, 0), []), candidate(found, "0", "offload")
+    assert parts.longer_s([root, inner]) == pytest.approx(parts.longer_s([inner]), rel=0.02)
 
 
 def test_without_a_device_a_smaller_batch_is_bound_by_the_host():

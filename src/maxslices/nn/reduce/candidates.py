@@ -52,6 +52,8 @@ class Candidate:
     """Time that it adds on the host."""
     wrapped_s: float = 0.0
     """Of that, what comes again whenever what is around it is computed again."""
+    copied_s: float = 0.0
+    """What comes again then on the device: what is kept on the host goes there once more."""
     cost_s: float = 0.0
     """What is made least: how much longer a step takes with it, and a part of what is hidden."""
 

@@ -145,7 +145,7 @@ class Problem:
         tries = [
             self._greedy(limit_bytes, power, cap, (), whole) for cap in CAPS for power in POWERS
         ]
-        for seed in self._lowest_of(seeds):
+        for seed in self.lowest_of(seeds):
             tries += [self._greedy(limit_bytes, 0.5, cap, seed, whole) for cap in CAPS[::2]]
         for chosen in (*tries, *(s for s in self._sound(seeds) if self.peak(s) <= limit_bytes)):
             if chosen is None:
@@ -179,7 +179,8 @@ class Problem:
     def _sound(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
         return [list(s) for s in seeds if not self.conflicts[np.ix_(s, s)].any()]
 
-    def _lowest_of(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
+    def lowest_of(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Return those sets to begin with that are built upon."""
         lowest = sorted(self._sound(seeds), key=self.peak)
         hosted = [s for s in lowest if self.found[s[0]].treatment.kind == "offload"]
         return [s for s in lowest if s not in hosted][:N_SEEDS] + hosted[:1]
@@ -191,7 +192,7 @@ class Problem:
 
     def lowest(self, seeds: Sequence[Sequence[int]] = (), banned: Sequence[int] = ()) -> list[int]:
         """Return what makes the peak as low as was found, whatever it costs."""
-        starts: list[Sequence[int]] = [(), *self._lowest_of(seeds)]
+        starts: list[Sequence[int]] = [(), *self.lowest_of(seeds)]
         low, high = 0.0, float(self.usage.max())
         best: list[int] = []
         while high - low > max(2.0**20, high / 200):
@@ -222,7 +223,7 @@ class Problem:
         n = len(self.found)
         if not n:
             return None
-        rows, columns = np.arange(n), np.arange(len(self.usage))
+        room = np.empty_like(self.changes)
         allowed = self.saved <= cap * self.saved.max()
         allowed[list(banned)] = False
         chosen = np.zeros(n, bool)
@@ -234,30 +235,57 @@ class Problem:
             if top <= 0:
                 return [int(i) for i in np.flatnonzero(chosen)]
             picked = np.flatnonzero(chosen)
-            since = self._from(rows, picked)
-            trials = curve + self.changes
-            for inner in np.flatnonzero(since):
-                trials[inner, : since[inner]] = curve[: since[inner]]
-            price = self.costs.copy()
-            replaced = self.conflicts[:, picked]
-            if picked.size:
-                now = self.changes[picked] * (columns >= since[picked][:, None])
-                trials -= replaced.astype(np.float32) @ now
-                price -= replaced @ self.costs[picked]
-                for i, inner in enumerate(picked):
-                    for around in np.flatnonzero(self.within[inner] & ~replaced[:, i]):
-                        trials[around, : self.begins[around]] -= now[i, : self.begins[around]]
-            left = np.maximum(trials - limit_bytes, 0)
+            trials, price = self.with_one_more(picked, curve, room)
+            trials -= limit_bytes
+            left = np.maximum(trials, 0, out=trials)
             gain = (total - left.sum(axis=1)) / total + 0.1 * (top - left.max(axis=1)) / top
             gain[chosen | ~allowed] = 0
             score = np.where(gain > 1e-6, gain / np.maximum(price, 1e-9) ** power, 0)
             row = int(score.argmax())
             if score[row] <= 0:
                 return None
-            chosen[picked[replaced[row]]] = False
+            chosen[self.conflicts[row]] = False
             chosen[row] = True
             curve = self.curve(np.flatnonzero(chosen).tolist())
         return None
+
+    def with_one_more(
+        self, picked: Places, curve: Curve, room: Curve | None = None
+    ) -> tuple[Curve, Curve]:
+        """Return what is in use with each candidate beside some, and what each costs more.
+
+        What it cannot be had together with is left out then.
+
+        Parameters
+        ----------
+        picked : numpy.ndarray
+            Candidates that are chosen.
+        curve : numpy.ndarray
+            (n_stretches,): what is in use with these.
+        room : numpy.ndarray, optional
+            Where the first result is written, of its shape.
+
+        Returns
+        -------
+        numpy.ndarray
+            (n_candidates, n_stretches)
+        numpy.ndarray
+            (n_candidates,)
+        """
+        since = self._from(np.arange(len(self.found)), picked)
+        trials = np.add(curve, self.changes, out=room)
+        for inner in np.flatnonzero(since):
+            trials[inner, : since[inner]] = curve[: since[inner]]
+        price = self.costs.copy()
+        replaced = self.conflicts[:, picked]
+        # Row by row: each replaces few, and threads of a product of matrices would only wait.
+        for i, other in enumerate(picked):
+            price[replaced[:, i]] -= self.costs[other]
+            trials[replaced[:, i], since[other] :] -= self.changes[other, since[other] :]
+            for around in np.flatnonzero(self.within[other] & ~replaced[:, i]):
+                its = slice(since[other], self.begins[around])
+                trials[around, its] -= self.changes[other, its]
+        return trials, price
 
     def _without_waste(self, chosen: list[int], limit_bytes: float) -> list[int]:
         """Undo what is not needed, the dearest first."""
@@ -275,7 +303,7 @@ def _holds_others(treatment: Treatment) -> bool:
 def _may_be_inside(treatment: Treatment) -> bool:
     """Tell whether a treatment does the same within a module that is computed again.
 
-    What is on the host there would be kept from the first time on, and the cache of a selective
-    checkpoint cannot be read twice. What is packed is kept as well, but is small.
+    The cache of a selective checkpoint cannot be read twice. What is packed would be kept from the
+    first time on, and is small; so is what is on the host, but there.
     """
-    return treatment.kind in ("split", "checkpoint")
+    return treatment.kind in ("split", "checkpoint", "offload")

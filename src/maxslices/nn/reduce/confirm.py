@@ -108,13 +108,14 @@ def why_not(summary: ReductionSummary, after: Trace) -> str:
             f"reduce it for {format_bytes(int(0.95 * summary.limit_bytes) + CONTEXT_BYTES)}"
         )
     peak = after.peak
+    lost = summary.needed_after_bytes - after.peak_bytes
     where = f"in the {peak.stage} of {peak.module}" if peak.module else f"in the {peak.stage}"
     return (
         f"no plan fits into {format_bytes(summary.limit_bytes)} ({summary.origin}): the smallest "
         f"found needs {format_bytes(summary.needed_after_bytes)} for tensors, a card of "
         f"{format_bytes(summary.needed_after_bytes + CONTEXT_BYTES)}; its peak is {where}, held "
-        f"by {describe_holders(summary)}. Smaller inputs, a smaller batch, autocast, or an "
-        "optimizer with less state would help"
+        f"by {describe_holders(summary)}, and {format_bytes(lost)} are lost between blocks. "
+        "Smaller inputs, a smaller batch, autocast, or an optimizer with less state would help"
     )
 
 

@@ -86,6 +86,7 @@ def _set_times(
         n_copies = 2 if n_runs == 1 else 3
         link_s = n_runs * n_copies * candidate.link_bytes / rates.link_bytes_per_s
         candidate.device_s = moved_s + link_s
+        candidate.copied_s = link_s / n_copies
         candidate.host_s = n_runs * candidate.again_ops * rates.launch_s
 
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..step import Step
 from .by_hand import uniform
 from .candidates import Candidate
 from .choose import Problem
+from .exchange import POWERS, evened, neighbours
 from .expandable import least_expandable_limit
 from .inplace import set_in_place
 from .study import Study
@@ -29,8 +31,18 @@ LEAST_ROUNDS = 3
 """Plans that are replayed however late it is: the first alone may well not fit."""
 N_LOWEST = 2
 """Plans that are replayed where none fits, to find the lowest peak."""
+N_EVENED = 2
+"""Sets to begin with of which all is made low then."""
 N_BY_HAND = 3
 """Plans that one would try by hand, and are replayed if they are faster than what was found."""
+NEAR = 1.05
+"""Of the limit: what needs no more almost fits."""
+WORTH = 0.9
+"""Of the time that the best plan adds: a plan that adds more is not worth changing."""
+N_NEAR = 3
+"""Plans that almost fit, and are changed by one treatment at a time until they do."""
+N_EXCHANGED = 6
+"""Replays for each of these."""
 STEP_BYTES = 24 * MIB
 """No closer is it looked between an offset that is too low and one that is too high."""
 
@@ -177,7 +189,8 @@ class Searcher:
             offset = following
         if best is None:
             return self._lowest(problem, choices, least)
-        return self._undone(choices, self._by_hand(problem, choices, best))
+        best = self._by_hand(problem, choices, best)
+        return self._undone(choices, self._exchanged(problem, choices, best))
 
     def _by_hand(self, problem: Problem, choices: Choices, best: Plan) -> Plan:
         """Return the fastest that fits, of a plan and what one would try by hand."""
@@ -195,6 +208,46 @@ class Searcher:
                 return plan
         return best
 
+    def _exchanged(self, problem: Problem, choices: Choices, best: Plan) -> Plan:
+        """Return the fastest that fits, of a plan and what is next to faster ones that do not."""
+        n_first = len(choices.first)
+        places = {id(c): i for i, c in enumerate(problem.found)}
+        near = [
+            plan
+            for plan in sorted(self.tried, key=lambda p: p.needed_bytes)
+            if not self.fits(plan)
+            and plan.needed_bytes <= NEAR * self.limit_bytes
+            and plan.added_s < WORTH * best.added_s
+            and plan.chosen[:n_first] == choices.first
+            and all(id(c) in places for c in plan.chosen[n_first:])
+        ]
+        seen = {frozenset(map(id, plan.chosen)) for plan in self.tried}
+        for plan in near[:N_NEAR]:
+            n_replays = self.n_replays
+            now: Plan | None = plan
+            while now is not None and not self.fits(now):
+                plan, now = now, None
+                rows = [places[id(c)] for c in plan.chosen[n_first:]]
+                # What is lost between blocks is taken to stay as it is.
+                limit = self.limit_bytes - (plan.needed_bytes - problem.peak(rows))
+                for other in neighbours(problem, rows, limit):
+                    late = time.perf_counter() > self.deadline
+                    if late or self.n_replays - n_replays >= N_EXCHANGED:
+                        break
+                    picked = [problem.found[i] for i in other]
+                    chosen = [*choices.first, *picked]
+                    key = frozenset(map(id, chosen))
+                    if key in seen or choices.longer_s(chosen) >= best.added_s:
+                        continue
+                    seen.add(key)
+                    tried = self._tried(choices, picked)
+                    if tried is not None and tried.needed_bytes < plan.needed_bytes:
+                        now = tried
+                        break
+            if now is not None:
+                best = now
+        return best
+
     def _lowest(self, problem: Problem, choices: Choices, least: Plan | None) -> Plan | None:
         """Return the plan with the lowest peak."""
         first = choices.first
@@ -204,6 +257,20 @@ class Searcher:
         places = {id(c): i for i, c in enumerate(problem.found)}
         if least is not None and all(id(c) in places for c in least.chosen[len(first) :]):
             seeds.append([places[id(c)] for c in least.chosen[len(first) :]])
+        whole = [i for i, c in enumerate(problem.found) if not c.path]
+        fitting: list[Plan] = []
+        for power, start in product(POWERS, problem.lowest_of(seeds)[:N_EVENED]):
+            if time.perf_counter() > self.deadline:
+                break
+            rows = evened(problem, start, power, whole)
+            plan = self._tried(choices, [problem.found[i] for i in rows])
+            if plan is not None and (least is None or plan.needed_bytes < least.needed_bytes):
+                least = plan
+            if plan is not None and self.fits(plan):
+                fitting.append(plan)
+        if fitting:
+            best = min(fitting, key=lambda p: p.added_s)
+            return self._undone(choices, self._exchanged(problem, choices, best))
         for banned in (hosted, []) if hosted else ([],):
             if least is not None and self.fits(least):
                 break

@@ -133,10 +133,13 @@ class Timeline:
             return longest(self.host_s, self.device_s)
         at = [max(c.begin, self.turn) for c in chosen]
         places = np.searchsorted(self.at, at)
-        host = [c.host_s + self._n_around(c, chosen) * c.wrapped_s for c in chosen]
+        around = [self._n_around(c, chosen) for c in chosen]
+        host = [c.host_s + n * c.wrapped_s for n, c in zip(around, chosen, strict=True)]
+        # That all of the model is in parts is counted in `device_s`.
+        more = [max(n - (self.parts > 1), 0) for n in around]
+        device = [c.device_s + n * c.copied_s for n, c in zip(more, chosen, strict=True)]
         return longest(
-            np.insert(self.host_s, places, host),
-            np.insert(self.device_s, places, [c.device_s for c in chosen]),
+            np.insert(self.host_s, places, host), np.insert(self.device_s, places, device)
         )
 
     def longer_s(self, chosen: Sequence[Candidate]) -> float:

@@ -1,0 +1,98 @@
+"""Plans next to a plan: one treatment is another, or all is made low."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import numpy as np  # noqa: E402
+
+from maxslices.nn.reduce import reduce_memory  # noqa: E402
+from maxslices.nn.reduce.by_hand import uniform  # noqa: E402
+from maxslices.nn.reduce.choose import Problem  # noqa: E402
+from maxslices.nn.reduce.exchange import POWERS, evened, neighbours  # noqa: E402
+from maxslices.nn.reduce.places import Order  # noqa: E402
+from maxslices.nn.reduce.search import N_EXCHANGED, Plan, Searcher  # noqa: E402
+
+from .networks import deep  # noqa: E402
+from .test_reduce_choose import problem  # noqa: E402
+from .test_reduce_search import SPEC, memory  # noqa: E402
+
+
+def chosen(made: Problem, part: float) -> list[int]:
+    found = made.cheapest(part * float(made.usage.max()))
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("part", [0.8, 0.5])
+def test_what_is_in_use_with_one_more_is_what_it_is_with_all_of_them(part):
+    _model, _step, made = problem()
+    have = chosen(made, part)
+    trials, price = made.with_one_more(np.array(have), made.curve(have))
+    n_alike = 0
+    for row in set(range(len(made.found))) - set(have):
+        new = [*(i for i in have if not made.conflicts[row, i]), row]
+        assert price[row] == pytest.approx(made.cost(new) - made.cost(have), abs=1e-7)
+        # But for what comes for a moment when something is computed again.
+        n_alike += np.allclose(trials[row], made.curve(new), rtol=1e-4)
+    assert n_alike > len(made.found) // 2
+
+
+def test_neighbours_differ_by_one_and_what_is_least_above_the_limit_comes_first():
+    _model, _step, made = problem()
+    have = chosen(made, 0.6)
+    limit = 0.9 * made.peak(have)
+    found = neighbours(made, have, limit)
+    assert len(found) == len(made.found) - len(have)
+    for other in found:
+        assert len(set(other) - set(have)) == 1
+        assert not made.conflicts[np.ix_(other, other)].any()
+    assert made.peak(found[0]) < made.peak(have)
+
+
+@pytest.mark.parametrize("power", POWERS)
+def test_all_is_made_low(power):
+    model, _step, made = problem()
+    start = made.lowest_of(uniform(made.found, model, Order(model)))[0]
+    rows = evened(made, start, power)
+    assert not made.conflicts[np.ix_(rows, rows)].any()
+    assert made.peak(rows) <= made.peak(start)
+    assert made.curve(rows).mean() < made.curve(start).mean()
+
+
+def test_a_plan_next_to_one_that_almost_fits_is_taken_if_it_is_faster(monkeypatch):
+    found: list[tuple[Plan, Plan, int]] = []
+    exchanged = Searcher._exchanged
+
+    def after_a_bad_one(self, problem, choices, best):
+        """As if only a dear plan had been found, and a cheaper one that needs a little more."""
+        dear = next(c for c in choices.found if not c.path and c.treatment.kind == "offload")
+        plan = self._tried(choices, [dear])
+        limit, self.limit_bytes = self.limit_bytes, best.needed_bytes - 2**20
+        before = self.n_replays
+        found.append((plan, exchanged(self, problem, choices, plan), self.n_replays - before))
+        self.limit_bytes = limit
+        return best
+
+    monkeypatch.setattr(Searcher, "_exchanged", after_a_bad_one)
+    reduce_memory(deep(), SPEC, memory(0.8))
+    ((dear, plan, n_replays),) = found
+    assert plan.added_s < dear.added_s
+    assert 0 < n_replays <= 3 * N_EXCHANGED
+
+
+@pytest.mark.parametrize(("part", "n_replays", "n_tables"), [(0.75, 16, 320), (0.5, 24, 900)])
+def test_searches_are_no_longer_than_they_were(monkeypatch, part, n_replays, n_tables):
+    made, n = Problem.with_one_more, 0
+
+    def counted(self, *args):
+        nonlocal n
+        n += 1
+        return made(self, *args)
+
+    monkeypatch.setattr(Problem, "with_one_more", counted)
+    _, summary = reduce_memory(deep(), SPEC, memory(part), max_search_s=1e6)
+    assert summary.n_replays <= n_replays
+    assert n <= n_tables
