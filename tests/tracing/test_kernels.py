@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from maxslices.tracing import DataDependentError, Spec, WorkAreas, replay  # noqa: E402
+from maxslices.tracing import DataDependentError, Replay, Spec, WorkAreas, replay  # noqa: E402
 from maxslices.tracing.kernels import Capability  # noqa: E402
 
 NONE = WorkAreas.none()
@@ -231,11 +231,32 @@ def test_channels_last_are_not_copied():
     events = asked(Turned(conv), Spec((3, 2, 9, 9)))
     assert (2 * 3 * 9 * 9 * 4, True, "alloc") in during(events, "convolution")
 
+    after = nn.Conv2d(4, 4, 3).to(memory_format=torch.channels_last)
+
     def last(x):
-        return conv((x * 2.0).contiguous(memory_format=torch.channels_last))
+        return after(conv((x * 2.0).contiguous(memory_format=torch.channels_last)))
 
     made = replay(last, Spec((2, 3, 9, 9)), work_areas=NONE)
     assert not any(storage.category == "work area" for storage in made.storages)
+
+
+@pytest.mark.parametrize("x_is_last", [False, True])
+@pytest.mark.parametrize("weight_is_last", [False, True])
+def test_a_convolution_is_channels_last_where_input_or_weight_is(x_is_last, weight_is_last):
+    orders = {False: torch.contiguous_format, True: torch.channels_last}
+
+    def empty(shape, is_last):
+        return torch.empty(shape, device="meta").to(memory_format=orders[is_last])
+
+    x, weight = empty((2, 3, 9, 9), x_is_last), empty((4, 3, 3, 3), weight_is_last)
+    options = [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False]
+    with Replay(work_areas=NONE):
+        made = [torch.conv2d(x, weight)]
+        for is_last in orders:  # of the gradient that is given: it has no say
+            given = empty((2, 4, 7, 7), is_last)
+            made += torch.ops.aten.convolution_backward(given, x, weight, None, *options)[:2]
+    order = orders[x_is_last or weight_is_last]
+    assert all(each.is_contiguous(memory_format=order) for each in made)
 
 
 def test_the_gradient_of_attention_takes_what_was_recorded():
