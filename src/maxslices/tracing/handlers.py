@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._prims_common import suggest_memory_format
 
 from . import rules
 from .dispatch import DispatchMode
@@ -133,37 +132,12 @@ def _cross_entropy(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
     return torch.empty(0, dtype=made.dtype, device="meta").set_(storage, 0, (), ())
 
 
-def _convolution(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
-    made = rules.call(func, args, kwargs)
-    return _as_cudnn_orders([made], *args[:2])[0]
-
-
-def _convolution_backward(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
-    made = rules.call(func, args, kwargs)
-    return (*_as_cudnn_orders(made[:2], *args[1:3]), made[2])
-
-
-def _as_cudnn_orders(made: Any, x: torch.Tensor, weight: torch.Tensor) -> list[Any]:
-    """Return a convolution's results channels last if its input or its weight is, as on CUDA.
-
-    What torch gives tensors without data differs from that, by version: results are never
-    channels last, or gradients never are, or also where the gradient that is given is.
-    """
-    if not x.is_meta:
-        return list(made)
-    orders = {suggest_memory_format(x), suggest_memory_format(weight)} - {torch.contiguous_format}
-    order = orders.pop() if orders else torch.contiguous_format
-    return [each if each is None else each.to(memory_format=order) for each in made]
-
-
 COPIES = frozenset({aten.copy_.default, aten._to_copy.default})
 """Operators that take one tensor from the host to the device."""
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     aten.add.Tensor: _add,
     aten.binary_cross_entropy.default: _cross_entropy,
-    aten.convolution.default: _convolution,
-    aten.convolution_backward.default: _convolution_backward,
     aten._to_copy.default: _to_copy,
     aten.copy_.default: _copy,
     aten._local_scalar_dense.default: _item,

@@ -11,7 +11,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_leaves
+
+aten = torch.ops.aten
 
 _MOST = 8192
 """Calls that are remembered; then it begins anew."""
@@ -40,6 +43,10 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     known = _known.get(key)
     if known is None:
         made = func(*args, **kwargs)
+        if func is aten.convolution.default:
+            (made,) = _as_cudnn_orders([made], *args[:2])
+        elif func is aten.convolution_backward.default:
+            made = (*_as_cudnn_orders(made[:2], *args[1:3]), made[2])
         _remember(key, made, args)
         return made
     is_one, described = known
@@ -50,6 +57,17 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for each in described
     ]
     return tensors[0] if is_one else tuple(tensors)
+
+
+def _as_cudnn_orders(made: Any, x: torch.Tensor, weight: torch.Tensor) -> list[Any]:
+    """Return a convolution's results channels last if its input or its weight is, as on CUDA.
+
+    What torch gives tensors without data differs from that, by version: results are never
+    channels last, or gradients never are, or also where the gradient that is given is.
+    """
+    orders = {suggest_memory_format(x), suggest_memory_format(weight)} - {torch.contiguous_format}
+    order = orders.pop() if orders else torch.contiguous_format
+    return [each if each is None else each.to(memory_format=order) for each in made]
 
 
 def _is_fresh(func: Any) -> bool:
