@@ -20,13 +20,16 @@ LEAST_GAIN = 1e-3
 def neighbours(problem: Problem, chosen: Sequence[int], limit_bytes: float) -> list[list[int]]:
     """Return sets with one candidate more, without what that cannot be had together with.
 
-    First those that are least above a limit, of those the cheapest.
+    First those that take most of what is above a limit away for what they cost.
     """
     picked = np.array(list(chosen), np.int64)
-    trials, price = problem.with_one_more(picked, problem.curve(chosen))
+    curve = problem.curve(chosen)
+    trials, price = problem.with_one_more(picked, curve)
     above = np.maximum(trials - limit_bytes, 0).sum(axis=1, dtype=np.float64)
+    gain = np.maximum(curve - limit_bytes, 0).sum(dtype=np.float64) - above
+    score = np.maximum(gain, 0) / np.maximum(price, 1e-9) ** 0.5
     known = set(chosen)
-    rows = (int(row) for row in np.lexsort((price, above)))
+    rows = (int(row) for row in np.lexsort((price, -score)))
     return [_added(problem, chosen, row) for row in rows if row not in known]
 
 

@@ -270,7 +270,9 @@ class Searcher:
                 fitting.append(plan)
         if fitting:
             best = min(fitting, key=lambda p: p.added_s)
-            return self._undone(choices, self._exchanged(problem, choices, best))
+            # It was made as low as it goes, whatever that costs.
+            best = self._exchanged(problem, choices, best)
+            return self._undone(choices, best, len(best.chosen))
         for banned in (hosted, []) if hosted else ([],):
             if least is not None and self.fits(least):
                 break
@@ -309,9 +311,9 @@ class Searcher:
                     candidate.cost_s = float("inf")
             return None
 
-    def _undone(self, choices: Choices, plan: Plan) -> Plan:
+    def _undone(self, choices: Choices, plan: Plan, most: int = 2) -> Plan:
         """Take back what the replay says is not needed, the dearest first."""
-        for candidate in sorted(plan.chosen, key=lambda c: -c.cost_s)[:2]:
+        for candidate in sorted(plan.chosen, key=lambda c: -c.cost_s)[:most]:
             if time.perf_counter() > self.deadline or not candidate.path:
                 break
             if plan.trace.peak_bytes + candidate.saved_bytes // 4 > self.limit_bytes:
