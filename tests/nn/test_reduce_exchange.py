@@ -88,7 +88,7 @@ def test_a_plan_next_to_one_that_almost_fits_is_taken_if_it_is_faster(monkeypatc
     assert 0 < n_replays <= 3 * N_EXCHANGED
 
 
-@pytest.mark.parametrize(("part", "n_replays", "n_tables"), [(0.75, 16, 320), (0.5, 24, 900)])
+@pytest.mark.parametrize(("part", "n_replays", "n_tables"), [(0.75, 28, 600), (0.5, 30, 1600)])
 def test_searches_are_no_longer_than_they_were(monkeypatch, part, n_replays, n_tables):
     made, n = Problem.with_one_more, 0
 

@@ -98,6 +98,14 @@ class Problem:
             np.array([float(c.saved_bytes) for c in found]),
         )  # fmt: skip
 
+    def none_hosted_inside(self) -> Problem:
+        """Return this problem, with nothing on the host inside of what is computed again."""
+        hosted = np.array([c.treatment.kind == "offload" for c in self.found], bool)
+        pairs = self.within & hosted[:, None]
+        return replace(
+            self, conflicts=self.conflicts | pairs | pairs.T, within=self.within & ~pairs
+        )
+
     def curve(self, chosen: Sequence[int]) -> Curve:
         """Return what is expected to be in use with some candidates."""
         rows = np.array(list(chosen), np.int64)

@@ -146,6 +146,28 @@ class Searcher:
         least_bytes = max(int(usage.max()) + offset - self.limit_bytes, 0) // 200
         found = [c for c in choices.found if c.saved_bytes >= least_bytes]
         problem = Problem.of(usage, found, order)
+        # The more there is to choose from, the further a greedy choice may go astray.
+        best, least, plain = self._bisected(problem.none_hosted_inside(), choices, offset)
+        dear = best is None or any(c.treatment.kind == "offload" for c in best.chosen)
+        if dear and time.perf_counter() <= self.deadline:
+            found = [c for c in plain.found if c.cost_s != float("inf")]
+            more, lower, problem = self._bisected(Problem.of(usage, found, order), choices, offset)
+            if best is None or (more is not None and more.added_s < best.added_s):
+                best = more
+            if least is None or (lower is not None and lower.needed_bytes < least.needed_bytes):
+                least = lower
+        else:
+            problem = plain
+        if best is None:
+            return self._lowest(problem, choices, least)
+        best = self._by_hand(problem, choices, best)
+        return self._undone(choices, self._exchanged(problem, choices, best))
+
+    def _bisected(
+        self, problem: Problem, choices: Choices, offset: int
+    ) -> tuple[Plan | None, Plan | None, Problem]:
+        """Return the cheapest plan that fits, that of the lowest need, and what could be done."""
+        order, usage = choices.timeline.order, choices.seen.usage
         best: Plan | None = None
         least: Plan | None = None
         # Expected peaks are wrong by an offset that differs from plan to plan: one that is too
@@ -187,10 +209,7 @@ class Searcher:
             elif too_low is None and (best is None or following >= offset):
                 break
             offset = following
-        if best is None:
-            return self._lowest(problem, choices, least)
-        best = self._by_hand(problem, choices, best)
-        return self._undone(choices, self._exchanged(problem, choices, best))
+        return best, least, problem
 
     def _by_hand(self, problem: Problem, choices: Choices, best: Plan) -> Plan:
         """Return the fastest that fits, of a plan and what one would try by hand."""
