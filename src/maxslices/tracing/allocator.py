@@ -41,6 +41,15 @@ LIMITS = 32
 """How many limits `least_limit` tries before it looks more closely."""
 
 
+def segment_bytes(size: int) -> int:
+    """Return what a request that nothing free serves takes from the device."""
+    if size <= SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    if size < OWN_SEGMENT_BYTES:
+        return LARGE_SEGMENT_BYTES
+    return -(-size // ROUND_BYTES) * ROUND_BYTES
+
+
 class _Block:
     """A part of a segment."""
 
@@ -153,12 +162,7 @@ class Allocator:
         return block
 
     def _grow(self, size: int, large: bool) -> _Block | None:
-        if not large:
-            segment = SMALL_SEGMENT_BYTES
-        elif size < OWN_SEGMENT_BYTES:
-            segment = LARGE_SEGMENT_BYTES
-        else:
-            segment = -(-size // ROUND_BYTES) * ROUND_BYTES
+        segment = segment_bytes(size)
         limit = self.limit_bytes
         if limit is not None and self.reserved_bytes + segment > limit:
             self._give_back()

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...tracing import Trace, WorkAreas
+from ...tracing.expandable import least_expandable_limit
 from ..errors import ModelArgumentError
 from ..step import Step
 from .by_hand import uniform
 from .candidates import Candidate
 from .choose import Problem
 from .exchange import POWERS, evened, neighbours
-from .expandable import least_expandable_limit
 from .inplace import set_in_place
 from .study import Study
 from .timeline import Timeline

@@ -8,13 +8,13 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn  # noqa: E402
 
-from maxslices.nn.reduce.expandable import (  # noqa: E402
-    ExpandableAllocator,
-    least_expandable_limit,
-)
 from maxslices.nn.reduce.search import needed_bytes  # noqa: E402
 from maxslices.nn.step import Step  # noqa: E402
 from maxslices.tracing import Spec, WorkAreas  # noqa: E402
+from maxslices.tracing.expandable import (  # noqa: E402
+    ExpandableAllocator,
+    least_expandable_limit,
+)
 
 MIB = 2**20
 

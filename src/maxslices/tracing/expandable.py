@@ -13,15 +13,15 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
-from ...bisection import last_of
-from ...tracing.allocator import (
+from ..bisection import last_of
+from .allocator import (
     GRANULE_BYTES,
     LARGE_SEGMENT_BYTES,
-    OWN_SEGMENT_BYTES,
     ROUND_BYTES,
     SMALL_BYTES,
     SMALL_SEGMENT_BYTES,
     Step,
+    segment_bytes,
 )
 
 _ALL = 2**50
@@ -237,10 +237,7 @@ class ExpandableAllocator:
         """
         if self.limit_bytes is None:
             return True
-        segment = SMALL_SEGMENT_BYTES if size <= SMALL_BYTES else LARGE_SEGMENT_BYTES
-        if size >= OWN_SEGMENT_BYTES:
-            segment = -(-size // ROUND_BYTES) * ROUND_BYTES
-        return self.reserved_bytes + segment <= self.limit_bytes
+        return self.reserved_bytes + segment_bytes(size) <= self.limit_bytes
 
 
 def least_expandable_limit(steps: Sequence[Step], low_bytes: int) -> int:
