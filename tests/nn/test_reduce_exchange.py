@@ -101,3 +101,27 @@ def test_searches_are_no_longer_than_they_were(monkeypatch, part, n_replays, n_t
     _, summary = reduce_memory(deep(), SPEC, memory(part), max_search_s=1e6)
     assert summary.n_replays <= n_replays
     assert n <= n_tables
+
+
+def test_a_treatment_that_is_refused_allows_nothing_that_was_left_out(monkeypatch):
+    cheapest, tried = Problem.cheapest, Searcher._tried
+    hosted_inside: list[bool] = []
+    refused = []
+
+    def watched(self, limit_bytes, seeds=()):
+        hosted = np.array([c.treatment.kind == "offload" for c in self.found], bool)
+        hosted_inside.append(bool(self.within[hosted].any()))
+        return cheapest(self, limit_bytes, seeds)
+
+    def refuse_one(self, choices, picked):
+        if refused or not picked:
+            return tried(self, choices, picked)
+        refused.append(picked[0])
+        picked[0].cost_s = float("inf")
+        return None
+
+    monkeypatch.setattr(Problem, "cheapest", watched)
+    monkeypatch.setattr(Searcher, "_tried", refuse_one)
+    reduce_memory(deep(), SPEC, memory(0.5))
+    assert refused
+    assert hosted_inside[:2] == [False, False]

@@ -141,33 +141,36 @@ class Searcher:
         offset : int
             Bytes that the step is expected to need beyond what the study has.
         """
-        order, usage = choices.timeline.order, choices.seen.usage
         # What saves next to nothing of what is too much only takes time.
+        usage = choices.seen.usage
         least_bytes = max(int(usage.max()) + offset - self.limit_bytes, 0) // 200
         found = [c for c in choices.found if c.saved_bytes >= least_bytes]
-        problem = Problem.of(usage, found, order)
         # The more there is to choose from, the further a greedy choice may go astray.
-        best, least, plain = self._bisected(problem.none_hosted_inside(), choices, offset)
+        best, least, problem = self._bisected(found, choices, offset, hosted_inside=False)
         dear = best is None or any(c.treatment.kind == "offload" for c in best.chosen)
         if dear and time.perf_counter() <= self.deadline:
-            found = [c for c in plain.found if c.cost_s != float("inf")]
-            more, lower, problem = self._bisected(Problem.of(usage, found, order), choices, offset)
+            found = treatable(problem)
+            more, lower, problem = self._bisected(found, choices, offset, hosted_inside=True)
             if best is None or (more is not None and more.added_s < best.added_s):
                 best = more
             if least is None or (lower is not None and lower.needed_bytes < least.needed_bytes):
                 least = lower
-        else:
-            problem = plain
         if best is None:
             return self._lowest(problem, choices, least)
         best = self._by_hand(problem, choices, best)
         return self._undone(choices, self._exchanged(problem, choices, best))
 
     def _bisected(
-        self, problem: Problem, choices: Choices, offset: int
+        self, found: Sequence[Candidate], choices: Choices, offset: int, hosted_inside: bool
     ) -> tuple[Plan | None, Plan | None, Problem]:
         """Return the cheapest plan that fits, that of the lowest need, and what could be done."""
-        order, usage = choices.timeline.order, choices.seen.usage
+        order = choices.timeline.order
+
+        def problem_of(found: Sequence[Candidate]) -> Problem:
+            made = Problem.of(choices.seen.usage, found, order)
+            return made if hosted_inside else made.none_hosted_inside()
+
+        problem = problem_of(found)
         best: Plan | None = None
         least: Plan | None = None
         # Expected peaks are wrong by an offset that differs from plan to plan: one that is too
@@ -185,8 +188,7 @@ class Searcher:
             if rows is not None:
                 plan = self._tried(choices, [problem.found[i] for i in rows])
                 if plan is None:
-                    found = [c for c in problem.found if c.cost_s != float("inf")]
-                    problem = Problem.of(usage, found, order)
+                    problem = problem_of(treatable(problem))
                     continue
                 least = plan if least is None else min(least, plan, key=lambda p: p.needed_bytes)
             if plan is not None and not self.fits(plan):
@@ -229,53 +231,57 @@ class Searcher:
 
     def _exchanged(self, problem: Problem, choices: Choices, best: Plan) -> Plan:
         """Return the fastest that fits, of a plan and what is next to faster ones that do not."""
-        n_first = len(choices.first)
-        places = {id(c): i for i, c in enumerate(problem.found)}
         near = [
             plan
             for plan in sorted(self.tried, key=lambda p: p.needed_bytes)
             if not self.fits(plan)
             and plan.needed_bytes <= NEAR * self.limit_bytes
             and plan.added_s < WORTH * best.added_s
-            and plan.chosen[:n_first] == choices.first
-            and all(id(c) in places for c in plan.chosen[n_first:])
+            and rows_of(problem, choices, plan) is not None
         ]
         seen = {frozenset(map(id, plan.chosen)) for plan in self.tried}
         for plan in near[:N_NEAR]:
-            n_replays = self.n_replays
+            last = self.n_replays + N_EXCHANGED
             now: Plan | None = plan
             while now is not None and not self.fits(now):
-                plan, now = now, None
-                rows = [places[id(c)] for c in plan.chosen[n_first:]]
-                # What is lost between blocks is taken to stay as it is.
-                limit = self.limit_bytes - (plan.needed_bytes - problem.peak(rows))
-                for other in neighbours(problem, rows, limit):
-                    late = time.perf_counter() > self.deadline
-                    if late or self.n_replays - n_replays >= N_EXCHANGED:
-                        break
-                    picked = [problem.found[i] for i in other]
-                    chosen = [*choices.first, *picked]
-                    key = frozenset(map(id, chosen))
-                    if key in seen or choices.longer_s(chosen) >= best.added_s:
-                        continue
-                    seen.add(key)
-                    tried = self._tried(choices, picked)
-                    if tried is not None and tried.needed_bytes < plan.needed_bytes:
-                        now = tried
-                        break
-            if now is not None:
-                best = now
+                now = self._next_to(problem, choices, now, best.added_s, seen, last)
+            best = now or best
         return best
+
+    def _next_to(
+        self,
+        problem: Problem,
+        choices: Choices,
+        plan: Plan,
+        most_s: float,
+        seen: set[frozenset[int]],
+        last_replay: int,
+    ) -> Plan | None:
+        """Return a plan that differs by one treatment, needs less and adds less than so much."""
+        rows = rows_of(problem, choices, plan) or []
+        # What is lost between blocks is taken to stay as it is.
+        limit = self.limit_bytes - (plan.needed_bytes - problem.peak(rows))
+        for other in neighbours(problem, rows, limit):
+            if time.perf_counter() > self.deadline or self.n_replays >= last_replay:
+                break
+            picked = [problem.found[i] for i in other]
+            chosen = [*choices.first, *picked]
+            key = frozenset(map(id, chosen))
+            if key in seen or choices.longer_s(chosen) >= most_s:
+                continue
+            seen.add(key)
+            tried = self._tried(choices, picked)
+            if tried is not None and tried.needed_bytes < plan.needed_bytes:
+                return tried
+        return None
 
     def _lowest(self, problem: Problem, choices: Choices, least: Plan | None) -> Plan | None:
         """Return the plan with the lowest peak."""
-        first = choices.first
         # What goes to the host is hard to foretell: once without it, and once with it.
         hosted = [i for i, c in enumerate(problem.found) if c.treatment.kind == "offload"]
         seeds = uniform(problem.found, self.step.model, choices.timeline.order)
-        places = {id(c): i for i, c in enumerate(problem.found)}
-        if least is not None and all(id(c) in places for c in least.chosen[len(first) :]):
-            seeds.append([places[id(c)] for c in least.chosen[len(first) :]])
+        if least is not None and (rows := rows_of(problem, choices, least)) is not None:
+            seeds.append(rows)
         whole = [i for i, c in enumerate(problem.found) if not c.path]
         fitting: list[Plan] = []
         for power, start in product(POWERS, problem.lowest_of(seeds)[:N_EVENED]):
@@ -348,3 +354,19 @@ class Searcher:
 def treatments_of(chosen: Sequence[Candidate]) -> dict[str, Treatment]:
     """Return treatments by path."""
     return {c.path: c.treatment for c in chosen}
+
+
+def treatable(problem: Problem) -> list[Candidate]:
+    """Return the candidates that no replay has refused."""
+    return [c for c in problem.found if c.cost_s != float("inf")]
+
+
+def rows_of(problem: Problem, choices: Choices, plan: Plan) -> list[int] | None:
+    """Return where a plan's candidates stand in a problem; None if one does not."""
+    n_first = len(choices.first)
+    places = {id(c): i for i, c in enumerate(problem.found)}
+    if plan.chosen[:n_first] != choices.first or any(
+        id(c) not in places for c in plan.chosen[n_first:]
+    ):
+        return None
+    return [places[id(c)] for c in plan.chosen[n_first:]]
