@@ -89,10 +89,14 @@ def filter_length(wname: str) -> int:
 
 def level_count(n_angles: int, width: int, level: int | None) -> int:
     """Return the number of levels: as given, or enough for the longer side."""
+    most = max(1, math.ceil(math.log2(max(n_angles, width))))
     if level is None:
-        return max(1, math.ceil(math.log2(max(n_angles, width))))
-    if level < 1:
-        raise ValueError(f"level must be at least 1, or None for as many as fit, not {level}")
+        return most
+    if not 1 <= level <= most:
+        raise ValueError(
+            f"level must be 1 to {most} for sinograms of {n_angles} x {width}, or None for the "
+            f"most, not {level}"
+        )
     return level
 
 

@@ -265,8 +265,8 @@ def remove_stripe_fw(
     wname : str
         Discrete wavelet of PyWavelets, such as "db5", "haar", "sym5", "sym16", "bior4.4".
     level : int, optional
-        Number of levels; by default the logarithm to base 2, rounded up, of the longer
-        side of the sinogram.
+        Number of levels; by default, and at most, the logarithm to base 2, rounded up, of
+        the longer side of the sinogram.
 
     Returns
     -------

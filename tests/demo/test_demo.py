@@ -78,6 +78,10 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path, capsys):
     assert mine.read_text() == "not of a demo"
     assert main(["demo", str(tmp_path)]) == 1
     assert "choose a folder" in capsys.readouterr().err
+    (tmp_path / "demo.yaml").write_text("# my own\n")
+    with pytest.raises(StoreError, match="a pipeline that was edited"):
+        run_demo(tmp_path, **SIZE)
+    assert mine.read_text() == "not of a demo"
 
 
 def test_the_pipeline_is_well_formed():

@@ -181,7 +181,8 @@ def test_fw_removes_a_stripe_and_leaves_the_rest():
     [
         ({"sigma": 0}, "sigma must be positive and finite, not 0"),
         ({"sigma": np.inf}, "and finite, not inf"),
-        ({"level": 0}, "level must be at least 1, or None"),
+        ({"level": 0}, "level must be 1 to 3 for sinograms of 8 x 8, or None"),
+        ({"level": 4}, "for the most, not 4"),
         ({"wname": "db99"}, "'sym16' or 'bior4.4', not 'db99'"),
         ({"wname": "morl"}, "must be a discrete wavelet"),
     ],

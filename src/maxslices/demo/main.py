@@ -95,7 +95,7 @@ def run_demo(
     scan_bytes = 2 * (N_DARKS + N_FLATS + n_angles) * rows * columns
     check_room(folder, scan_bytes)
     with store_errors(folder, scan_bytes):
-        path.write_bytes((files("maxslices.demo") / PIPELINE_NAME).read_bytes())
+        path.write_bytes(_pipeline())
         pipeline = Pipeline.from_file(path)  # before the scan: without the methods it fails at once
         began = time.perf_counter()
         phantom = flower_head(rows, columns)
@@ -142,15 +142,23 @@ def run_demo(
     return DemoResult(scan, report, axis, rmse, picture)
 
 
+def _pipeline() -> bytes:
+    return (files("maxslices.demo") / PIPELINE_NAME).read_bytes()
+
+
+def _is_pipeline(path: Path) -> bool:
+    return path.is_file() and path.read_bytes() == _pipeline()
+
+
 def _prepare(folder: Path) -> Path:
     """Return the folder, empty of an earlier demo's files; nothing else is removed."""
     ours = {SCAN_NAME, PIPELINE_NAME, PICTURE_NAME, "reconstruction"}
     try:
         there = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
-        if there and not (there <= ours and PIPELINE_NAME in there):
+        if there and not (there <= ours and _is_pipeline(folder / PIPELINE_NAME)):
             raise StoreError(
-                f"{folder} holds files that are not of a demo: choose a folder that is empty or "
-                "not there, as in `maxslices demo my-demo`"
+                f"{folder} holds files that are not of a demo, or a pipeline that was edited: "
+                "choose a folder that is empty or not there, as in `maxslices demo my-demo`"
             )
         for name in there - {"reconstruction"}:
             (folder / name).unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Literal
 
 from ..errors import DoesNotFitError, UsageError
@@ -40,7 +41,7 @@ def check_block(block: BlockChoice) -> None:
     UsageError
         If it is neither "auto", "max" nor a positive number.
     """
-    is_number = isinstance(block, int) and not isinstance(block, bool) and block >= 1
+    is_number = isinstance(block, Integral) and not isinstance(block, bool) and block >= 1
     if not is_number and block not in ("auto", "max"):
         raise UsageError(f"block must be 'auto', 'max' or a positive number, not {block!r}")
 
@@ -50,7 +51,7 @@ def wanted_block(block: BlockChoice, cost: SectionCost) -> int:
     total = cost.n_slices
     if block == "max":
         return total
-    if isinstance(block, int):
+    if not isinstance(block, str):
         return min(block, total)
     wanted = max(AUTO_SLICES, -(-total // AUTO_BLOCKS), 4 * sum(cost.section.halo))
     return min(_paced(wanted, cost), total)
@@ -93,7 +94,7 @@ def choose_block(block: BlockChoice, route: Route, room: Room) -> tuple[int, int
     fits = "all fit" if largest >= total else f"{bound} allow {largest}"
     if block == "max":
         return largest, largest, f"block max: {fits}"
-    if isinstance(block, int):
+    if not isinstance(block, str):
         if wanted > largest:
             unit, needed = UNITS[cost.section.slice_dim], route.device_bytes(wanted)
             raise DoesNotFitError(

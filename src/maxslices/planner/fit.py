@@ -181,7 +181,7 @@ def fitted_block(route: Route, room: Room, block: BlockChoice) -> int:
     """Return the block that a section would have; 0 if it does not fit."""
     largest = room.max_block(room.settled(route))
     wanted = wanted_block(block, route.cost)
-    if isinstance(block, int):
+    if not isinstance(block, str):
         return wanted if largest >= wanted else 0
     return min(largest, wanted)
 
