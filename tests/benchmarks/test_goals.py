@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+import weakref
 
 import h5py
 import numpy as np
@@ -60,6 +61,39 @@ def test_a_plain_file_is_written_and_read_whole(tmp_path, monkeypatch):
     out = np.zeros(n_bytes, np.uint8)
     machine.plain_read_s(path, out, 3)
     np.testing.assert_array_equal(out, np.fromfile(path, np.uint8))
+
+
+def test_only_the_call_is_timed(monkeypatch):
+    clock, done = [0.0], []
+
+    def takes(seconds, name):
+        clock[0] += seconds
+        done.append(name)
+
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: clock[0])
+    times = iter([9.0, 1.0, 2.0, 4.0])
+    median_s, taken = machine.timed(
+        lambda: takes(next(times), "call"), 3, before=lambda: takes(100, "before")
+    )
+    assert (median_s, taken) == (2.0, [1.0, 2.0, 4.0])
+    assert done == ["before", "call"] * 4
+
+
+def test_an_earlier_result_is_freed_before_the_next_run_is_timed(tmp_path, monkeypatch):
+    part, earlier, alive = (importlib.import_module("tests.benchmarks.goals.part_httomo"), [], [])
+    run = part.run
+
+    def noting(scan, pipeline, out, **options):
+        alive.extend(result() is not None for result in earlier)
+        report = run(scan, pipeline, out, **options)
+        if out is None:
+            earlier.append(weakref.ref(report.result))
+        return report
+
+    monkeypatch.setattr(part, "run", noting)
+    list(part.rows(True, tmp_path))
+    assert len(earlier) == 4
+    assert not any(alive)
 
 
 def test_samples_keep_the_highest():

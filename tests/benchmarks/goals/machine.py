@@ -53,10 +53,16 @@ def pinned(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return pinned_empty(shape, dtype)
 
 
-def timed(call: Callable[[], Any], repeats: int = 5, warm: int = 1) -> tuple[float, list[float]]:
-    """Return the median of the wall times of a call, and all of them."""
+def timed(
+    call: Callable[[], Any],
+    repeats: int = 5,
+    warm: int = 1,
+    before: Callable[[], Any] = lambda: None,
+) -> tuple[float, list[float]]:
+    """Return the median of the wall times of a call, and all of them; not of what is `before`."""
     taken = []
     for number in range(repeats + warm):
+        before()
         synchronize()
         began = time.perf_counter()
         call()
