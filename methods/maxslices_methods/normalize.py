@@ -10,7 +10,8 @@ import numpy as np
 from maxslices import method
 from maxslices.ledger import Ledger, from_ledger
 
-from .namespaces import array_namespace
+from . import _normalize_cuda
+from .namespaces import array_namespace, on_gpu
 
 LEAST_SIGNAL = 1e-6
 """A pixel whose flat is not above its dark by this much is dead: it sees no light."""
@@ -92,10 +93,13 @@ def dark_flat_field_correction(
     xp.copyto(signal, 1, where=dead)
     del dead
 
-    out = data.astype(xp.float32)
-    if dark is not None:
-        out -= dark
-    out /= signal
+    if on_gpu(data):
+        out = _normalize_cuda.correction(data, 0 if dark is None else dark, signal)
+    else:
+        out = data.astype(xp.float32)
+        if dark is not None:
+            out -= dark
+        out /= signal
     if lower_bound is not None:
         xp.maximum(out, lower_bound, out=out)
     if upper_bound is not None:
@@ -114,6 +118,8 @@ def _mean(xp: Any, name: str, frames: Any, frame_shape: tuple[int, ...]) -> Any:
         )
     if frames.ndim == 2:
         return frames.astype(xp.float32)
+    if on_gpu(frames):
+        return _normalize_cuda.mean_frame(frames)
     return xp.mean(frames, axis=0, dtype=xp.float32)
 
 
@@ -139,6 +145,8 @@ def minus_log(data: Any) -> Any:
         zeros, negative values and NaN among them, count as 1e-6 (13.8), and infinity as
         the largest float32 (-88.7).
     """
+    if on_gpu(data):
+        return _normalize_cuda.minus_log(data, LEAST_TRANSMISSION, float(np.finfo(np.float32).max))
     xp = array_namespace(data)
     # Cast first: NumPy casts within an operation through buffers of its own.
     out = data.astype(xp.float32)

@@ -71,17 +71,14 @@ class AheadFeed:
         self._noted = 0
         self._reads_s: list[float] = []
         self._n_slabs = 0
+        self._thread: threading.Thread | None = None
         if self._window is None:
-            self._make_places()  # what is read goes on ahead while flats and darks come
-        self._thread: threading.Thread | None = threading.Thread(
-            target=self._work, name="maxslices reader", daemon=True
-        )
-        self._thread.start()
+            self._begin()  # what is read goes on ahead while flats and darks come
 
     def send(self) -> None:
         """Let blocks come from pinned memory."""
         if self._window is not None:
-            self._make_places()
+            self._begin()
 
     def take(self) -> Any:
         """Return the next block on the device."""
@@ -113,24 +110,25 @@ class AheadFeed:
     def close(self) -> None:
         """Stop, and free all memory; a second call does nothing."""
         thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        self._buffers.put(None)
-        self._slabs.put(None)
-        thread.join()
-        with suppress(RuntimeError):  # of a device that failed, which was said before
-            self._note(len(self._copies))
+        if thread is not None:
+            self._buffers.put(None)
+            self._slabs.put(None)
+            thread.join()
+            with suppress(RuntimeError):  # of a device that failed, which was said before
+                self._note(len(self._copies))
         self._taken = None
         self._buffers, self._slabs, self._ready = SimpleQueue(), SimpleQueue(), SimpleQueue()
 
-    def _make_places(self) -> None:
-        """Make the places of blocks, on the device or for the CPU."""
+    def _begin(self) -> None:
+        """Make the places of blocks, on the device or for the CPU, and start the thread."""
         for _ in range(self._count):
             if self._link is None:
                 self._buffers.put((np.empty(self._size, np.uint8), None))
             else:
                 place = self._link.buffer(self._size)
                 self._buffers.put((place, self._link.mark()))
+        self._thread = threading.Thread(target=self._work, name="maxslices reader", daemon=True)
+        self._thread.start()
 
     def _note(self, until: int) -> None:
         """Put copies on the timeline, once they have ended."""

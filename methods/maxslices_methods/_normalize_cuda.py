@@ -1,0 +1,54 @@
+"""Normalisation on a GPU: in one pass over the data what takes a pass for each operation else."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+_KERNELS = {
+    "mean_frame": (
+        "raw T frames, int64 n_frames",
+        "float32 mean",
+        """
+        float sum = 0;
+        for (long long k = 0; k < n_frames; ++k) sum += (float)frames[k * _ind.size() + i];
+        mean = sum / n_frames;
+        """,
+    ),
+    "correction": (
+        "T data, float32 dark, float32 signal",
+        "float32 out",
+        "out = ((float)data - dark) / signal",
+    ),
+    "minus_log": (
+        "T data, float32 least, float32 most",
+        "float32 out",
+        "out = -log(min(fmax((float)data, least), most))",
+    ),
+}
+"""Inputs, outputs and code of each; the results are the same bits as of CuPy's operations, and,
+but for the logarithm, of NumPy's."""
+
+
+@cache
+def _kernel(name: str) -> Any:
+    import cupy
+
+    return cupy.ElementwiseKernel(*_KERNELS[name], f"maxslices_{name}")
+
+
+def mean_frame(frames: Any) -> Any:
+    """Return the mean of frames (frames, y, x): (y, x), float32, added up in their order."""
+    import cupy
+
+    return _kernel("mean_frame")(frames, len(frames), cupy.empty(frames.shape[1:], cupy.float32))
+
+
+def correction(data: Any, dark: Any, signal: Any) -> Any:
+    """Return (data - dark) / signal as float32; `dark` may be a number."""
+    return _kernel("correction")(data, dark, signal)
+
+
+def minus_log(data: Any, least: float, most: float) -> Any:
+    """Return the negative logarithm as float32; NaN and what is less than `least` count as that."""
+    return _kernel("minus_log")(data, least, most)
