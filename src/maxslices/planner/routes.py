@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..io import BUFFER_BYTES, N_THREADS
@@ -42,6 +42,10 @@ class Route:
     """Whether the device can copy to where the output goes, without a slab between."""
     overlaps: bool = True
     """Whether the next block comes, and the last result goes, while one is worked on."""
+    _models: dict[bool, MemoryModel] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Peaks on the device, made when first asked for, as `_model` returns them."""
 
     @property
     def feeds_itself(self) -> bool:
@@ -107,6 +111,11 @@ class Route:
 
     def _model(self, is_alone: bool) -> MemoryModel:
         """Return the peak on the device, with other blocks on their way or without."""
+        if is_alone not in self._models:
+            self._models[is_alone] = self._peak(is_alone)
+        return self._models[is_alone]
+
+    def _peak(self, is_alone: bool) -> MemoryModel:
         cost, own = self.cost, self.cost.input_block
         resident = MemoryModel.linear(0, 0)
         if self.origin != "device" and not self.feeds_itself:
