@@ -177,10 +177,15 @@ def compiled(rows: Rows) -> None:
 
     All are compiled at the same time, each in a process of its own, and then timed one by one.
     """
-    todo: list[tuple[str, str, float, dict[str, Treatment]]] = [
-        *((f"{name}, inductor", "inductor", 1.0, plan) for name, plan in plans_of(rows.all)),
-        *((f"torch budget {part}, inductor", "inductor", part, {}) for part in (0.5, 0.2, 0.1, 1)),
-        ("torch budget 0.5, eager kernels", "aot_eager_decomp_partition", 0.5, {}),
+    case = next(each for each in cases() if each.name == "ViT-B/16")
+    with torch.device("meta"):
+        blocks = [path for path, m in case.make().named_modules() if case.blocks(path, m)]
+    plans = dict(plans_of(rows.all))
+    for again in ("selective", "checkpoint"):
+        plans[f"every block {again}"] = {path: Treatment(again) for path in blocks}
+    todo = [
+        *((f"{name}, compiled", 1.0, plan) for name, plan in plans.items()),
+        *((f"torch's budget {part}", part, {}) for part in (1.0, 0.5, 0.2)),
     ]
     ways = multiprocessing.get_context("spawn")
     turn, made = ways.Lock(), ways.Queue()
@@ -198,15 +203,14 @@ def compiled(rows: Rows) -> None:
 
 
 def compile_one(
-    name: str, backend: str, budget: float, plan: dict[str, Treatment], ready: Any, turn: Any,
-    made: Any,
-) -> None:  # fmt: skip
+    name: str, budget: float, plan: dict[str, Treatment], ready: Any, turn: Any, made: Any
+) -> None:
     """Compile a step, wait for the others, and time it when it is its turn."""
     row: dict[str, Any] = {"plan": name}
     began = time.perf_counter()
     step: Callable[[], float] | None = None
     try:
-        step = compiled_step(backend, budget, plan)
+        step = compiled_step(budget, plan)
         step()
         row["compile_s"] = time.perf_counter() - began
     except Exception as error:  # noqa: BLE001 - not every machine can compile
@@ -221,7 +225,7 @@ def compile_one(
     made.put(row)
 
 
-def compiled_step(backend: str, budget: float, plan: dict[str, Treatment]) -> Callable[[], float]:
+def compiled_step(budget: float, plan: dict[str, Treatment]) -> Callable[[], float]:
     """Return what runs a step of the ViT and returns its seconds."""
     import torch._functorch.config as functorch
 
@@ -229,7 +233,7 @@ def compiled_step(backend: str, budget: float, plan: dict[str, Treatment]) -> Ca
     case = next(each for each in cases() if each.name == "ViT-B/16")
     model = case.make().to("cuda")
     treat(model, plan)
-    run = torch.compile(model, backend=backend)
+    run = torch.compile(model, fullgraph=True)
     optimizer = torch.optim.Adam(model.parameters())
     x = torch.randn(case.shape, device="cuda")
     y = torch.zeros(case.shape[0], dtype=torch.long, device="cuda")

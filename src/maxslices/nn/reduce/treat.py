@@ -150,9 +150,13 @@ class Treated:
         states = read_states(layers)
         n_states = len(states)
         # One object given twice stays one: attention asks whether its arguments are the same.
-        known: dict[int, int] = {}
-        places = [known.setdefault(id(a), len(known)) for a in args]
-        single = [args[places.index(i)] for i in range(len(known))]
+        single: list[Any] = []
+        places: list[int] = []
+        for a in args:  # not by `id`, where torch.compile may end its graph
+            same = [i for i, known in enumerate(single) if known is a]
+            places.append(same[0] if same else len(single))
+            if not same:
+                single.append(a)
 
         def run(*given: Any) -> Any:
             write_states(layers, list(given[:n_states]))
