@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxslices.estimators.envelope import envelope
-from maxslices.estimators.steps import find_steps
+from maxslices.estimators.steps import ARRAY_DEPTH, find_steps, rounded
 from maxslices.memory import MemoryModel
 
 from .ladders import MIB, SLICE, climb, exact_ladder, gpu_ladder, most
@@ -243,3 +243,38 @@ def test_steps_are_told_from_what_is_measured():
     assert [n for n in range(1, 200) if steps(n) < needs(n) - 1e-6] == []
     (only,) = find_steps([*points, (128, needs(128))], 0).candidates
     assert [round(each) for each in only] == [12, 7, 2, 3, 0]
+
+
+# FISTA3d_tomobar on an H200, 1801 x 2557, uint16: bytes with 2 to 33 slices, and with 53. What was
+# outside the pool lies up to 6 MB off.
+PADDED = [
+    (2, 510402023), (3, 796949772), (5, 1347287994), (8, 2032248867), (16, 4064589091),
+    (33, 8780415115),
+]  # fmt: skip
+PADDED_53 = 13742933383
+
+
+def test_clear_steps_are_told_though_readings_lie_off():
+    steps = find_steps(PADDED, 4 * MIB)
+    assert [period for period, *_ in steps.candidates] == [ARRAY_DEPTH]
+    assert steps.candidates[0][-1] > 4 * MIB
+    assert PADDED_53 <= steps(53) <= 1.001 * PADDED_53
+
+
+@pytest.mark.parametrize(("height", "told"), [(1, False), (2, True)])
+def test_low_steps_are_not_told_from_readings_that_lie_off(height, told):
+    off = {3: 260, 8: -260, 17: 260}
+    points = [
+        (n, 7000 + 2000 * n + 400 * height * rounded(n, 8) + off.get(n, 0))
+        for n in (2, 3, 5, 8, 17, 32, 65)
+    ]
+    assert (find_steps(points, 80) is not None) == told
+
+
+def test_what_explains_readings_that_lie_off_less_well_counts_too():
+    points = [(n, 7000 + 2000 * n + 300 * rounded(n, 2)) for n in (2, 3, 5, 8, 16, 33, 53)]
+    points[2] = (5, points[2][1] + 200)
+    steps = find_steps(points, 100)
+    best = min(steps.candidates, key=lambda candidate: candidate[-1])
+    assert best[0] == 4
+    assert {period for period, *_ in steps.candidates} == {2, 4}

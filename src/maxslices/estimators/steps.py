@@ -12,6 +12,10 @@ from ..bisection import last_of
 _MOST_POINTS = 4000
 _APART = 0.004
 """Part of the bytes by which two ways to explain them differ."""
+_ROUGHLY = 3
+"""Times the noise that points may lie off, where steps are clear."""
+_CLEAR = 24
+"""Times what points lie off, from which on a step is clear."""
 POWER_OF_TWO = 0
 ARRAY_DEPTH = -16
 """In place of the slices of a step: how CUDA pads the depth of 3D arrays, which textures are
@@ -119,12 +123,19 @@ def _steps_on(points: list[tuple[int, int]], noise_bytes: int) -> Steps | None:
     found = np.linalg.pinv(terms) @ sizes
     errors = np.abs(sizes - np.einsum("pnt,pt->pn", terms, found)).max(axis=1)
     allowed = max(noise_bytes, sizes[-1] / 2000)
+    at_most = max(allowed, _ROUGHLY * noise_bytes)
     candidates = [
         (period, float(fixed), float(a), float(b), float(error))
         for period, (fixed, a, b), error in zip(periods, found, errors, strict=True)
-        if error <= allowed and a >= 0 and b * (period if period > 0 else 2) >= 4 * max(error, 1)
+        if error <= at_most and a >= 0 and b * (period if period > 0 else 2) >= 4 * max(error, 1)
     ]
-    return Steps(candidates) if candidates else None
+    # What drivers hand out is read to several grains. Steps that are clear say so, and then
+    # whatever else explains the points as roughly counts as well.
+    told = any(
+        error <= allowed or b * (abs(period) or 2) >= _CLEAR * error
+        for period, _, _, b, error in candidates
+    )
+    return Steps(candidates) if told else None
 
 
 def rounded(n: int, period: int) -> int:
