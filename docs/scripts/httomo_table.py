@@ -12,9 +12,10 @@ Then the method is probed as if exactly the peak of N slices were available, wit
 process; 100 % is the most slices of which that many, and any fewer, fit. httomo's figures are
 those of httomo-backends 1.3.1 for the same peaks on an H200, where it was asked.
 
-A time is that of a probe after kernels have been compiled and libraries loaded. A method that
-refuses a dtype or a parameter by a ValueError is listed as such. Cheap cases come first; rows are
-added to DIR/rows.jsonl one by one, and DIR/table.md has the tables as docs/httomo.md shows them.
+A time is that of a probe after kernels have been compiled and libraries loaded. What a method
+refuses (a dtype, a parameter) is listed with its error, in its own words. Cheap cases come first;
+rows are added to DIR/rows.jsonl one by one, and DIR/table.md has the tables as docs/httomo.md shows
+them.
 """
 
 from __future__ import annotations
