@@ -416,6 +416,23 @@ def test_a_reduced_model_can_be_compiled(kind):
         assert torch.equal(a, b)
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 9), reason="its graphs change no statistics")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.parametrize("kind", ["checkpoint", "selective"])
+def test_statistics_change_once_in_a_compiled_model(kind):
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)) for _ in range(3)))
+    other = copy.deepcopy(model)
+    treat(other, {"0": Treatment(kind), "[1:3]": Treatment(kind)})
+    torch._dynamo.reset()
+    compiled = torch.compile(other, backend="aot_eager", fullgraph=True)
+    x = torch.randn(4, 8)
+    for a, b in zip(gradients(model, x), gradients(other, x, compiled), strict=True):
+        assert torch.equal(a, b)
+    for a, b in zip(model.buffers(), other.buffers(), strict=True):
+        assert torch.equal(a, b)
+
+
 @pytest.mark.parametrize("model", [None, 5, "a model", nn.Linear])
 def test_what_is_no_model(model):
     with pytest.raises(ModelArgumentError, match=r"^the model is a torch\.nn\.Module, not a"):

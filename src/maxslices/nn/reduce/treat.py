@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.compiler import is_compiling
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -35,6 +36,10 @@ _KEPT: dict[str, Any] = {"respect_saved_tensors_hooks": False}
 """What a selective checkpoint keeps is neither packed nor moved by what is around it: a torch that
 asks for this warns where it is not said."""
 _KEPT = {name: value for name, value in _KEPT.items() if name in signature(checkpoint).parameters}
+
+_GRAPHS_CHANGE_ONCE = [int(part) for part in torch.__version__.split(".")[:2]] >= [2, 9]
+"""Whether what is compiled changes running statistics once by itself, computed again or not. With
+torch 2.6 it does not change them at all: there, to compile such a model is an error."""
 
 Kind = Literal["checkpoint", "selective", "pack", "offload", "split"]
 """Compute all again; all but convolutions and products; compress inputs; keep on the host;
@@ -164,7 +169,7 @@ class Treated:
             return made, read_states(layers)
 
         with keeping:
-            if layers or self.norms:
+            if layers or (self.norms and not (_GRAPHS_CHANGE_ONCE and is_compiling())):
                 again = {"context_fn": self._contexts, **_KEPT}
                 made, after = checkpoint(run, *states, *single, use_reentrant=False, **again)
             elif kind == "selective":  # these two are such that torch.compile understands them
