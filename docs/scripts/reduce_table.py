@@ -37,6 +37,7 @@ from maxslices.tracing import Spec, WorkAreas
 BUDGETS = (0.75, 0.5, 0.35)
 MIB = 2**20
 SMALL = "--small" in sys.argv
+COMPILED = ("ViT-B/16", "ResNet50", "3D U-Net")
 WAITED_S = 200.0
 """For steps that are compiled, at most."""
 
@@ -172,21 +173,30 @@ def one(
         every_block(budget)
 
 
-def compiled(rows: Rows) -> None:
-    """Make rows of the ViT compiled: reduced, and with torch's activation memory budget.
+ToCompile = tuple[str, str, float, dict[str, Treatment]]
+"""Names of a model and of a plan, torch's activation memory budget, and the plan."""
+
+
+def to_compile(rows: Rows) -> Iterator[ToCompile]:
+    """Yield plans that were found, checkpoints of every block, and torch's budgets."""
+    for case in cases():
+        if case.name not in COMPILED:
+            continue
+        with torch.device("meta"):
+            blocks = [path for path, m in case.make().named_modules() if case.blocks(path, m)]
+        for plan, treatments in plans_of(rows.all, case.name):
+            yield case.name, plan, 1.0, treatments
+        for again in ("selective", "checkpoint"):
+            yield case.name, f"every block {again}", 1.0, dict.fromkeys(blocks, Treatment(again))
+        for part in (1.0, 0.5, 0.2):
+            yield case.name, f"torch's budget {part}", part, {}
+
+
+def compiled(rows: Rows, todo: Sequence[ToCompile]) -> None:
+    """Make rows of compiled models.
 
     All are compiled at the same time, each in a process of its own, and then timed one by one.
     """
-    case = next(each for each in cases() if each.name == "ViT-B/16")
-    with torch.device("meta"):
-        blocks = [path for path, m in case.make().named_modules() if case.blocks(path, m)]
-    plans = dict(plans_of(rows.all))
-    for again in ("selective", "checkpoint"):
-        plans[f"every block {again}"] = {path: Treatment(again) for path in blocks}
-    todo = [
-        *((f"{name}, compiled", 1.0, plan) for name, plan in plans.items()),
-        *((f"torch's budget {part}", part, {}) for part in (1.0, 0.5, 0.2)),
-    ]
     ways = multiprocessing.get_context("spawn")
     turn, made = ways.Lock(), ways.Queue()
     ready = ways.Barrier(len(todo))
@@ -197,20 +207,21 @@ def compiled(rows: Rows) -> None:
     for process in processes:
         process.start()
     for _ in processes:
-        rows.add("compiled", **made.get(timeout=WAITED_S))
+        rows.add(**made.get(timeout=WAITED_S))
     for process in processes:
         process.join()
 
 
 def compile_one(
-    name: str, budget: float, plan: dict[str, Treatment], ready: Any, turn: Any, made: Any
-) -> None:
+    name: str, plan: str, budget: float, treatments: dict[str, Treatment], ready: Any, turn: Any,
+    made: Any,
+) -> None:  # fmt: skip
     """Compile a step, wait for the others, and time it when it is its turn."""
-    row: dict[str, Any] = {"plan": name}
+    row: dict[str, Any] = {"model": f"{name}, compiled", "plan": plan}
     began = time.perf_counter()
     step: Callable[[], float] | None = None
     try:
-        step = compiled_step(budget, plan)
+        step = compiled_step(name, budget, treatments)
         step()
         row["compile_s"] = time.perf_counter() - began
     except Exception as error:  # noqa: BLE001 - not every machine can compile
@@ -225,18 +236,23 @@ def compile_one(
     made.put(row)
 
 
-def compiled_step(budget: float, plan: dict[str, Treatment]) -> Callable[[], float]:
-    """Return what runs a step of the ViT and returns its seconds."""
+def compiled_step(
+    name: str, budget: float, treatments: dict[str, Treatment]
+) -> Callable[[], float]:
+    """Return what runs a compiled step of a model and returns its seconds."""
     import torch._functorch.config as functorch
 
     functorch.activation_memory_budget = budget
-    case = next(each for each in cases() if each.name == "ViT-B/16")
-    model = case.make().to("cuda")
-    treat(model, plan)
+    case = next(each for each in cases() if each.name == name)
+    model = case.make()
+    made = ResettingStep(model, "training", torch.optim.Adam, case.loss, case.targets)
+    (want,) = made.target_specs([Spec(case.shape)])
+    model.to("cuda")
+    treat(model, treatments)
     run = torch.compile(model, fullgraph=True)
     optimizer = torch.optim.Adam(model.parameters())
     x = torch.randn(case.shape, device="cuda")
-    y = torch.zeros(case.shape[0], dtype=torch.long, device="cuda")
+    y = torch.zeros(want.shape, dtype=want.dtype, device="cuda")
 
     def step() -> float:
         torch.cuda.synchronize()
@@ -250,10 +266,11 @@ def compiled_step(budget: float, plan: dict[str, Treatment]) -> Callable[[], flo
     return step
 
 
-def plans_of(rows: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Treatment]]]:
-    """Yield the plans that were found for the ViT, to be compiled."""
+def plans_of(rows: list[dict[str, Any]], name: str) -> Iterator[tuple[str, dict[str, Treatment]]]:
+    """Yield the plans that were found for a model, to be compiled: none with hooks."""
     for r in rows:
-        if r["model"] == "ViT-B/16" and "treatments" in r:
+        plan = r.get("treatments", {}) if r["model"] == name else {}
+        if plan and not any(text.startswith(("offload", "pack")) for text in plan.values()):
             yield (
                 r["plan"],
                 {
@@ -262,7 +279,7 @@ def plans_of(rows: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Treatm
                         (),
                         int(text.split(" in ")[1].split()[0]) if " in " in text else 1,
                     )
-                    for path, text in r["treatments"].items()
+                    for path, text in plan.items()
                 },
             )
 
@@ -325,7 +342,7 @@ def main() -> None:
             for case in cases() if case.name in ("ResNet50", "Spiking VGG-16")
         ]  # fmt: skip
     if device is not None and (not wanted or "compiled" in wanted):
-        todo.append(("compiled", lambda: compiled(rows)))
+        todo.append(("compiled", lambda: compiled(rows, list(to_compile(rows)))))
     print(HEADING, flush=True)
     for name, work in todo:
         try:
@@ -351,7 +368,7 @@ def line(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     if "error" in row:
         return f"| {part} | {plan} | {row['error'][:150]} | | | | | | |"
     measured = row["measured_bytes"]
-    model = "ViT-B/16" if part == "compiled" else part
+    model = part.removesuffix(", compiled")
     whole = [r for r in rows if r["model"] == model and r["plan"] == "unreduced"]
     of_whole = f"{measured / whole[0]['measured_bytes']:.3f}" if whole else ""
     ratio = expected = again = search = ""
