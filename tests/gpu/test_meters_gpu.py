@@ -31,8 +31,9 @@ def cupy():
     return cupy
 
 
-def test_in_use_to_the_byte(cupy):
-    with measure_peak("cuda") as peak:
+@pytest.mark.parametrize("hooks", [True, False])
+def test_in_use_to_the_byte(cupy, hooks):
+    with measure_peak("cuda", hooks=hooks) as peak:
         first = cupy.empty(1000, cupy.uint8)
         del first
         second = cupy.empty(2000, cupy.uint8)

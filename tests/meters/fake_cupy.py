@@ -121,6 +121,7 @@ def install(monkeypatch):
     cupy.cuda.get_allocator = lambda: cupy.allocator
     cupy.cuda.runtime = ModuleType("cupy.cuda.runtime")
     cupy.cuda.runtime.CUDARuntimeError = RuntimeError
+    cupy.cuda.runtime.getDevice = lambda: 0
     cupy.cuda.runtime.memGetInfo = lambda: (10**11 - cupy.device_used_bytes, 10**11)
     cupy.alloc = lambda size: cupy.allocator(size)
     for name, module in {

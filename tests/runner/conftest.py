@@ -15,7 +15,7 @@ def on_fake_gpu(monkeypatch):
     """Return a context that makes a `FakeGpu` the device that runs find."""
 
     @contextmanager
-    def measure(kind, *, objects, interval_s):
+    def measure(kind, *, objects, hooks, interval_s):
         yield Peak(kind, cupy_in_use_bytes=123)
 
     @contextmanager

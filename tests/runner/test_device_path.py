@@ -21,7 +21,8 @@ def gpu(monkeypatch):
     backend = FakeGpu()
 
     @contextmanager
-    def measure(kind, *, objects, interval_s):
+    def measure(kind, *, objects, hooks, interval_s):
+        assert not hooks  # which each allocation of a method would wait for
         assert kind == "cuda"
         backend.events.append("measure")
         yield Peak(kind, cupy_in_use_bytes=123)

@@ -31,6 +31,7 @@ class Tracker:
         self.in_flight_bytes = 0
         self._original: Callable[[int], Any] | None = None
         self._installed: Callable[[int], Any] | None = None
+        self._with_hooks = False
         self._hooks_of_thread: Callable[[], dict[str, Any]] = dict
 
     def add(self, meter: CupyMeter) -> None:
@@ -53,7 +54,7 @@ class Tracker:
                 self._install(cupy, current)
             meter.begin(pool, cupy.cuda.Device())
             self.meters.append(meter)
-            self._hooks_of_thread().setdefault(_HOOK, self)
+            self._set_hooks()
 
     def remove(self, meter: CupyMeter) -> None:
         """Stop counting for `meter`."""
@@ -66,6 +67,7 @@ class Tracker:
                 complaint = "the code changed CuPy's allocator, which may have hidden memory"
             meter.end(complaint)
             self.meters.remove(meter)
+            self._set_hooks()
             if not self.meters:
                 self._uninstall(cupy)
 
@@ -73,12 +75,18 @@ class Tracker:
         memory_hook = importlib.import_module(f"{cupy.__name__}.cuda.memory_hook")
         self._hooks_of_thread = memory_hook.get_memory_hooks
         self.in_flight_bytes = 0
+        current_device = cupy.cuda.runtime.getDevice
 
         def allocate(n_bytes: int) -> Any:
-            hooks = self._hooks_of_thread()
-            if _HOOK not in hooks:
-                hooks[_HOOK] = self
-            return current(n_bytes)
+            if self._with_hooks:
+                hooks = self._hooks_of_thread()
+                if _HOOK not in hooks:
+                    hooks[_HOOK] = self
+            memory = current(n_bytes)
+            number = current_device()
+            for meter in self.meters:
+                meter.look(number)
+            return memory
 
         self._original = current
         try:
@@ -89,15 +97,23 @@ class Tracker:
             self._installed = allocate
 
     def _uninstall(self, cupy: Any) -> None:
-        """Put the allocator back.
-
-        Hooks that were set in other threads stay there, idle: no thread can reach
-        another's.
-        """
+        """Put the allocator back."""
         if self._installed is not None and cupy.cuda.get_allocator() is self._installed:
             cupy.cuda.set_allocator(self._original)
         self._installed = self._original = None
-        self._hooks_of_thread().pop(_HOOK, None)
+
+    def _set_hooks(self) -> None:
+        """Have CuPy call hooks in this thread, if there is a meter that needs them.
+
+        Those that were set in other threads stay there, idle: no thread can reach another's.
+        """
+        needs = [meter.with_hooks or self._installed is None for meter in self.meters]
+        self._with_hooks = any(needs)
+        hooks = self._hooks_of_thread()
+        if not self._with_hooks:
+            hooks.pop(_HOOK, None)
+        elif _HOOK not in hooks:
+            hooks[_HOOK] = self
 
     def malloc_preprocess(self, device_id: int, size: int, mem_size: int) -> None:
         """Called before the pool is asked."""

@@ -39,6 +39,8 @@ class _Event:
 class CupyMeter:
     """Bytes that CuPy's pool hands out and holds, on the current device, in all threads."""
 
+    with_hooks = True
+
     def __init__(self, trace: bool = False, torch: TorchMeter | None = None) -> None:
         self.trace = trace
         self.torch = torch
@@ -87,6 +89,9 @@ class CupyMeter:
             self.events.append(self.live[pointer])
         if self.own_bytes > self.highest or time.perf_counter() > self._compared_s + _COMPARE_S:
             self.compare()
+
+    def look(self, number: int) -> None:
+        """Do nothing after an allocation on a device: hooks have counted it."""
 
     def freed(self, pointer: int, n_bytes: int) -> None:
         """Count what goes back to the pool; a pointer from before is not this block's."""

@@ -68,7 +68,8 @@ class SectionMeter:
         if not is_wanted:
             yield
             return
-        with measure_peak(self._kind, objects=False, interval_s=SAMPLE_INTERVAL_S) as peak:
+        every_s = SAMPLE_INTERVAL_S
+        with measure_peak(self._kind, objects=False, hooks=False, interval_s=every_s) as peak:
             yield
         if peak.counted_bytes is not None:
             found = peak.counted_bytes + resident_bytes
