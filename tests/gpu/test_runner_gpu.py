@@ -250,3 +250,30 @@ def test_the_budget_is_kept_and_used_by_a_program_with_its_context(budget):
     if said["reserved_bytes"] == UNMEASURED_BYTES:
         pytest.skip("how large a context is was never seen: run something alone on this GPU")
     assert used >= 0.9 * budget
+
+
+def test_fft_plans_that_a_method_asks_for_are_made_once_a_block_size():
+    import cupy
+    from cupyx.scipy.fftpack import get_fft_plan
+
+    made = []
+
+    def smooth(data):
+        spectrum = data.astype(np.complex64)
+        made.append(get_fft_plan(spectrum, axes=(1, 2)))
+        with made[-1]:
+            spectrum = cupy.fft.fft2(spectrum, axes=(1, 2))
+            spectrum[:, 20:-20] = 0
+            return cupy.ascontiguousarray(cupy.fft.ifft2(spectrum, axes=(1, 2)).real)
+
+    registry = Registry()
+    registry.register(smooth, pattern="projection", calc_max_slices=two)
+    data = np.random.default_rng(3).random((64, 32, 80), np.float32)
+    result = run(data, Pipeline.from_steps(["smooth"], registry), device="cuda", block=8).result
+    assert len(made) == 8
+    assert len({id(plan) for plan in made}) == 1
+    spectrum = np.fft.fft2(data)
+    spectrum[:, 20:-20] = 0
+    assert np.abs(result - np.fft.ifft2(spectrum).real).max() < 1e-5
+    get_fft_plan(cupy.zeros((3, 8, 8), np.complex64), axes=(1, 2))
+    assert cupy.fft.config.get_plan_cache().get_curr_size() == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, run
-from maxslices.errors import OutOfMemoryError
+from maxslices.errors import MethodError, OutOfMemoryError
 from maxslices.meters import Peak
 from tests.planner.fakes import fakes
 from tests.runner.fake_link import FakeGpu
@@ -75,6 +75,22 @@ def test_caches_are_emptied_before_a_block_of_another_size(gpu):
     needed = report.plan.estimated_bytes
     run(DATA, pipeline, device="cuda", block=5, memory=3 * needed - 1)
     assert gpu.events[1:] == ["measure", 6, "release", 8, 8, "release", 7, "release"]
+
+
+def test_plans_that_methods_ask_for_are_kept_where_there_is_room(gpu, monkeypatch):
+    wanted = []
+    monkeypatch.setattr("maxslices.backends.fft_plans.keep", wanted.append)
+    pipeline = Pipeline.from_steps(["negate"], fakes)
+    needed = run(DATA, pipeline, device="cuda", block=8).plan.estimated_bytes
+    assert wanted == [True, False]
+    run(DATA, pipeline, device="cuda", block=8, memory=3 * needed - 1)
+    assert wanted[2:] == [False, False]
+    del wanted[:]
+    run(DATA, hungry(lambda data: len(data) > 4), device="cuda", block=8)
+    assert wanted == [True, *[False] * (len(wanted) - 1)]  # memory ran out
+    with pytest.raises(MethodError):
+        run(DATA, hungry(lambda data: 1 / 0), device="cuda", block=8)
+    assert wanted[-1] is False
 
 
 def test_a_fragmented_pool_is_emptied_and_the_block_tried_again(gpu):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from dataclasses import dataclass
 
-from ..backends import Backend
+from ..backends import Backend, fft_plans
 from ..errors import MaxslicesError
 from ..planner import SectionPlan
 
@@ -48,6 +48,7 @@ class Caches:
 
     def begin(self, n_given: int) -> None:
         """Get ready for blocks that begin with one of so many slices."""
+        fft_plans.keep(self.is_roomy and self.backend.kind == "cuda")
         # What the heap of a host keeps does for blocks of any size.
         if self._last_size not in (0, n_given) and self.backend.kind == "cuda":
             self.backend.release()
@@ -67,9 +68,14 @@ class Caches:
             self.backend.release()
         self._last_size = n_given
 
+    def end(self) -> None:
+        """Leave other users of the device's caches as they were."""
+        fft_plans.keep(False)
+
     def free(self) -> None:
         """Free what nobody uses any more, since memory ran out."""
         self.is_roomy = False
+        fft_plans.keep(False)
         gc.collect()
         self.backend.release()
 

@@ -91,6 +91,7 @@ class SectionWork:
                     work.combine(work.steps[index], [value for _, value in values])
                 work.close()
         finally:
+            self._caches.end()
             times = self.timeline.end_section()
         largest = max((use.block for use in self._sizes), default=0)
         return SectionReport(
