@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from maxslices.backends.context import MODULES_BYTES, UNMEASURED_BYTES
-from maxslices.backends.cuda import CudaBackend
+from maxslices.backends.cuda import CudaBackend, _reserved_bytes
 from tests.backends.fake_cupy import install
 
 MIB = 2**20
@@ -23,6 +23,7 @@ def cupy(monkeypatch, tmp_path):
 def reserved_of_a_program(cupy, used_bytes):
     """Return what a new program sets aside that sees so much in use."""
     cupy.free_bytes = cupy.total_bytes - used_bytes
+    _reserved_bytes.cache_clear()
     return CudaBackend().reserved_bytes
 
 

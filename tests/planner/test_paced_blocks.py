@@ -74,8 +74,8 @@ def first_of(*steps, **kwargs):
 def test_a_plan_counts_the_first_blocks_and_names_them():
     section = section_of("same")
     blocks = blocks_of(0, 1024, 32, (0, 0), section.first_blocks)
-    assert section.n_blocks == len(blocks) == 5 + 29
-    assert section.why.endswith("; 12, 16, 20, 23, 25 to begin with")
+    assert section.n_blocks == len(blocks) == 7 + 29
+    assert section.why.endswith("; 7, 7, 9, 12, 16, 20, 25 to begin with")
     assert section_of("same", block=32).n_blocks == 32
     assert section_of("same", block=33).n_blocks == 32
     assert section_of("same", block=31).n_blocks == 34

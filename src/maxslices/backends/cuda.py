@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -59,11 +59,10 @@ class CudaBackend:
         self._link: CudaLink | None = None
         self.name = f"cuda:{number}"
 
-    @cached_property
+    @property
     def reserved_bytes(self) -> int:
         """Return what CUDA's context takes, and what is loaded into it."""
-        with self._device:
-            return reserved_bytes(self._cupy)
+        return _reserved_bytes(self._cupy, self._device.id)
 
     def free_bytes(self) -> int:
         """Return most of the device's free memory, with what the pool could give back."""
@@ -143,3 +142,10 @@ class CudaBackend:
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Tell whether CuPy or one of CUDA's libraries says that memory did not suffice."""
         return is_out_of_memory(error)
+
+
+@cache
+def _reserved_bytes(cupy: Any, number: int) -> int:
+    """Return what is set aside on a device: looked up once in a process, which has one context."""
+    with cupy.cuda.Device(number):
+        return reserved_bytes(cupy)

@@ -20,7 +20,7 @@ AUTO_BLOCKS = 32
 on the CPU one of them is measured, which takes longer, and the progress bar gets coarser."""
 MIN_BLOCKS = 4
 """Blocks that are left where larger ones are tried: fewer overlap too little."""
-FIRST_SLICES = 12
+FIRST_SLICES = 6
 """Slices that the first block has at least: in fewer, what a call takes beside its slices counts
 more than what nothing is copied out for."""
 MIN_TRIED_BLOCKS = 16
