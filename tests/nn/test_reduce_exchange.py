@@ -10,10 +10,11 @@ import numpy as np  # noqa: E402
 
 from maxslices.nn.reduce import reduce_memory  # noqa: E402
 from maxslices.nn.reduce.by_hand import uniform  # noqa: E402
+from maxslices.nn.reduce.choices import Plan  # noqa: E402
 from maxslices.nn.reduce.choose import Problem  # noqa: E402
 from maxslices.nn.reduce.exchange import POWERS, evened, neighbours  # noqa: E402
 from maxslices.nn.reduce.places import Order  # noqa: E402
-from maxslices.nn.reduce.search import N_EXCHANGED, Plan, Searcher  # noqa: E402
+from maxslices.nn.reduce.search import N_EXCHANGED, Searcher  # noqa: E402
 
 from .networks import deep  # noqa: E402
 from .test_reduce_choose import problem  # noqa: E402

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn  # noqa: E402
 
-from maxslices.nn.reduce.search import needed_bytes  # noqa: E402
+from maxslices.nn.reduce.choices import needed_bytes  # noqa: E402
 from maxslices.nn.step import Step  # noqa: E402
 from maxslices.tracing import Spec, WorkAreas  # noqa: E402
 from maxslices.tracing.expandable import (  # noqa: E402

@@ -234,11 +234,44 @@ def test_output_and_loss_are_alive_until_those_of_the_next_step_are_there():
     assert outputs[0].died > outputs[1].born
 
 
-def test_the_sum_of_a_binary_cross_entropy_has_the_storage_of_its_items():
+@pytest.mark.parametrize("loss", [nn.BCELoss, nn.MSELoss, nn.SmoothL1Loss])
+def test_the_sum_of_a_loss_has_the_storage_of_its_items(loss):
     target = Spec((4, 1, 64, 64))
     trace = replay(
         nn.Sequential(nn.Conv2d(1, 1, 1), nn.Sigmoid()), target, mode="training",
-        loss=nn.BCELoss(), targets=[target], work_areas=NONE,
+        loss=loss(), targets=[target], work_areas=NONE,
     )  # fmt: skip
-    (first, _) = (s for s in trace.storages if s.op == "aten::binary_cross_entropy")
+    (first, _) = (s for s in trace.storages if s.op.endswith(("_loss", "_entropy")))
     assert (first.n_bytes, first.shape) == (4 * 4 * 64 * 64, ())
+
+
+class Joined(nn.Module):
+    """An image made larger, joined to another: the gradient of the first is a part."""
+
+    def __init__(self, ndim: int, mode: str) -> None:
+        super().__init__()
+        self.first = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[ndim - 1](1, 4, 1)
+        self.larger = nn.Upsample(scale_factor=2, mode=mode)
+
+    def forward(self, x):
+        made = self.larger(self.first(x))
+        return torch.cat([made, made.detach()], 1)
+
+
+@pytest.mark.parametrize(
+    ("ndim", "mode"),
+    [(1, "nearest"), (2, "nearest"), (3, "nearest"), (2, "bilinear"), (3, "trilinear"),
+     (2, "nearest-exact")],
+)  # fmt: skip
+def test_a_part_of_a_gradient_is_copied_where_it_is_made_smaller(ndim, mode):
+    shape = (2, 1, *[16] * ndim)
+    trace = replay(
+        Joined(ndim, mode), Spec(shape), mode="training", work_areas=WorkAreas.allowance()
+    )
+    copies = [c for c in trace.calls if c.kind == "copies"]
+    assert [c.shapes for c in copies] == 2 * [((2, 4, *[32] * ndim),)]
+    # One that is all of it is not.
+    alone = nn.Sequential(Joined(ndim, mode).first, nn.Upsample(scale_factor=2, mode=mode))
+    trace = replay(alone, Spec(shape), mode="training", work_areas=WorkAreas.allowance(),
+                   loss=lambda made: (made * made).sum())  # fmt: skip
+    assert not [c for c in trace.calls if c.kind == "copies"]

@@ -8,7 +8,7 @@ of ``c10/cuda/CUDACachingAllocator.cpp`` (torch 2.6 to 2.13, default settings, o
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ..bisection import last_of
 
@@ -78,6 +78,8 @@ class Allocator:
         What is held now, and the most that was.
     allocated_bytes, peak_allocated_bytes : int
         What is handed out now, and the most that was.
+    taken_bytes : int
+        What was taken from the device, all in all: again what was given back.
     retries : int
         How often everything unused was given back to make room.
     """
@@ -86,6 +88,7 @@ class Allocator:
         self.limit_bytes = limit_bytes
         self.reserved_bytes = self.peak_reserved_bytes = 0
         self.allocated_bytes = self.peak_allocated_bytes = 0
+        self.taken_bytes = 0
         self.retries = 0
         self._next_address, self._lowest = 0, _TOP
         # Addresses between segments that are in use: (lowest, highest), the highest first.
@@ -152,6 +155,12 @@ class Allocator:
                 after.following.previous = block
         self._put(block)
 
+    def rename(self, keys: Mapping[int, int]) -> None:
+        """Give what is in use other keys: new ones by those that they have."""
+        for key, block in [(new, self._live.pop(old, None)) for old, new in keys.items()]:
+            if block is not None:  # it had 0 bytes
+                self._live[key] = block
+
     def _best_fit(self, size: int, large: bool) -> _Block | None:
         pool = self._free[large]
         place = bisect_left(pool, (size,))
@@ -170,6 +179,7 @@ class Allocator:
             if self.reserved_bytes + segment > limit:
                 return None
         self.reserved_bytes += segment
+        self.taken_bytes += segment
         if self.reserved_bytes > self.peak_reserved_bytes:
             self.peak_reserved_bytes = self.reserved_bytes
         return _Block(self._address(segment), segment, large)

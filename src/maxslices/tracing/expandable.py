@@ -11,7 +11,7 @@ H200, steps of ResNet50 and of a 3D U-Net, treated in 14 ways, held what is simu
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..bisection import last_of
 from .allocator import (
@@ -183,6 +183,8 @@ class ExpandableAllocator:
     ----------
     reserved_bytes, peak_reserved_bytes : int
         What is held now, and the most that was.
+    taken_bytes : int
+        What was taken from the device, all in all: again what was given back.
     retries : int
         How often everything unused was given back to make room.
     """
@@ -190,6 +192,7 @@ class ExpandableAllocator:
     def __init__(self, limit_bytes: int | None = None) -> None:
         self.limit_bytes = limit_bytes
         self.reserved_bytes = self.peak_reserved_bytes = 0
+        self.taken_bytes = 0
         self.retries = 0
         self._rows = _Row(SMALL_SEGMENT_BYTES), _Row(LARGE_SEGMENT_BYTES)
         self._live: dict[int, tuple[_Row, _Piece]] = {}
@@ -216,7 +219,9 @@ class ExpandableAllocator:
                 self.retries += 1
                 if not self._has_room(size):
                     return False
-            self.reserved_bytes += row.extend(size)
+            added = row.extend(size)
+            self.reserved_bytes += added
+            self.taken_bytes += added
             self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
             piece = row.taken(size)
             assert piece is not None
@@ -229,6 +234,12 @@ class ExpandableAllocator:
         held = self._live.pop(key, None)
         if held is not None:
             held[0].release(held[1])
+
+    def rename(self, keys: Mapping[int, int]) -> None:
+        """Give what is in use other keys: new ones by those that they have."""
+        for key, held in [(new, self._live.pop(old, None)) for old, new in keys.items()]:
+            if held is not None:  # it had 0 bytes
+                self._live[key] = held
 
     def _has_room(self, size: int) -> bool:
         """Tell what torch asks: whether there is room for all of a block, in a segment of its own.

@@ -123,7 +123,7 @@ def _item(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
-def _cross_entropy(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
+def _summed_loss(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
     """Give the result the storage that it has on CUDA: that of all items, made smaller."""
     made, x = rules.call(func, args, kwargs), args[0]
     if not x.is_meta or made.dim():
@@ -137,7 +137,9 @@ COPIES = frozenset({aten.copy_.default, aten._to_copy.default})
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     aten.add.Tensor: _add,
-    aten.binary_cross_entropy.default: _cross_entropy,
+    aten.binary_cross_entropy.default: _summed_loss,
+    aten.mse_loss.default: _summed_loss,
+    aten.smooth_l1_loss.default: _summed_loss,
     aten._to_copy.default: _to_copy,
     aten.copy_.default: _copy,
     aten._local_scalar_dense.default: _item,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
 
@@ -79,6 +80,13 @@ def _contiguous(*places: int) -> Callable[..., list[Described]]:
         return [("copies", func.name(), shapes, _name(copied[0].dtype), "", False)]
 
     return describe
+
+
+def _of_plane(func: Any, args: Any, made: Any) -> list[Described]:
+    """Describe an operator on images whose kernel copies a gradient that is in neither order."""
+    grad = args[0]
+    order = suggest_memory_format(grad)
+    return [] if grad.is_contiguous(memory_format=order) else _contiguous(0)(func, args, made)
 
 
 def _loss(func: Any, args: Any, made: Any) -> list[Described]:
@@ -184,6 +192,14 @@ _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
     aten.native_group_norm.default: _contiguous(0),
     aten._softmax.default: _contiguous(0),
     aten._log_softmax.default: _contiguous(0),
+    aten.upsample_nearest1d_backward.default: _contiguous(0),
+    aten.upsample_nearest2d_backward.default: _of_plane,
+    aten.upsample_nearest3d_backward.default: _contiguous(0),
+    aten._upsample_nearest_exact1d_backward.default: _contiguous(0),
+    aten._upsample_nearest_exact2d_backward.default: _of_plane,
+    aten._upsample_nearest_exact3d_backward.default: _contiguous(0),
+    aten.upsample_bilinear2d_backward.default: _of_plane,
+    aten.upsample_trilinear3d_backward.default: _contiguous(0),
 }
 
 _COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {

@@ -180,14 +180,20 @@ class Trace:
         areas : sequence of tuple of Area, optional
             Work areas of the calls, in place of their own.
         """
-        return [step for asked in self._asked(sizes, areas) for step in asked]
+        return [step for asked in self.asked(sizes, areas) for step in asked]
 
-    def _asked(
+    def asked(
         self,
         sizes: Sequence[int] | None = None,
         areas: Sequence[tuple[Area, ...]] | None = None,
     ) -> Iterator[Sequence[Step]]:
-        """Yield what each event asks of the allocator."""
+        """Yield what each event asks of the allocator, work areas included.
+
+        Parameters
+        ----------
+        sizes, areas
+            As for `steps`.
+        """
         taken = [s.n_bytes for s in self.storages] if sizes is None else sizes
         needed = self.areas if areas is None else areas
         next_key, kept = len(taken) + 1, set[str]()
@@ -230,7 +236,7 @@ class Trace:
         """Bytes that the allocator has handed out at each event: after it, or while it runs."""
         allocator = Allocator()
         at: list[int] = []
-        for asked in self._asked():
+        for asked in self.asked():
             most = 0
             for step in asked:
                 allocator.run((step,))

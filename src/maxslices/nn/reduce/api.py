@@ -16,13 +16,14 @@ from ..errors import ModelArgumentError, TooLargeError
 from ..memory import budget_of, check_model, device_of
 from ..step import optimizer_named, precision
 from .binary import probe_binary
+from .choices import Plan, has_expandable_segments
 from .confirm import confirm, fastest, finalists, unreduced, why_not
 from .cost import flops_by_module
 from .device import resolve_device
 from .inplace import safe_in_place, set_in_place
 from .plans import Search
 from .prepare import inputs_of, names_of_compressors, specs_of, with_targets
-from .search import Plan, Searcher, has_expandable_segments, needed_bytes
+from .search import Searcher
 from .states import ResettingStep
 from .summary import ReductionSummary
 from .times import Rates, Times
@@ -115,29 +116,32 @@ def reduce_memory(
     if place is not None:
         areas, measuring_s = measured_areas(before.calls, place)
         before = before.with_work_areas(areas)
+    limit = budget.limit_bytes
+    best = Plan([], before, limit)
     summary = ReductionSummary(
         device=str(place or next((p.device for p in model.parameters()), "cpu")),
-        limit_bytes=budget.limit_bytes,
+        limit_bytes=limit,
         origin=budget.origin,
         work_areas=areas.origin,
         peak_before_bytes=before.allocated_bytes,
-        needed_before_bytes=needed_bytes(before),
+        needed_before_bytes=best.needed_bytes,
         options={"means": tuple(means), "memory": memory},
     )
-    searcher = Searcher(step, specs, areas, budget.limit_bytes, began + measuring_s + max_search_s)
+    searcher = Searcher(step, specs, areas, limit, began + measuring_s + max_search_s)
     rates = Rates.stated(step.amp)
     search = Search(
         searcher, means, {}, flops_by_module(step, specs), Times(rates, origin=rates.origin), place
     )
-    best = Plan([], before)
-    if needed_bytes(before) > budget.limit_bytes:
+    if best.needed_bytes > limit:
         if "in-place" in means:
             searcher.in_place = safe_in_place(step, specs)
             if searcher.in_place:
-                best = Plan([], searcher.trace({}))
-                if best.trace.peak_bytes >= before.peak_bytes:
-                    searcher.in_place, best = (), Plan([], before)
-        if best.needed_bytes > budget.limit_bytes:
+                in_place = Plan([], searcher.trace({}), limit)
+                if in_place.trace.peak_bytes < before.peak_bytes:
+                    best = in_place
+                else:
+                    searcher.in_place = ()
+        if best.needed_bytes > limit:
             search.measure()
             binary = probe_binary(model, given) if "pack" in means else {}
             search.compressors = names_of_compressors(model, binary, compressors)
@@ -185,7 +189,7 @@ def _fill(
     summary.treatments = {c.path: c.treatment for c in chosen}
     summary.notes += dict.fromkeys(searcher.notes)
     summary.peak_after_bytes = after.allocated_bytes
-    summary.needed_after_bytes = needed_bytes(after)
+    summary.needed_after_bytes = best.needed_bytes
     summary.forward_flops = flops[""].total
     summary.recomputed_flops = sum(c.again_flops for c in chosen)
     summary.predicted_added_s = best.added_s

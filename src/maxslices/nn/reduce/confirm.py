@@ -11,50 +11,52 @@ from ...tracing import Trace
 from ...units import format_bytes
 from ..memory import CONTEXT_BYTES
 from ..step import Step
+from .choices import Plan
 from .device import Measured, run_for_real
 from .inplace import set_in_place
-from .search import Plan, Searcher, treatments_of
+from .search import Searcher, treatments_of
 from .summary import ReductionSummary
 from .treat import Treatments, treat, untreat
 
 FINALISTS = 3
-"""Plans that are run on the device, beside those that leave room."""
-ROOM = (1.0, 1.015, 0.92)
-"""Parts of the limit for which plans are made where there is a device to run them on.
+"""Plans that are run on the device."""
+OVER = 1.015
+"""Parts of the limit that a plan may be predicted to need, if none of the others runs.
 
-A little more than the limit may do as well: what was seen is up to 1.4 % less than predicted.
+What was seen is up to 1.4 % less than predicted.
 """
 
 
 def finalists(searcher: Searcher, best: Plan) -> list[Plan]:
-    """Return plans worth a run on the device, the cheapest first as far as is predicted.
+    """Return plans worth a run on the device: the fastest that fit, as far as is predicted.
 
-    Among them are some that leave room: close to its limit, the allocator has to give blocks
-    back and to find memory again in every step, and what that takes is not predicted.
+    After these come some that need a little more, those that need least first.
     """
     limit = searcher.limit_bytes
     different: dict[str, Plan] = {}
     for plan in [best, *sorted(searcher.tried, key=lambda each: each.added_s)]:
         # None that is hopeless, unless there is no other.
-        may_run = plan is best or plan.needed_bytes <= max(ROOM) * limit
+        may_run = plan is best or plan.first_bytes <= OVER * limit
         if may_run and plan.trace.allocated_bytes <= limit:
             different.setdefault(str(sorted(treatments_of(plan.chosen).items())), plan)
-    plans = list(different.values())
-    made = plans[:FINALISTS]
-    for part in (part for part in ROOM if part < 1.0):
-        roomy = next((p for p in plans if p.needed_bytes <= part * limit), None)
-        if roomy is not None and roomy not in made:
-            made.append(roomy)
-    # What may fail comes last: cuDNN keeps to slower kernels from then on.
-    return sorted(made, key=lambda plan: plan.needed_bytes > limit)
+    fitting = [plan for plan in different.values() if searcher.fits(plan)]
+    others = [plan for plan in different.values() if not searcher.fits(plan)]
+    others.sort(key=lambda plan: plan.needed_bytes)
+    return fitting[:FINALISTS] + others[:FINALISTS]
 
 
 def fastest(
     plans: Sequence[Plan], searcher: Searcher, specs: Sequence[Any], place: torch.device
 ) -> tuple[Plan, Measured] | None:
-    """Run steps of plans under the limit; return the fastest; None if none runs."""
+    """Run steps of plans under the limit; return the fastest; None if none runs.
+
+    What needs more than the limit is tried where nothing else runs, and there alone: of a work
+    area that finds no room, cuDNN takes a slower kernel, and keeps to it in this process.
+    """
     best = None
     for plan in plans:
+        if best is not None and not searcher.fits(plan):
+            break
         made = ran(treatments_of(plan.chosen), searcher, specs, place)
         if made is not None and (best is None or made.step_s < best[1].step_s):
             best = plan, made

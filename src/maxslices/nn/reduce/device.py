@@ -145,9 +145,7 @@ def _steps(step: Step, inputs: Sequence[Any], device: torch.device) -> list[floa
             with casting:
                 output = model(*given)
                 value = output.sum() if step.loss is None else step.loss(output, *wanted)
-            del output
             value.backward()
-            del value
             if made is not None:
                 made.step()
             reset_states(model)

@@ -12,16 +12,19 @@ from ...tracing import Trace
 from .band_candidates import band_candidates
 from .bands import Window
 from .candidates import Candidate, candidates
-from .confirm import ROOM
+from .choices import Choices, Plan
 from .cost import price, price_of_parts
 from .places import Order
-from .search import Choices, Plan, Searcher
+from .search import Searcher
 from .split import batch_parts, layer_candidates, part_of, time_candidates
 from .study import study
 from .summary import ReductionSummary
 from .timeline import Flops, Timeline
 from .times import Times, measure
 from .treat import Treatment
+
+ROOM = (1.0, 0.95, 0.9)
+"""Parts of the limit for which plans are looked for, until the limit adds nothing to a step."""
 
 
 @dataclass(slots=True)
@@ -59,20 +62,21 @@ class Search:
     def best(self, before: Trace, summary: ReductionSummary) -> Plan:
         """Return the cheapest plan that fits; the one with the lowest peak if none does.
 
-        Where there is a device, plans that leave more room are tried beside.
+        Where a limit holds up what is found, plans are looked for that leave more room.
         """
         searcher = self.searcher
-        limit = searcher.limit_bytes
         whole = self._problem(1)
         summary.gc_candidate_count = len({c.path for c in whole.found})
         offset = before.peak_bytes - int(whole.seen.usage.max())
         best: Plan | None = None
-        for part in ROOM if self.place is not None else ROOM[:1]:
-            searcher.limit_bytes = int(part * limit)
+        for part in ROOM:
+            searcher.limit_bytes = int(part * searcher.card_bytes)
             plan = self._at_limit(offset, summary)
-            best = best or plan
-        searcher.limit_bytes = limit
-        return best or Plan([], before)
+            searcher.limit_bytes = searcher.card_bytes
+            best = plan if searcher.is_better(plan, best) else best
+            if best is None or not searcher.fits(best) or not best.held_up_s:
+                break
+        return best or Plan([], before, searcher.card_bytes)
 
     def _at_limit(self, offset: int, summary: ReductionSummary) -> Plan | None:
         searcher = self.searcher
@@ -90,7 +94,7 @@ class Search:
             if is_good and best is not None and (best.added_s <= it.root.cost_s or late):
                 break  # more parts are no cheaper
             plan = searcher.find(it, offset)
-            if plan is not None and (best is None or self._is_better(plan, best)):
+            if searcher.is_better(plan, best):
                 best = plan
         return best
 
@@ -123,13 +127,5 @@ class Search:
                 if c.treatment.kind != "selective" and (c.path or not c.treatment.window)
             ]
         price(found, timeline, self.flops, times)
-        self.problems[parts] = Choices(seen, found, root, timeline, whole_s)
+        self.problems[parts] = Choices(seen, found, root, timeline, whole_s, times.rates)
         return self.problems[parts]
-
-    def _is_better(self, plan: Plan, best: Plan) -> bool:
-        fits, fit = self.searcher.fits(plan), self.searcher.fits(best)
-        if fits != fit:
-            return fits
-        if fits:
-            return plan.added_s < best.added_s
-        return plan.needed_bytes < best.needed_bytes

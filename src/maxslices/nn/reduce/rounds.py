@@ -15,10 +15,11 @@ from ..errors import TooLargeError
 from ..memory import budget_of, device_of
 from ..step import Step
 from .candidates import candidates
+from .choices import needed_bytes
 from .confirm import confirm, ran, unreduced
 from .cost import flops_by_module, price
 from .places import Order
-from .search import Searcher, needed_bytes
+from .search import Searcher
 from .split import batch_statistics
 from .states import refuses_time_split
 from .study import Study, study
@@ -63,7 +64,7 @@ class Work:
         self.searcher = Searcher(step, specs, areas, limit, math.inf)
         self.now = self.searcher.trace({})
         self.summary.peak_before_bytes = self.now.allocated_bytes
-        self.summary.needed_before_bytes = needed_bytes(self.now)
+        self.summary.needed_before_bytes = needed_bytes(self.now, limit)
         self.study = study(step, specs, areas)
         found = candidates(self.study, self.model, ("checkpoint",), {})
         flops = flops_by_module(step, specs)
@@ -79,7 +80,7 @@ class Work:
     def is_done(self) -> bool:
         """Tell whether the limit, if there is one, is reached."""
         limit = self.summary.limit_bytes
-        return bool(limit) and self.now is not None and needed_bytes(self.now) <= limit
+        return bool(limit) and self.now is not None and needed_bytes(self.now, limit) <= limit
 
     def outermost(self, instance: type | tuple[type, ...]) -> list[str]:
         """Return paths of modules of the classes, of nested ones the outermost."""
@@ -227,7 +228,7 @@ class Work:
             plan = {p: t for p, t in self.plan.items() if p != path}
             trace = self.searcher.trace(plan)
             limit = self.summary.limit_bytes
-            fine = needed_bytes(trace) <= limit if limit else False
+            fine = needed_bytes(trace, limit) <= limit if limit else False
             if trace.peak_bytes <= self.now.peak_bytes or fine:
                 self.plan, self.now = plan, trace
                 self.summary.unwrap_count += 1
@@ -264,7 +265,7 @@ class Work:
             summary.recommendation = "Give inputs, and the peak is predicted."
             return
         summary.peak_after_bytes = self.now.allocated_bytes
-        summary.needed_after_bytes = needed_bytes(self.now)
+        summary.needed_after_bytes = needed_bytes(self.now, summary.limit_bytes)
         summary.holds_peak = self.now.peak.by_category()
         summary.holds_peak_modules = dict(list(self.now.peak.by_module().items())[:8])
         summary.n_replays = self.searcher.n_replays

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ...tracing import Trace, WorkAreas
-from ...tracing.expandable import least_expandable_limit
 from ..errors import ModelArgumentError
 from ..step import Step
 from .by_hand import uniform
 from .candidates import Candidate
+from .choices import Choices, Plan
 from .choose import Problem
 from .exchange import POWERS, evened, neighbours
 from .inplace import set_in_place
-from .study import Study
-from .timeline import Timeline
 from .treat import Treatment, treat
 
 MIB = 2**20
@@ -47,58 +44,6 @@ STEP_BYTES = 24 * MIB
 """No closer is it looked between an offset that is too low and one that is too high."""
 
 
-def has_expandable_segments() -> bool:
-    """Tell whether torch's allocator was told, by its environment variable, to use them."""
-    names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-    return any("expandable_segments:True" in os.environ.get(name, "") for name in names)
-
-
-def needed_bytes(trace: Trace) -> int:
-    """Return the least limit of the allocator under which a step is expected to run.
-
-    Below it, work areas may find no room: cuDNN's kernels without them are several times slower.
-    """
-    if has_expandable_segments():
-        return least_expandable_limit(trace.steps(), trace.peak_bytes)
-    return trace.needed_bytes
-
-
-class Choices(NamedTuple):
-    """What may be done with the model, or with one of several parts of its batch."""
-
-    seen: Study
-    found: list[Candidate]
-    root: Candidate | None
-    """What is done with the whole model beside."""
-    timeline: Timeline
-    whole_s: float
-    """Time of the unreduced step."""
-
-    @property
-    def first(self) -> list[Candidate]:
-        """What is part of all plans."""
-        return [] if self.root is None else [self.root]
-
-    def longer_s(self, chosen: Sequence[Candidate]) -> float:
-        """Return the time that a plan adds to a step."""
-        return self.timeline.step_s(chosen) - self.whole_s
-
-
-@dataclass(slots=True)
-class Plan:
-    """Treatments and the replay of the step with them."""
-
-    chosen: list[Candidate]
-    trace: Trace
-    added_s: float = 0.0
-    """Time that it adds to a step."""
-    needed_bytes: int = field(init=False)
-    """Least limit of the allocator."""
-
-    def __post_init__(self) -> None:
-        self.needed_bytes = needed_bytes(self.trace)
-
-
 @dataclass(slots=True)
 class Searcher:
     """Replays plans for one model and one limit."""
@@ -107,6 +52,7 @@ class Searcher:
     inputs: Sequence[Any]
     work_areas: WorkAreas
     limit_bytes: int
+    """For which plans are looked for."""
     deadline: float
     """Of ``time.perf_counter``: no new replay is begun after it."""
     in_place: Sequence[str] = ()
@@ -114,6 +60,11 @@ class Searcher:
     notes: list[str] = field(default_factory=list)
     tried: list[Plan] = field(default_factory=list)
     """All plans that were replayed."""
+    card_bytes: int = field(init=False)
+    """Limit under which they will run; there may be less in `limit_bytes`, to leave room."""
+
+    def __post_init__(self) -> None:
+        self.card_bytes = self.limit_bytes
 
     def trace(self, treatments: dict[str, Treatment]) -> Trace:
         """Replay two steps of the model treated."""
@@ -130,6 +81,15 @@ class Searcher:
         # Not `Trace.fits`: what runs under one limit may fail under a larger one, by the places
         # of blocks, and then so little is between them that a device may decide otherwise.
         return plan.needed_bytes <= self.limit_bytes
+
+    def is_better(self, plan: Plan | None, best: Plan | None) -> bool:
+        """Tell whether a plan is to be taken rather than another: None fits least."""
+        if plan is None or best is None:
+            return plan is not None
+        fits, fit = self.fits(plan), self.fits(best)
+        if fits != fit:
+            return fits
+        return plan.added_s < best.added_s if fits else plan.needed_bytes < best.needed_bytes
 
     def find(self, choices: Choices, offset: int) -> Plan | None:
         """Return the cheapest plan that fits, or the one with the lowest peak if none does.
@@ -151,7 +111,7 @@ class Searcher:
         if dear and time.perf_counter() <= self.deadline:
             found = treatable(problem)
             more, lower, problem = self._bisected(found, choices, offset, hosted_inside=True)
-            if best is None or (more is not None and more.added_s < best.added_s):
+            if self.is_better(more, best):
                 best = more
             if least is None or (lower is not None and lower.needed_bytes < least.needed_bytes):
                 least = lower
@@ -200,7 +160,7 @@ class Searcher:
                 too_high = offset
                 following = offset - 64 * MIB
                 if plan is not None and rows is not None:
-                    best = plan if best is None else min(best, plan, key=lambda p: p.added_s)
+                    best = plan if self.is_better(plan, best) else best
                     following = plan.needed_bytes - problem.peak(rows)
                     if not rows or self.limit_bytes - plan.needed_bytes < self.limit_bytes // 50:
                         break
@@ -225,7 +185,7 @@ class Searcher:
             if choices.longer_s(chosen) >= best.added_s or time.perf_counter() > self.deadline:
                 break
             plan = self._tried(choices, chosen[len(choices.first) :])
-            if plan is not None and self.fits(plan):
+            if plan is not None and self.is_better(plan, best):
                 return plan
         return best
 
@@ -245,7 +205,7 @@ class Searcher:
             now: Plan | None = plan
             while now is not None and not self.fits(now):
                 now = self._next_to(problem, choices, now, best.added_s, seen, last)
-            best = now or best
+            best = now if now is not None and self.is_better(now, best) else best
         return best
 
     def _next_to(
@@ -317,7 +277,7 @@ class Searcher:
         chosen = [*choices.first, *picked]
         try:
             trace = self.trace(treatments_of(chosen))
-            self.tried.append(Plan(chosen, trace, choices.longer_s(chosen)))
+            self.tried.append(choices.planned(chosen, trace, self.card_bytes))
             return self.tried[-1]
         except ModelArgumentError as error:
             culprits = []
@@ -344,9 +304,9 @@ class Searcher:
             if plan.trace.peak_bytes + candidate.saved_bytes // 4 > self.limit_bytes:
                 continue
             rest = [c for c in plan.chosen if c is not candidate]
-            without = Plan(rest, self.trace(treatments_of(rest)), choices.longer_s(rest))
+            without = choices.planned(rest, self.trace(treatments_of(rest)), self.card_bytes)
             self.tried.append(without)
-            if self.fits(without):
+            if self.is_better(without, plan):
                 plan = without
         return plan
 

@@ -1,0 +1,153 @@
+"""What a limit adds to steps that go on: as it was on a card, and in the search for a plan."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import islice, pairwise
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn  # noqa: E402
+
+from maxslices.nn.errors import TooLargeError  # noqa: E402
+from maxslices.nn.reduce import Treatment, choices, reduce_memory, treat  # noqa: E402
+from maxslices.nn.reduce.choices import Choices, Plan, later_bytes  # noqa: E402
+from maxslices.nn.reduce.plans import ROOM  # noqa: E402
+from maxslices.nn.reduce.search import Searcher  # noqa: E402
+from maxslices.nn.step import Step  # noqa: E402
+from maxslices.tracing import Allocator, Spec, Trace, WorkAreas  # noqa: E402
+from maxslices.tracing.expandable import ExpandableAllocator  # noqa: E402
+from maxslices.tracing.steady import Steady, each_step  # noqa: E402
+
+from .networks import deep  # noqa: E402
+from .test_reduce_search import SPEC, memory  # noqa: E402
+
+H200 = json.loads((Path(__file__).parent / "h200_limits.json").read_text())
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def model():
+    scripts = str(Path(__file__).parents[2] / "docs" / "scripts")
+    sys.path.insert(0, scripts)
+    try:
+        import nn_models
+    finally:
+        sys.path.remove(scripts)
+    return nn_models.resnet50()
+
+
+def replayed(model, paths, spec, areas, steps=2, optimizer=torch.optim.Adam) -> Trace:
+    plan = {path: Treatment("checkpoint") for path in paths}
+    step = Step(model, "training", optimizer, nn.CrossEntropyLoss())
+    return step.trace([spec], areas, steps=steps, change=lambda m: treat(m, plan))
+
+
+def blocks_of(model) -> list[str]:
+    return [path for path, m in model.named_modules() if type(m).__name__ == "Bottleneck"]
+
+
+@pytest.fixture(scope="module")
+def traces(model):
+    """ResNet50 as it was run on an H200, treated in two ways."""
+    areas, spec = WorkAreas.from_plain(H200["work_areas"]), Spec((64, 3, 224, 224))
+    plan = [
+        "maxpool", "layer1.0.downsample", "layer1.2", "layer2.0.downsample", "layer2.3",
+        "layer3.0", "layer1[0:2]", "layer2[0:3]",
+    ]  # fmt: skip
+    return {
+        name: replayed(model, paths, spec, areas)
+        for name, paths in (("every_block", blocks_of(model)), ("plan", plan))
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [(name, mib) for name in ("every_block", "plan") for mib in H200[name]]
+)
+def test_memory_is_given_back_in_those_steps_in_which_it_was(traces, name, limit):
+    measured = H200[name][limit]
+    steps = each_step(traces[name], ExpandableAllocator(int(limit) * MIB))
+    assert [counts.retries for counts in islice(steps, len(measured))] == measured
+
+
+@pytest.mark.parametrize("kind", [Allocator, ExpandableAllocator])
+@pytest.mark.parametrize("optimizer", [None, torch.optim.Adam])
+def test_the_second_step_repeated_is_what_more_steps_replayed_are(model, kind, optimizer):
+    spec, areas = Spec((24, 3, 160, 160)), WorkAreas.none()
+    two, six = (
+        replayed(model, blocks_of(model), spec, areas, steps, optimizer) for steps in (2, 6)
+    )
+    ends = [0, *(m.event for m in six.marks if m.name == six.marks[-1].name)]
+    asked, retries = list(six.asked()), 0
+    free = kind()
+    free.run(two.steps())
+    for limit in range(two.allocated_bytes, free.peak_reserved_bytes, 8 * MIB):
+        repeated, other = each_step(two, kind(limit)), kind(limit)
+        for begin, end in pairwise(ends):
+            before = other.retries, other.taken_bytes
+            if not other.run([step for steps in asked[begin:end] for step in steps]):
+                assert next(repeated) is None
+                break
+            found = other.retries - before[0], other.taken_bytes - before[1]
+            assert next(repeated) == found
+            retries += found[0]
+    assert retries
+
+
+def reduced(monkeypatch, later: Steady, part: float = 0.6):
+    """Reduce a model as if its later steps were as told; return limits and the plan."""
+    limits: list[int] = []
+    find = Searcher.find
+    plans: list[Plan] = []
+
+    def noted(searcher, *args):
+        limits.append(searcher.limit_bytes)
+        return find(searcher, *args)
+
+    def planned(*args):
+        plans.append(original(*args))
+        return plans[-1]
+
+    original = Choices.planned
+    monkeypatch.setattr(Choices, "planned", planned)
+    monkeypatch.setattr(Searcher, "find", noted)
+    monkeypatch.setattr(choices, "steady", lambda *_: later)
+    _, summary = reduce_memory(deep(), SPEC, memory(part))
+    return list(dict.fromkeys(limits)), summary, plans
+
+
+def test_what_the_limit_adds_to_a_step_is_part_of_its_time(monkeypatch):
+    limits, calm, _ = reduced(monkeypatch, Steady(True))
+    assert limits == [calm.limit_bytes]
+    limits, held_up, plans = reduced(monkeypatch, Steady(True, 2.0, 10**9))
+    more_s = 2 * 0.45e-3 + 10**9 / 250e9
+    for plan in plans:
+        fits = plan.first_bytes <= held_up.limit_bytes
+        assert plan.held_up_s == pytest.approx(more_s if fits else 0.0)
+    # Plans that leave more room are looked for.
+    assert limits == [int(part * held_up.limit_bytes) for part in ROOM]
+    assert held_up.predicted_added_s == pytest.approx(
+        min(plan.added_s for plan in plans if plan.needed_bytes <= held_up.limit_bytes)
+    )
+    assert held_up.predicted_added_s >= more_s
+
+
+def test_what_does_not_go_on_does_not_fit(monkeypatch):
+    monkeypatch.setattr(choices, "later_bytes", lambda _trace, limit: limit + 1)
+    with pytest.raises(TooLargeError, match="no plan fits"):
+        reduced(monkeypatch, Steady(False))
+
+
+def test_a_limit_under_which_steps_go_on_is_found(traces, monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    trace = traces["plan"]
+    low = trace.peak_bytes - 20 * MIB
+    found = later_bytes(trace, low)
+    part = low // 256
+    assert choices.steady(trace, choices.allocator(found)).runs
+    assert not choices.steady(trace, choices.allocator(found - part)).runs
+    assert trace.peak_bytes < found < 1.1 * trace.peak_bytes
