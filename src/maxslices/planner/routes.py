@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Literal
 
 from ..io import BUFFER_BYTES, N_THREADS
@@ -45,7 +46,7 @@ class Route:
     _models: dict[bool, MemoryModel] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Peaks on the device, made when first asked for, as `_model` returns them."""
+    """Peaks on the device, each found when first asked for."""
 
     @property
     def feeds_itself(self) -> bool:
@@ -112,7 +113,7 @@ class Route:
     def _model(self, is_alone: bool) -> MemoryModel:
         """Return the peak on the device, with other blocks on their way or without."""
         if is_alone not in self._models:
-            self._models[is_alone] = self._peak(is_alone)
+            self._models[is_alone] = MemoryModel(cache(self._peak(is_alone).bytes))
         return self._models[is_alone]
 
     def _peak(self, is_alone: bool) -> MemoryModel:
