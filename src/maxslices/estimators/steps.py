@@ -98,17 +98,32 @@ class Steps:
 def find_steps(points: list[tuple[int, int]], noise_bytes: int) -> Steps | None:
     """Return the steps on which all points lie, if there is a rounding that explains them.
 
-    The first may lie elsewhere: one slice often takes another way through a method.
+    The first may lie elsewhere: one slice often takes another way through a method. What drivers
+    hand out is read to several grains: where nothing is closer, clear steps are told all the same.
+    Whatever else explains the points as roughly as that counts too.
     """
-    return _steps_on(points, noise_bytes) or _steps_on(points[1:], noise_bytes)
+    close = max(noise_bytes, points[-1][1] / 2000) if points else 0.0
+    at_most = max(close, _ROUGHLY * noise_bytes)
+    found = []
+    for some in (points, points[1:]):
+        found.append(candidates := _steps_on(some, at_most))
+        if any(error <= close for *_, error in candidates):
+            return Steps(candidates)
+    for candidates in found:
+        if any(b * (abs(p) or 2) >= _CLEAR * error for p, _, _, b, error in candidates):
+            return Steps(candidates)
+    return None
 
 
-def _steps_on(points: list[tuple[int, int]], noise_bytes: int) -> Steps | None:
+def _steps_on(
+    points: list[tuple[int, int]], at_most: float
+) -> list[tuple[int, float, float, float, float]]:
+    """Return all that explains the points as closely as that."""
     slopes = [(b - a) / (n - m) for (m, a), (n, b) in pairwise(points)]
     changes = [b - a for a, b in pairwise(slopes) if abs(b - a) > 0.01 * max(slopes)]
     few = len(points) < (5 if points and points[-1][0] >= 16 else 6)
     if few or min(changes, default=0) >= 0 or max(changes) <= 0:
-        return None
+        return []
     periods = [POWER_OF_TWO, ARRAY_DEPTH, *range(2, min(256, points[-1][0] // 2) + 1)]
     steps = np.array([[rounded(n, period) for n, _ in points] for period in periods], float)
     # One step alone may be the only one.
@@ -116,26 +131,17 @@ def _steps_on(points: list[tuple[int, int]], noise_bytes: int) -> Steps | None:
     told = distinct >= np.where(np.array(periods) > 0, 3, 4)
     periods, steps = [each for each, so in zip(periods, told, strict=True) if so], steps[told]
     if not periods:
-        return None
+        return []
     sizes = np.array([size for _, size in points], float)
     ns = np.broadcast_to([float(n) for n, _ in points], steps.shape)
     terms = np.stack([np.ones_like(ns), ns, steps], axis=2)
     found = np.linalg.pinv(terms) @ sizes
     errors = np.abs(sizes - np.einsum("pnt,pt->pn", terms, found)).max(axis=1)
-    allowed = max(noise_bytes, sizes[-1] / 2000)
-    at_most = max(allowed, _ROUGHLY * noise_bytes)
-    candidates = [
+    return [
         (period, float(fixed), float(a), float(b), float(error))
         for period, (fixed, a, b), error in zip(periods, found, errors, strict=True)
         if error <= at_most and a >= 0 and b * (period if period > 0 else 2) >= 4 * max(error, 1)
     ]
-    # What drivers hand out is read to several grains. Steps that are clear say so, and then
-    # whatever else explains the points as roughly counts as well.
-    told = any(
-        error <= allowed or b * (abs(period) or 2) >= _CLEAR * error
-        for period, _, _, b, error in candidates
-    )
-    return Steps(candidates) if told else None
 
 
 def rounded(n: int, period: int) -> int:
