@@ -123,8 +123,8 @@ def reduced(monkeypatch, later: Steady, part: float = 0.6):
 def test_what_the_limit_adds_to_a_step_is_part_of_its_time(monkeypatch):
     limits, calm, _ = reduced(monkeypatch, Steady(True))
     assert limits == [calm.limit_bytes]
-    limits, held_up, plans = reduced(monkeypatch, Steady(True, 2.0, 10**9))
-    more_s = 2 * 0.45e-3 + 10**9 / 250e9
+    limits, held_up, plans = reduced(monkeypatch, Steady(True, 10**9))
+    more_s = 10**9 / 227e9
     for plan in plans:
         fits = plan.first_bytes <= held_up.limit_bytes
         assert plan.held_up_s == pytest.approx(more_s if fits else 0.0)

@@ -22,7 +22,7 @@ N_STEPS = 10
 N_FIRST = 3
 """Those of them that do not count."""
 N_CALM = 2
-"""Steps one after the other without a retry, after which none is expected."""
+"""Steps one after the other that take nothing, after which none is expected to."""
 
 
 class Counts(NamedTuple):
@@ -38,10 +38,8 @@ class Steady:
 
     runs: bool
     """Whether all finds room that the allocator's `run` asks for."""
-    retries: float = 0.0
-    """How often everything unused is given back, on average."""
     taken_bytes: float = 0.0
-    """What is taken from the device again."""
+    """What is given back to the device and taken from it again, on average."""
 
 
 def steady(trace: Trace, allocator: Allocator | ExpandableAllocator) -> Steady:
@@ -54,21 +52,15 @@ def steady(trace: Trace, allocator: Allocator | ExpandableAllocator) -> Steady:
     allocator : Allocator or ExpandableAllocator
         A new one, with a limit.
     """
-    counted: list[Counts] = []
-    n_calm = 0
-    for turn, counts in enumerate(islice(each_step(trace, allocator), N_STEPS)):
+    taken: list[int] = []
+    for counts in islice(each_step(trace, allocator), N_STEPS):
         if counts is None:
             return Steady(False)
-        counted.append(counts)
-        n_calm = 0 if counts.retries else n_calm + 1
-        if n_calm == N_CALM and turn >= N_CALM:
+        taken.append(counts.taken_bytes)
+        if not any(taken[-N_CALM:]):
             return Steady(True)
-    counted = counted[min(N_FIRST, len(counted) - 1) :]
-    return Steady(
-        True,
-        sum(each.retries for each in counted) / len(counted),
-        sum(each.taken_bytes for each in counted) / len(counted),
-    )
+    taken = taken[min(N_FIRST, len(taken) - 1) :]
+    return Steady(True, sum(taken) / len(taken))
 
 
 def each_step(trace: Trace, allocator: Allocator | ExpandableAllocator) -> Iterator[Counts | None]:

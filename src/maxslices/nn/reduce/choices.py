@@ -69,8 +69,7 @@ class Choices(NamedTuple):
     def planned(self, chosen: list[Candidate], trace: Trace, limit_bytes: int) -> Plan:
         """Return treatments as a plan for a limit of the allocator."""
         plan = Plan(chosen, trace, limit_bytes, self.longer_s(chosen))
-        plan.held_up_s = plan.later.retries * self.rates.retry_s
-        plan.held_up_s += plan.later.taken_bytes / self.rates.taken_bytes_per_s
+        plan.held_up_s = plan.later.taken_bytes / self.rates.taken_bytes_per_s
         plan.added_s += plan.held_up_s
         return plan
 

@@ -44,10 +44,8 @@ class Rates:
     """And where a selective checkpoint looks up its results as well."""
     checkpoint_s: float = 0.2e-3
     """What the host takes for a checkpoint, beside the operators that are run again."""
-    retry_s: float = 0.45e-3
-    """What it takes when the allocator gives back what it holds unused: host and device wait."""
-    taken_bytes_per_s: float = 250e9
-    """Memory that is given back to the device then, and taken from it again."""
+    taken_bytes_per_s: float = 227e9
+    """Memory that the allocator gives back to the device, and takes from it again."""
     origin: str = "stated for an H200, single precision"
 
     @classmethod
