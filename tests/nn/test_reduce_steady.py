@@ -85,7 +85,7 @@ def test_the_second_step_repeated_is_what_more_steps_replayed_are(model, kind, o
     asked, retries = list(six.asked()), 0
     free = kind()
     free.run(two.steps())
-    for limit in range(two.allocated_bytes, free.peak_reserved_bytes, 8 * MIB):
+    for limit in range(two.allocated_bytes, free.peak_reserved_bytes, 16 * MIB):
         repeated, other = each_step(two, kind(limit)), kind(limit)
         for begin, end in pairwise(ends):
             before = other.retries, other.taken_bytes
@@ -116,7 +116,7 @@ def reduced(monkeypatch, later: Steady, part: float = 0.6):
     monkeypatch.setattr(Choices, "planned", planned)
     monkeypatch.setattr(Searcher, "find", noted)
     monkeypatch.setattr(choices, "steady", lambda *_: later)
-    _, summary = reduce_memory(deep(), SPEC, memory(part))
+    _, summary = reduce_memory(deep(), SPEC, memory(part), means=("checkpoint",))
     return list(dict.fromkeys(limits)), summary, plans
 
 
