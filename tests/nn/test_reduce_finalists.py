@@ -136,27 +136,33 @@ def test_what_fits_is_run_first_and_what_needs_too_much_not_at_all():
 
 def test_what_may_find_no_room_is_run_where_nothing_else_runs_alone(monkeypatch):
     fine, slower, close = plan("a", 950, 3.0), plan("b", 900, 4.0), plan("c", 1010, 1.0)
-    runs: dict[str, float] = {}
+    runs: dict[str, list[float]] = {}
     ran: list[str] = []
 
     def run(treatments, *_):
         (path,) = treatments
         ran.append(path)
-        return Measured(1, 1, runs[path]) if path in runs else None
+        times = runs.get(path)
+        return Measured(1, 1, times.pop(0)) if times else None
 
     monkeypatch.setattr(confirm, "ran", run)
     searcher = searcher_of(fine, slower, close)
 
-    def best() -> SimpleNamespace | None:
+    def best(**times: list[float]) -> SimpleNamespace | None:
         ran.clear()
+        runs.clear()
+        runs.update(times)
         found = confirm.fastest(confirm.finalists(searcher, fine), searcher, (), None)
         return found and found[0]
 
-    runs.update(a=2.0, b=1.0, c=0.5)
-    assert best() is slower
-    assert ran == ["a", "b"]  # cuDNN would keep to slower kernels after c
-    runs = {"c": 0.5}
-    assert best() is close
+    assert best(a=[2.0, 2.0], b=[1.0, 1.0], c=[0.5]) is slower
+    assert ran == ["a", "b", "a", "b"]  # cuDNN would keep to slower kernels after c
+    # The host was slower when the first of them ran.
+    assert best(a=[9.0, 0.9], b=[1.0, 1.0]) is fine
+    # What runs once and not again is not taken; what is left alone takes no more turns.
+    assert best(a=[0.5], b=[1.0, 1.0]) is slower
+    assert best(b=[1.0, 1.0]) is slower
+    assert ran == ["a", "b"]
+    assert best(c=[0.5]) is close
     assert ran == ["a", "b", "c"]
-    runs = {}
     assert best() is None

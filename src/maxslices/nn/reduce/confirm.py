@@ -20,6 +20,8 @@ from .treat import Treatments, treat, untreat
 
 FINALISTS = 3
 """Plans that are run on the device."""
+TURNS = 2
+"""How often each is run; the shorter time counts."""
 OVER = 1.015
 """Parts of the limit that a plan may be predicted to need, if none of the others runs.
 
@@ -50,17 +52,30 @@ def fastest(
 ) -> tuple[Plan, Measured] | None:
     """Run steps of plans under the limit; return the fastest; None if none runs.
 
-    What needs more than the limit is tried where nothing else runs, and there alone: of a work
-    area that finds no room, cuDNN takes a slower kernel, and keeps to it in this process.
+    Those that fit take turns, as a host may be slower for a while. What needs more is tried where
+    none of them runs, and there alone: of a work area that finds no room, cuDNN takes a slower
+    kernel, and keeps to it in this process.
     """
-    best = None
-    for plan in plans:
-        if best is not None and not searcher.fits(plan):
+    left = [plan for plan in plans if searcher.fits(plan)]
+    found: dict[int, tuple[Plan, Measured]] = {}
+    for _ in range(TURNS):
+        for plan in list(left):
+            made = ran(treatments_of(plan.chosen), searcher, specs, place)
+            if made is None:
+                left.remove(plan)
+                found.pop(id(plan), None)
+            elif id(plan) not in found or made.step_s < found[id(plan)][1].step_s:
+                found[id(plan)] = plan, made
+        if len(left) < 2:
             break
-        made = ran(treatments_of(plan.chosen), searcher, specs, place)
-        if made is not None and (best is None or made.step_s < best[1].step_s):
-            best = plan, made
-    return best
+    if found:
+        return min(found.values(), key=lambda each: each[1].step_s)
+    for plan in plans:
+        if not searcher.fits(plan):
+            made = ran(treatments_of(plan.chosen), searcher, specs, place)
+            if made is not None:
+                return plan, made
+    return None
 
 
 def ran(

@@ -74,7 +74,8 @@ class Search:
             plan = self._at_limit(offset, summary)
             searcher.limit_bytes = searcher.card_bytes
             best = plan if searcher.is_better(plan, best) else best
-            if best is None or not searcher.fits(best) or not best.held_up_s:
+            late = time.perf_counter() > searcher.deadline
+            if best is None or late or not searcher.fits(best) or not best.held_up_s:
                 break
         return best or Plan([], before, searcher.card_bytes)
 
