@@ -116,7 +116,7 @@ class AheadFeed:
             thread.join()
             with suppress(RuntimeError):  # of a device that failed, which was said before
                 self._note(len(self._copies))
-        self._taken = None
+        self._taken, self._copies = None, []
         self._buffers, self._slabs, self._ready = SimpleQueue(), SimpleQueue(), SimpleQueue()
 
     def _begin(self) -> None:
