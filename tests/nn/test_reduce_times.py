@@ -10,11 +10,17 @@ import numpy as np  # noqa: E402
 from torch import nn  # noqa: E402
 
 from maxslices.nn.reduce.candidates import Candidate, candidates  # noqa: E402
-from maxslices.nn.reduce.cost import flops_by_module, price  # noqa: E402
+from maxslices.nn.reduce.cost import flops_by_module, price, price_of_parts  # noqa: E402
 from maxslices.nn.reduce.places import Order  # noqa: E402
 from maxslices.nn.reduce.split import time_candidates  # noqa: E402
 from maxslices.nn.reduce.study import study  # noqa: E402
-from maxslices.nn.reduce.timeline import BACKWARD, HOST_BACKWARD, Timeline, longest  # noqa: E402
+from maxslices.nn.reduce.timeline import (  # noqa: E402
+    BACKWARD,
+    HOST_BACKWARD,
+    Flops,
+    Timeline,
+    longest,
+)
 from maxslices.nn.reduce.times import Rates, Times, seconds_by_module  # noqa: E402
 from maxslices.nn.reduce.treat import Treatment  # noqa: E402
 from maxslices.nn.step import Step  # noqa: E402
@@ -120,6 +126,23 @@ def test_what_is_on_the_host_goes_there_again_with_what_is_computed_again_around
     parts, found = made(Times(Rates()), 4, 2)  # that is counted already
     root, inner = Candidate("", CHECKPOINT_IN_2, 0, (0, 0), []), candidate(found, "0", "offload")
     assert parts.longer_s([root, inner]) == pytest.approx(parts.longer_s([inner]), rel=0.02)
+
+
+def test_parts_take_the_longer_forward_pass_twice_and_a_backward_pass_half_as_much_longer():
+    # A 3D U-Net on an H200: forward passes at once and in parts, and ms that steps took longer.
+    for at_once_ms, parts, forward_ms, longer_ms in (
+        (27.08, 2, 35.3, 51.7),
+        (27.08, 4, 50.6, 97.5),
+    ):
+        whole, part = (
+            {path: ms * 1e-3 * seconds / ALL[""] for path, seconds in ALL.items()}
+            for ms in (at_once_ms, forward_ms)
+        )
+        at_once, _ = made(Times(Rates(), whole, NONE))
+        in_parts, _ = made(Times(Rates(), part, NONE), 4, parts)
+        root = Candidate("", Treatment("checkpoint", (), parts), 0, (0, 0), [])
+        price_of_parts(root, in_parts, at_once, Flops(), Times(Rates(), part, NONE))
+        assert 1e3 * root.cost_s == pytest.approx(longer_ms, rel=0.02)
 
 
 def test_without_a_device_a_smaller_batch_is_bound_by_the_host():

@@ -12,7 +12,7 @@ from ...tracing import Spec
 from ..step import Step
 from .candidates import PACK_OPS, Candidate
 from .places import DEAR_LAYERS
-from .timeline import HOST_BACKWARD, Flops, Timeline, flops_of
+from .timeline import BACKWARD, HOST_BACKWARD, Flops, Timeline, flops_of
 from .times import Times
 
 HIDDEN = 0.2
@@ -91,19 +91,20 @@ def _set_times(
 
 
 def price_of_parts(
-    root: Candidate, of_parts: Timeline, whole_s: float, flops: Flops, times: Times
+    root: Candidate, of_parts: Timeline, whole: Timeline, flops: Flops, times: Times
 ) -> None:
     """Set the times of running the whole model in parts, each computed twice.
 
-    Small parts use a device less well: so its forward pass is measured at the size of a part,
-    and the backward pass taken to be longer by as much.
+    Small parts use a device less well: so its forward pass is measured at the size of a part. The
+    timeline of parts takes the backward pass to be longer by as much, which is twice what it is.
     """
     parts = root.treatment.parts
     root.again_flops = flops.total
-    root.device_s = of_parts.device_of[""]
+    forward_s, at_once_s = of_parts.device_of[""], whole.device_of[""]
+    root.device_s = forward_s - BACKWARD / 2 * (forward_s - at_once_s)
     root.host_s = parts * (times.rates.checkpoint_s + root.again_ops * times.rates.again_s)
     root.host_s += of_parts.host_of[""]
-    root.cost_s = of_parts.step_s([root]) - whole_s
+    root.cost_s = of_parts.step_s([root]) - whole.step_s()
 
 
 def _dear_inside(candidate: Candidate, timeline: Timeline) -> list[str]:

@@ -115,11 +115,11 @@ class Search:
         root = None
         times = self.times if parts == 1 else self.measure(parts)
         timeline = Timeline.of(seen, Order(model), self.flops, times, parts)
-        whole_s = timeline.step_s() if parts == 1 else self._problem(1).whole_s
+        whole = timeline if parts == 1 else self._problem(1).timeline
         if parts > 1:
             root = Candidate("", Treatment("checkpoint", (), parts), 0, (0, 0), [])
             root.again_ops = next(call.n_operators for call in seen.seen if not call.path)
-            price_of_parts(root, timeline, whole_s, self.flops[""], times)
+            price_of_parts(root, timeline, whole, self.flops[""], times)
             # The cache of a selective checkpoint cannot be read twice, as it would be inside; and
             # the whole model is in parts already.
             found = [
@@ -128,5 +128,5 @@ class Search:
                 if c.treatment.kind != "selective" and (c.path or not c.treatment.window)
             ]
         price(found, timeline, self.flops, times)
-        self.problems[parts] = Choices(seen, found, root, timeline, whole_s, times.rates)
+        self.problems[parts] = Choices(seen, found, root, timeline, whole.step_s(), times.rates)
         return self.problems[parts]
