@@ -33,6 +33,9 @@ class Pool:
     def total_bytes(self):
         return self.held
 
+    def used_bytes(self):
+        return self.in_use
+
     def free_bytes(self):
         return self.held - self.in_use
 

@@ -205,7 +205,7 @@ class FakeGpu:
     def free_bytes(self) -> int:
         return 10**9
 
-    def limited(self, budget_bytes: int) -> Any:
+    def limited(self, budget_bytes: int, kept_bytes: int = 0) -> Any:
         self.events.append(f"limit {budget_bytes}")
         return nullcontext()
 

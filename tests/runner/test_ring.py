@@ -169,7 +169,7 @@ def test_a_section_begins_with_smaller_blocks_and_keeps_the_pool_meanwhile(on_fa
     assert tuple(sizes[:n_firsts]) == firsts
     assert set(sizes[n_firsts:-1]) == {block}
     assert sizes[-1] < block  # the last one is of another size too
-    assert gpu.events[1:] == ["reserve"] + ["forget plans"] * len({*firsts, block}) + ["release"]
+    assert gpu.events[1:] == ["reserve"] + ["forget plans"] * len({*firsts, block})
 
 
 def test_larger_blocks_are_decided_on_by_blocks_of_one_size(on_fake_gpu, monkeypatch):

@@ -73,19 +73,32 @@ class CudaBackend:
             return int(unused * FREE_SHARE) + self.reserved_bytes
 
     @contextmanager
-    def limited(self, budget_bytes: int) -> Iterator[None]:
-        """Make the device current and limit the pool to what it holds in use plus a budget."""
+    def limited(self, budget_bytes: int, kept_bytes: int = 0) -> Iterator[None]:
+        """Make the device current and limit the pool to what it holds in use plus a budget.
+
+        What the pool keeps needs not be asked of the driver again, and the driver cleans what
+        it gets: copies to the device wait for that, 2 ms for a GB.
+        """
         with quick_collections(), self._device:
             pool = self._cupy.get_default_memory_pool()
             before = pool.get_limit()
-            pool.free_all_blocks()
-            pool.set_limit(size=pool.total_bytes() + budget_bytes)
+            self._trim(kept_bytes)
+            held_bytes = max(pool.used_bytes(), pool.total_bytes() - kept_bytes)
+            pool.set_limit(size=held_bytes + budget_bytes)
             try:
                 yield
             finally:
                 with suppress(RuntimeError):  # of a device that failed, which was said before
-                    self.release()
+                    self.forget_plans()
+                    self._trim(kept_bytes)
+                    release_cache()
                 pool.set_limit(size=before)
+
+    def _trim(self, kept_bytes: int) -> None:
+        """Free what the pool holds unused, if that is more than it may keep."""
+        pool = self._cupy.get_default_memory_pool()
+        if pool.free_bytes() > kept_bytes:
+            pool.free_all_blocks()
 
     def to_device(self, block: np.ndarray) -> Any:
         """Copy a block to the device."""

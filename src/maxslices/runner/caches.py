@@ -36,6 +36,7 @@ class Caches:
         Where others have taken that since, it asks for memory as it needs it.
         """
         if not self.is_roomy:
+            self.backend.release()  # what was kept is in the way
             return
         n_given = plan.block + sum(plan.halo)
         arrays = (each.with_slices(plan.slice_dim, n_given) for each in (plan.input, plan.output))

@@ -23,6 +23,9 @@ from .section import SectionWork
 from .side_results import SideResults
 from .timeline import Timeline
 
+KEPT_PART = 32
+"""As little as this part of the budget may stay with the device's allocator for the next run."""
+
 
 def execute(
     plan: Plan,
@@ -87,7 +90,7 @@ def execute(
         with_torch = require_libraries(step.meta for step in pipeline.steps)
         all_sinks = {} if folder is None else _make_sinks(folder, plan, pipeline)
         budget_bytes = plan.budget_bytes - plan.reserved_bytes
-        held.enter_context(backend.limited(budget_bytes))
+        held.enter_context(backend.limited(budget_bytes, budget_bytes // KEPT_PART))
         if with_torch and backend.kind == "cuda":
             held.enter_context(shared_allocator(budget_bytes))
         for number, section in enumerate(plan.sections, start=1):
@@ -137,7 +140,8 @@ def execute(
                 if is_last and isinstance(store, MemoryStore):
                     result = store.array
             position = stop
-            backend.release()
+            if not is_last:
+                backend.release()
     return tuple(reports), side_results, result
 
 
