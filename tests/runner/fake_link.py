@@ -206,7 +206,7 @@ class FakeGpu:
         return 10**9
 
     def limited(self, budget_bytes: int, kept_bytes: int = 0) -> Any:
-        self.events.append(f"limit {budget_bytes}")
+        self.events.append(f"limit {budget_bytes}, {kept_bytes} kept")
         return nullcontext()
 
     def to_device(self, block: np.ndarray) -> np.ndarray:
