@@ -45,7 +45,7 @@ def test_neighbours_differ_by_one_and_what_helps_comes_first():
     _model, _step, made = problem()
     have = chosen(made, 0.6)
     limit = 0.9 * made.peak(have)
-    found = neighbours(made, have, limit)
+    found = neighbours(made, have, limit, {})
     assert len(found) == len(made.found) - len(have)
     for other in found:
         assert len(set(other) - set(have)) == 1
@@ -56,6 +56,22 @@ def test_neighbours_differ_by_one_and_what_helps_comes_first():
 
     assert above(found[0]) < above(have)
     assert above(found[-1]) >= above(have)
+
+
+def test_where_no_gain_is_expected_what_has_most_in_use_at_the_peak_comes_first():
+    _model, _step, made = problem()
+    have = chosen(made, 0.6)
+    paths = [c.path for i, c in enumerate(made.found) if c.path and i not in have]
+    held = {"": 2**40, paths[-1]: 2**30, paths[0]: 2**20}
+    # No more than is in use: nothing is above it, and nothing is gained.
+    found = neighbours(made, have, made.peak(have), held)
+    order = [made.found[rows[-1]].path for rows in found]
+    n_most, n_less = paths.count(paths[-1]), paths.count(paths[0])
+    assert set(order[:n_most]) == {paths[-1]}
+    assert set(order[n_most : n_most + n_less]) == {paths[0]}
+    # What helps goes before all that.
+    helps = neighbours(made, have, 0.9 * made.peak(have), {})
+    assert neighbours(made, have, 0.9 * made.peak(have), held)[0] == helps[0]
 
 
 @pytest.mark.parametrize("power", POWERS)
@@ -87,6 +103,24 @@ def test_a_plan_next_to_one_that_almost_fits_is_taken_if_it_is_faster(monkeypatc
     ((dear, plan, n_replays),) = found
     assert plan.added_s < dear.added_s
     assert 0 < n_replays <= 3 * N_EXCHANGED
+
+
+def test_a_plan_next_to_one_that_almost_fits_is_taken_if_none_fits(monkeypatch):
+    found: list[tuple[Plan, Plan, int]] = []
+    exchanged = Searcher._exchanged
+
+    def where_none_fits(self, problem, choices, best):
+        """As if all that was tried needed a little more than there is."""
+        limit, self.limit_bytes = self.limit_bytes, best.needed_bytes - 2**20
+        self.tried = [plan for plan in self.tried if not self.fits(plan)]
+        found.append((best, exchanged(self, problem, choices, best), self.limit_bytes))
+        self.limit_bytes = limit
+        return best
+
+    monkeypatch.setattr(Searcher, "_exchanged", where_none_fits)
+    reduce_memory(deep(), SPEC, memory(0.8))
+    ((best, plan, limit_bytes),) = found
+    assert best.needed_bytes > limit_bytes >= plan.needed_bytes
 
 
 @pytest.mark.parametrize(("part", "n_replays", "n_tables"), [(0.75, 28, 600), (0.5, 30, 1600)])

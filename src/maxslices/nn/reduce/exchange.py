@@ -6,7 +6,7 @@ by more than most treatments save, and only replays tell. So plans next to each 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,10 +17,24 @@ POWERS = (8.0, 16.0, 32.0)
 LEAST_GAIN = 1e-3
 
 
-def neighbours(problem: Problem, chosen: Sequence[int], limit_bytes: float) -> list[list[int]]:
+def neighbours(
+    problem: Problem, chosen: Sequence[int], limit_bytes: float, held_bytes: Mapping[str, int]
+) -> list[list[int]]:
     """Return sets with one candidate more, without what that cannot be had together with.
 
-    First those that take most of what is above a limit away for what they cost.
+    First those that take most of what is above a limit away for what they cost. Then, as more
+    happens than is expected, those of the modules that have most in use at the replayed peak.
+
+    Parameters
+    ----------
+    problem : Problem
+        What may be done.
+    chosen : sequence of int
+        What is done.
+    limit_bytes : float
+        What is above it is too much.
+    held_bytes : mapping of str to int
+        In use at the replayed peak, by module.
     """
     picked = np.array(list(chosen), np.int64)
     curve = problem.curve(chosen)
@@ -28,8 +42,9 @@ def neighbours(problem: Problem, chosen: Sequence[int], limit_bytes: float) -> l
     above = np.maximum(trials - limit_bytes, 0).sum(axis=1, dtype=np.float64)
     gain = np.maximum(curve - limit_bytes, 0).sum(dtype=np.float64) - above
     score = np.maximum(gain, 0) / np.maximum(price, 1e-9) ** 0.5
+    held = np.array([held_bytes.get(c.path, 0) if c.path else 0 for c in problem.found])
     known = set(chosen)
-    rows = (int(row) for row in np.lexsort((price, -score)))
+    rows = (int(row) for row in np.lexsort((price, -held, -score)))
     return [_added(problem, chosen, row) for row in rows if row not in known]
 
 

@@ -190,13 +190,17 @@ class Searcher:
         return best
 
     def _exchanged(self, problem: Problem, choices: Choices, best: Plan) -> Plan:
-        """Return the fastest that fits, of a plan and what is next to faster ones that do not."""
+        """Return the fastest that fits, of a plan and what is next to those that almost do."""
+
+        def most_s() -> float:
+            return best.added_s if self.fits(best) else float("inf")
+
         near = [
             plan
             for plan in sorted(self.tried, key=lambda p: p.needed_bytes)
             if not self.fits(plan)
             and plan.needed_bytes <= NEAR * self.limit_bytes
-            and plan.added_s < WORTH * best.added_s
+            and plan.added_s < WORTH * most_s()
             and rows_of(problem, choices, plan) is not None
         ]
         seen = {frozenset(map(id, plan.chosen)) for plan in self.tried}
@@ -204,7 +208,7 @@ class Searcher:
             last = self.n_replays + N_EXCHANGED
             now: Plan | None = plan
             while now is not None and not self.fits(now):
-                now = self._next_to(problem, choices, now, best.added_s, seen, last)
+                now = self._next_to(problem, choices, now, most_s(), seen, last)
             best = now if now is not None and self.is_better(now, best) else best
         return best
 
@@ -221,7 +225,7 @@ class Searcher:
         rows = rows_of(problem, choices, plan) or []
         # What is lost between blocks is taken to stay as it is.
         limit = self.limit_bytes - (plan.needed_bytes - problem.peak(rows))
-        for other in neighbours(problem, rows, limit):
+        for other in neighbours(problem, rows, limit, plan.trace.peak.by_module()):
             if time.perf_counter() > self.deadline or self.n_replays >= last_replay:
                 break
             picked = [problem.found[i] for i in other]
@@ -270,7 +274,10 @@ class Searcher:
                 # Where no more is expected to go, less may be in use than is expected: so the rest
                 # is made as low as it goes as well.
                 rest = rest.beside(rows)
-        return least
+        if least is None or self.fits(least):
+            return least
+        found = self._exchanged(problem, choices, least)
+        return self._undone(choices, found, len(found.chosen)) if self.fits(found) else least
 
     def _tried(self, choices: Choices, picked: Sequence[Candidate]) -> Plan | None:
         """Replay a plan; what cannot be treated is given an infinite cost."""
