@@ -79,7 +79,7 @@ def test_a_plan_counts_the_first_blocks_and_names_them():
     assert section_of("same", block=32).n_blocks == 32
     assert section_of("same", block=33).n_blocks == 32
     assert section_of("same", block=31).n_blocks == 34
-    assert section_of("same", block=np.int64(31)).n_blocks == 34
+    assert section_of("same", block=np.uint8(31)).n_blocks == 34
 
 
 @pytest.mark.parametrize("n_slices", [256, 1024, 1801, 4000])

@@ -52,7 +52,7 @@ def wanted_block(block: BlockChoice, cost: SectionCost) -> int:
     if block == "max":
         return total
     if not isinstance(block, str):
-        return min(block, total)
+        return min(int(block), total)
     wanted = max(AUTO_SLICES, -(-total // AUTO_BLOCKS), 4 * sum(cost.section.halo))
     return min(_paced(wanted, cost), total)
 
