@@ -98,6 +98,15 @@ def test_a_batch_of_one_that_does_not_fit_is_an_error():
     assert isinstance(caught.value, RuntimeError)
 
 
+def test_what_does_not_fit_is_said_to_need_more_than_there_is():
+    model = torch.nn.Conv2d(1, 1, 1)  # a few kB, of which the allocator makes a block of 2 MiB
+    for find, size in ((max_batch_size, (8, 8)), (max_patch_shape, 2)):
+        with pytest.raises(TooLargeError, match=r"it needs 2\.10 MB, and there are 1\.00 MB"):
+            find(model, size, in_channels=1, memory="601MB")
+        with pytest.raises(TooLargeError, match=r"2\.10 MB, .* 5\.00 MB less a margin of 4\.00 MB"):
+            find(model, size, in_channels=1, memory="605MB", margin="4MB")
+
+
 def test_what_fits_with_less_work_area_is_not_said_to_take_more_than_there_is():
     result = max_batch_size(Small(), (64, 64), memory=MEMORY).result
     assert "where there is room" not in str(result)
@@ -162,7 +171,7 @@ def test_wrong_arguments_are_named(model, patch, options, message):
 def test_without_memory_a_device_is_needed():
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    with pytest.raises(NoDeviceError, match="memory='16GB'") as caught:
+    with pytest.raises(NoDeviceError, match=r"memory='16GB' \(--memory") as caught:
         max_batch_size(Small(), (64, 64))
     assert isinstance(caught.value, RuntimeError)
 

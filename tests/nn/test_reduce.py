@@ -352,9 +352,10 @@ def test_an_infeasible_budget_names_the_smallest_that_would_do():
     assert not any("forward" in m.__dict__ for m in model.modules())
 
 
-def test_unknown_means_are_refused():
-    with pytest.raises(ModelArgumentError, match="magic"):
-        reduce_memory(deep(), SPEC, "1GB", means=("magic",))
+@pytest.mark.parametrize(("means", "named"), [(("magic",), "magic"), ("split", "split")])
+def test_unknown_means_are_refused(means, named):
+    with pytest.raises(ModelArgumentError, match=rf"means is a list .*'offload'\), not '{named}'$"):
+        reduce_memory(deep(), SPEC, "1GB", means=means)
 
 
 def test_without_a_gpu_the_device_is_the_cpu():

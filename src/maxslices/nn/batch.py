@@ -122,7 +122,7 @@ def max_batch_size(
     family, calibration_s = _measured(family, budget, bound)
     predicted = family.largest(budget.limit_bytes, bound)
     if not predicted:
-        raise _too_large(family.allocated_bytes(1), budget, f"a batch of 1 of {shape}")
+        raise _too_large(family.needed_bytes(1), budget, f"a batch of 1 of {shape}")
     at_bound = predicted >= bound
     if at_bound and margin is None:
         asked = predicted
@@ -131,7 +131,7 @@ def max_batch_size(
         asked = family.largest(kept, bound) if kept > 0 else 0
         if not asked:
             raise _too_large(
-                family.allocated_bytes(1), budget, f"a batch of 1 of {shape}", margin_bytes(margin)
+                family.needed_bytes(1), budget, f"a batch of 1 of {shape}", margin_bytes(margin)
             )
     else:
         asked = max(

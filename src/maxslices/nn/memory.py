@@ -80,7 +80,7 @@ def device_of(
     raise NoDeviceError(
         f"what fits is found on a CUDA device{reason} (the model or device given is of type "
         f"'{found.type}'): move the model to a GPU, pass device='cuda', or say how much memory "
-        "a card has that is not here, such as memory='16GB'"
+        "a card has that is not here, such as memory='16GB' (--memory on the command line)"
     )
 
 
@@ -110,7 +110,9 @@ def budget_of(
             limits.append((int(part * total) - others, f"{part:.1%} of {device}"))
     limit, origin = min(limits)
     if limit <= 0:
-        raise TooLargeError(f"there is no memory for a model: {origin}")
+        raise TooLargeError(
+            f"there is no memory for a model: {origin}; free some, or take a larger card"
+        )
     return Budget(limit, origin, device)
 
 

@@ -114,13 +114,13 @@ def max_patch_shape(
     if start is None:
         grid = finder.begin()
     if not finder.fits(grid.start, budget.limit_bytes):
-        raise _too_large(grid.start, finder.trace(grid.start).peak_bytes, budget)
+        raise _too_large(grid.start, finder.trace(grid.start).needed_bytes, budget)
     predicted = finder.largest(budget.limit_bytes)
     at_bound = grid.at_bound(predicted)
     if margin is not None:
         kept = budget.limit_bytes - margin_bytes(margin)
         if not finder.fits(grid.start, kept):
-            needed = finder.trace(grid.start).peak_bytes
+            needed = finder.trace(grid.start).needed_bytes
             raise _too_large(grid.start, needed, budget, margin_bytes(margin))
         asked = finder.largest(kept)
     elif at_bound:

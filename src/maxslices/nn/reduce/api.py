@@ -99,9 +99,9 @@ def reduce_memory(
     "split", which adds up weights' gradients in parts.
     """
     check_model(model)
-    unknown = [m for m in means if m not in MEANS]
+    unknown = [means] if isinstance(means, str) else [m for m in means if m not in MEANS]
     if unknown:
-        raise ModelArgumentError(f"{unknown[0]!r} is none of the means: {', '.join(MEANS)}")
+        raise ModelArgumentError(f"means is a list of some of {MEANS}, not {unknown[0]!r}")
     given, specs = inputs_of(inputs), specs_of(inputs)
     untreat(model)
     place = device_of(model, device or _own_device(model, memory), memory)
