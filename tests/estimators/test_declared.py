@@ -171,6 +171,17 @@ def test_a_ledger_that_fails_is_named_with_what_it_was_asked():
         model.bytes(11)
 
 
+def test_what_a_ledger_says_of_a_wrong_value_comes_first():
+    @from_ledger
+    def choosy(m, shape, dtype, size):
+        raise ValueError("size must be odd, not 4")
+
+    with pytest.raises(
+        EstimatorError, match=r"example: size must be odd, not 4; said by its ledger choosy \(for"
+    ):
+        model_of(choosy, size=4)
+
+
 def test_a_ledger_that_ends_the_program_is_named():
     @from_ledger
     def ending(m, shape, dtype):

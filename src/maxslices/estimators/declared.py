@@ -120,9 +120,11 @@ def _ledger_model(asked: Question, estimator: LedgerEstimator, device: Device) -
                 return ask(n)
             except (Exception, SystemExit) as error:
                 arguments = "slice_dim={}, other_dims={}, dtype={}".format(*slices)
+                said = f"its ledger {_name(meta)} raised {type(error).__name__}: {error}"
+                if isinstance(error, ValueError):  # so it refuses parameters
+                    said = f"{error}; said by its ledger {_name(meta)}"
                 raise EstimatorError(
-                    f"{meta.full_name}: its ledger {_name(meta)} raised "
-                    f"{type(error).__name__}: {error} (for {n} slices, {arguments}, "
+                    f"{meta.full_name}: {said} (for {n} slices, {arguments}, "
                     f"device={device}, parameters {merged})"
                 ) from error
 
