@@ -20,8 +20,10 @@ from maxslices.nn.reduce.plans import ROOM  # noqa: E402
 from maxslices.nn.reduce.search import Searcher  # noqa: E402
 from maxslices.nn.step import Step  # noqa: E402
 from maxslices.tracing import Allocator, Spec, Trace, WorkAreas  # noqa: E402
+from maxslices.tracing.allocator import ROUND_BYTES  # noqa: E402
 from maxslices.tracing.expandable import ExpandableAllocator  # noqa: E402
 from maxslices.tracing.steady import Steady, each_step  # noqa: E402
+from tests.tracing.test_steady import trace_of  # noqa: E402
 
 from .networks import deep  # noqa: E402
 from .test_reduce_search import SPEC, memory  # noqa: E402
@@ -151,3 +153,18 @@ def test_a_limit_under_which_steps_go_on_is_found(traces, monkeypatch):
     assert choices.steady(trace, choices.allocator(found)).runs
     assert not choices.steady(trace, choices.allocator(found - part)).runs
     assert trace.peak_bytes < found < 1.1 * trace.peak_bytes
+
+
+def test_such_a_limit_has_room_for_all_of_a_block_in_segments_that_grow(monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    kept = [("b", 3.3), ("a", -1.0), ("c", 27.5), ("d", 0.33), ("e", 13.2), ("c", -1.0)]
+    again = [("a", 44.0), ("b", -1.0), ("e", -1.0), ("d", -1.0), *kept]
+    trace = trace_of([("a", 44.0), *kept], again)
+    first = Plan([], trace).first_bytes
+    assert not choices.steady(trace, choices.allocator(first)).runs
+    found = Plan([], trace, first).needed_bytes
+    # One more than all that is ever held does not do.
+    free = choices.allocator()
+    choices.steady(trace, free)
+    assert found > free.peak_reserved_bytes + ROUND_BYTES
+    assert choices.steady(trace, choices.allocator(found)).runs

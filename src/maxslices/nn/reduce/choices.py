@@ -111,6 +111,11 @@ def later_bytes(trace: Trace, too_low_bytes: int) -> int:
     free = allocator()
     steady(trace, free)
     part = max(too_low_bytes // 256, ROUND_BYTES)
+
+    def fails(limit: int) -> bool:
+        return not steady(trace, allocator(limit * part)).runs
+
     low, high = too_low_bytes // part, -(-free.peak_reserved_bytes // part) + 1
-    last = last_of(lambda limit: not steady(trace, allocator(limit * part)).runs, low, high)
-    return (last + 1) * part
+    while fails(high):  # segments that grow need room for all of a block
+        low, high = high, 2 * high
+    return (last_of(fails, low, high) + 1) * part
