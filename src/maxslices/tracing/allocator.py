@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..bisection import last_of
 
@@ -64,8 +65,8 @@ class _Block:
         self.following: _Block | None = None
 
 
-class Allocator:
-    """Simulates the allocator.
+class Holding:
+    """What both of torch's allocators count of what they hold.
 
     Parameters
     ----------
@@ -76,8 +77,6 @@ class Allocator:
     ----------
     reserved_bytes, peak_reserved_bytes : int
         What is held now, and the most that was.
-    allocated_bytes, peak_allocated_bytes : int
-        What is handed out now, and the most that was.
     taken_bytes : int
         What was taken from the device, all in all: again what was given back.
     retries : int
@@ -87,15 +86,45 @@ class Allocator:
     def __init__(self, limit_bytes: int | None = None) -> None:
         self.limit_bytes = limit_bytes
         self.reserved_bytes = self.peak_reserved_bytes = 0
-        self.allocated_bytes = self.peak_allocated_bytes = 0
         self.taken_bytes = 0
         self.retries = 0
+        self._live: dict[int, Any] = {}
+
+    def rename(self, keys: Mapping[int, int]) -> None:
+        """Give what is in use other keys: new ones by those that they have."""
+        for key, held in [(new, self._live.pop(old, None)) for old, new in keys.items()]:
+            if held is not None:  # it had 0 bytes
+                self._live[key] = held
+
+    def _taken(self, n_bytes: int) -> None:
+        """Count what the device gave."""
+        self.reserved_bytes += n_bytes
+        self.taken_bytes += n_bytes
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+
+
+class Allocator(Holding):
+    """Simulates the allocator.
+
+    Parameters
+    ----------
+    limit_bytes : int, optional
+        As of `Holding`.
+
+    Attributes
+    ----------
+    allocated_bytes, peak_allocated_bytes : int
+        What is handed out now, and the most that was.
+    """
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        super().__init__(limit_bytes)
+        self.allocated_bytes = self.peak_allocated_bytes = 0
         self._next_address, self._lowest = 0, _TOP
         # Addresses between segments that are in use: (lowest, highest), the highest first.
         self._gaps: list[tuple[int, int]] = []
         # (size, address, block): the best fit is the smallest, at the lowest address.
         self._free: tuple[list[tuple[int, int, _Block]], ...] = ([], [])
-        self._live: dict[int, _Block] = {}
 
     def run(self, steps: Iterable[Step]) -> bool:
         """Allocate and free in order; tell whether all that is needed went through."""
@@ -135,7 +164,7 @@ class Allocator:
 
     def free(self, key: int) -> None:
         """Take memory back; free neighbours become one."""
-        block = self._live.pop(key, None)
+        block: _Block | None = self._live.pop(key, None)
         if block is None:  # it had 0 bytes
             return
         self.allocated_bytes -= block.size
@@ -155,12 +184,6 @@ class Allocator:
                 after.following.previous = block
         self._put(block)
 
-    def rename(self, keys: Mapping[int, int]) -> None:
-        """Give what is in use other keys: new ones by those that they have."""
-        for key, block in [(new, self._live.pop(old, None)) for old, new in keys.items()]:
-            if block is not None:  # it had 0 bytes
-                self._live[key] = block
-
     def _best_fit(self, size: int, large: bool) -> _Block | None:
         pool = self._free[large]
         place = bisect_left(pool, (size,))
@@ -178,10 +201,7 @@ class Allocator:
             self.retries += 1
             if self.reserved_bytes + segment > limit:
                 return None
-        self.reserved_bytes += segment
-        self.taken_bytes += segment
-        if self.reserved_bytes > self.peak_reserved_bytes:
-            self.peak_reserved_bytes = self.reserved_bytes
+        self._taken(segment)
         return _Block(self._address(segment), segment, large)
 
     def _address(self, segment: int) -> int:

@@ -11,7 +11,7 @@ often as it is here.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from ..bisection import last_of
 from .allocator import (
@@ -20,6 +20,7 @@ from .allocator import (
     ROUND_BYTES,
     SMALL_BYTES,
     SMALL_SEGMENT_BYTES,
+    Holding,
     Step,
     segment_bytes,
 )
@@ -171,31 +172,12 @@ class _Row:
         del self.free[bisect_left(self.free, (piece.size, piece.address))]
 
 
-class ExpandableAllocator:
-    """Simulates the allocator.
-
-    Parameters
-    ----------
-    limit_bytes : int, optional
-        The most that it may hold, as ``torch.cuda.set_per_process_memory_fraction`` sets it.
-
-    Attributes
-    ----------
-    reserved_bytes, peak_reserved_bytes : int
-        What is held now, and the most that was.
-    taken_bytes : int
-        What was taken from the device, all in all: again what was given back.
-    retries : int
-        How often everything unused was given back to make room.
-    """
+class ExpandableAllocator(Holding):
+    """Simulates the allocator; `limit_bytes` as of `Holding`."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
-        self.limit_bytes = limit_bytes
-        self.reserved_bytes = self.peak_reserved_bytes = 0
-        self.taken_bytes = 0
-        self.retries = 0
+        super().__init__(limit_bytes)
         self._rows = _Row(SMALL_SEGMENT_BYTES), _Row(LARGE_SEGMENT_BYTES)
-        self._live: dict[int, tuple[_Row, _Piece]] = {}
 
     def run(self, steps: Iterable[Step]) -> bool:
         """Allocate and free in order; tell whether all went through, work areas included."""
@@ -219,10 +201,7 @@ class ExpandableAllocator:
                 self.retries += 1
                 if not self._has_room(size):
                     return False
-            added = row.extend(size)
-            self.reserved_bytes += added
-            self.taken_bytes += added
-            self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+            self._taken(row.extend(size))
             piece = row.taken(size)
             assert piece is not None
         row.split(piece, size)
@@ -231,15 +210,9 @@ class ExpandableAllocator:
 
     def free(self, key: int) -> None:
         """Take memory back."""
-        held = self._live.pop(key, None)
+        held: tuple[_Row, _Piece] | None = self._live.pop(key, None)
         if held is not None:
             held[0].release(held[1])
-
-    def rename(self, keys: Mapping[int, int]) -> None:
-        """Give what is in use other keys: new ones by those that they have."""
-        for key, held in [(new, self._live.pop(old, None)) for old, new in keys.items()]:
-            if held is not None:  # it had 0 bytes
-                self._live[key] = held
 
     def _has_room(self, size: int) -> bool:
         """Tell what torch asks: whether there is room for all of a block, in a segment of its own.

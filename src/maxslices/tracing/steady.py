@@ -80,9 +80,9 @@ def each_step(trace: Trace, allocator: Allocator | ExpandableAllocator) -> Itera
             return
         yield Counts(allocator.retries - retries, allocator.taken_bytes - taken_bytes)
         steps = asked[ends[0] : ends[-1]]
-        if turn and following is None:
-            return
-        if turn and following is not None:
+        if turn:
+            if following is None:
+                return
             allocator.rename(following)
 
 
