@@ -89,9 +89,7 @@ class CudaBackend:
                 yield
             finally:
                 with suppress(RuntimeError):  # of a device that failed, which was said before
-                    self.forget_plans()
-                    self._trim(kept_bytes)
-                    release_cache()
+                    self.release(kept_bytes)
                 pool.set_limit(size=before)
 
     def _trim(self, kept_bytes: int) -> None:
@@ -146,10 +144,13 @@ class CudaBackend:
         if cache.get_curr_size():  # to clear it collects garbage, which takes a while
             cache.clear()
 
-    def release(self) -> None:
-        """Drop cached FFT plans and unused blocks of the pool and of torch's allocator."""
+    def release(self, kept_bytes: int = 0) -> None:
+        """Drop cached FFT plans and unused blocks of the pool and of torch's allocator.
+
+        Those of the pool stay if they are no more than `kept_bytes`.
+        """
         self.forget_plans()
-        self._cupy.get_default_memory_pool().free_all_blocks()
+        self._trim(kept_bytes)
         release_cache()
 
     def is_out_of_memory(self, error: BaseException) -> bool:
