@@ -54,7 +54,7 @@ class Searcher:
     limit_bytes: int
     """For which plans are looked for."""
     deadline: float
-    """Of ``time.perf_counter``: no new replay is begun after it."""
+    """Of ``time.perf_counter``: after it, no more than the least replays are begun."""
     in_place: Sequence[str] = ()
     n_replays: int = 0
     notes: list[str] = field(default_factory=list)
@@ -258,10 +258,9 @@ class Searcher:
             if plan is not None and self.fits(plan):
                 fitting.append(plan)
         if fitting:
-            best = min(fitting, key=lambda p: p.added_s)
+            least = min(fitting, key=lambda p: p.added_s)
             # It was made as low as it goes, whatever that costs.
-            best = self._exchanged(problem, choices, best)
-            return self._undone(choices, best, len(best.chosen))
+            return self._approached(problem, choices, least)
         for banned in (hosted, []) if hosted else ([],):
             if least is not None and self.fits(least):
                 break
@@ -276,8 +275,12 @@ class Searcher:
                 rest = rest.beside(rows)
         if least is None or self.fits(least):
             return least
-        found = self._exchanged(problem, choices, least)
-        return self._undone(choices, found, len(found.chosen)) if self.fits(found) else least
+        return self._approached(problem, choices, least)
+
+    def _approached(self, problem: Problem, choices: Choices, plan: Plan) -> Plan:
+        """Return what is next to a plan, without all that is not needed if that fits."""
+        found = self._exchanged(problem, choices, plan)
+        return self._undone(choices, found, len(found.chosen)) if self.fits(found) else found
 
     def _tried(self, choices: Choices, picked: Sequence[Candidate]) -> Plan | None:
         """Replay a plan; what cannot be treated is given an infinite cost."""
