@@ -17,13 +17,11 @@ settings.load_profile("maxslices")
 
 # Collecting a file for its doctests imports it.
 NEED_TORCH = [
-    "src/maxslices/backends/torch_c*",
-    "src/maxslices/estimators/areas.py",
+    "src/maxslices/devices/torch_c*",
     "src/maxslices/nn/*",
-    "src/maxslices/tracing/*",
     "tests/nn/networks.py",
-    "tests/tracing/models.py",
-    "tests/tracing/networks.py",
+    "tests/nn/replay/models.py",
+    "tests/nn/replay/networks.py",
 ]
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else NEED_TORCH
 

@@ -20,7 +20,7 @@ import pytest
 from maxslices import Pipeline, registry
 from maxslices.cli.main import build_parser, main
 from maxslices.demo.phantom import flower_head
-from maxslices.demo.scan import make_scan
+from maxslices.demo.scan_file import make_scan
 from maxslices.testing import EstimateError
 
 ROOT = Path(__file__).parents[1]

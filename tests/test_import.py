@@ -23,7 +23,7 @@ def test_the_import_loads_no_heavy_library():
 
 
 def test_what_only_runs_need_is_not_imported_before():
-    parts = ["maxslices.api", "maxslices.planner", "maxslices.runner", "maxslices.estimators"]
+    parts = ["maxslices.api", "maxslices.planner", "maxslices.runner", "maxslices.estimate"]
     code = (
         "import sys, maxslices.cli.main as cli; cli.build_parser().format_help();"
         f"print([m for m in {parts!r} if m in sys.modules], maxslices.run.__module__)"

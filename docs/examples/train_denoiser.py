@@ -24,7 +24,7 @@ import torch
 
 import maxslices
 from maxslices.demo.phantom import flower_head
-from maxslices.demo.scan import Scan, make_scan
+from maxslices.demo.scan_file import Scan, make_scan
 from maxslices_methods._unet import denoise, new_weights, save_weights
 from maxslices_methods._unet_shape import UNetShape
 from maxslices_methods.recon import fbp

@@ -33,14 +33,14 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from maxslices.arrays import ArraySpec
-from maxslices.backends import select_backend
+from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError
-from maxslices.estimators.asked import Question
-from maxslices.estimators.probed import probe
-from maxslices.estimators.samples import Samples
-from maxslices.meters import measure_peak
-from maxslices.registry import registry
+from maxslices.estimate.model_request import Question
+from maxslices.estimate.probed import probe
+from maxslices.estimate.sample_data import Samples
+from maxslices.measure import measure_peak
+from maxslices.model.arrays import ArraySpec
+from maxslices.registry.method_registry import registry
 
 ANGLES, ROWS, COLUMNS = 1801, 2160, 2560
 PRIME_ROWS, PRIME_COLUMNS = 2161, 2557

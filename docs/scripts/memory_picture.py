@@ -22,8 +22,8 @@ import torch
 from torch import nn
 
 from maxslices.nn.reduce import Treatment, treat
-from maxslices.nn.step import Step
-from maxslices.tracing import Spec, Trace, WorkAreas
+from maxslices.nn.replay import Spec, Trace, WorkAreas
+from maxslices.nn.training_step import Step
 
 MODEL, PLAN, SHAPE = "ResNet50", "0.50", (64, 3, 224, 224)
 GIB = 2**30

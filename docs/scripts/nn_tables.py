@@ -28,10 +28,10 @@ import nn_models as models
 import torch
 from torch import nn
 
-from maxslices.backends.out_of_memory import is_out_of_memory
-from maxslices.estimators.areas import measured_areas
+from maxslices.devices.out_of_memory import is_out_of_memory
 from maxslices.nn import max_batch_size, max_patch_shape
-from maxslices.tracing import Spec, Trace, WorkAreas, replay
+from maxslices.nn.replay import Spec, Trace, WorkAreas, replay
+from maxslices.nn.workspace_cache import measured_areas
 
 MIB = 2**20
 STEPS = 4

@@ -28,11 +28,11 @@ import torch
 from spiking_vgg import Rate, spiking_vgg
 from torch import nn
 
-from maxslices.nn.memory import CONTEXT_BYTES
+from maxslices.nn.memory_budget import CONTEXT_BYTES
 from maxslices.nn.reduce import Treatment, reduce_memory, restore, treat, untreat
-from maxslices.nn.reduce.device import run_for_real
-from maxslices.nn.reduce.states import ResettingStep
-from maxslices.tracing import Spec, WorkAreas
+from maxslices.nn.reduce.layer_state import ResettingStep
+from maxslices.nn.reduce.run_on_device import run_for_real
+from maxslices.nn.replay import Spec, WorkAreas
 
 BUDGETS = (0.75, 0.5, 0.35)
 MIB = 2**20

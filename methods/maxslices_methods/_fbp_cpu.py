@@ -23,7 +23,7 @@ import numpy as np
 import scipy.fft
 from numpy.typing import NDArray
 
-from maxslices.ledger import Ledger
+from maxslices.model.ledger import Ledger
 
 from ._fbp_geometry import Lengths, angle_weights, row_filter
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maxslices.ledger import Ledger
+from maxslices.model.ledger import Ledger
 
 from ._fbp_geometry import Lengths, angle_weights, row_filter
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from maxslices.ledger import Ledger
+from maxslices.model.ledger import Ledger
 
 from ._safetensors import read_shapes
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from maxslices import method
-from maxslices.ledger import Ledger, from_ledger
+from maxslices.model.ledger import Ledger, from_ledger
 
 from . import _fbp_cpu, _fbp_cuda
 from ._fbp_geometry import Filter, host_angles, lengths

@@ -5,17 +5,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .arrays import ArraySpec
-from .decorator import method
 from .errors import MaxslicesError
-from .ledger import Ledger, from_ledger
-from .memory import MemoryModel
-from .registry import Registry, registry
+from .model.arrays import ArraySpec
+from .model.ledger import Ledger, from_ledger
+from .model.memory_model import MemoryModel
+from .registry.decorator import method
+from .registry.method_registry import Registry, registry
 
 if TYPE_CHECKING:
     from .api import check, plan, run
-    from .backends import pinned_empty
-    from .planner import Pipeline, Plan
+    from .devices import pinned_empty
+    from .pipeline import Pipeline
+    from .planner import Plan
     from .runner import Report
 
 __version__ = "0.1.0"
@@ -37,11 +38,11 @@ __all__ = [
     "run",
 ]
 _LATER = {
-    "Pipeline": "planner",
+    "Pipeline": "pipeline",
     "Plan": "planner",
     "Report": "runner",
     "check": "api",
-    "pinned_empty": "backends",
+    "pinned_empty": "devices",
     "plan": "api",
     "run": "api",
 }

@@ -30,8 +30,8 @@ import numpy as np
 
 from maxslices import registry
 from maxslices.demo.phantom import flower_head
-from maxslices.meters import measure_peak
-from maxslices.units import format_bytes
+from maxslices.measure import measure_peak
+from maxslices.model.units import format_bytes
 
 MASK = 0.94
 """Compared inside this fraction of the field of view; methods mask at 0.95."""

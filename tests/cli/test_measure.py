@@ -74,8 +74,8 @@ def test_a_fault_is_one_line(capsys, arguments, code, message):
 
 
 def test_a_picture_that_cannot_be_written_is_told_before_anything_runs(capsys, monkeypatch):
-    monkeypatch.setattr("maxslices.testing.measure.os.access", lambda *_: False)
-    monkeypatch.setattr("maxslices.testing.measure.measure_method", pytest.fail)
+    monkeypatch.setattr("maxslices.checking.measurement.os.access", lambda *_: False)
+    monkeypatch.setattr("maxslices.checking.measurement.measure_method", pytest.fail)
     assert main(["measure", *BLOCK, "--plot", "picture.png"]) == 1
     assert "cannot write picture.png: Permission denied" in capsys.readouterr().err
 
@@ -84,7 +84,7 @@ def test_a_home_that_kernels_cannot_be_written_to(capsys, monkeypatch):
     def refuse(*_):
         raise OSError(30, "Read-only file system", "/home/me/.cupy/kernel_cache")
 
-    monkeypatch.setattr("maxslices.testing.measure.measure_method", refuse)
+    monkeypatch.setattr("maxslices.checking.measurement.measure_method", refuse)
     assert main(["measure", *BLOCK]) == 1
     assert "kernel_cache'; set CUPY_CACHE_DIR to a folder" in capsys.readouterr().err
 

@@ -61,10 +61,10 @@ def test_a_full_disk_is_told_in_a_line(tmp_path, capsys, monkeypatch):
     def no_room(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("maxslices.demo.main.make_scan", no_room)
+    monkeypatch.setattr("maxslices.demo.demo_run.make_scan", no_room)
     assert main(["demo", str(tmp_path / "filled")]) == 1
     assert "filled: the disk is full: the whole needs 89.2 MB" in capsys.readouterr().err
-    monkeypatch.setattr("maxslices.io.room._free_bytes", lambda path: 89_000_000)
+    monkeypatch.setattr("maxslices.system.disk_space._free_bytes", lambda path: 89_000_000)
     assert main(["demo", str(tmp_path / "full")]) == 1
     assert "full: needs 89.2 MB, but the disk has 89.0 MB free" in capsys.readouterr().err
     assert not list((tmp_path / "full").iterdir())

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from maxslices.demo.phantom import flower_head
-from maxslices.demo.scan import N_DARKS, N_FLATS, OFFSET_COUNTS, make_scan
+from maxslices.demo.scan_file import N_DARKS, N_FLATS, OFFSET_COUNTS, make_scan
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from maxslices.backends.devices import count_devices
-from maxslices.meters import measure_peak
+from maxslices.devices.device_count import count_devices
+from maxslices.measure import measure_peak
 
 pytestmark = [
     pytest.mark.gpu,

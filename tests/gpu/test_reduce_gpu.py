@@ -8,18 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
-from maxslices.nn.reduce import (  # noqa: E402
-    Treatment,
-    reduce_by_level,
-    reduce_memory,
-    restore,
-    treat,
-)
-from maxslices.nn.reduce.local import find_window  # noqa: E402
-from maxslices.tracing import Spec  # noqa: E402
+from maxslices.nn.memory_budget import CONTEXT_BYTES
+from maxslices.nn.reduce import Treatment, reduce_by_level, reduce_memory, restore, treat
+from maxslices.nn.reduce.locality import find_window
+from maxslices.nn.replay import Spec
 
 pytestmark = pytest.mark.gpu
 SPEC = Spec((16, 3, 256, 256))

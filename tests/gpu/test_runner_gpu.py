@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, pinned_empty, run
-from maxslices.backends.context import UNMEASURED_BYTES
+from maxslices.devices.cuda_context import UNMEASURED_BYTES
 from maxslices.errors import OutOfMemoryError
 from tests.planner.ledgers import to_float_ledger, two
 
@@ -89,7 +89,7 @@ def expected(scan):
 def between(monkeypatch):
     def put(where):
         monkeypatch.setattr(
-            "maxslices.planner.router.Router._leaves_room",
+            "maxslices.planner.place_sections.Router._leaves_room",
             lambda self, number, origin, candidate, held: candidate == where,
         )
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.backends import select_backend
-from maxslices.backends.devices import count_devices
+from maxslices.devices import select_backend
+from maxslices.devices.device_count import count_devices
 from maxslices.errors import EstimatorError
-from maxslices.estimators import Question
-from maxslices.estimators.searched import search
+from maxslices.estimate import Question
+from maxslices.estimate.bisected import search
 from tests.gpu.searched_methods import FIXED_BYTES, SLICE_BYTES, on_gpu
 
 pytestmark = [

@@ -14,7 +14,7 @@ from maxslices.errors import DeviceError, ParameterError, UnknownMethodError
 from maxslices.httomo.adapters import calculate_stats, global_stats
 from maxslices.httomo.database import read_entries
 from maxslices.httomo.register import register_entry
-from maxslices.parameters import check_parameters
+from maxslices.registry.parameters import check_parameters
 
 ENTRY = """
 {area}:

@@ -10,7 +10,7 @@ import pytest
 import maxslices
 from maxslices import Registry, from_ledger, method
 from maxslices.io import LoaderOptions
-from maxslices.planner import Pipeline
+from maxslices.pipeline import Pipeline
 
 told = Registry()
 seen: list[tuple[int, int, tuple[int, int], Path | None]] = []

@@ -16,8 +16,8 @@ import yaml
 from maxslices import Registry
 from maxslices.errors import PipelineError, UnknownMethodError
 from maxslices.httomo.register import NOT_SUPPORTED, register_all
-from maxslices.planner import Pipeline
-from maxslices.planner.sections import cut_into_sections
+from maxslices.pipeline import Pipeline
+from maxslices.pipeline.sections import cut_into_sections
 
 PACKAGES = ("httomolibgpu", "httomolib")
 REQUIRED = {"newshape": [7, 9], "overlap": 4, "metadata_path": "coefficients.txt"}

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from maxslices.io import hdf5_places, threads
+from maxslices.io import chunk_offsets as hdf5_places
+from maxslices.system import threads
 
 NOBODY = 65534
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from maxslices.io.array_source import ArrayFrames
-from maxslices.io.frames import Selection, runs_of
+from maxslices.io.frame_source import Selection, runs_of
 
 DATA = np.arange(10 * 6 * 8).reshape(10, 6, 8)
 

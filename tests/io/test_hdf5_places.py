@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxslices.errors import SourceError
+from maxslices.io.chunk_offsets import places_of
 from maxslices.io.hdf5_chunks import Chunks
 from maxslices.io.hdf5_frames import Hdf5Frames, open_file
-from maxslices.io.hdf5_places import places_of
 from maxslices.io.plain_frames import PlainFrames
 
 SHAPE = (11, 13, 17)

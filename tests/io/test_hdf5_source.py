@@ -5,8 +5,8 @@ import hdf5plugin
 import numpy as np
 import pytest
 
-from maxslices.arrays import ArraySpec
 from maxslices.io import AngleRange, LoaderOptions, SideData, open_source
+from maxslices.model.arrays import ArraySpec
 
 from . import scans
 

@@ -12,11 +12,11 @@ import tifffile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxslices.arrays import ArraySpec
 from maxslices.errors import StoreError, UsageError
 from maxslices.io import create_sink, hdf5_sink, open_source, remove_result
-from maxslices.io.file_map import is_safe_to_map
-from maxslices.io.room import check_room
+from maxslices.model.arrays import ArraySpec
+from maxslices.system.disk_space import check_room
+from maxslices.tuning.mapped_output import is_safe_to_map
 
 pytestmark = pytest.mark.usefixtures("small_parts")
 

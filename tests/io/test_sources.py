@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maxslices.arrays import ArraySpec
 from maxslices.errors import SourceError, UsageError
 from maxslices.io import LoaderOptions, Preview, SideData, Source, open_source
 from maxslices.io.array_source import ArraySource
-from maxslices.io.options import Mark
+from maxslices.io.loader_options import Mark
+from maxslices.model.arrays import ArraySpec
 
 from . import scans
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from maxslices.registry import registry
-from maxslices.testing.records import read_records, record_id, replay
+from maxslices.registry.method_registry import registry
+from maxslices.testing.recorded_peaks import read_records, record_id, replay
 
 from .pack import PACKAGE
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maxslices.ledger import Ledger, LedgerEstimator
-from maxslices.method import MethodMeta
-from maxslices.registry import registry
+from maxslices.checking.estimate_check import check_trial
+from maxslices.checking.measured_call import Trial
+from maxslices.model.ledger import Ledger, LedgerEstimator
+from maxslices.registry.method_meta import MethodMeta
+from maxslices.registry.method_registry import registry
 from maxslices.testing import Case
-from maxslices.testing.check import check_trial
-from maxslices.testing.trial import Trial
 
 from .pack import collect
 

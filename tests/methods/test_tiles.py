@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.backends.cpu import CpuBackend
-from maxslices.planner import Tiling
-from maxslices.runner.tiles import in_tiles
+from maxslices.devices.cpu import CpuBackend
+from maxslices.model.tiling import Tiling
+from maxslices.runner.tiled_call import in_tiles
 from maxslices_methods import corr, denoise, normalize
 
 RNG = np.random.default_rng(8)

@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from maxslices.errors import MaxslicesError  # noqa: E402
-from maxslices.nn import (  # noqa: E402
+from maxslices.errors import MaxslicesError
+from maxslices.nn import (
     ModelArgumentError,
     NoDeviceError,
     TooLargeError,
@@ -19,13 +19,13 @@ from maxslices.nn import (  # noqa: E402
     batch,
     max_batch_size,
     max_patch_shape,
-    trial,
 )
-from maxslices.nn.memory import CONTEXT_BYTES, Budget  # noqa: E402
-from maxslices.tracing import Spec, WorkAreas, replay  # noqa: E402
-from maxslices.tracing.work_areas import CONVOLUTIONS  # noqa: E402
+from maxslices.nn import real_step as trial
+from maxslices.nn.memory_budget import CONTEXT_BYTES, Budget
+from maxslices.nn.replay import Spec, WorkAreas, replay
+from maxslices.nn.replay.workspaces import CONVOLUTIONS
 
-from .networks import Small, Two, half  # noqa: E402
+from .networks import Small, Two, half
 
 MEMORY = CONTEXT_BYTES + 200 * 10**6
 LIMIT = 200 * 10**6

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from maxslices.tracing import Spec, WorkAreas, replay  # noqa: E402
+from maxslices.nn.replay import Spec, WorkAreas, replay
 
 SCRIPTS = Path(__file__).parents[2] / "docs" / "scripts"
 NONE = WorkAreas.none()

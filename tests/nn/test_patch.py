@@ -9,12 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from maxslices.errors import MaxslicesError  # noqa: E402
-from maxslices.nn import TooLargeError, max_patch_shape  # noqa: E402
-from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
-from maxslices.tracing import Spec, replay  # noqa: E402
+from maxslices.errors import MaxslicesError
+from maxslices.nn import TooLargeError, max_patch_shape
+from maxslices.nn.memory_budget import CONTEXT_BYTES
+from maxslices.nn.replay import Spec, replay
 
-from .networks import Small  # noqa: E402
+from .networks import Small
 
 LIMIT = 200 * 10**6
 MEMORY = CONTEXT_BYTES + LIMIT

@@ -9,25 +9,25 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from maxslices.nn.errors import ModelArgumentError, TooLargeError  # noqa: E402
-from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
-from maxslices.nn.reduce import (  # noqa: E402
+from maxslices.nn.memory_budget import CONTEXT_BYTES
+from maxslices.nn.nn_errors import ModelArgumentError, TooLargeError
+from maxslices.nn.reduce import (
     Treatment,
     backward_in_parts,
-    keep,
     reduce_memory,
     resolve_device,
     restore,
     treat,
     untreat,
 )
-from maxslices.nn.reduce.inplace import safe_in_place, set_in_place  # noqa: E402
-from maxslices.nn.step import Step  # noqa: E402
-from maxslices.tracing import Spec, WorkAreas  # noqa: E402
+from maxslices.nn.reduce import saved_tensors as keep
+from maxslices.nn.reduce.inplace import safe_in_place, set_in_place
+from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.training_step import Step
 
-from .networks import deep  # noqa: E402
+from .networks import deep
 
 
 class Block(nn.Module):

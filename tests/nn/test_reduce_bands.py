@@ -8,18 +8,18 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from maxslices.nn.errors import TooLargeError  # noqa: E402
-from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
-from maxslices.nn.reduce import Treatment, reduce_memory, restore, treat  # noqa: E402
-from maxslices.nn.reduce.band_candidates import band_candidates  # noqa: E402
-from maxslices.nn.reduce.choose import Problem  # noqa: E402
-from maxslices.nn.reduce.local import find_window  # noqa: E402
-from maxslices.nn.reduce.places import Order  # noqa: E402
-from maxslices.nn.reduce.study import study  # noqa: E402
-from maxslices.nn.step import Step  # noqa: E402
-from maxslices.tracing import Spec, WorkAreas  # noqa: E402
+from maxslices.nn.memory_budget import CONTEXT_BYTES
+from maxslices.nn.nn_errors import TooLargeError
+from maxslices.nn.reduce import Treatment, reduce_memory, restore, treat
+from maxslices.nn.reduce.band_candidates import band_candidates
+from maxslices.nn.reduce.knapsack import Problem
+from maxslices.nn.reduce.locality import find_window
+from maxslices.nn.reduce.module_ranges import Order
+from maxslices.nn.reduce.module_study import study
+from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.training_step import Step
 
 ROUNDING = 1e-13
 """Of the largest item, in double precision: sums in another order."""

@@ -6,20 +6,20 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from maxslices.nn.reduce import Treatment, treat  # noqa: E402
-from maxslices.nn.reduce.by_hand import uniform  # noqa: E402
-from maxslices.nn.reduce.candidates import candidates  # noqa: E402
-from maxslices.nn.reduce.choose import Problem  # noqa: E402
-from maxslices.nn.reduce.cost import flops_by_module, price  # noqa: E402
-from maxslices.nn.reduce.places import Order, Run, run_at, runs  # noqa: E402
-from maxslices.nn.reduce.split import layer_candidates  # noqa: E402
-from maxslices.nn.reduce.study import study  # noqa: E402
-from maxslices.nn.reduce.timeline import Timeline  # noqa: E402
-from maxslices.nn.reduce.times import Rates, Times  # noqa: E402
-from maxslices.nn.step import Step  # noqa: E402
-from maxslices.tracing import Spec, WorkAreas  # noqa: E402
+from maxslices.nn.reduce import Treatment, treat
+from maxslices.nn.reduce.candidates import candidates
+from maxslices.nn.reduce.device_rates import Rates, Times
+from maxslices.nn.reduce.knapsack import Problem
+from maxslices.nn.reduce.module_ranges import Order, Run, run_at, runs
+from maxslices.nn.reduce.module_study import study
+from maxslices.nn.reduce.rewrite_cost import flops_by_module, price
+from maxslices.nn.reduce.split import layer_candidates
+from maxslices.nn.reduce.step_timeline import Timeline
+from maxslices.nn.reduce.uniform_plan import uniform
+from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.training_step import Step
 
 SPEC = Spec((8, 3, 64, 64))
 CHECKPOINT = Treatment("checkpoint")

@@ -8,14 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from maxslices.nn.errors import TooLargeError  # noqa: E402
-from maxslices.nn.reduce import confirm, reduce_by_level, times  # noqa: E402
-from maxslices.nn.reduce.device import N_STEPS, N_WARM, Measured, run_for_real  # noqa: E402
-from maxslices.nn.reduce.states import ResettingStep  # noqa: E402
-from maxslices.nn.step import optimizer_named  # noqa: E402
-from maxslices.tracing import Spec  # noqa: E402
+from maxslices.nn.nn_errors import TooLargeError
+from maxslices.nn.reduce import confirm, reduce_by_level
+from maxslices.nn.reduce import device_rates as times
+from maxslices.nn.reduce.layer_state import ResettingStep
+from maxslices.nn.reduce.run_on_device import N_STEPS, N_WARM, Measured, run_for_real
+from maxslices.nn.replay import Spec
+from maxslices.nn.training_step import optimizer_named
 
 SPEC = Spec((2, 3, 16, 16))
 HELD, TOTAL = 700, 10_000

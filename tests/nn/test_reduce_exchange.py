@@ -6,19 +6,19 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from maxslices.nn.reduce import reduce_memory  # noqa: E402
-from maxslices.nn.reduce.by_hand import uniform  # noqa: E402
-from maxslices.nn.reduce.choices import Plan  # noqa: E402
-from maxslices.nn.reduce.choose import Problem  # noqa: E402
-from maxslices.nn.reduce.exchange import POWERS, evened, neighbours  # noqa: E402
-from maxslices.nn.reduce.places import Order  # noqa: E402
-from maxslices.nn.reduce.search import N_EXCHANGED, Searcher  # noqa: E402
+from maxslices.nn.reduce import reduce_memory
+from maxslices.nn.reduce.knapsack import Problem
+from maxslices.nn.reduce.local_search import POWERS, evened, neighbours
+from maxslices.nn.reduce.module_ranges import Order
+from maxslices.nn.reduce.reduction_plan import Plan
+from maxslices.nn.reduce.rewrite_search import N_EXCHANGED, Searcher
+from maxslices.nn.reduce.uniform_plan import uniform
 
-from .networks import deep  # noqa: E402
-from .test_reduce_choose import problem  # noqa: E402
-from .test_reduce_search import SPEC, memory  # noqa: E402
+from .networks import deep
+from .test_reduce_choose import problem
+from .test_reduce_search import SPEC, memory
 
 
 def chosen(made: Problem, part: float) -> list[int]:

@@ -8,15 +8,17 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from maxslices.nn.errors import TooLargeError  # noqa: E402
-from maxslices.nn.memory import CONTEXT_BYTES, Budget  # noqa: E402
-from maxslices.nn.reduce import api, confirm, plans, reduce_memory  # noqa: E402
-from maxslices.nn.reduce.device import Measured  # noqa: E402
-from maxslices.nn.reduce.times import Rates, Times  # noqa: E402
-from maxslices.nn.step import Step  # noqa: E402
-from maxslices.tracing import Spec, WorkAreas  # noqa: E402
+from maxslices.nn.memory_budget import CONTEXT_BYTES, Budget
+from maxslices.nn.nn_errors import TooLargeError
+from maxslices.nn.reduce import confirm, reduce_memory
+from maxslices.nn.reduce import plan_search as plans
+from maxslices.nn.reduce import reduction as api
+from maxslices.nn.reduce.device_rates import Rates, Times
+from maxslices.nn.reduce.run_on_device import Measured
+from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.training_step import Step
 
 SPEC = Spec((8, 3, 96, 96))
 

@@ -9,14 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from maxslices.nn.errors import ModelArgumentError, NoDeviceError, TooLargeError  # noqa: E402
-from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
-from maxslices.nn.reduce import device as device_module  # noqa: E402
-from maxslices.nn.reduce import reduce_by_level, resolve_device  # noqa: E402
-from maxslices.nn.reduce.presets import how_many, resolve  # noqa: E402
-from maxslices.tracing import Spec  # noqa: E402
+from maxslices.nn.memory_budget import CONTEXT_BYTES
+from maxslices.nn.nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
+from maxslices.nn.reduce import reduce_by_level, resolve_device
+from maxslices.nn.reduce import run_on_device as device_module
+from maxslices.nn.reduce.presets import how_many, resolve
+from maxslices.nn.replay import Spec
 
 SPEC = Spec((4, 3, 64, 64))
 NOTHING = dict.fromkeys(

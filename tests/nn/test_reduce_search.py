@@ -10,15 +10,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
-from maxslices.nn.errors import TooLargeError  # noqa: E402
-from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
-from maxslices.nn.reduce import reduce_memory  # noqa: E402
-from maxslices.nn.reduce.choose import Problem  # noqa: E402
-from maxslices.nn.reduce.search import LEAST_ROUNDS, Searcher  # noqa: E402
-from maxslices.nn.step import Step  # noqa: E402
-from maxslices.tracing import Spec, WorkAreas  # noqa: E402
+from maxslices.nn.memory_budget import CONTEXT_BYTES
+from maxslices.nn.nn_errors import TooLargeError
+from maxslices.nn.reduce import reduce_memory
+from maxslices.nn.reduce.knapsack import Problem
+from maxslices.nn.reduce.rewrite_search import LEAST_ROUNDS, Searcher
+from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.training_step import Step
 
-from .networks import deep  # noqa: E402
+from .networks import deep
 
 SPEC = Spec((4, 3, 128, 128))
 

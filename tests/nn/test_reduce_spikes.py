@@ -9,22 +9,18 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("spikingjelly", reason="spikingjelly is not installed")
 
-from spikingjelly.activation_based import functional, layer, neuron, surrogate  # noqa: E402
-from torch import nn  # noqa: E402
+from spikingjelly.activation_based import functional, layer, neuron, surrogate
+from torch import nn
 
-from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
-from maxslices.nn.reduce import COMPRESSORS, Treatment, reduce_memory, treat  # noqa: E402
-from maxslices.nn.reduce.binary import probe_binary  # noqa: E402
-from maxslices.nn.reduce.candidates import candidates  # noqa: E402
-from maxslices.nn.reduce.compress import compressor_named  # noqa: E402
-from maxslices.nn.reduce.split import time_candidates  # noqa: E402
-from maxslices.nn.reduce.states import (  # noqa: E402
-    ResettingStep,
-    refuses_time_split,
-    reset_states,
-)
-from maxslices.nn.reduce.study import study  # noqa: E402
-from maxslices.tracing import Spec, WorkAreas  # noqa: E402
+from maxslices.nn.memory_budget import CONTEXT_BYTES
+from maxslices.nn.reduce import COMPRESSORS, Treatment, reduce_memory, treat
+from maxslices.nn.reduce.binary_inputs import probe_binary
+from maxslices.nn.reduce.candidates import candidates
+from maxslices.nn.reduce.compress import compressor_named
+from maxslices.nn.reduce.layer_state import ResettingStep, refuses_time_split, reset_states
+from maxslices.nn.reduce.module_study import study
+from maxslices.nn.reduce.split import time_candidates
+from maxslices.nn.replay import Spec, WorkAreas
 
 T = 5
 

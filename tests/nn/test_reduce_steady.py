@@ -11,22 +11,23 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from maxslices.nn.errors import TooLargeError  # noqa: E402
-from maxslices.nn.reduce import Treatment, choices, reduce_memory, treat  # noqa: E402
-from maxslices.nn.reduce.choices import Choices, Plan, later_bytes  # noqa: E402
-from maxslices.nn.reduce.plans import ROOM  # noqa: E402
-from maxslices.nn.reduce.search import Searcher  # noqa: E402
-from maxslices.nn.step import Step  # noqa: E402
-from maxslices.tracing import Allocator, Spec, Trace, WorkAreas  # noqa: E402
-from maxslices.tracing.allocator import ROUND_BYTES  # noqa: E402
-from maxslices.tracing.expandable import ExpandableAllocator  # noqa: E402
-from maxslices.tracing.steady import Steady, each_step  # noqa: E402
-from tests.tracing.test_steady import trace_of  # noqa: E402
+from maxslices.nn.nn_errors import TooLargeError
+from maxslices.nn.reduce import Treatment, reduce_memory, treat
+from maxslices.nn.reduce import reduction_plan as choices
+from maxslices.nn.reduce.plan_search import ROOM
+from maxslices.nn.reduce.reduction_plan import Choices, Plan, later_bytes
+from maxslices.nn.reduce.rewrite_search import Searcher
+from maxslices.nn.replay import Allocator, Spec, Trace, WorkAreas
+from maxslices.nn.replay.caching_allocator import ROUND_BYTES
+from maxslices.nn.replay.expandable_segments import ExpandableAllocator
+from maxslices.nn.replay.steady_state import Steady, each_step
+from maxslices.nn.training_step import Step
+from tests.nn.replay.test_steady import trace_of
 
-from .networks import deep  # noqa: E402
-from .test_reduce_search import SPEC, memory  # noqa: E402
+from .networks import deep
+from .test_reduce_search import SPEC, memory
 
 H200 = json.loads((Path(__file__).parent / "h200_limits.json").read_text())
 MIB = 2**20

@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from maxslices.nn.errors import ModelArgumentError, TooLargeError  # noqa: E402
-from maxslices.nn.inference_tiles import best_tiles, receptive_field  # noqa: E402
-from maxslices.nn.memory import CONTEXT_BYTES  # noqa: E402
-from maxslices.tracing import Spec  # noqa: E402
+from maxslices.nn.inference_tiles import best_tiles, receptive_field
+from maxslices.nn.memory_budget import CONTEXT_BYTES
+from maxslices.nn.nn_errors import ModelArgumentError, TooLargeError
+from maxslices.nn.replay import Spec
 
 
 class UNet(nn.Module):

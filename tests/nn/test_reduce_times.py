@@ -6,25 +6,19 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import numpy as np  # noqa: E402
-from torch import nn  # noqa: E402
+import numpy as np
+from torch import nn
 
-from maxslices.nn.reduce.candidates import Candidate, candidates  # noqa: E402
-from maxslices.nn.reduce.cost import flops_by_module, price, price_of_parts  # noqa: E402
-from maxslices.nn.reduce.places import Order  # noqa: E402
-from maxslices.nn.reduce.split import time_candidates  # noqa: E402
-from maxslices.nn.reduce.study import study  # noqa: E402
-from maxslices.nn.reduce.timeline import (  # noqa: E402
-    BACKWARD,
-    HOST_BACKWARD,
-    Flops,
-    Timeline,
-    longest,
-)
-from maxslices.nn.reduce.times import Rates, Times, seconds_by_module  # noqa: E402
-from maxslices.nn.reduce.treat import Treatment  # noqa: E402
-from maxslices.nn.step import Step  # noqa: E402
-from maxslices.tracing import Spec, WorkAreas  # noqa: E402
+from maxslices.nn.reduce.candidates import Candidate, candidates
+from maxslices.nn.reduce.device_rates import Rates, Times, seconds_by_module
+from maxslices.nn.reduce.module_ranges import Order
+from maxslices.nn.reduce.module_study import study
+from maxslices.nn.reduce.rewrite import Treatment
+from maxslices.nn.reduce.rewrite_cost import flops_by_module, price, price_of_parts
+from maxslices.nn.reduce.split import time_candidates
+from maxslices.nn.reduce.step_timeline import BACKWARD, HOST_BACKWARD, Flops, Timeline, longest
+from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.training_step import Step
 
 CHECKPOINT_IN_2 = Treatment("checkpoint", (), 2)
 

@@ -8,16 +8,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from maxslices.errors import MaxslicesError, UsageError  # noqa: E402
-from maxslices.nn import memory_report  # noqa: E402
-from maxslices.nn.ddp import bucket_sizes  # noqa: E402
-from maxslices.nn.savings import checkpoint_level, make_in_place  # noqa: E402
-from maxslices.tracing import Spec, WorkAreas, replay  # noqa: E402
-from maxslices.tracing.twin import twin  # noqa: E402
+from maxslices.errors import MaxslicesError, UsageError
+from maxslices.nn import memory_report
+from maxslices.nn.ddp_buckets import bucket_sizes
+from maxslices.nn.replay import Spec, WorkAreas, replay
+from maxslices.nn.replay.meta_copy import twin
+from maxslices.nn.savings import checkpoint_level, make_in_place
 
-from .networks import Small, Two  # noqa: E402
+from .networks import Small, Two
 
 MIB = 2**20
 NONE = WorkAreas.none()

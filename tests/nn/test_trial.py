@@ -8,16 +8,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from maxslices.nn.batch import make_step  # noqa: E402
-from maxslices.nn.materialize import materialize  # noqa: E402
-from maxslices.nn.step import run_step  # noqa: E402
-from maxslices.nn.trial import Trials, _as_error, _ask  # noqa: E402
-from maxslices.tracing import Spec  # noqa: E402
-from maxslices.tracing.twin import twin  # noqa: E402
+from maxslices.nn.batch import make_step
+from maxslices.nn.materialize import materialize
+from maxslices.nn.real_step import Trials, _as_error, _ask
+from maxslices.nn.replay import Spec
+from maxslices.nn.replay.meta_copy import twin
+from maxslices.nn.training_step import run_step
 
-from .networks import Small, Tied, half  # noqa: E402
+from .networks import Small, Tied, half
 
 CPU = torch.device("cpu")
 

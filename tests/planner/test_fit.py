@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from maxslices import ArraySpec, Pipeline
 from maxslices.errors import DoesNotFitError, UsageError
-from maxslices.planner import Limits, ScanSpec, make_plan
-from maxslices.units import parse_bytes
+from maxslices.model.units import parse_bytes
+from maxslices.pipeline import ScanSpec
+from maxslices.planner import Limits, make_plan
 from tests.runner.test_fit import fit_fakes
 
 FRAMES = ArraySpec((7, 160, 200), "uint16")

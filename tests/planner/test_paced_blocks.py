@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from maxslices import ArraySpec, Pipeline, Registry, from_ledger
-from maxslices.estimators.probe_result import Probe
-from maxslices.planner import Limits, ScanSpec, make_plan
-from maxslices.planner.blocks import AUTO_SLICES, FIRST_SLICES, wanted_block
-from maxslices.runner.blocks import blocks_of
+from maxslices.estimate.probe_result import Probe
+from maxslices.pipeline import ScanSpec
+from maxslices.planner import Limits, make_plan
+from maxslices.planner.block_size import AUTO_SLICES, FIRST_SLICES, wanted_block
+from maxslices.runner.block_ranges import blocks_of
 from tests.planner.ledgers import two
 
 TOTAL = 1000

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from maxslices import ArraySpec, Pipeline, Registry, from_ledger
 from maxslices.errors import DoesNotFitError, EstimatorError, SourceError, UsageError
-from maxslices.io import BUFFER_BYTES, N_THREADS
-from maxslices.planner import Limits, ScanSpec, make_plan
+from maxslices.model.units import format_bytes
+from maxslices.pipeline import ScanSpec
+from maxslices.planner import Limits, make_plan
 from maxslices.planner.costs import RUNNER_BYTES
-from maxslices.planner.routes import HOST_BYTES, STAGED_BYTES
-from maxslices.units import format_bytes
+from maxslices.planner.placement import HOST_BYTES, STAGED_BYTES
+from maxslices.system.threads import BUFFER_BYTES, N_THREADS
 from tests.planner.fakes import fakes
 from tests.planner.ledgers import one
 

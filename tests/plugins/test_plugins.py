@@ -34,7 +34,7 @@ def test_they_run_and_are_planned(run_with_plugins):
 import json
 import numpy as np
 from maxslices import registry
-from maxslices.estimators import Question, declared_model
+from maxslices.estimate import Question, declared_model
 
 data = np.arange(4 * 6 * 8, dtype=np.uint16).reshape(4, 6, 8)
 binned = registry["bin_detector"]

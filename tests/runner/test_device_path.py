@@ -9,7 +9,7 @@ import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import MethodError, OutOfMemoryError
-from maxslices.meters import Peak
+from maxslices.measure import Peak
 from tests.planner.fakes import fakes
 from tests.runner.fake_link import FakeGpu
 
@@ -27,7 +27,7 @@ def gpu(monkeypatch):
         backend.events.append("measure")
         yield Peak(kind, cupy_in_use_bytes=123)
 
-    monkeypatch.setattr("maxslices.api.select_backend", lambda device: backend)
+    monkeypatch.setattr("maxslices.api.api.select_backend", lambda device: backend)
     monkeypatch.setattr("maxslices.runner.section_meter.measure_peak", measure)
     return backend
 
@@ -79,7 +79,7 @@ def test_caches_are_emptied_before_a_block_of_another_size(gpu):
 
 def test_plans_that_methods_ask_for_are_kept_where_there_is_room(gpu, monkeypatch):
     wanted = []
-    monkeypatch.setattr("maxslices.backends.fft_plans.keep", wanted.append)
+    monkeypatch.setattr("maxslices.tuning.fft_plan_cache.keep", wanted.append)
     pipeline = Pipeline.from_steps(["negate"], fakes)
     needed = run(DATA, pipeline, device="cuda", block=8).plan.estimated_bytes
     assert wanted == [True, False]

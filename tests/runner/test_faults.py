@@ -15,8 +15,9 @@ import pytest
 
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import MethodError, OutOfMemoryError, StoreError
-from maxslices.io import LoaderOptions, SideData, room
+from maxslices.io import LoaderOptions, SideData
 from maxslices.runner import RunFolder
+from maxslices.system import disk_space as room
 from tests.planner.fakes import fakes
 
 DATA = np.random.default_rng(5).random((20, 6, 40), np.float32)

@@ -7,7 +7,7 @@ import pytest
 
 from maxslices.runner import fetcher
 from maxslices.runner.fetcher import Fetcher
-from maxslices.runner.timeline import Timeline
+from maxslices.runner.run_timeline import Timeline
 from maxslices.runner.writer import Way, Writer
 from tests.runner.fake_link import FakeGpu
 

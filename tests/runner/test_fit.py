@@ -12,7 +12,7 @@ from maxslices import Pipeline, Registry, from_ledger, method, plan, run
 from maxslices.errors import DoesNotFitError, MethodError
 from maxslices.io.array_source import ArraySource
 from maxslices.planner.costs import RUNNER_BYTES
-from maxslices.planner.routes import HOST_BYTES
+from maxslices.planner.placement import HOST_BYTES
 from tests.planner.fakes import fakes
 
 fit_fakes = Registry()

@@ -11,9 +11,9 @@ import pytest
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import OutOfMemoryError, StoreError
 from maxslices.io.array_source import ArraySource
-from maxslices.io.part_sink import PartSink
 from maxslices.io.scratch import ScratchStore
 from maxslices.io.store import MemoryStore
+from maxslices.io.unfinished_sink import PartSink
 from tests.runner.fake_link import FakeGpu
 
 SHAPE = (13, 7, 5)
@@ -251,7 +251,7 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
     counter = FakeGpu()
     if memory == "scratch":
         monkeypatch.setattr(
-            "maxslices.planner.router.Router._leaves_room", lambda self, *route: False
+            "maxslices.planner.place_sections.Router._leaves_room", lambda self, *route: False
         )
 
     class Told:
@@ -273,7 +273,7 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
 
         monkeypatch.setattr(cls, name, call)
 
-    monkeypatch.setattr("maxslices.runner.ahead_feed.np", Told())
+    monkeypatch.setattr("maxslices.runner.read_ahead.np", Told())
     told(PartSink, "write")
     for cls in (MemoryStore, ScratchStore):
         told(cls, "write")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from maxslices.runner.blocks import Block
-from maxslices.runner.pace import GAIN, TRIED_BLOCKS, Pace
+from maxslices.runner.block_ranges import Block
+from maxslices.runner.block_tuning import GAIN, TRIED_BLOCKS, Pace
 
 LARGER = [32, 64, 128, 256]
 

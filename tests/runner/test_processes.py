@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
-from maxslices.io import BUFFER_BYTES
 from maxslices.planner.costs import RUNNER_BYTES
+from maxslices.system.threads import BUFFER_BYTES
 
 SHAPE = (400, 360, 800)  # 230 MB of uint16
 BUDGET = 22_600_000

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.io.array_source import ArrayFrames, ArraySource
-from maxslices.io.frames import FrameSource, Selection
-from maxslices.io.options import Preview
-from maxslices.runner.blocks import blocks_of
+from maxslices.io.frame_source import FrameSource, Selection
+from maxslices.io.loader_options import Preview
+from maxslices.runner.block_ranges import blocks_of
 from maxslices.runner.feed import make_feed
-from maxslices.runner.timeline import Timeline
+from maxslices.runner.run_timeline import Timeline
 from tests.planner.fakes import fakes
 from tests.runner.fake_link import FakeGpu
 
@@ -181,7 +181,7 @@ def test_larger_blocks_are_decided_on_by_blocks_of_one_size(on_fake_gpu, monkeyp
         return False
 
     with on_fake_gpu() as gpu:
-        monkeypatch.setattr("maxslices.runner.pace.Pace.learn", learn)
+        monkeypatch.setattr("maxslices.runner.block_tuning.Pace.learn", learn)
         scan = source(MANY, pinned_by=gpu)
         report = run(scan, Pipeline.from_steps(["negate"], fakes), device="cuda")
     section = report.plan.sections[0]

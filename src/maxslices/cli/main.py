@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import MaxslicesError
-from . import check, demo, measure, methods, nn, plan, records, run
+from ..nn import command as nn
+from . import check, demo, measure, methods, plan, records, run
 from .output import complain, say
 
 COMMANDS = (demo, run, plan, check, measure, methods, records, nn)

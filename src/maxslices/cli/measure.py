@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..arrays import parse_shape
 from ..errors import MaxslicesError, MethodError, OutOfMemoryError, StoreError, UsageError
+from ..model.arrays import parse_shape
 from .options import parameters
 
 
@@ -63,8 +63,8 @@ def handle(parsed: argparse.Namespace) -> str:
     """Measure, and return the table or JSON."""
     import json
 
-    from ..arrays import ArraySpec
-    from ..testing.measure import check_picture, measure_method, plot_measurement
+    from ..checking.measurement import check_picture, measure_method, plot_measurement
+    from ..model.arrays import ArraySpec
 
     picture = None if parsed.plot is None else Path(parsed.plot)
     if picture is not None:

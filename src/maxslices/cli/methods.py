@@ -9,7 +9,7 @@ import textwrap
 from typing import Any
 
 from ..errors import UnknownMethodError
-from ..method import MethodMeta
+from ..registry.method_meta import MethodMeta
 
 WIDTH = 100
 _PATTERNS = {
@@ -34,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
 
 def handle(parsed: argparse.Namespace) -> str:
     """Return the list, or one method's description."""
-    from ..registry import registry
+    from ..registry.method_registry import registry
 
     if parsed.name is not None:
         return _description(registry.get(parsed.name))
@@ -84,7 +84,7 @@ def _description(meta: MethodMeta) -> str:
 
 def _source(meta: MethodMeta) -> str:
     """Say where a plan takes the method's memory from, and why."""
-    from ..estimators import Records
+    from ..estimate import Records
 
     places = sorted({str(e["place"]["device"]) for e in Records().entries(meta.full_name)})
     if meta.estimator:
@@ -97,7 +97,7 @@ def _source(meta: MethodMeta) -> str:
 
 def _as_yaml(meta: MethodMeta) -> list[str]:
     """Return a step of a pipeline file with every parameter, its default and its type."""
-    from ..parameters import annotations_of, type_name
+    from ..registry.parameters import annotations_of, type_name
 
     hints = annotations_of(meta.function)
     lines = [f"- method: {meta.name}", f"  module_path: {meta.module}"]
@@ -124,7 +124,7 @@ def _yaml(value: Any) -> str:
     """Return a default as YAML writes it."""
     import yaml
 
-    from ..planner import plain
+    from ..model.json_values import plain
 
     text: str = yaml.safe_dump(plain(value), default_flow_style=True, width=10**6)
     return text.removesuffix("...\n").strip()

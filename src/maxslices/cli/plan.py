@@ -30,8 +30,8 @@ def add_parser(subparsers: Any) -> None:
 def handle(parsed: argparse.Namespace) -> str:
     """Make the plan and return it as text."""
     from ..api import plan
-    from ..arrays import ArraySpec, parse_shape
     from ..errors import UsageError
+    from ..model.arrays import ArraySpec, parse_shape
 
     n_paths = len(parsed.paths)
     if parsed.shape is None and n_paths != 2:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnknownMethodError, UsageError
-from ..units import format_bytes
+from ..model.units import format_bytes
 
 if TYPE_CHECKING:
-    from ..estimators.record_files import Entry
-    from ..estimators.recorded import Records
+    from ..estimate.record_files import Entry
+    from ..estimate.recorded import Records
 
 
 def add_parser(subparsers: Any) -> None:
@@ -54,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _records(parsed: argparse.Namespace) -> Records:
-    from ..estimators.recorded import Records
+    from ..estimate.recorded import Records
 
     if "" in (parsed.folder, getattr(parsed, "file", None)):
         raise UsageError("the path of the records is empty; '.' is the folder one is in")

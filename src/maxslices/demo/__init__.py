@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .main import DemoResult, run_demo
+from .demo_run import DemoResult, run_demo
 
 __all__ = ["DemoResult", "run_demo"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from ..registry import registry
+from ..registry.method_registry import registry
 
 if find_spec("httomo_backends") is not None:
     from .register import register_all

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import RegistrationError
-from ..registry import Registry
+from ..registry.method_registry import Registry
 from .adapters import adapt, calculate_stats, global_stats
 from .database import Entry, read_entries
 from .sources import stand_in

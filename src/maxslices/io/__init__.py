@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from .options import AngleRange, LoaderOptions, Preview, SideData
+from .loader_options import AngleRange, LoaderOptions, Preview, SideData
 from .scratch import ScratchStore
 from .sink import Sink, SinkFormat, create_sink, remove_result
 from .source import SideName, Source, open_source
 from .store import MemoryStore, Store
-from .threads import BUFFER_BYTES, N_THREADS, copy
 
 __all__ = [
-    "BUFFER_BYTES",
-    "N_THREADS",
     "AngleRange",
     "LoaderOptions",
     "MemoryStore",
@@ -23,7 +20,6 @@ __all__ = [
     "SinkFormat",
     "Source",
     "Store",
-    "copy",
     "create_sink",
     "open_source",
     "remove_result",

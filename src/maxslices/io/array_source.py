@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import ArraySpec
 from ..errors import SourceError
-from .checks import check_angles, check_dtype
-from .frames import FrameSource, Selection, Span
-from .options import LoaderOptions
+from ..model.arrays import ArraySpec
+from ..system.threads import copy
+from .check_arrays import check_angles, check_dtype
+from .frame_source import FrameSource, Selection, Span
+from .loader_options import LoaderOptions
 from .plain_frames import PlainFrames
-from .side import plain_source
-from .threads import copy
+from .side_data import plain_source
 
 _MAPPED_BYTES = 2**26
 """Bytes of a Fortran-ordered file that are mapped at one time, or a frame if that is larger."""

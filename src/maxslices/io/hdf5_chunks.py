@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import threads
-from .frames import Span
-from .pieces import pread_all
+from ..system import threads
+from ..system.positional_io import pread_all
+from ..system.threads import BUFFER_BYTES, buffer, fitting, spread
+from .frame_source import Span
 from .plain_frames import NOWHERE
-from .threads import BUFFER_BYTES, buffer, fitting, spread
 
 DEFLATE, SHUFFLE = 1, 2
 """HDF5's numbers of the filters."""

@@ -12,13 +12,13 @@ import h5py
 import hdf5plugin  # noqa: F401  (registers the filters of compressed files)
 from numpy.typing import NDArray
 
-from ..arrays import ArraySpec
 from ..errors import SourceError
-from .checks import check_dtype
-from .frames import Span
+from ..model.arrays import ArraySpec
+from .check_arrays import check_dtype
+from .chunk_offsets import missing_filters, places_of
+from .frame_source import Span
 from .hdf5_chunks import ChunkError, Chunks
 from .hdf5_layout import stacks_in
-from .hdf5_places import missing_filters, places_of
 from .plain_frames import PlainFrames
 
 

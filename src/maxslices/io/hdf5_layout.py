@@ -14,7 +14,7 @@ from pathlib import Path
 import h5py
 
 from ..errors import SourceError
-from .options import LoaderOptions
+from .loader_options import LoaderOptions
 
 _ENTRIES = ("entry1/tomo_entry", "entry0000", "entry")
 """Where beamlines write NXtomo; other entries are known by their definition."""

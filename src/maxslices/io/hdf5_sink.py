@@ -20,15 +20,15 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import ArraySpec
 from ..errors import StoreError
-from . import threads
-from .file_map import file_map, is_safe_to_map
-from .part_sink import PartSink
+from ..model.arrays import ArraySpec
+from ..system import threads
+from ..system.disk_space import reserve
+from ..system.positional_io import write_rows
+from ..system.threads import spread_box
+from ..tuning.mapped_output import file_map, is_safe_to_map
 from .paths import HDF5_SUFFIXES
-from .pieces import write_rows
-from .room import reserve
-from .threads import spread_box
+from .unfinished_sink import PartSink
 
 DATA_PATH = "entry/data/data"
 """Where in the file the data are."""

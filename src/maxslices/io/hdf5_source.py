@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SourceError
-from .checks import check_angles, radians_of
-from .frames import FrameSource, Selection
+from .check_arrays import check_angles, radians_of
+from .frame_source import FrameSource, Selection
 from .hdf5_frames import Hdf5Frames, dataset, open_file
 from .hdf5_layout import Layout, find_layout
-from .options import LoaderOptions, SideData
-from .side import angles_given, flats_or_darks, open_side
+from .loader_options import LoaderOptions, SideData
+from .side_data import angles_given, flats_or_darks, open_side
 from .source import SideName
 
 KIND_PROJECTION, KIND_FLAT, KIND_DARK = 0, 1, 2

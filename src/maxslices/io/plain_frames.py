@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .batches import pread_pieces
-from .frames import Span
-from .pieces import bytes_of, pread_all
-from .threads import buffer, fitting, spread_box
+from ..system.positional_io import bytes_of, pread_all
+from ..system.threads import buffer, fitting, spread_box
+from ..tuning.batched_reads import pread_pieces
+from .frame_source import Span
 
 NOWHERE = -1
 """Offset of a frame that was never written."""

@@ -11,16 +11,16 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import ArraySpec
 from ..errors import StoreError
-from . import threads
-from .batches import pread_pieces
-from .checks import check_block, check_target
+from ..model.arrays import ArraySpec
+from ..system import threads
+from ..system.disk_space import check_room, store_errors
+from ..system.positional_io import bytes_of, pread_all, pwrite_all
+from ..system.threads import spread
+from ..tuning.batched_reads import pread_pieces
+from ..tuning.deferred_free import Freeing
+from .check_arrays import check_block, check_target
 from .closing import Closing
-from .freeing import Freeing
-from .pieces import bytes_of, pread_all, pwrite_all
-from .room import check_room, store_errors
-from .threads import spread
 
 _BAND_BYTES = 2**18
 """Bytes of a band of one projection, where nobody says how it will be read."""

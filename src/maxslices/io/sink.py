@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol, Self, get_args
 
 from numpy.typing import NDArray
 
-from ..arrays import ArraySpec
 from ..errors import StoreError
+from ..model.arrays import ArraySpec
 
 SinkFormat = Literal["hdf5", "tiff"]
 

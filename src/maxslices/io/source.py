@@ -10,9 +10,9 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import ArraySpec
 from ..errors import SourceError
-from .options import LoaderOptions
+from ..model.arrays import ArraySpec
+from .loader_options import LoaderOptions
 from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, holds_hdf5, look_at
 
 SideName = Literal["flats", "darks"]

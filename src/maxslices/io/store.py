@@ -8,13 +8,13 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import ArraySpec
 from ..errors import StoreError
-from ..units import format_bytes
-from .checks import check_block, check_target
+from ..model.arrays import ArraySpec
+from ..model.units import format_bytes
+from ..system.threads import copy
+from .check_arrays import check_block, check_target
 from .closing import Closing
-from .frames import read_only
-from .threads import copy
+from .frame_source import read_only
 
 
 class Store(Protocol):

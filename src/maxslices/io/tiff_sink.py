@@ -12,11 +12,11 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-from ..arrays import ArraySpec
 from ..errors import UsageError
-from .part_sink import PartSink
-from .pieces import pwrite_all, write_rows
-from .threads import spread
+from ..model.arrays import ArraySpec
+from ..system.positional_io import pwrite_all, write_rows
+from ..system.threads import spread
+from .unfinished_sink import PartSink
 
 _HEADER_BYTES = 4096
 """Room that a small file takes on a disk beside its data."""

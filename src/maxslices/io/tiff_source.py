@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import ArraySpec
 from ..errors import SourceError
-from . import threads
-from .checks import check_dtype
-from .frames import FrameSource, Selection, Span
-from .options import LoaderOptions
+from ..model.arrays import ArraySpec
+from ..system import threads
+from ..system.threads import spread, spread_box
+from .check_arrays import check_dtype
+from .frame_source import FrameSource, Selection, Span
+from .loader_options import LoaderOptions
 from .paths import TIFF_SUFFIXES, look_at
 from .plain_frames import PlainFrames
-from .side import plain_source
-from .threads import spread, spread_box
+from .side_data import plain_source
 from .tiff_pages import Image, decoded, pages_of
 
 _HEAD_BYTES = 2**16

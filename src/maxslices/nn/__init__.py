@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import ModelArgumentError, NoDeviceError, TooLargeError
-from .result import BatchSize, PatchShape, Search, Trial
+from .answers import BatchSize, PatchShape, Search, Trial
+from .nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
 
 if TYPE_CHECKING:
-    from ..tracing import Spec
     from .batch import max_batch_size
     from .patch import max_patch_shape
     from .reduce import reduce_memory
-    from .report import MemoryReport, memory_report
+    from .replay import Spec
+    from .step_report import MemoryReport, memory_report
 
 __all__ = [
     "BatchSize",
@@ -37,11 +37,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "MemoryReport": "maxslices.nn.report",
-    "Spec": "maxslices.tracing",
+    "MemoryReport": "maxslices.nn.step_report",
+    "Spec": "maxslices.nn.replay",
     "max_batch_size": "maxslices.nn.batch",
     "max_patch_shape": "maxslices.nn.patch",
-    "memory_report": "maxslices.nn.report",
+    "memory_report": "maxslices.nn.step_report",
     "reduce_memory": "maxslices.nn.reduce",
 }
 """Modules of what needs torch."""

@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 from ..errors import EstimatorError
-from ..estimators.areas import measured_areas
-from ..tracing import Family, Spec, TraceError, WorkAreas
-from ..units import format_bytes, parse_bytes
-from .arguments import channels_of, check_safety, positive, shape_of
-from .errors import ModelArgumentError, TooLargeError
-from .memory import Budget, budget_of, check_model, device_of
-from .result import BatchSize, Search, Trial
-from .step import Mode, Step, Targets, optimizer_named, precision
-from .trial import Trials
+from ..model.units import format_bytes, parse_bytes
+from .answers import BatchSize, Search, Trial
+from .memory_budget import Budget, budget_of, check_model, device_of
+from .model_arguments import channels_of, check_safety, positive, shape_of
+from .nn_errors import ModelArgumentError, TooLargeError
+from .real_step import Trials
+from .replay import Family, Spec, TraceError, WorkAreas
+from .training_step import Mode, Step, Targets, optimizer_named, precision
+from .workspace_cache import measured_areas
 
 ROUNDS = 4
 """At how many numbers work areas are measured, each predicted with those measured before."""

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..tracing import CATEGORIES, Peak, Spec, Trace
-from ..tracing.storages import Storage, rounded
-from .ddp import PREFIX
+from .ddp_buckets import PREFIX
+from .replay import CATEGORIES, Peak, Spec, Trace
+from .replay.storages import Storage, rounded
 
 LARGEST = 3
 """Holders that are named."""

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..tracing import Spec, WorkAreas
-from ..units import format_bytes
-from .errors import ModelArgumentError, TooLargeError
-from .memory import budget_of, device_of
+from ..model.units import format_bytes
+from .memory_budget import budget_of, device_of
+from .nn_errors import ModelArgumentError, TooLargeError
 from .receptive_field import Field, receptive_field
-from .step import Step, precision
+from .replay import Spec, WorkAreas
+from .training_step import Step, precision
 
 Places = tuple["slice[int, int, None]", ...]
 """On each axis of the image."""

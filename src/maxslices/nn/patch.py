@@ -12,22 +12,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..tracing import Spec
-from ..units import format_bytes
-from .arguments import (
-    channels_of,
-    check_safety,
-    divisors_of,
-    positive,
-)
+from ..model.units import format_bytes
+from .answers import PatchShape, Search, Trial
 from .batch import STEP_DOWN, explained, make_step, margin_bytes
-from .errors import TooLargeError
-from .grid import Shape, grid_of
-from .memory import Budget, budget_of, device_of
+from .memory_budget import Budget, budget_of, device_of
+from .model_arguments import channels_of, check_safety, divisors_of, positive
+from .nn_errors import TooLargeError
 from .patch_finder import Finder
-from .result import PatchShape, Search, Trial
-from .step import Mode, Targets
-from .trial import Trials
+from .patch_grid import Shape, grid_of
+from .real_step import Trials
+from .replay import Spec
+from .training_step import Mode, Targets
 
 
 def max_patch_shape(

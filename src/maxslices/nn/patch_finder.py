@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from ..estimators.areas import measured_areas
-from ..tracing import DataDependentError, Spec, Trace, TraceError, WorkAreas
-from .errors import ModelArgumentError
-from .grid import Grid, Shape
-from .memory import Budget
-from .step import Step
+from .memory_budget import Budget
+from .nn_errors import ModelArgumentError
+from .patch_grid import Grid, Shape
+from .replay import DataDependentError, Spec, Trace, TraceError, WorkAreas
+from .training_step import Step
+from .workspace_cache import measured_areas
 
 
 @dataclass(slots=True)

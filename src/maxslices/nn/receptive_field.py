@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from .errors import ModelArgumentError
+from .nn_errors import ModelArgumentError
 
 STRIDES = (1, 2, 4, 8, 16, 32)
 """Steps of the grid that are tried."""

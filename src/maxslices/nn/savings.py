@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ..tracing import Trace, TraceError, WorkAreas
-from .errors import ModelArgumentError
-from .step import Step
+from .nn_errors import ModelArgumentError
+from .replay import Trace, TraceError, WorkAreas
+from .training_step import Step
 
 _MAKERS = (
     nn.modules.conv._ConvNd,

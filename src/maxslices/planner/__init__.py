@@ -1,28 +1,7 @@
-"""From a pipeline and the shape of a scan to a plan; nothing here runs a method."""
+"""From models and budgets to a plan: arithmetic alone, nothing is opened or run."""
 
-from .limits import Limits
-from .pipeline import Pipeline
-from .plain import plain
+from .budgets import Limits
 from .plan import Plan, SectionPlan, StepPlan
 from .planning import check_supplied, make_plan
-from .scan import ScanSpec
-from .sections import cut_into_sections
-from .steps import Reference, Step
-from .tiling import Tiling, Window
 
-__all__ = [
-    "Limits",
-    "Pipeline",
-    "Plan",
-    "Reference",
-    "ScanSpec",
-    "SectionPlan",
-    "Step",
-    "StepPlan",
-    "Tiling",
-    "Window",
-    "check_supplied",
-    "cut_into_sections",
-    "make_plan",
-    "plain",
-]
+__all__ = ["Limits", "Plan", "SectionPlan", "StepPlan", "check_supplied", "make_plan"]

@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import DoesNotFitError
-from .blocks import BlockChoice, ask_for, does_not_fit, lacking_bytes
-from .fit import WASTEFUL, FitChoice, fit_section, fitted_block, least_fit, what_was_done
-from .limits import Limits, Room
-from .routes import Route
+from .block_size import BlockChoice, ask_for, does_not_fit, lacking_bytes
+from .budgets import Limits, Room
+from .placement import Route
+from .tile_and_offload import (
+    WASTEFUL,
+    FitChoice,
+    fit_section,
+    fitted_block,
+    least_fit,
+    what_was_done,
+)
 
 NOTHING_HELPS = "Neither tiles nor the host would make it fit"
 

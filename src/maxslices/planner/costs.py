@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..arrays import ArraySpec
 from ..errors import SourceError
-from ..estimators import Chooser, Question
-from ..memory import MemoryModel
-from .allocators import Allocator
-from .scan import ScanSpec
-from .sections import Section
-from .steps import Step
-from .tiling import Tiling
+from ..estimate import Chooser, Question
+from ..model.allocators import Allocator
+from ..model.arrays import ArraySpec
+from ..model.memory_model import MemoryModel
+from ..model.tiling import Tiling
+from ..pipeline.scan_spec import ScanSpec
+from ..pipeline.sections import Section
+from ..pipeline.steps import Step
 
 RUNNER_BYTES = 3 * 2**19
 """What Python itself takes during a section on the CPU: file handles, two threads with what the

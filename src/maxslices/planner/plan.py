@@ -7,9 +7,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from ..arrays import ArraySpec
-from .plain import plain
-from .routes import Destination, Origin
+from ..model.arrays import ArraySpec
+from ..model.json_values import plain
+from .placement import Destination, Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Plan:
         return json.dumps(self.to_dict(), indent=2)
 
     def __str__(self) -> str:
-        from .table import plan_table
+        from .plan_table import plan_table
 
         return plan_table(self)
 

@@ -7,21 +7,21 @@ from dataclasses import replace
 from itertools import pairwise
 
 from ..errors import DoesNotFitError, SourceError
-from ..estimators import Chooser
-from ..units import format_bytes
+from ..estimate import Chooser
+from ..model.allocators import Allocator
+from ..model.json_values import plain
+from ..model.units import format_bytes
+from ..pipeline.pipeline import Pipeline
+from ..pipeline.scan_spec import ScanSpec
+from ..pipeline.sections import cut_into_sections
 from .advice import check_room, would_fit
-from .allocators import Allocator
-from .blocks import BlockChoice, check_block, choose_block, first_blocks, larger_blocks
+from .block_size import BlockChoice, check_block, choose_block, first_blocks, larger_blocks
+from .budgets import Limits, Room
 from .costs import SectionCost, section_cost
-from .fit import FitChoice, check_fit, fit_section, what_was_done
-from .limits import Limits, Room
-from .pipeline import Pipeline
-from .plain import plain
+from .place_sections import Router, rooms_of
+from .placement import Destination, Route
 from .plan import Plan, SectionPlan, StepPlan
-from .router import Router, rooms_of
-from .routes import Destination, Route
-from .scan import ScanSpec
-from .sections import cut_into_sections
+from .tile_and_offload import FitChoice, check_fit, fit_section, what_was_done
 
 
 def make_plan(

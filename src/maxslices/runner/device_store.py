@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arrays import ArraySpec
-from ..backends import Backend
+from ..devices import Backend
+from ..model.arrays import ArraySpec
 
 
 class DeviceStore:

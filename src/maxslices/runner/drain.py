@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from ..backends import Backend, Link, Mark, is_copyable
+from ..devices import Backend, Link, Mark, is_copyable
 from .fetcher import AT_ONCE_BYTES, Fetcher
-from .timeline import Timeline
+from .run_timeline import Timeline
 from .writer import Piece, Target, Way, Writer
 
 

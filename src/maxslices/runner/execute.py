@@ -7,21 +7,22 @@ from pathlib import Path
 
 import numpy as np
 
-from ..backends import Backend, require_libraries, shared_allocator
+from ..devices import Backend, require_libraries, shared_allocator
 from ..errors import MethodError
 from ..io import MemoryStore, ScratchStore, Sink, Source, Store
-from ..io.room import check_room
-from ..planner import Pipeline, Plan, SectionPlan
-from .ahead_feed import Readable
-from .block_work import BlockWork
+from ..pipeline import Pipeline
+from ..planner import Plan, SectionPlan
+from ..system.disk_space import check_room
+from .block_run import BlockWork
 from .device_store import DeviceStore
-from .failure import keep_finished
-from .folder import RunFolder
+from .partial_results import keep_finished
 from .progress import Progress
-from .report import SectionReport
-from .section import SectionWork
+from .read_ahead import Readable
+from .results_folder import RunFolder
+from .run_report import SectionReport
+from .run_timeline import Timeline
+from .section_run import SectionWork
 from .side_results import SideResults
-from .timeline import Timeline
 
 KEPT_PART = 32
 """As little as this part of the budget may stay with the device's allocator for the next run."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ..backends import Backend
-from .ahead_feed import AheadFeed, Readable
-from .blocks import Block
+from ..devices import Backend
+from .block_ranges import Block
 from .device_store import DeviceStore
-from .timeline import Timeline
+from .read_ahead import AheadFeed, Readable
+from .run_timeline import Timeline
 
 
 class Feed(Protocol):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backends import Link, Mark, as_block
+from ..devices import Link, Mark, as_block
 from .writer import Piece, Target, Way, Writer
 
 _PIECE_BYTES = 2**28

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
-from ..backends import heap
-from ..ledger import Device
-from ..meters import measure_peak
-from .blocks import Block
+from ..measure import measure_peak
+from ..model.ledger import Device
+from ..tuning import malloc_retain as heap
+from .block_ranges import Block
 
 SAMPLE_INTERVAL_S = 0.02
 """Time between samples of a GPU's memory: seldom enough to cost nothing over a run."""

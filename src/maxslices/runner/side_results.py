@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import MethodError
-from ..planner import Reference, Step
+from ..pipeline import Reference, Step
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from ..arrays import ArraySpec
-from ..backends import Mark
-from .timeline import Timeline
+from ..devices import Mark
+from ..model.arrays import ArraySpec
+from .run_timeline import Timeline
 
 
 class Target(Protocol):

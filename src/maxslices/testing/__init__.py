@@ -9,17 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .case import Case
-    from .check import check_max_slices
+    from ..checking.case import Case
+    from ..checking.check_result import CheckResult, EstimateError
+    from ..checking.estimate_check import check_max_slices
     from .conformance import MethodConformance
-    from .result import CheckResult, EstimateError
 
 _HOME = {
-    "Case": "case",
-    "CheckResult": "result",
-    "EstimateError": "result",
-    "MethodConformance": "conformance",
-    "check_max_slices": "check",
+    "Case": "maxslices.checking.case",
+    "CheckResult": "maxslices.checking.check_result",
+    "EstimateError": "maxslices.checking.check_result",
+    "MethodConformance": "maxslices.testing.conformance",
+    "check_max_slices": "maxslices.checking.estimate_check",
 }
 __all__ = ["Case", "CheckResult", "EstimateError", "MethodConformance", "check_max_slices"]
 
@@ -27,4 +27,4 @@ __all__ = ["Case", "CheckResult", "EstimateError", "MethodConformance", "check_m
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    return getattr(importlib.import_module(_HOME[name]), name)

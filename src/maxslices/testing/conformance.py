@@ -17,18 +17,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from ..arrays import block_shape
-from ..backends import require_libraries, select_backend
+from ..checking.block_differences import differences_between_blocks
+from ..checking.case import Case
+from ..checking.estimate_check import check_trial
+from ..checking.measured_call import Trial
+from ..devices import require_libraries, select_backend
 from ..errors import DeviceError, EstimatorError, UsageError
-from ..estimators import Question, declared_model
-from ..ledger import Device
-from ..method import MethodMeta
-from ..registry import Registry, registry
-from .blocks import differences_between_blocks
-from .case import Case
-from .check import check_trial
+from ..estimate import Question, declared_model
+from ..model.arrays import block_shape
+from ..model.ledger import Device
+from ..registry.method_meta import MethodMeta
+from ..registry.method_registry import Registry, registry
 from .plugin import MaxSlices
-from .trial import Trial
 
 _LONGEST = 2561
 """Detector width up to which estimators are asked."""

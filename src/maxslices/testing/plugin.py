@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ..method import MethodMeta
-    from .result import CheckResult
+    from ..checking.check_result import CheckResult
+    from ..registry.method_meta import MethodMeta
 
 PROPERTY = "maxslices"
 RECORD_PROPERTY = "maxslices-record"
@@ -140,8 +140,8 @@ class MaxSlices:
     ) -> CheckResult:
         """Check, and raise an `EstimateError` if the estimate is out of bounds."""
         __tracebackhide__ = True
-        from .check import check_max_slices
-        from .result import EstimateError
+        from ..checking.check_result import EstimateError
+        from ..checking.estimate_check import check_max_slices
 
         bounds = self._bounds(lower, upper)
         where = device or self.settings.device
@@ -161,8 +161,8 @@ class MaxSlices:
 
     def note(self, result: CheckResult, *, measured: bool = True) -> None:
         """Hand a result to the summary; with `measured`, its peak to the record as well."""
-        from .records import make_record
-        from .summary import as_json
+        from ..checking.result_table import as_json
+        from .recorded_peaks import make_record
 
         self._item.user_properties.append((PROPERTY, as_json(result)))
         if measured and self.settings.record is not None and not result.unseen:
@@ -179,7 +179,7 @@ def max_slices(request: pytest.FixtureRequest) -> MaxSlices:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
     """Do what the markers of a test ask before its body runs."""
     for marker in pyfuncitem.iter_markers("max_slices"):
-        from .result import EstimateError
+        from ..checking.check_result import EstimateError
 
         check = MaxSlices(pyfuncitem)
         try:
@@ -201,7 +201,7 @@ class RecordFile(pytest.File):
     def collect(self) -> Iterable[pytest.Item]:
         """Read the records."""
         from ..errors import UsageError
-        from .records import read_records, record_id
+        from .recorded_peaks import read_records, record_id
 
         try:
             for record in read_records(self.path):
@@ -220,8 +220,8 @@ class RecordItem(pytest.Item):
     def runtest(self) -> None:
         """Ask the estimator."""
         __tracebackhide__ = True
-        from .records import replay
-        from .result import EstimateError
+        from ..checking.check_result import EstimateError
+        from .recorded_peaks import replay
 
         check = MaxSlices(self)
         result = replay(self.record, (check.settings.lower, check.settings.upper))
@@ -231,8 +231,8 @@ class RecordItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Show the message alone where it says everything."""
+        from ..checking.check_result import EstimateError
         from ..errors import MaxslicesError
-        from .result import EstimateError
 
         if isinstance(excinfo.value, EstimateError | MaxslicesError):
             return str(excinfo.value)
@@ -272,7 +272,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     settings, results = config.stash[_settings], config.stash[_results]
     if not (results or settings.json or settings.record):
         return
-    from .summary import summary_lines
+    from ..checking.result_table import summary_lines
 
     terminalreporter.section("maxslices: estimated slices over slices that fit")
     for line in summary_lines(results) or ["no estimate was checked"]:
@@ -292,7 +292,7 @@ def _write_json(path: Path, config: pytest.Config) -> str:
 
 
 def _write_records(path: Path, config: pytest.Config) -> str:
-    from .records import write_records
+    from .recorded_peaks import write_records
 
     added = config.stash[_records]
     total = write_records(path, added)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from ..backends.garbage import quick_collections
-from .check import check_trial
-from .result import EstimateError
+from ..checking.check_result import EstimateError
+from ..checking.estimate_check import check_trial
+from ..tuning.garbage_collection import quick_collections
 
 if TYPE_CHECKING:
     from .conformance import MethodConformance, Situation

@@ -65,7 +65,7 @@ def budget(memory: str | None, shape: list[int]) -> dict[str, Any]:
     import numpy as np
 
     from maxslices import Pipeline, Registry, from_ledger, method, plan, run
-    from maxslices.units import parse_bytes
+    from maxslices.model.units import parse_bytes
 
     from .data import fill, scan_of
 
@@ -114,7 +114,7 @@ def large(shape: list[int], memory: str, host_memory: str | None) -> dict[str, A
     import numpy as np
 
     from maxslices import Pipeline, Registry, from_ledger, method, run
-    from maxslices.io.room import settle
+    from maxslices.system.disk_space import settle
 
     from .data import tiled
     from .part_link import said

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from maxslices.io.array_source import ArraySource
-from maxslices.io.frames import FrameSource, Selection, Span
+from maxslices.io.frame_source import FrameSource, Selection, Span
 
 from .machine import pinned, write_all
 

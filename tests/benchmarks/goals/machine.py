@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from maxslices.backends import pinned_empty
+from maxslices.devices import pinned_empty
 
 PIECE_BYTES = 2**24
 

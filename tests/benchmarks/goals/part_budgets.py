@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from maxslices.backends import select_backend
+from maxslices.devices import select_backend
 
 from .children import watched
 from .machine import DEVICE, cp

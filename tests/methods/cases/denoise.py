@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maxslices.testing.case import Case
+from maxslices.checking.case import Case
 
 _ROF = {"iterations": 3, "regularisation_parameter": 0.1, "time_marching_parameter": 0.05}
 _PD = {"iterations": 3, "regularisation_parameter": 0.1}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maxslices.testing.case import Case
+from maxslices.checking.case import Case
 
 WEIGHTS = "tests/methods/data/unet.safetensors"
 """Random weights of the smallest network of three levels; from the root of the repository."""

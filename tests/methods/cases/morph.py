@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maxslices.testing.case import Case
+from maxslices.checking.case import Case
 
 CASES = [
     Case("sino_360_to_180", (64, 60, 67)),

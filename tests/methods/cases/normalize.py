@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maxslices.testing.case import Case
+from maxslices.checking.case import Case
 
 CASES = [
     Case("dark_flat_field_correction", (64, 65, 67), "uint16"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maxslices.testing.case import Case
+from maxslices.checking.case import Case
 
 _FAST = {"calculate_padding_value_method": "next_fast_length"}
 _MARGINS = {"calculate_padding_value_method": "use_pad_x_y", "pad_x_y": [5, 12]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maxslices.testing.case import Case
+from maxslices.checking.case import Case
 
 # FINUFFT's threads have work arrays of their own, so few slices are dominated by them.
 CASES = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maxslices.testing.case import Case
+from maxslices.checking.case import Case
 
 WHOLE = {"glob_stats": (0.1, 1.0, 0.5, 1)}
 MEAN = 1e-12

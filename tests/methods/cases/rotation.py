@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maxslices.testing.case import Case
+from maxslices.checking.case import Case
 
 CASES = [
     Case("find_center_vo", (61, 60, 67)),

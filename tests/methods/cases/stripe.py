@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maxslices.testing.case import Case
+from maxslices.checking.case import Case
 
 CASES = [
     Case("remove_stripe_based_sorting", (64, 60, 72)),

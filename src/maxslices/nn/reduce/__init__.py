@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from .accumulate import backward_in_parts
-from .api import MEANS, reduce_memory, restore
 from .compress import COMPRESSORS, Compressor
-from .device import resolve_device
 from .levels import reduce_by_level
-from .summary import ReductionSummary
-from .treat import Treatment, treat, untreat
+from .reduction import MEANS, reduce_memory, restore
+from .reduction_summary import ReductionSummary
+from .rewrite import Treatment, treat, untreat
+from .run_on_device import resolve_device
 
 __all__ = [
     "COMPRESSORS",

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 
-from ..errors import ModelArgumentError
+from ..nn_errors import ModelArgumentError
 from .split import batch_statistics
 
 

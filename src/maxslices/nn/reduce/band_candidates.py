@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from ...tracing.storages import Storage
-from ...tracing.trace import rounded
+from ..replay.storages import Storage
+from ..replay.trace import rounded
 from .bands import Window
 from .candidates import SMALL_BYTES, Candidate
-from .local import find_window
-from .places import Order, children_of, run_at, with_runs
-from .study import Seen, Study
-from .treat import Treatment
+from .locality import find_window
+from .module_ranges import Order, children_of, run_at, with_runs
+from .module_study import Seen, Study
+from .rewrite import Treatment
 
 BANDS = (2, 4, 8, 16)
 """In how many bands a place may be run."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ...tracing import Trace
-from ...tracing.trace import rounded
-from .places import DEAR_LAYERS, with_runs
-from .study import Seen, Study
-from .treat import DEAR, Treatment
+from ..replay import Trace
+from ..replay.trace import rounded
+from .module_ranges import DEAR_LAYERS, with_runs
+from .module_study import Seen, Study
+from .rewrite import DEAR, Treatment
 
 SMALL_BYTES = 2**20
 """A module that keeps less is not worth a treatment."""

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from ...tracing import Trace
-from ...units import format_bytes
-from ..memory import CONTEXT_BYTES
-from ..step import Step
-from .choices import Plan
-from .device import Measured, run_for_real
+from ...model.units import format_bytes
+from ..memory_budget import CONTEXT_BYTES
+from ..replay import Trace
+from ..training_step import Step
 from .inplace import set_in_place
-from .search import Searcher, treatments_of
-from .summary import ReductionSummary
-from .treat import Treatments, treat, untreat
+from .reduction_plan import Plan
+from .reduction_summary import ReductionSummary
+from .rewrite import Treatments, treat, untreat
+from .rewrite_search import Searcher, treatments_of
+from .run_on_device import Measured, run_for_real
 
 FINALISTS = 3
 """Plans that are run on the device."""

@@ -11,8 +11,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ...tracing import Spec
-from ..step import Step
+from ..replay import Spec
+from ..training_step import Step
 
 
 def _is_candidate(module: nn.Module) -> bool:

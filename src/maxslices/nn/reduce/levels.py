@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import ModelArgumentError, TooLargeError
-from ..memory import check_model
-from ..step import optimizer_named, precision
-from .binary import probe_binary
+from ..memory_budget import check_model
+from ..nn_errors import ModelArgumentError, TooLargeError
+from ..training_step import optimizer_named, precision
+from .binary_inputs import probe_binary
 from .confirm import describe_holders
-from .prepare import names_of_compressors, specs_of, with_targets
+from .layer_state import ResettingStep
+from .level_rounds import Rank, Work
+from .model_inputs import names_of_compressors, specs_of, with_targets
 from .presets import how_many, resolve
-from .rounds import Rank, Work
-from .states import ResettingStep
-from .summary import ReductionSummary
-from .treat import treat, untreat
+from .reduction_summary import ReductionSummary
+from .rewrite import treat, untreat
 
 
 def reduce_by_level(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Literal
 
-from ..errors import ModelArgumentError
+from ..nn_errors import ModelArgumentError
 
 Profile = Literal["safe", "balanced", "memory", "exhaustive"]
 Preference = Literal["speed", "balanced", "memory"]

@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import nn
 
-from ...tracing import Spec
-from ...tracing.trace import rounded
+from ..replay import Spec
+from ..replay.trace import rounded
 from .candidates import SMALL_BYTES, Candidate
-from .places import with_runs
-from .states import refuses_time_split, stateful
-from .study import Seen, Study
-from .treat import Treatment
+from .layer_state import refuses_time_split, stateful
+from .module_ranges import with_runs
+from .module_study import Seen, Study
+from .rewrite import Treatment
 
 PARTS = (2, 4, 8)
 """In how many parts a step may be run."""

@@ -1,0 +1,95 @@
+"""What a run has at its disposal: a device, budgets on it, and sources of estimates."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..devices import Backend, select_backend
+from ..devices.cpu import CpuBackend
+from ..devices.cuda_context import UNMEASURED_BYTES
+from ..devices.select import check_device_name
+from ..errors import DeviceError, UsageError
+from ..estimate import Chooser, Records
+from ..io import Source
+from ..model.units import parse_bytes
+from ..pipeline import Pipeline, ScanSpec
+from ..planner import Limits
+
+
+def measures(pipeline: Pipeline, estimator: str | None) -> bool:
+    """Tell whether a method's estimate has to be measured, or was."""
+    undeclared = any(step.meta.estimator is None for step in pipeline.steps)
+    return undeclared or estimator in ("recorded", "traced", "probed", "searched")
+
+
+def card_here(device: str) -> Backend | None:
+    """Return the GPU meant, if it is here."""
+    try:
+        backend = select_backend(device)
+    except DeviceError:
+        return None
+    return backend if backend.kind == "cuda" else None
+
+
+def chooser_for(
+    scan: ScanSpec,
+    limits: Limits,
+    backend: Backend | None,
+    estimator: str | None,
+    source: Source | None = None,
+) -> Chooser:
+    """Return what finds memory models for a scan on a device."""
+    side = {name: spec for name in ("flats", "darks") for spec in scan.frames({name})}
+
+    def first_slices(slice_dim: int, n_slices: int) -> np.ndarray:
+        assert source is not None
+        first = np.empty(source.spec.with_slices(slice_dim, n_slices).shape, source.spec.dtype)
+        source.read(slice_dim, 0, n_slices, first)
+        return first
+
+    return Chooser(
+        limits.kind,
+        backend=backend,
+        records=Records(),
+        available_bytes=limits.budget_bytes - limits.reserved_bytes,
+        side=side,
+        first_slices=None if source is None else first_slices,
+        forced=estimator,
+    )
+
+
+def limits_of(
+    device: str, memory: str | int | None, host_memory: str | int | None, is_here: bool
+) -> tuple[Limits, Backend | None]:
+    """Return the limits of a device, and the device; which need not be here given its memory."""
+    check_device_name(device)
+    is_cuda = device.startswith("cuda") or (device == "auto" and not is_here)
+    if memory is None or not is_cuda:
+        try:
+            backend = select_backend(device)
+        except DeviceError as error:
+            raise DeviceError(
+                f"{error}; to plan for a card that is not here, give its --memory"
+            ) from None
+        return backend_limits(backend, memory, host_memory), backend
+    host = CpuBackend().free_bytes() if host_memory is None else parse_bytes(host_memory)
+    name = "cuda" if device == "auto" else device
+    card = card_here(device) if is_here else None
+    reserved = UNMEASURED_BYTES if card is None else card.reserved_bytes
+    return Limits(name, parse_bytes(memory), host, reserved), card
+
+
+def backend_limits(
+    backend: Backend, memory: str | int | None, host_memory: str | int | None
+) -> Limits:
+    """Return the limits of a device that is here: what is given, else what is free."""
+    free = backend.free_bytes()
+    budget = free if memory is None else parse_bytes(memory)
+    if backend.kind == "cpu":
+        if host_memory is not None:
+            raise UsageError(
+                "on the CPU the device's memory is the host's: give memory alone (--memory)"
+            )
+        return Limits(backend.name, budget, budget)
+    host = CpuBackend().free_bytes() if host_memory is None else parse_bytes(host_memory)
+    return Limits(backend.name, budget, host, backend.reserved_bytes)

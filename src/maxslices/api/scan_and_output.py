@@ -1,0 +1,88 @@
+"""The ends of a run: the scan that is read, and where the results go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from ..devices import Backend, is_copyable
+from ..errors import UsageError
+from ..io import Source, open_source
+from ..io.loader_options import SideData
+from ..pipeline import Pipeline, ScanSpec
+from ..planner import Plan
+
+Scan = str | os.PathLike[str] | np.ndarray | Source
+
+
+@contextmanager
+def opened(scan: Scan, pipeline: Pipeline) -> Iterator[Source]:
+    """Open a scan as the pipeline's loader says; a source of the caller's stays open."""
+    if isinstance(scan, Source):
+        yield scan
+        return
+    with open_source(scan, pipeline.loader) as source:
+        yield source
+
+
+def spec_of(source: Source, backend: Backend | None = None) -> ScanSpec:
+    """Return what a planner has to know of a scan."""
+    return ScanSpec(
+        source.spec,
+        source.flats,
+        source.darks,
+        source.angles is not None,
+        in_memory=backend is not None and _is_in_memory(source, backend),
+        name=source.name,
+    )
+
+
+def _is_in_memory(source: Source, backend: Backend) -> bool:
+    """Tell whether a device can use, or copy, blocks of a scan from where they are."""
+    link = backend.link()
+    find = getattr(source, "view" if link is None else "window", None)
+    window = None if find is None else find(0, 0, source.spec.shape[0])
+    return window is not None and is_copyable(window) and is_direct(window, backend)
+
+
+def is_direct(array: np.ndarray, backend: Backend) -> bool:
+    """Tell whether a device can copy from and to an array by itself."""
+    link = backend.link()
+    return link is None or link.is_direct(array)
+
+
+def files_read(scan: Scan, pipeline: Pipeline) -> list[Path]:
+    """Return the files and folders that a run reads, where they are known by path."""
+    sides = (pipeline.loader.flats, pipeline.loader.darks)
+    given = [scan, *(side.file for side in sides if isinstance(side, SideData))]
+    return [Path(each) for each in given if isinstance(each, str | os.PathLike)]
+
+
+def check_out(out: object, scan: Scan) -> None:
+    """Require that results can be meant to go to `out`."""
+    if out is None:
+        return
+    if isinstance(out, np.ndarray):
+        # Blocks, and the slices around them, are read after earlier ones were written.
+        if isinstance(scan, np.ndarray) and np.may_share_memory(out, scan):
+            raise UsageError("out shares memory with the scan: give an array of its own")
+    elif not isinstance(out, str | os.PathLike):
+        raise UsageError(f"out must be a folder or a NumPy array, not {out!r}")
+    elif not os.fspath(out):
+        raise UsageError("the folder for the results has no name; '.' is the current one")
+
+
+def check_result(array: np.ndarray, plan: Plan) -> None:
+    """Require that the last result can be put into an array."""
+    wanted = plan.sections[-1].output
+    if plan.sections[-1].destination != "memory":
+        raise UsageError("out is an array, but no step of the pipeline has save_result")
+    if array.shape != wanted.shape or array.dtype != wanted.dtype:
+        shape = "x".join(map(str, array.shape))
+        raise UsageError(f"out is {shape} {array.dtype}; the result is {wanted}")
+    if not array.flags.c_contiguous or not array.flags.writeable:
+        raise UsageError("out is an array that is not C-contiguous or not writeable")

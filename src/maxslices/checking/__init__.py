@@ -1,0 +1,1 @@
+"""Estimates held against measured peaks: what the test kit and ``maxslices measure`` share."""

@@ -1,0 +1,98 @@
+"""Runs a method in blocks, as a plan would, and holds the joined result against one block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from .measured_call import Trial
+
+
+def differences_between_blocks(trial: Trial, sizes: Iterable[int], tolerance: float) -> list[str]:
+    """Return how results in blocks differ from the result in one block; empty if they do not.
+
+    Parameters
+    ----------
+    trial : Trial
+        What to run.
+    sizes : iterable of int
+        Slices in a block.
+    tolerance : float
+        Largest difference allowed, relative to the range of the result; 0: bitwise.
+    """
+    host = trial.data()
+    whole = trial.on_host(trial.call(trial.on_device(host)))
+    faults = []
+    for size in sizes:
+        fault = _difference(whole, _in_blocks(trial, host, size), tolerance)
+        if fault:
+            faults.append(f"in blocks of {size} the result {fault}")
+    return faults
+
+
+def _in_blocks(trial: Trial, host: np.ndarray, size: int) -> Any:
+    before, after = trial.meta.halo_slices(**trial.parameters)
+    found = []
+    for start in range(0, trial.n_slices, size):
+        stop = min(trial.n_slices, start + size)
+        low, high = max(0, start - before), min(trial.n_slices, stop + after)
+        block = trial.on_device(_cut(host, trial.slice_dim, low, high))
+        result = trial.on_host(trial.call(block, **_side_of_block(trial, low, high)))
+        if not trial.meta.side_results:
+            result = _cut(result, trial.slice_dim, start - low, stop - low)
+        found.append(result)
+    if not trial.meta.side_results:
+        return np.concatenate(found, axis=trial.slice_dim)
+    combine = trial.meta.combine
+    if combine is None:
+        return found[0]
+    if len(trial.meta.side_results) == 1:
+        return combine(found)
+    return tuple(combine(list(values)) for values in zip(*found, strict=True))
+
+
+def _side_of_block(trial: Trial, low: int, high: int) -> dict[str, Any]:
+    """Return the side data that belong to a block's rows or angles."""
+    side: dict[str, Any] = {}
+    for name, value in trial.side.items():
+        if name in ("flats", "darks") and trial.slice_dim == 1:
+            side[name] = value[:, low:high].copy()
+        elif name == "angles" and trial.slice_dim == 0:
+            side[name] = value[low:high]
+        elif name == "first_slice":
+            side[name] = low
+    return {name: value for name, value in side.items() if name not in trial.parameters}
+
+
+def _cut(data: Any, axis: int, low: int, high: int) -> Any:
+    index = [slice(None)] * data.ndim
+    index[axis] = slice(low, high)
+    return data[tuple(index)]
+
+
+def _difference(whole: Any, joined: Any, tolerance: float) -> str:
+    """Return what differs, or nothing."""
+    pairs = [(whole, joined)]
+    if isinstance(whole, tuple):
+        pairs = list(zip(whole, joined, strict=True))
+    for expected, got in pairs:
+        a, b = np.asarray(expected), np.asarray(got)
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"is {b.shape} {b.dtype}, not {a.shape} {a.dtype}"
+        if np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
+            continue
+        if a.dtype.kind not in "fciub":
+            return f"is {got!r}, not {expected!r}"
+        gap = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        # A single value has no range: its magnitude stands for that.
+        extent = float(np.nanmax(a) - np.nanmin(a)) or float(np.nanmax(np.abs(a))) or 1.0
+        largest = float(np.nanmax(gap)) / extent
+        if not largest <= tolerance:
+            where = np.unravel_index(int(np.nanargmax(gap)), gap.shape)
+            return (
+                f"differs at {np.count_nonzero(gap)} of {gap.size} voxels, by {largest:.2g} of its "
+                f"range at most (at {tuple(map(int, where))}); allowed: {tolerance:g}"
+            )
+    return ""

@@ -1,0 +1,94 @@
+"""Data to try a method on: made by rule, so that every run sees the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..devices import Backend
+from ..errors import ParameterError
+from ..estimate.sample_data import detector_values, facts
+from ..registry.method_meta import MethodMeta
+from ..registry.parameters import check_parameters
+
+N_FRAMES = 5
+"""Flats, and darks, that are supplied."""
+_ALL_RANDOM = 2**24
+"""Elements beyond which slices repeat, because random numbers take their time."""
+
+
+@lru_cache(maxsize=2)
+def plausible_data(shape: tuple[int, int, int], dtype: np.dtype[Any], seed: int) -> np.ndarray:
+    """Return positive data without constant slices, read-only.
+
+    Seed 0 gives values spread evenly over the range that a detector would use, any other
+    their squares: another histogram, to find out whether memory depends on the values.
+    """
+    data = np.empty(shape, dtype)  # first, as it may be more than there is
+    rng = np.random.default_rng(0)
+    n_random = shape[0]
+    if math.prod(shape) > _ALL_RANDOM:
+        n_random = min(shape[0], max(1, _ALL_RANDOM // (shape[1] * shape[2])) | 1)
+    even = rng.random((n_random, *shape[1:]), np.float32)
+    if seed:
+        np.square(even, out=even)
+    even = detector_values(even, dtype)
+    for start in range(0, shape[0], n_random):
+        data[start : start + n_random] = even[: shape[0] - start]
+    data.flags.writeable = False
+    return data.view()  # it owns nothing: lists of what is alive leave it out
+
+
+def input_data(
+    shape: tuple[int, int, int],
+    dtype: np.dtype[Any],
+    seed: int,
+    make_data: Callable[..., Any] | None = None,
+) -> np.ndarray:
+    """Return a method's input on the host; `make_data` as in `Case`."""
+    if make_data is None:
+        return plausible_data(shape, dtype, seed)
+    made = make_data(np.random.default_rng(seed), shape, dtype)
+    if not isinstance(made, np.ndarray) or made.shape != shape or made.dtype != dtype:
+        raise ValueError(
+            f"make_data must return a NumPy array of shape {shape} and {dtype}, not "
+            f"{getattr(made, 'shape', type(made).__name__)} {getattr(made, 'dtype', '')}"
+        )
+    return made
+
+
+def supplied_data(
+    meta: MethodMeta,
+    shape: tuple[int, int, int],
+    dtype: np.dtype[Any],
+    slice_dim: int,
+    backend: Backend,
+) -> dict[str, Any]:
+    """Return what the runner would fill in: flats and darks on the device, angles, facts."""
+    supplied: dict[str, Any] = {}
+    top = np.iinfo(dtype).max if dtype.kind in "iu" else 1.0
+    rng = np.random.default_rng(1)
+    for name, level in (("flats", 0.95), ("darks", 0.02)):
+        if name in meta.supplied:
+            frames = rng.random((N_FRAMES, *shape[1:]), np.float32) * 0.01 + level
+            supplied[name] = backend.to_device((frames * top * 0.98).astype(dtype))
+    if "angles" in meta.supplied:
+        supplied["angles"] = np.linspace(0, np.pi, shape[0], endpoint=False, dtype=np.float32)
+    return supplied | facts(meta, slice_dim)
+
+
+def check_given(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:
+    """Require that the parameters fit the method's signature.
+
+    Raises
+    ------
+    ParameterError
+        Naming all that do not.
+    """
+    faults = [text for _, text in check_parameters(meta.function, parameters)]
+    if faults:
+        raise ParameterError(f"{meta.full_name}: {'; '.join(faults)}")

@@ -1,0 +1,164 @@
+"""Runs a method once and measures it: input and output included, side data not."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tracemalloc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..devices import Backend, call_method, require_libraries, select_backend
+from ..errors import UsageError
+from ..measure import Peak, measure_peak
+from ..model.arrays import ArraySpec, block_shape
+from ..registry.method_meta import MethodMeta
+from .inputs import check_given, input_data, supplied_data
+
+HOST_NOISE_BYTES = 16 * 1024
+"""Python's own small objects, which tracemalloc counts with the arrays: less is no finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One call of a method."""
+
+    peak: Peak
+    """What the meters saw."""
+    output: Any
+    """What it returned, arrays on the host; None unless asked for."""
+    kept_bytes: int
+    """Bytes still alive, in arrays, when the result and the FFT plans are gone; 0 if the output was
+    asked for."""
+
+
+class Trial:
+    """A method with the block that it is tried on.
+
+    Parameters
+    ----------
+    meta : MethodMeta
+        The method.
+    shape : (int, int, int)
+        The block, axes (angles, detector_y, detector_x).
+    dtype : numpy.dtype
+        Of the input.
+    slice_dim : int
+        Axis of the slices.
+    device : str
+        "auto", "cpu", "cuda" or "cuda:N".
+    parameters : mapping
+        Of the method; side data among them take the place of those made here.
+    make_data : callable, optional
+        As in `Case`.
+    """
+
+    def __init__(
+        self,
+        meta: MethodMeta,
+        shape: tuple[int, int, int],
+        dtype: np.dtype[Any],
+        slice_dim: int,
+        device: str,
+        parameters: Mapping[str, Any],
+        make_data: Callable[..., Any] | None = None,
+    ) -> None:
+        if slice_dim not in meta.slice_dims():
+            raise UsageError(
+                f"{meta.full_name} works on slices along dim "
+                f"{' or '.join(map(str, meta.slice_dims()))}, not {slice_dim}"
+            )
+        check_given(meta, parameters)
+        require_libraries([meta])
+        self.meta, self.dtype, self.slice_dim = meta, dtype, slice_dim
+        self.parameters, self.make_data = dict(parameters), make_data
+        self.backend: Backend = select_backend(device)
+        self.full_shape = shape
+        self.looked_at = meta.looked_at(shape[slice_dim], **parameters)
+        self.other_dims = ArraySpec(shape, dtype).other_dims(slice_dim)
+        self.n_slices = len(self.looked_at) or shape[slice_dim]
+        self.shape = block_shape(slice_dim, self.n_slices, self.other_dims)
+        self.side = supplied_data(meta, self.shape, dtype, slice_dim, self.backend)
+
+    def data(self, seed: int = 0) -> np.ndarray:
+        """Return the input on the host."""
+        data = input_data(self.full_shape, self.dtype, seed, self.make_data)
+        return np.take(data, self.looked_at, self.slice_dim) if self.looked_at else data
+
+    def call(self, data: Any, **other: Any) -> Any:
+        """Call the method as the runner does."""
+        parameters = self.side | self.parameters | other
+        return call_method(self.meta, data, parameters, self.backend)
+
+    def on_device(self, host: np.ndarray) -> Any:
+        """Return a copy of the input where the method works."""
+        return np.array(host, order="C") if self.backend.kind == "cpu" else (
+            self.backend.to_device(np.ascontiguousarray(host))
+        )  # fmt: skip
+
+    def on_host(self, result: Any) -> Any:
+        """Return a result with its arrays on the host; on a GPU, when it is finished."""
+        if isinstance(result, tuple | list):
+            return tuple(self.on_host(item) for item in result)
+        if hasattr(result, "ndim") and hasattr(result, "dtype") and result.ndim:
+            on_host = isinstance(result, np.ndarray)  # angles stay there
+            return result if on_host else self.backend.to_host(result)
+        return result
+
+    def run(self, seed: int = 0, *, trace: bool = False, output: bool = False) -> Run:
+        """Call the method once with everything it allocates counted.
+
+        Parameters
+        ----------
+        seed : int
+            Which input data.
+        trace : bool
+            Also record what was alive at the peak, and where it was allocated.
+        output : bool
+            Keep the result, on the host.
+        """
+        host = self.data(seed)
+        before = self.alive_bytes()
+        kept: list[Any] = []
+        with measure_peak(self.backend.kind, trace=trace) as peak:
+            self._measured(host, kept)
+        if output:
+            return Run(peak, self.on_host(kept.pop()), 0)
+        kept.clear()
+        return Run(peak, None, max(0, self.alive_bytes() - before))
+
+    def _measured(self, host: np.ndarray, kept: list[Any]) -> None:
+        data = self.on_device(host)
+        kept.append(self.call(data))
+        self.finish()
+
+    def finish(self) -> None:
+        """Wait for the device."""
+        if self.backend.kind == "cuda":
+            import cupy
+
+            cupy.cuda.get_current_stream().synchronize()
+
+    def alive_bytes(self) -> int:
+        """Return what is allocated and no garbage: traced arrays, or the pool's bytes in use."""
+        gc.collect()
+        self.backend.release()
+        if self.backend.kind == "cuda":
+            import cupy
+
+            in_use = int(cupy.get_default_memory_pool().used_bytes())
+            torch: Any = sys.modules.get("torch")
+            if torch is not None and torch.cuda.is_initialized():
+                in_use += int(torch.cuda.memory_allocated())
+            return in_use
+        return _traced_array_bytes() if tracemalloc.is_tracing() else 0
+
+
+def _traced_array_bytes() -> int:
+    arrays = tracemalloc.take_snapshot().filter_traces(
+        [tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)]
+    )
+    return sum(trace.size for trace in arrays.traces)

@@ -1,0 +1,21 @@
+"""Where arrays live and methods run: the CPU with NumPy, or a GPU with CuPy."""
+
+from .backend import Backend
+from .copy_engine import Link, Mark, as_block, is_copyable
+from .method_call import call_method, require_libraries
+from .pinned_memory import pinned_empty
+from .select import select_backend
+from .torch_shared_pool import shared_allocator
+
+__all__ = [
+    "Backend",
+    "Link",
+    "Mark",
+    "as_block",
+    "call_method",
+    "is_copyable",
+    "pinned_empty",
+    "require_libraries",
+    "select_backend",
+    "shared_allocator",
+]

@@ -1,0 +1,52 @@
+"""From the name of a device to its backend."""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import UsageError
+from .backend import Backend
+from .cpu import CpuBackend
+from .cuda import CudaBackend
+from .device_count import count_devices
+
+_DEVICE = re.compile(r"cuda(?::(\d+))?")
+
+
+def check_device_name(device: str) -> str:
+    """Return a device name unchanged.
+
+    Raises
+    ------
+    UsageError
+        If it is none of auto, cpu, cuda and cuda:N.
+    """
+    is_known = isinstance(device, str) and (device in ("auto", "cpu") or _DEVICE.fullmatch(device))
+    if not is_known:
+        raise UsageError(f"unknown device {device!r}: use auto, cpu, cuda or cuda:N")
+    return device
+
+
+def select_backend(device: str = "auto") -> Backend:
+    """Return the backend of a device.
+
+    Parameters
+    ----------
+    device : str
+        "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU if there is one that CuPy
+        can use, else the CPU.
+
+    Raises
+    ------
+    UsageError
+        If the name is none of these.
+    DeviceError
+        If the device is not there.
+    """
+    check_device_name(device)
+    if device == "cpu":
+        return CpuBackend()
+    match = _DEVICE.fullmatch(device)
+    if match is not None:
+        return CudaBackend(int(match[1] or 0))
+    return CudaBackend(0) if count_devices() else CpuBackend()

@@ -1,0 +1,8 @@
+"""Where memory models come from."""
+
+from .chooser import Choice, Chooser
+from .declared import declared_model
+from .model_request import Question
+from .recorded import Records
+
+__all__ = ["Choice", "Chooser", "Question", "Records", "declared_model"]

@@ -1,0 +1,289 @@
+"""The one place that decides where a method's memory model comes from."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from ..devices import Backend
+from ..errors import EstimatorError, UsageError
+from ..model.arrays import ArraySpec
+from ..model.ledger import Device
+from ..model.memory_model import MemoryModel
+from ..nn.replay.replay_errors import TraceError
+from .declared import declared_model, speaks_of
+from .model_request import Question
+
+if TYPE_CHECKING:  # measuring is imported when something is measured
+    from ..nn.method_estimator import Traced
+    from .bisection_result import Search
+    from .probed import Probe
+    from .recorded import Records
+
+Origin = Literal["declared", "recorded", "traced", "probed", "searched"]
+"""Where a model comes from, in the order in which they are tried; a search only if asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A memory model and where it comes from."""
+
+    model: MemoryModel
+    """Bytes for n slices."""
+    origin: str
+    """"declared", "declared for CUDA", "recorded", "traced", "probed" or "searched"."""
+    why: str = ""
+    """Why not the source before it, and what was noticed; empty for what authors declare.
+    Lines after the first stand for themselves."""
+    output_dtype: np.dtype[Any] | None = None
+    """Dtype that its result was seen to have; None where nobody looked, or it is declared."""
+    output_dims: tuple[int, int] | None = None
+    """The result's other two dims, likewise."""
+    pace_s: tuple[float, float] | None = None
+    """Seconds that a call was seen to take, and that each slice adds; None where not timed."""
+
+
+class Chooser:
+    """Finds memory models for one device.
+
+    Parameters
+    ----------
+    device : {"cuda", "cpu"}
+        Whose memory is spoken of.
+    backend : Backend, optional
+        The device, if it is here: methods without an estimator are probed on it.
+    records : Records, optional
+        What was probed before. Answers from any device of this kind serve for one that is
+        not here.
+    available_bytes : int, optional
+        Memory that a method may take, at most.
+    side : mapping, optional
+        Flats and darks as `ArraySpec`.
+    first_slices : callable, optional
+        ``first_slices(slice_dim, n)``, the first n slices of the scan.
+    forced : {"declared", "recorded", "traced", "probed", "searched"}, optional
+        The only source that may be used.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        backend: Backend | None = None,
+        records: Records | None = None,
+        available_bytes: int = 0,
+        side: Mapping[str, ArraySpec] | None = None,
+        first_slices: Callable[[int, int], np.ndarray] | None = None,
+        forced: str | None = None,
+    ) -> None:
+        if forced is not None and forced not in get_args(Origin):
+            valid = ", ".join(get_args(Origin))
+            raise UsageError(f"{forced!r} is not a source of estimates: use one of {valid}")
+        self.device = device
+        self.backend = backend
+        self.records = records
+        self._available_bytes = available_bytes
+        self._side = dict(side or {})
+        self._first_slices = first_slices
+        self._forced = forced
+        self.chosen: list[tuple[Question, Choice]] = []
+        """What was asked and answered, in order."""
+
+    def choose(self, asked: Question) -> Choice:
+        """Return a method's memory model: declared, else recorded, traced or probed.
+
+        Raises
+        ------
+        EstimatorError
+            If no source has an answer, naming what would give one; or one fails.
+        """
+        choice = self._choose(asked)
+        self.chosen.append((asked, choice))
+        return choice
+
+    def _choose(self, asked: Question) -> Choice:
+        meta, forced = asked.meta, self._forced
+        if forced in (None, "declared") and meta.estimator is not None:
+            return self._declared(asked)
+        if forced == "declared":
+            raise EstimatorError(
+                f"{meta.full_name} declares no memory estimator: give calc_max_slices where it is "
+                "registered, or let it be probed"
+            )
+        missing = "it declares no estimator" if meta.estimator is None else "as asked for"
+        if forced in (None, "recorded"):
+            found = self._recorded(asked)
+            if found is not None:
+                probed, where = found
+                why = f"{missing}; measured on {where}{self._beside(asked, probed.model())}"
+                return _choice(asked, probed, "recorded", why)
+        if forced == "recorded":
+            raise EstimatorError(
+                f"nothing is recorded of {self._described(asked)}: measure it there (--estimator "
+                "probed), or import records from there (maxslices records import)"
+            )
+        if forced == "traced" or (forced is None and self._is_traceable(asked)):
+            try:
+                return self._traced(asked, missing)
+            except TraceError as error:
+                if forced == "traced" or self.backend is None:
+                    raise
+                missing += f"; it cannot be traced ({error})"
+        if self.backend is None:
+            has = [] if meta.estimator is not None else ["no memory estimator is declared"]
+            has += ["nothing is recorded"] if forced is None else []
+            raise EstimatorError(
+                f"{self._described(asked)}: {', '.join([*has, 'there is no such device here'])} to "
+                "measure it on: import records from one (maxslices records import)"
+            )
+        if forced == "searched":
+            return self._searched(asked)
+        made = self._probed(asked)
+        noticed = "".join(f"; {note}" for note in made.notes)
+        ran = f"probed in {made.duration_s:.2g} s, {len(made.rungs)} runs{noticed}"
+        ran += self._beside(asked, made.model())
+        return _choice(asked, made, "probed", f"{missing}; {ran}")
+
+    def learn(self, asked: Question, n_slices: int, measured_bytes: int) -> bool:
+        """Correct what is recorded of a method by a measured peak; tell whether it was too low."""
+        if self.backend is None or self.records is None:
+            return False
+        from .fingerprint import place
+
+        known, where = self._question(asked), place(self.backend, asked.meta.function)
+        found = self.records.find(known, where)
+        if found is None or found.model().bytes(n_slices) >= measured_bytes:
+            return False
+        self.records.add(known, where, found.corrected(n_slices, measured_bytes))
+        return True
+
+    def _declared(self, asked: Question) -> Choice:
+        # An estimator that knows nothing of the CPU is the best there is for it; the plan says so.
+        origin = "declared" if speaks_of(asked.meta, self.device) else "declared for CUDA"
+        return Choice(declared_model(asked, self.device), origin)
+
+    def _recorded(self, asked: Question) -> tuple[Probe, str] | None:
+        if self.records is None:
+            return None
+        from .fingerprint import device_name, place
+
+        known = self._question(asked)
+        if self.backend is not None:
+            found = self.records.find(known, place(self.backend, asked.meta.function))
+            if found is None or not found.covers(self._available_bytes, asked.total_slices):
+                return None
+            return found, device_name(self.backend)
+        for name in self.records.devices():
+            if (name == "cpu") == (self.device == "cpu"):
+                found = self.records.find(known, device=name)
+                if found is not None:
+                    return found, name
+        return None
+
+    def _is_traceable(self, asked: Question) -> bool:
+        is_torch = asked.meta.array_module == "torch" and self.device == "cuda"
+        return is_torch and importlib.util.find_spec("torch") is not None
+
+    def _traced(self, asked: Question, missing: str) -> Choice:
+        if not self._is_traceable(asked):
+            raise EstimatorError(
+                f"{self._described(asked)}: traced are methods for torch (array_module='torch'), "
+                "on a CUDA device, where torch is installed"
+            )
+        from ..nn.method_estimator import trace_method
+
+        found = trace_method(
+            asked.meta,
+            asked.slice_dim,
+            asked.other_dims,
+            asked.dtype,
+            asked.parameters,
+            supplied=self._side,
+            device="" if self.backend is None else self.backend.name,
+        )
+        noticed = "".join(f"; {note}" for note in found.notes)
+        why = f"{missing}; {found}{noticed}{self._beside(asked, found.model())}"
+        return _choice(asked, found, "traced", f"{why}\n{found.work_areas_line()}")
+
+    def _probed(self, asked: Question) -> Probe:
+        assert self.backend is not None
+        from .fingerprint import place
+        from .probed import probe
+
+        first = None
+        if asked.is_first and self._first_slices is not None:
+            first = self._first_slices(asked.slice_dim, 1)
+        made = probe(
+            asked,
+            self.backend,
+            available_bytes=self._available_bytes,
+            first_slices=first,
+            supplied=self._side,
+            strictly=True,
+        )
+        if self.records is not None:
+            where = place(self.backend, asked.meta.function)
+            self.records.add(self._question(asked), where, made)
+        return made
+
+    def _searched(self, asked: Question) -> Choice:
+        assert self.backend is not None
+        from .bisected import search
+
+        found = search(asked, self.backend, available_bytes=self._available_bytes, side=self._side)
+        why = f"as asked for; {found}{self._beside(asked, found.model(), found.margin_bytes)}"
+        return _choice(asked, found, "searched", why)
+
+    def _beside(self, asked: Question, measured: MemoryModel, margin_bytes: int = 0) -> str:
+        """Say what the author's estimator answers; warn where the two disagree."""
+        if not speaks_of(asked.meta, self.device):
+            return ""
+        from .comparison import compare
+
+        try:
+            found = compare(asked, self.device, measured, self._available_bytes, margin_bytes)
+        except EstimatorError as error:
+            warnings.warn(str(error), stacklevel=2)
+            return "; its own estimator fails"
+        if found.probed_slices and not found.agrees():
+            warnings.warn(str(found), stacklevel=2)
+        return (
+            f"; its own estimator allows {found.declared_slices} slices where this allows "
+            f"{found.probed_slices}"
+        )
+
+    def _question(self, asked: Question) -> dict[str, Any]:
+        from .fingerprint import question
+
+        return question(asked, self._side)
+
+    def _described(self, asked: Question) -> str:
+        from .fingerprint import device_name
+
+        dims = "x".join(map(str, asked.other_dims))
+        unit = "projections" if asked.slice_dim == 0 else "sinograms"
+        where = device_name(self.backend) if self.backend else f"a {self.device} device"
+        return f"{asked.meta.full_name} for {unit} of {dims} {asked.dtype} on {where}"
+
+
+def _choice(asked: Question, found: Probe | Search | Traced, origin: Origin, why: str) -> Choice:
+    """Return what was measured; of its result what the author does not declare."""
+    meta, dtype, dims = asked.meta, None, None
+    if meta.estimator is None:
+        if found.output_dtype is not None and _is_open(meta.declared_dtype):
+            dtype = np.dtype(found.output_dtype)
+        if _is_open(meta.output_dims):
+            dims = found.output_dims
+    timed = getattr(found, "pace_s", None)  # what was traced or searched was not
+    pace = None if timed is None else timed()
+    return Choice(found.model(), origin, why, dtype, dims, pace)
+
+
+def _is_open(declared: Any) -> bool:
+    """Tell whether something is not declared, or by a function that says of itself it guesses."""
+    return declared is None or getattr(declared, "is_guess", False)

@@ -1,0 +1,124 @@
+"""What calls leave behind: constants, caches, plans, losses; in the pool and outside it."""
+
+from __future__ import annotations
+
+from ..measure.cupy_pool import GRAIN_BYTES
+from ..model.memory_model import MemoryModel
+from ..model.units import format_bytes
+from .bench import Rung
+from .envelope import envelope
+
+Points = tuple[tuple[int, int], ...]
+LEAST_BYTES = 512
+"""What stays after a call, if it is at least this."""
+
+
+class Remains:
+    """What stays from call to call, as the calls show it.
+
+    Parameters
+    ----------
+    noise_bytes : int
+        Differences below this mean nothing.
+    """
+
+    def __init__(self, noise_bytes: int) -> None:
+        self.noise_bytes = noise_bytes
+        self.left_bytes = 0
+        """What the first call left for good."""
+        self.accumulates = self.leaks = False
+        """Whether each new number of slices leaves something, and whether every call does."""
+        self.outside_bytes = 0
+        """What stays outside the pool, as far as it is counted."""
+        self._seen_outside_bytes = 0
+        self._lifted = False
+        self._kept: dict[int, int] = {}
+        self._lost: dict[int, int] = {}
+
+    def begin(self, first: Rung, outside_bytes: int, modules_bytes: int) -> None:
+        """Enter the first call, with what it left outside the pool.
+
+        Kernels and modules are loaded by it, and by others with other numbers of slices. Up to
+        so much of all that is in the backend's reserve.
+        """
+        self.left_bytes = first.left_bytes
+        self.outside_bytes = max(0, outside_bytes - modules_bytes)
+        self._seen_outside_bytes = max(outside_bytes, modules_bytes)
+
+    def judge(self, again: Rung, more: Rung | None, other: Rung) -> None:
+        """Tell a loss and a cache from a constant.
+
+        Caches that keep something for each number of slices grow when there are fewer, which
+        are new to them; a work area that is kept for the most slices does not. What grows when
+        nothing is new is lost.
+        """
+        self.leaks = min(again.left_bytes, other.left_bytes) >= LEAST_BYTES
+        if self.leaks:
+            self.left_bytes = max(0, self.left_bytes - again.left_bytes)
+        elif more is not None:
+            self.accumulates = more.left_bytes >= LEAST_BYTES
+
+    def before_bytes(self, rung: Rung) -> int:
+        """Return what is alive from earlier calls in a run, besides what is outside the pool."""
+        alone = self.leaks or self.accumulates
+        return self.left_bytes if alone else max(self.left_bytes, rung.before_bytes)
+
+    def grown_outside(self, outside_bytes: int) -> int:
+        """Return what to add to all earlier calls, given what all calls left outside the pool.
+
+        What stays is a constant if it comes once; if it comes again and again it grows with
+        the slices, and is seen as a slope.
+        """
+        grown = max(0, outside_bytes - self._seen_outside_bytes)
+        self._seen_outside_bytes += grown
+        self.outside_bytes += grown
+        if not grown or self._lifted:
+            return 0
+        self._lifted = True
+        grown += GRAIN_BYTES  # it is known no better
+        self.outside_bytes += GRAIN_BYTES
+        self._kept = {n: size + grown for n, size in self._kept.items()}
+        return grown
+
+    def enter(self, rung: Rung, before_bytes: int) -> None:
+        """Enter what a call left, on top of what was there before it."""
+        self._kept[rung.n_slices] = rung.kept_bytes + before_bytes
+        if self.leaks:
+            self._lost[rung.n_slices] = rung.left_bytes
+
+    def kept(self) -> Points:
+        """Return what stays, as points; beyond the last as much per slice as the most seen."""
+        if all(size < LEAST_BYTES for size in self._kept.values()):
+            return ()
+        sizes, highest = [], 0
+        for n, size in sorted(self._kept.items()):
+            highest = max(highest, size)
+            sizes.append((n, highest))
+        n, size = sizes[-1]
+        slope = -(-(size - sizes[0][1]) // n)
+        if len(sizes) > 1:
+            m, before = sizes[-2]
+            slope = max(slope, -(-(size - before) // (n - m)))
+        return (*envelope(sizes, self.noise_bytes), (2 * n, size + slope * n))
+
+    def lost(self, points: Points, available_bytes: int, total_slices: int) -> tuple[int, str]:
+        """Return what all blocks of a scan lose, with as many slices in each as fit, and a note."""
+        if not self._lost:
+            return 0, ""
+        model = MemoryModel.piecewise(points)
+        n, a_call = max(self._lost.items())
+        per_slice = max(size / k for k, size in self._lost.items() if k * 2 >= n)
+        constant = max(self._lost.values()) == min(self._lost.values())
+
+        def lost(block: int) -> int:
+            each = a_call if constant else int(per_slice * block) + 1
+            return each * (-(-total_slices // block) - 1)
+
+        block = model.max_slices(available_bytes, total_slices)
+        while block > 1 and model.bytes(block) + lost(block) > available_bytes:
+            block = max(1, block - max(1, block // 50))
+        found = lost(max(block, 1))
+        return found, (
+            f"each call loses memory ({format_bytes(a_call)} with {n} slices): "
+            f"{format_bytes(found)} are counted for the {total_slices} slices of a scan"
+        )

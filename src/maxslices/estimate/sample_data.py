@@ -1,0 +1,176 @@
+"""Data to try methods on: plausible, cheap to make, and the same every time."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..devices import Backend
+from ..model.arrays import ArraySpec, block_shape
+from ..registry.method_meta import MethodMeta
+
+N_FRAMES = 5
+"""Flats, and darks, that are supplied where there are none."""
+_PERIOD = 1_000_003
+"""Values after which made-up data repeat: a prime, so that no two rows begin alike."""
+FIRST = (1, 2, 3, 4, 8, 17, 32)
+"""Slice counts with which a first call is tried."""
+KINDS = ("even", "dark", "highest", "lowest")
+"""Made-up data: spread evenly over a detector's range, the same squared (another
+histogram), all at the upper end, all at the lower."""
+
+
+def detector_values(even: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Turn float32 values from 0 to 1 into positive ones that a detector would give; in place."""
+    if dtype.kind in "iu":
+        top = min(np.iinfo(dtype).max, 60_000)
+        even *= top * 0.9
+        even += top * 0.05 + 1
+    else:
+        even *= 0.9
+        even += 0.1
+    return even.astype(dtype, copy=False)
+
+
+def facts(meta: MethodMeta, slice_dim: int) -> dict[str, Any]:
+    """Return what a runner fills in beside frames and angles, for the first block of a scan."""
+    known = {
+        "slice_dim": slice_dim,
+        "first_slice": 0,
+        "detector_start": (0, 0),
+        "results_folder": None,
+    }
+    return {name: value for name, value in known.items() if name in meta.supplied}
+
+
+@lru_cache(maxsize=8)
+def made_up(dtype: np.dtype[Any], kind: str) -> np.ndarray:
+    """Return the values with which made-up data of a kind begin; kept for next time."""
+    even = np.random.default_rng(0).random(_PERIOD, np.float32)
+    if kind == "dark":
+        np.square(even, out=even)
+    elif kind in ("highest", "lowest"):
+        even[:] = kind == "highest"
+    return detector_values(even, dtype)
+
+
+def array_module(backend: Backend) -> Any:
+    """Return NumPy, or CuPy for a GPU."""
+    return importlib.import_module("cupy") if backend.kind == "cuda" else np
+
+
+def tiled(shape: tuple[int, ...], start: np.ndarray, axis: int | None, backend: Backend) -> Any:
+    """Return a new array on the device that repeats `start`, along an axis or as it comes.
+
+    It doubles what it has, so that the device's own bandwidth is the limit.
+    """
+    data = array_module(backend).empty(shape, start.dtype)
+    target = data.reshape(-1) if axis is None else data
+    axis = axis or 0
+    total = target.shape[axis]
+
+    def part(low: int, high: int) -> tuple[slice, ...]:
+        return (*[slice(None)] * axis, slice(low, high))
+
+    done = min(start.shape[axis], total)
+    target[part(0, done)] = backend.to_device(np.ascontiguousarray(start[part(0, done)]))
+    while done < total:
+        n = min(done, total - done)
+        target[part(done, done + n)] = target[part(0, n)]
+        done += n
+    return data
+
+
+class Samples:
+    """Makes a method's input and side data, with any number of slices.
+
+    Parameters
+    ----------
+    meta : MethodMeta
+        The method.
+    slice_dim, other_dims, dtype
+        Of its input.
+    backend : Backend
+        Where the data are made.
+    first_slices : ndarray, optional
+        The first slices of a scan, on the host: repeated in place of made-up data.
+    supplied : mapping, optional
+        Flats, darks, angles: those not among them are made up. An `ArraySpec` in place of
+        flats or darks says how many frames there are, and of which dtype.
+    """
+
+    def __init__(
+        self,
+        meta: MethodMeta,
+        slice_dim: int,
+        other_dims: tuple[int, int],
+        dtype: np.dtype[Any],
+        backend: Backend,
+        first_slices: np.ndarray | None = None,
+        supplied: dict[str, Any] | None = None,
+    ) -> None:
+        self.meta, self.slice_dim, self.other_dims, self.dtype = meta, slice_dim, other_dims, dtype
+        self.backend, self.first_slices = backend, first_slices
+        self.given = dict(supplied or {})
+        self.frames: dict[str, Any] = {}
+        self._frames_of: tuple[int, ...] = ()
+
+    def shape(self, n_slices: int) -> tuple[int, int, int]:
+        """Return the shape of a block."""
+        return block_shape(self.slice_dim, n_slices, self.other_dims)
+
+    def nbytes(self, n_slices: int) -> int:
+        """Return the bytes of a block as the device's allocator counts them."""
+        n_bytes = math.prod(self.shape(n_slices)) * self.dtype.itemsize
+        return -(-n_bytes // 512) * 512 if self.backend.kind == "cuda" else n_bytes
+
+    def block(self, n_slices: int, kind: str) -> Any:
+        """Return an input on the device: one of `KINDS`, or "scan" for the scan's slices."""
+        shape = self.shape(n_slices)
+        if kind == "scan" and self.first_slices is not None:
+            return tiled(shape, self.first_slices, self.slice_dim, self.backend)
+        return tiled(shape, made_up(self.dtype, kind), None, self.backend)
+
+    def side(self, n_slices: int) -> dict[str, Any]:
+        """Return the side data that belong to a block of this size."""
+        shape = self.shape(n_slices)
+        if shape[1:] != self._frames_of:
+            self.frames = self._make_frames(shape)
+            self._frames_of = shape[1:]
+        side = dict(self.frames)
+        if "angles" in self.meta.supplied:
+            side["angles"] = np.linspace(0, np.pi, shape[0], endpoint=False, dtype=np.float32)
+        side |= facts(self.meta, self.slice_dim)
+        given = {name: value for name, value in self.given.items() if name in self.meta.parameters}
+        for name, value in list(given.items()):
+            if isinstance(value, ArraySpec):
+                del given[name]
+            elif name in ("flats", "darks"):
+                rows = np.asarray(value)[:, :n_slices] if self.slice_dim == 1 else np.asarray(value)
+                given[name] = self.backend.to_device(np.ascontiguousarray(rows))
+            elif name == "angles" and self.slice_dim == 0:
+                given[name] = value[:n_slices]
+        return side | given
+
+    def _make_frames(self, shape: tuple[int, int, int]) -> dict[str, Any]:
+        """Return made-up flats and darks, close to the ends of the data's range."""
+        frames: dict[str, Any] = {}
+        for name, level in (("flats", 0.95), ("darks", 0.02)):
+            given = self.given.get(name)
+            if name not in self.meta.supplied or not (
+                given is None or isinstance(given, ArraySpec)
+            ):
+                continue
+            n_frames, dtype = N_FRAMES, self.dtype
+            if given is not None:
+                n_frames, dtype = given.shape[0], given.dtype
+            top = np.iinfo(dtype).max if dtype.kind in "iu" else 1.0
+            count = min(_PERIOD, n_frames * shape[1] * shape[2])
+            values = np.random.default_rng(1).random(count, np.float32) * 0.01 + level
+            start = (values * top * 0.98).astype(dtype)
+            frames[name] = tiled((n_frames, *shape[1:]), start, None, self.backend)
+        return frames

@@ -1,0 +1,107 @@
+"""Blocks, dtypes and angles held against what they must be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SourceError, UsageError
+from ..model.arrays import ArraySpec
+
+
+def check_block(
+    spec: ArraySpec, slice_dim: int, start: int, stop: int, block: NDArray[Any]
+) -> None:
+    """Hold a block that is read into, or written, against the whole.
+
+    Raises
+    ------
+    UsageError
+        If it is not the slices `start` to `stop` of `spec`, of its dtype.
+    """
+    if slice_dim not in (0, 1):
+        raise UsageError(f"slice_dim is 0 (projections) or 1 (sinograms), not {slice_dim}")
+    if not 0 <= start < stop <= spec.shape[slice_dim]:
+        raise UsageError(
+            f"slices {start}:{stop} are not within the {spec.shape[slice_dim]} slices along "
+            f"dim {slice_dim} of {spec}"
+        )
+    expected = spec.with_slices(slice_dim, stop - start)
+    if block.shape != expected.shape or block.dtype != expected.dtype:
+        raise UsageError(
+            f"slices {start}:{stop} along dim {slice_dim} of {spec} are {expected}, the block "
+            f"given is {'x'.join(map(str, block.shape))} {block.dtype}"
+        )
+
+
+def check_target(spec: ArraySpec, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
+    """Hold a block that is to be filled against the whole.
+
+    Raises
+    ------
+    UsageError
+        If it is not the slices `start` to `stop` of `spec`, of its dtype, C-contiguous.
+    """
+    check_block(spec, slice_dim, start, stop, out)
+    if not out.flags.c_contiguous:
+        raise UsageError(f"the block to read {spec} into must be C-contiguous, not a view")
+
+
+def check_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the native dtype of frames stored as `dtype`.
+
+    Raises
+    ------
+    SourceError
+        If it is not real numbers of at most 8 bytes.
+    """
+    if dtype.kind not in "uif" or dtype.itemsize > 8:
+        raise SourceError(
+            f"{name}: holds {dtype}, which is not grey values: they must be real numbers "
+            "(uint8, int16, uint16, int32, float32, float64)"
+        )
+    return dtype.newbyteorder("=")
+
+
+def radians_of(name: str, degrees: NDArray[Any] | Sequence[float]) -> NDArray[np.float32]:
+    """Return angles in degrees as float32 radians, converted in float64.
+
+    Raises
+    ------
+    SourceError
+        If they are not a list of finite numbers.
+    """
+    return check_angles(name, np.deg2rad(_real(name, degrees)))
+
+
+def check_angles(name: str, radians: NDArray[Any] | Sequence[float]) -> NDArray[np.float32]:
+    """Return angles in radians as float32.
+
+    Raises
+    ------
+    SourceError
+        If they are not a list of finite numbers.
+    """
+    values = _real(name, radians)
+    if values.ndim != 1:
+        raise SourceError(f"{name}: rotation angles must be a list, not {values.ndim}-dimensional")
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        raise SourceError(
+            f"{name}: {bad.size} of {values.size} rotation angles are not numbers (the first is "
+            f"number {bad[0]}): give the angles with rotation_angles"
+        )
+    return values.astype(np.float32)
+
+
+def _real(name: str, values: NDArray[Any] | Sequence[float]) -> NDArray[np.float64]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "uif":
+        raise SourceError(
+            f"{name}: rotation angles are {array.dtype}, not numbers: give them with "
+            "rotation_angles"
+        )
+    return array.astype(np.float64)

@@ -1,0 +1,156 @@
+"""NumPy's memory, by tracemalloc; and the resident memory of the process.
+
+tracemalloc keeps one peak for the whole process. Measurements that overlap share it: each
+folds the peak so far into the others before it starts it anew, so none loses its own.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from threading import RLock
+
+import numpy as np
+
+from . import python_allocators as python_memory
+
+TRACE_FRAMES = 12
+"""Stack frames kept for each allocation where the place is wanted."""
+
+_lock = RLock()
+_active: list[HostMeter] = []
+_started_here = False
+_foreign_peak_bytes = 0
+_hooked: list[python_memory.Allocator] | None = None
+"""Python's allocators with the hooks that are to be put back once objects count too."""
+
+
+class HostMeter:
+    """Bytes in NumPy arrays, of all threads, and as a rule in Python objects.
+
+    Where tracemalloc was not at work before, what was allocated earlier does not exist for
+    it. Where it was, figures are the growth over what was alive at the start; then an
+    array from before that the code frees makes the figure smaller.
+
+    Parameters
+    ----------
+    n_frames : int
+        Stack frames kept for each allocation.
+    objects : bool
+        Whether Python objects must be counted; if not, they may be.
+    """
+
+    def __init__(self, n_frames: int = 1, objects: bool = True) -> None:
+        self.n_frames, self.objects = n_frames, objects
+        self.before_bytes = self.highest_bytes = 0
+        self.lost = False
+
+    def start(self) -> None:
+        """Begin to count."""
+        global _started_here, _foreign_peak_bytes, _hooked
+        with _lock:
+            if not tracemalloc.is_tracing():
+                for meter in _active:
+                    meter.lost = True
+                plain = python_memory.allocators()
+                tracemalloc.start(self.n_frames)
+                _started_here, _hooked = True, None
+                if not self.objects:
+                    _hooked = python_memory.allocators()
+                    python_memory.use(plain)
+            elif not _active:
+                _started_here = False
+                _foreign_peak_bytes = tracemalloc.get_traced_memory()[1]
+            if self.objects and _hooked is not None:
+                python_memory.use(_hooked)
+                _hooked = None
+            self.before_bytes = self.highest_bytes = observe()[0]
+            _active.append(self)
+
+    def stop(self) -> int | None:
+        """End, and return the peak in bytes; None if the code switched tracing off."""
+        global _started_here, _hooked
+        with _lock:
+            if not tracemalloc.is_tracing():
+                _active.remove(self)
+                _hooked = None
+                return None
+            current, _ = observe()
+            _active.remove(self)
+            if not _active and _started_here:
+                tracemalloc.stop()
+                _started_here, _hooked = False, None
+            elif not _active and _foreign_peak_bytes > current:
+                # Give the peak back to whoever was tracing: pages never touched cost nothing.
+                np.empty(_foreign_peak_bytes - current, np.uint8)
+        return None if self.lost else max(0, self.highest_bytes - self.before_bytes)
+
+
+def observe() -> tuple[int, int]:
+    """Return the traced bytes now and at most since the last call, and tell all measurements."""
+    with _lock:
+        current, peak = tracemalloc.get_traced_memory()
+        for meter in _active:
+            meter.highest_bytes = max(meter.highest_bytes, peak)
+        tracemalloc.reset_peak()
+    return current, peak
+
+
+_resident_active: list[ResidentMeter] = []
+
+
+class ResidentMeter:
+    """Resident memory of this process: sees what C libraries allocate; Linux only.
+
+    The kernel keeps the maximum and can be told to start it anew. It counts pages in RAM,
+    so an array that was never written to is not in it.
+    """
+
+    def __init__(self) -> None:
+        self.before_bytes: int | None = None
+        self.highest_bytes = 0
+
+    def start(self) -> None:
+        """Begin to count."""
+        with _lock:
+            _observe_resident()
+            try:
+                with open("/proc/self/clear_refs", "w") as file:
+                    file.write("5")
+            except OSError:
+                return
+            figures = _resident()
+            if figures is not None:
+                self.before_bytes = self.highest_bytes = figures[0]
+                _resident_active.append(self)
+
+    def stop(self) -> tuple[int | None, int | None]:
+        """End, and return the bytes before and the most since, or None twice."""
+        with _lock:
+            if self.before_bytes is None:
+                return None, None
+            _observe_resident()
+            _resident_active.remove(self)
+        return self.before_bytes, self.highest_bytes
+
+
+def _observe_resident() -> None:
+    figures = _resident()
+    for meter in _resident_active:
+        if figures is not None:
+            meter.highest_bytes = max(meter.highest_bytes, figures[1])
+
+
+def _resident() -> tuple[int, int] | None:
+    """Return resident bytes now and the kernel's maximum."""
+    found = {}
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            for line in file:
+                name, _, value = line.partition(":")
+                if name in ("VmRSS", "VmHWM"):
+                    found[name] = int(value.split()[0]) * 1024
+    except OSError:
+        return None
+    if len(found) != 2:
+        return None
+    return found["VmRSS"], max(found["VmHWM"], found["VmRSS"])

@@ -1,0 +1,157 @@
+"""What a measurement returns."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..model.units import format_bytes
+
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of code."""
+
+    filename: str
+    """Path of its file."""
+    line: int
+    """Number of the line, from 1."""
+    function: str = ""
+    """The function it is in, where known."""
+
+    @property
+    def code(self) -> str:
+        """The line's text, or nothing if the file cannot be read."""
+        return linecache.getline(self.filename, self.line).strip()
+
+    def __str__(self) -> str:
+        """Return ``package/file.py:12 in function``."""
+        short = os.sep.join(os.path.abspath(self.filename).split(os.sep)[-2:])
+        inside = f" in {self.function}" if self.function else ""
+        return f"{short}:{self.line}{inside}"
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Memory that was alive at the peak."""
+
+    n_bytes: int
+    """Bytes, as the allocator counts them."""
+    where: Place
+    """What allocated it."""
+    what: str = ""
+    """Name, dtype and shape of the array in it, where known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Memory in use at one moment of the call."""
+
+    time_s: float
+    """Seconds since the measurement began."""
+    in_use_bytes: int
+    """Bytes allocated since the measurement began that are alive now."""
+    where: Place
+    """What was at work."""
+
+
+@dataclass(slots=True, eq=False)
+class Peak:
+    """Figures of one measurement, filled in when its ``with`` block ends.
+
+    Memory that was alive before the block is excluded from every figure but the two that
+    speak of the device as a whole. A figure that is not available is None, never 0.
+    """
+
+    device: Device
+    """Where the code ran."""
+    numpy_bytes: int | None = None
+    """Most bytes alive at once in NumPy arrays, all threads (tracemalloc); in Python objects too,
+    unless these were left out."""
+    cupy_in_use_bytes: int | None = None
+    """Most bytes alive at once that CuPy's pool handed out, in blocks of 512."""
+    cupy_held_bytes: int | None = None
+    """Most bytes that the pool held for this: those handed out and those it kept free."""
+    torch_allocated_bytes: int | None = None
+    """Most bytes alive at once in torch's blocks on the device."""
+    torch_requested_bytes: int | None = None
+    """The same, before torch rounds them up."""
+    torch_reserved_bytes: int | None = None
+    """Most bytes that torch's allocator held for this."""
+    cupy_and_torch_bytes: int | None = None
+    """Most bytes alive at one time in CuPy's pool and torch's blocks together; None unless both
+    allocated."""
+    device_before_bytes: int | None = None
+    """Bytes in use when the block began: of the GPU, by all programs; on the CPU, resident
+    memory of this process."""
+    device_peak_bytes: int | None = None
+    """Most bytes in use while the block ran, counted in the same way. On a GPU it is sampled:
+    what lived for less than the time between two samples may be missed."""
+    outside_bytes: int | None = None
+    """How far the device's memory grew beyond what the allocators took for this, and beyond
+    `rounding_bytes`. Beside CuPy's pool: how far what the pool held at a moment, up to the most
+    that it handed out at any, and other memory at that moment exceeded that most."""
+    outside_after_bytes: int = 0
+    """What of that is still there on a GPU when the block has ended."""
+    rounding_bytes: int = 0
+    """How far a GPU's driver rounded up what CuPy's pool took: to steps of 2 MiB."""
+    wall_s: float = 0.0
+    """Duration of the block."""
+    unseen: list[str] = field(default_factory=list)
+    """What the figures leave out; empty if the meters saw everything."""
+    where: Place | None = None
+    """What was at work when the peak was reached (with ``trace=True``)."""
+    alive: tuple[Alive, ...] = ()
+    """What was alive at the peak, largest first (with ``trace=True``)."""
+    steps: tuple[Step, ...] = ()
+    """Memory in use over the call (with ``trace=True``)."""
+
+    @property
+    def counted_bytes(self) -> int | None:
+        """The figure of the library that the code runs on: NumPy, CuPy in use, or torch allocated.
+
+        Where CuPy and torch both allocated, it is the most that both had alive at one time, which
+        is less than the sum of their peaks if these do not coincide. It is a lower bound if
+        `unseen` is not empty.
+        """
+        if self.device == "cpu":
+            return self.numpy_bytes
+        cupy, torch = self.cupy_in_use_bytes, self.torch_allocated_bytes
+        if cupy and torch:
+            return self.cupy_and_torch_bytes
+        return torch if torch and not cupy else cupy if cupy is not None else torch
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """`counted_bytes`, or None if something was not seen, so that it would be too low."""
+        return None if self.unseen else self.counted_bytes
+
+    @property
+    def device_bytes(self) -> int | None:
+        """How far the device's memory in use rose above where it was before."""
+        if self.device_peak_bytes is None or self.device_before_bytes is None:
+            return None
+        return max(0, self.device_peak_bytes - self.device_before_bytes)
+
+    def __str__(self) -> str:
+        figures = {
+            "NumPy": self.numpy_bytes,
+            "CuPy in use": self.cupy_in_use_bytes,
+            "CuPy pool held": self.cupy_held_bytes,
+            "torch allocated": self.torch_allocated_bytes,
+            "torch requested": self.torch_requested_bytes,
+            "torch reserved": self.torch_reserved_bytes,
+            "CuPy and torch at one time": self.cupy_and_torch_bytes,
+            "GPU in use" if self.device == "cuda" else "resident": self.device_bytes,
+        }
+        lines = [
+            f"{name}: {format_bytes(n)} ({n:,} bytes)"
+            for name, n in figures.items()
+            if n is not None
+        ]
+        lines += [f"not seen: {text}" for text in self.unseen]
+        return "\n".join(lines)

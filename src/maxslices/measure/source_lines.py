@@ -1,0 +1,47 @@
+"""Which line of code is at work: the innermost one that is not a library's own."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from functools import lru_cache
+from types import FrameType
+from typing import Any
+
+from .peak import Place
+
+_STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"])
+_METERS = os.path.dirname(os.path.abspath(__file__))
+_LIBRARIES = frozenset(
+    ("numpy", "scipy", "cupy", "cupyx", "cupy_backends", "array_api_compat", "pywt", "torch",
+     "numba", "skimage", "finufft", "cufinufft", "contextlib.py")
+)  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def is_library(filename: str) -> bool:
+    """Tell whether a file belongs to Python, an array library or the meters themselves."""
+    if filename.startswith("<"):
+        return True
+    path = os.path.abspath(filename)
+    if os.path.dirname(path) == _METERS:
+        return True
+    parts = path.split(os.sep)
+    for root in ("site-packages", "dist-packages"):
+        if root in parts:
+            return parts[parts.index(root) + 1] in _LIBRARIES
+    return os.path.realpath(path).startswith(_STDLIB + os.sep)
+
+
+def current_place(frame: FrameType) -> Place:
+    """Return the place of the innermost frame that is not a library's, from `frame` outwards."""
+    found: FrameType | None = frame
+    while found is not None and is_library(found.f_code.co_filename):
+        found = found.f_back
+    found = found or frame
+    return Place(found.f_code.co_filename, found.f_lineno, found.f_code.co_name)
+
+
+def describe_array(array: Any) -> str:
+    """Write an array as ``float32 64x10x10``."""
+    return f"{array.dtype} {'x'.join(map(str, array.shape))}".strip()

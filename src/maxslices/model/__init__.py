@@ -1,0 +1,1 @@
+"""Memory as arithmetic: models, ledgers, the account of a block. Needs NumPy alone."""

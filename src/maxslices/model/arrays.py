@@ -1,0 +1,114 @@
+"""What an array is, without the array: shape and dtype."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """Shape and dtype of a 3D array, axes (angles, detector_y, detector_x).
+
+    Raises
+    ------
+    UsageError
+        If the shape is not three whole numbers of at least 1, or the dtype none of numbers.
+    """
+
+    shape: tuple[int, ...]
+    """Length of each axis."""
+    dtype: np.dtype[Any]
+    """Element type; anything `numpy.dtype` understands may be given."""
+
+    def __post_init__(self) -> None:
+        try:
+            shape = tuple(index(n) for n in self.shape)
+        except TypeError:
+            shape = ()
+        if len(shape) != 3 or min(shape) < 1:
+            raise UsageError(
+                f"an array of slices has three dims, whole numbers of at least 1, not {self.shape}"
+            )
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "dtype", as_dtype(self.dtype))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole array."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def other_dims(self, slice_dim: int) -> tuple[int, int]:
+        """Return the two dims that remain when `slice_dim` is taken out, in array order."""
+        angles, rows, columns = self.shape
+        if slice_dim == 0:
+            return rows, columns
+        if slice_dim == 1:
+            return angles, columns
+        if slice_dim == 2:
+            return angles, rows
+        raise UsageError(f"slice_dim must be 0, 1 or 2, not {slice_dim!r}")
+
+    def with_slices(self, slice_dim: int, n_slices: int) -> ArraySpec:
+        """Return the same array with `n_slices` along `slice_dim`."""
+        return ArraySpec(block_shape(slice_dim, n_slices, self.other_dims(slice_dim)), self.dtype)
+
+    def __str__(self) -> str:
+        return f"{'x'.join(map(str, self.shape))} {self.dtype}"
+
+
+def as_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return the `numpy.dtype` of a dtype, its name, a type or a scalar such as ``np.float32()``.
+
+    Raises
+    ------
+    UsageError
+        If it is none, or not one of numbers (None, which NumPy reads as float64, included).
+    """
+    try:
+        if dtype is None:
+            raise TypeError("none was given")
+        result: np.dtype[Any] = dtype.dtype if isinstance(dtype, np.generic) else np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{dtype!r} is not a dtype: {error}") from None
+    if result.kind not in "biufc":
+        raise UsageError(f"arrays of dtype {result} cannot be processed: it is not one of numbers")
+    return result
+
+
+def block_shape(slice_dim: int, n_slices: int, other_dims: tuple[int, int]) -> tuple[int, int, int]:
+    """Return the shape of `n_slices` slices: `other_dims` with the slice dim put back."""
+    first, second = other_dims
+    if slice_dim == 0:
+        return n_slices, first, second
+    if slice_dim == 1:
+        return first, n_slices, second
+    if slice_dim == 2:
+        return first, second, n_slices
+    raise UsageError(f"slice_dim must be 0, 1 or 2, not {slice_dim!r}")
+
+
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """Read a shape such as ``"1801x2160x2560"`` (angles x detector_y x detector_x).
+
+    Raises
+    ------
+    UsageError
+        If it is not three positive integers joined by ``x``.
+    """
+    number = r"\s*([0-9]{1,12})\s*"
+    match = re.fullmatch(f"{number}[xX]{number}[xX]{number}", text)
+    dims = tuple(int(n) for n in match.groups()) if match else ()
+    if not dims or min(dims) < 1:
+        raise UsageError(
+            f"{text!r} is not a shape: write angles x rows x columns, for example 1801x2160x2560"
+        )
+    first, second, third = dims
+    return first, second, third

@@ -1,0 +1,254 @@
+"""An account of what a method allocates, from which its memory model follows.
+
+The author writes the allocations in the order in which the method makes them; the
+ledger rounds them as the device's allocator does, adds the work areas of FFTs, and
+remembers the peak. `from_ledger` turns such a function into an estimator.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import index
+from typing import Any, Literal
+
+from numpy.typing import DTypeLike
+
+from ..errors import UsageError
+from .arrays import as_dtype, block_shape
+from .cufft import Kind, work_bytes
+from .memory_model import MemoryModel
+
+CUDA_GRANULE_BYTES = 512
+"""CuPy's and torch's allocators hand out multiples of this."""
+
+Device = Literal["cuda", "cpu"]
+
+_SEQUENCES = (tuple, list)
+
+
+@dataclass(slots=True, eq=False)
+class Allocation:
+    """Memory that a `Ledger` counts as in use until it is freed."""
+
+    n_bytes: int
+    """Bytes, rounded as the allocator rounds them."""
+    freed: bool = False
+    """Whether it was given back."""
+
+
+class Ledger:
+    """Counts allocations and remembers the most that were alive at once.
+
+    Parameters
+    ----------
+    device : {"cuda", "cpu"}
+        Whose allocator is meant. CUDA rounds each allocation up to 512 bytes, and its
+        FFTs need work areas; on the CPU an array takes its bytes, and FFTs work row by row.
+
+    Attributes
+    ----------
+    device : str
+        As given: a method that allocates differently on the two can ask.
+    in_use_bytes, peak_bytes : int
+        Bytes alive now, and the most that were alive at once.
+    kept_bytes : int
+        Bytes in caches that outlive the call: the work areas of FFT plans.
+
+    Examples
+    --------
+    >>> with Ledger("cpu") as m:
+    ...     data = m.alloc((10, 100, 100), "uint16")
+    ...     result = m.alloc((10, 100, 100), "float32")
+    ...     m.free(m.alloc((100, 100), "float64"))
+    >>> m.peak_bytes
+    680000
+    """
+
+    __slots__ = ("_granule", "_plans", "device", "in_use_bytes", "kept_bytes", "peak_bytes")
+
+    def __init__(self, device: Device = "cuda") -> None:
+        if device not in ("cuda", "cpu"):
+            raise UsageError(f"the device of a ledger is 'cuda' or 'cpu', not {device!r}")
+        self.device = device
+        self._granule = CUDA_GRANULE_BYTES if device == "cuda" else 1
+        self._plans: set[object] = set()
+        self.in_use_bytes = self.peak_bytes = self.kept_bytes = 0
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        return None
+
+    def alloc(self, shape: tuple[int, ...] | list[int] | int, dtype: DTypeLike) -> Allocation:
+        """Count an array of `shape` and `dtype`; the handle is for `free`."""
+        n_items = math.prod(shape) if isinstance(shape, _SEQUENCES) else index(shape)
+        return self.alloc_bytes(n_items * _itemsize(dtype))  # type: ignore[arg-type]
+
+    def alloc_bytes(self, n_bytes: int) -> Allocation:
+        """Count an allocation that is not an array."""
+        try:
+            n_bytes = index(n_bytes)
+        except TypeError:
+            raise TypeError(f"an allocation is a whole number of bytes, not {n_bytes!r}") from None
+        if n_bytes < 0:
+            raise ValueError(f"an allocation cannot have {n_bytes} bytes")
+        n_bytes = -(-n_bytes // self._granule) * self._granule
+        in_use_bytes = self.in_use_bytes = self.in_use_bytes + n_bytes
+        if in_use_bytes > self.peak_bytes:
+            self.peak_bytes = in_use_bytes
+        return Allocation(n_bytes)
+
+    def free(self, *allocations: Allocation) -> None:
+        """Count allocations as given back; each once."""
+        for allocation in allocations:
+            if allocation.freed:
+                raise ValueError(f"this allocation of {allocation.n_bytes} bytes was freed before")
+            allocation.freed = True
+            self.in_use_bytes -= allocation.n_bytes
+
+    def fft(
+        self,
+        shape: Sequence[int],
+        dtype: DTypeLike,
+        axes: Sequence[int],
+        kind: Kind = "c2c",
+    ) -> None:
+        """Count the work area of one FFT, not its input and output.
+
+        On CUDA the area belongs to the plan, and the plan stays in a cache: it is alive
+        from here on, and counted in `kept_bytes`. The same plan is counted once.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            The array: for "r2c" and "c2r" that on the real side.
+        dtype : dtype-like
+            Its dtype, real or complex: what counts is the precision. As in CuPy, that is
+            single for float16, float32 and complex64, and double for everything else.
+        axes : sequence of int
+            The axes transformed together; the last is the one that real transforms halve.
+        kind : {"c2c", "r2c", "c2r"}
+            Complex, real to complex or complex to real.
+        """
+        if kind not in ("c2c", "r2c", "c2r"):
+            raise ValueError(f"the kind of an FFT is 'c2c', 'r2c' or 'c2r', not {kind!r}")
+        if not axes:
+            raise ValueError("an FFT needs at least one axis")
+        if self.device != "cuda":
+            return
+        dims = tuple([index(shape[axis]) for axis in axes])
+        length = math.prod(dims)
+        batch = index(math.prod(shape)) // length if length else 0
+        plan = (batch, dims, kind, _is_single(dtype))  # type: ignore[arg-type]
+        if plan not in self._plans:
+            self._plans.add(plan)
+            self.kept_bytes += self.alloc_bytes(work_bytes(*plan)).n_bytes
+
+
+LedgerFunction = Callable[..., Any]
+
+
+class LedgerEstimator:
+    """An estimator made of a function that enters allocations into a ledger.
+
+    It has the call of every estimator,
+    ``calc_max_slices(slice_dim, other_dims, dtype, available_memory, **kwargs)``, and
+    gives its `MemoryModel` directly, without bisection. Made by `from_ledger`.
+    """
+
+    def __init__(self, function: LedgerFunction) -> None:
+        self.function = function
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__qualname__ = getattr(function, "__qualname__", self.__name__)
+        self.__doc__ = function.__doc__
+        self.__module__ = function.__module__
+        parameters = list(inspect.signature(function).parameters.values())
+        self.accepts_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self.keywords = frozenset(
+            p.name for p in parameters[3:] if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+        )
+        self._taken = frozenset(p.name for p in parameters[:3] if p.kind is p.POSITIONAL_OR_KEYWORD)
+
+    def __repr__(self) -> str:
+        return f"<ledger estimator {self.__module__}.{self.__qualname__}>"
+
+    def model(
+        self,
+        slice_dim: int,
+        other_dims: tuple[int, int],
+        dtype: DTypeLike,
+        device: Device = "cuda",
+        **kwargs: Any,
+    ) -> MemoryModel:
+        """Return the memory model for the slices described; exact for every n.
+
+        Of `kwargs`, the function is given what it names, or all if it has ``**kwargs``.
+        """
+        names = kwargs.keys() - self._taken if self.accepts_all else self.keywords & kwargs.keys()
+        given = {name: kwargs[name] for name in names}
+        if "slice_dim" in self.keywords:
+            given["slice_dim"] = slice_dim
+        function, element = self.function, as_dtype(dtype)
+        dims = int(other_dims[0]), int(other_dims[1])
+
+        accounts: dict[int, tuple[int, int]] = {}
+
+        def account(n: int) -> tuple[int, int]:
+            if n not in accounts:
+                ledger = Ledger(device)
+                function(ledger, block_shape(slice_dim, n, dims), element, **given)
+                accounts[n] = ledger.peak_bytes, ledger.kept_bytes
+            return accounts[n]
+
+        return MemoryModel(lambda n: account(n)[0], lambda n: account(n)[1])
+
+    def __call__(
+        self,
+        slice_dim: int,
+        other_dims: tuple[int, int],
+        dtype: DTypeLike,
+        available_memory: int,
+        device: Device = "cuda",
+        **kwargs: Any,
+    ) -> tuple[int, None]:
+        """Return how many slices fit, and None: the method itself declares its dtype."""
+        model = self.model(slice_dim, other_dims, dtype, device, **kwargs)
+        return model.max_slices(available_memory), None
+
+
+def from_ledger(function: LedgerFunction) -> LedgerEstimator:
+    """Make an estimator of a function that writes down what a method allocates.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(m, shape, dtype, **kwargs)``: `m` is the `Ledger`, `shape` the whole
+        block with its slices (axes angles, detector_y, detector_x), `dtype` the input's;
+        it may name any of the method's parameters, and ``slice_dim``. It counts
+        everything that is alive during the call, input and output included.
+
+    Examples
+    --------
+    >>> @from_ledger
+    ... def needs(m, shape, dtype):
+    ...     m.alloc(shape, dtype)          # the input
+    ...     m.alloc(shape, "float32")      # the result
+    >>> needs(0, (10, 20), "float32", 20_000, device="cpu")
+    (12, None)
+    """
+    return LedgerEstimator(function)
+
+
+@lru_cache(maxsize=256)
+def _itemsize(dtype: Any) -> int:
+    return as_dtype(dtype).itemsize
+
+
+@lru_cache(maxsize=256)
+def _is_single(dtype: Any) -> bool:
+    return as_dtype(dtype).str[1:] in ("f2", "f4", "c8")

@@ -1,0 +1,139 @@
+"""How much memory a step may take: on the device that is here, or on a card that is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from ..model.units import format_bytes, parse_bytes
+from .nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
+from .replay.measure_workspaces import memory_fraction
+
+CONTEXT_BYTES = 600 * 10**6
+"""What CUDA itself takes of a card for a process that uses torch: its context and kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What torch's allocator may hold for a model and its data."""
+
+    limit_bytes: int
+    """The model's weights included, wherever they are now."""
+    origin: str
+    """Where that comes from, for people."""
+    device: torch.device | None
+    """Where a real step can be run; None where there is no device for it."""
+
+
+def check_model(model: object) -> None:
+    """Require a model.
+
+    Raises
+    ------
+    ModelArgumentError
+        If it is something else, such as the class of one.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise ModelArgumentError(f"the model is a torch.nn.Module, not a {type(model).__name__}")
+
+
+def device_of(
+    model: torch.nn.Module, device: torch.device | str | None, memory: str | int | None
+) -> torch.device | None:
+    """Return the CUDA device to work on; None if memory is given and there is none.
+
+    Raises
+    ------
+    NoDeviceError
+        If there is no CUDA device and `memory` does not stand for one.
+    ModelArgumentError
+        If the model is none.
+    """
+    check_model(model)
+    if device is None:
+        first = next(iter(model.parameters()), None)
+        found = torch.device("cpu") if first is None else first.device
+    else:
+        try:
+            found = torch.device(device)
+        except RuntimeError as error:
+            raise NoDeviceError(f"{device!r} is no device: {str(error).splitlines()[0]}") from None
+    if device is not None and found.type not in ("cuda", "cpu", "meta"):
+        raise NoDeviceError(
+            f"what fits is known of CUDA devices, not of {found}: pass device='cuda', or only "
+            "how much memory a card has, such as memory='16GB'"
+        )
+    if found.type == "cuda" and torch.cuda.is_available():
+        if found.index is None:
+            found = torch.device("cuda", torch.cuda.current_device())
+        if found.index >= torch.cuda.device_count():
+            raise NoDeviceError(
+                f"there is no {found}: there are {torch.cuda.device_count()} CUDA devices"
+            )
+        return found
+    if memory is not None:
+        return None
+    reason = "" if torch.cuda.is_available() else ", and there is none here"
+    raise NoDeviceError(
+        f"what fits is found on a CUDA device{reason} (the model or device given is of type "
+        f"'{found.type}'): move the model to a GPU, pass device='cuda', or say how much memory "
+        "a card has that is not here, such as memory='16GB' (--memory on the command line)"
+    )
+
+
+def budget_of(
+    model: torch.nn.Module, device: torch.device | None, memory: str | int | None
+) -> Budget:
+    """Return what a step with this model may take."""
+    limits: list[tuple[int, str]] = []
+    if memory is not None:
+        total = parse_bytes(memory)
+        limits.append(
+            (
+                total - CONTEXT_BYTES,
+                f"{format_bytes(total)} less {format_bytes(CONTEXT_BYTES)} for CUDA's context",
+            )
+        )
+    if device is not None:
+        # cuBLAS's work areas are allocated: they are part of what a step needs.
+        getattr(torch._C, "_cuda_clearCublasWorkspaces", int)()
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(device)
+        reserved = torch.cuda.memory_reserved(device)
+        others = foreign_bytes(model, device)
+        limits.append((free + reserved - others, f"free on {device}"))
+        part = memory_fraction(device)
+        if part < 1:
+            limits.append((int(part * total) - others, f"{part:.1%} of {device}"))
+    limit, origin = min(limits)
+    if limit <= 0:
+        raise TooLargeError(
+            f"there is no memory for a model: {origin}; free some, or take a larger card"
+        )
+    return Budget(limit, origin, device)
+
+
+def foreign_bytes(model: torch.nn.Module, device: torch.device) -> int:
+    """Return what this process has allocated on a device beside the model's weights."""
+    own = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for tensor in (*model.parameters(), *model.buffers())
+        if tensor.device == device
+    }
+    rounded = sum(-(-n_bytes // 512) * 512 for n_bytes in own.values())
+    return max(0, torch.cuda.memory_allocated(device) - rounded)
+
+
+@contextmanager
+def limit(n_bytes: int, device: torch.device) -> Iterator[None]:
+    """Let torch's allocator hold no more than that for a while."""
+    part = memory_fraction(device)
+    total = torch.cuda.mem_get_info(device)[1]
+    torch.cuda.set_per_process_memory_fraction(min(part, n_bytes / total), device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(part, device)

@@ -1,0 +1,204 @@
+"""The memory model of a torch method, from a replay without data: no device is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..estimate.sample_data import facts
+from ..model.arrays import ArraySpec, block_shape
+from ..model.memory_model import MemoryModel
+from ..model.units import format_bytes
+from ..registry.method_meta import MethodMeta
+from .replay import Family, TraceError, WorkAreas
+
+if TYPE_CHECKING:
+    from .replay import Trace
+
+FAMILY_AT = (2, 3, 5)
+"""Numbers of slices that are replayed, besides 1."""
+
+_Result = tuple[tuple[int, ...], str] | None
+"""Shape and dtype of a method's result for one slice; None where it is not a tensor."""
+
+_LOOKED_BACK = 8
+"""Numbers, and rungs, before one that the model is never below."""
+
+
+class Traced:
+    """What replaying a method told.
+
+    Attributes
+    ----------
+    family : Family
+        Its trace for any number of slices.
+    work_areas : WorkAreas
+        What the libraries take beside the tensors, and where that is known from.
+    notes : tuple of str
+        What the replay could not follow to the letter.
+    output_dtype : str or None
+        Dtype of the result; None where it is not an array.
+    output_dims : (int, int) or None
+        The result's other two dims; None where it is not an array of as many slices.
+    duration_s : float
+        How long all replays took.
+    """
+
+    def __init__(
+        self, family: Family, work_areas: WorkAreas, slice_dim: int, result: _Result
+    ) -> None:
+        self.family = family
+        self.work_areas = work_areas
+        self.notes = family.trace(1).notes
+        self.duration_s = sum(family.trace(n).duration_s for n in (1, *FAMILY_AT))
+        self.output_dtype, self.output_dims = None, None
+        if result is not None:
+            shape, self.output_dtype = result
+            if len(shape) == 3 and shape[slice_dim] == 1:
+                rows, columns = (n for axis, n in enumerate(shape) if axis != slice_dim)
+                self.output_dims = rows, columns
+
+    def model(self) -> MemoryModel:
+        """Return the memory that torch's allocator must be given for n slices.
+
+        That is more than what is handed out at once: see `Trace.needed_bytes`.
+        """
+        kept = sum(area.n_bytes for area in self.family.trace(1).kept_areas())
+
+        @cache
+        def at_rung(rung: int) -> int:
+            # An odd number may need more than the next: the model is never below those before.
+            before = set(range(max(1, rung - _LOOKED_BACK), rung + 1))
+            while rung > 1 and len(before) < 2 * _LOOKED_BACK:
+                rung = _rung(rung - 1)
+                before.add(rung)
+            return max(self.family.needed_bytes(n) for n in before)
+
+        return MemoryModel(lambda n: at_rung(_rung(n + _step(n) - 1)), lambda n: kept)
+
+    def __str__(self) -> str:
+        lines = "" if self.family.is_linear else ", each number of slices by itself"
+        return f"replayed without data{lines}"
+
+    def work_areas_line(self) -> str:
+        """Say what operators take beside the tensors, and where that is known from."""
+        n, trace = FAMILY_AT[-1], self.family.trace(FAMILY_AT[-1])
+        kept = sum(area.n_bytes for area in trace.kept_areas())
+        passing = max(
+            (
+                sum(area.n_bytes for area in self.work_areas.for_call(call) if not area.kept_as)
+                for call in trace.calls
+            ),
+            default=0,
+        )
+        if not kept and not passing:
+            return "work areas: none"
+        parts = [f"{format_bytes(kept)} kept"] if kept else []
+        if passing:
+            parts.append(f"up to {format_bytes(passing)} while an operator runs on {n} slices")
+        return f"work areas ({self.work_areas.origin}): {', '.join(parts)}"
+
+
+def _step(rung: int) -> int:
+    """Return how far apart rungs are here: one by one, later by 1/64 of an octave."""
+    return int(max(1, 2 ** (rung.bit_length() - 7)))
+
+
+def _rung(n: int) -> int:
+    """Return the largest rung up to n: the numbers that the allocator is asked about."""
+    return n // _step(n) * _step(n)
+
+
+def trace_method(
+    meta: MethodMeta,
+    slice_dim: int,
+    other_dims: tuple[int, int],
+    dtype: np.dtype[Any],
+    parameters: Mapping[str, Any],
+    *,
+    supplied: Mapping[str, Any] | None = None,
+    work_areas: WorkAreas | None = None,
+    device: str = "",
+) -> Traced:
+    """Replay a torch method at a few numbers of slices.
+
+    Parameters
+    ----------
+    meta : MethodMeta
+        A method with ``array_module="torch"``.
+    slice_dim, other_dims, dtype
+        Of its input.
+    parameters : mapping
+        The user's parameters; the method's defaults are added by itself.
+    supplied : mapping, optional
+        Flats and darks as `ArraySpec`; they are not counted, as always.
+    work_areas : WorkAreas, optional
+        By default those of `device`, else `WorkAreas.allowance`.
+    device : str
+        "cuda:0", say: a device that is here, on which work areas are measured that nobody has
+        measured before.
+
+    Raises
+    ------
+    TraceError
+        If the method cannot be replayed without data, naming the line: probe it then.
+    """
+    import torch
+
+    from .replay import Replay, Spec
+
+    element = getattr(torch, str(dtype), None)
+    if not isinstance(element, torch.dtype):
+        raise TraceError(f"{meta.full_name}: torch has no tensors of {dtype}")
+
+    seen: dict[int, _Result] = {}
+
+    areas = WorkAreas.allowance() if work_areas is None else work_areas
+
+    def make(n_slices: int) -> Trace:
+        shape = block_shape(slice_dim, n_slices, other_dims)
+        with Replay(work_areas=areas) as record:
+            side = record.uncounted(_side(meta, shape, supplied or {}))
+            side |= facts(meta, slice_dim)
+            data = record.input(Spec(shape, element))
+            with torch.no_grad(), record.stage("call", "activations"):
+                result = meta.function(data, **{**side, **parameters})
+            is_array = isinstance(result, torch.Tensor)
+            kind = str(result.dtype).removeprefix("torch.") if is_array else ""
+            seen[n_slices] = (tuple(result.shape), kind) if is_array else None
+            del result
+        return record.trace()
+
+    try:
+        family = Family(make, FAMILY_AT)
+        family.trace(1)
+        if work_areas is None and device and torch.cuda.is_available():
+            from .workspace_cache import measured_areas
+
+            areas, _ = measured_areas(family.calls(FAMILY_AT[0]), torch.device(device))
+            family = family.with_work_areas(areas)
+        return Traced(family, areas, slice_dim, seen[1])
+    except TraceError as error:
+        raise type(error)(f"{meta.full_name}: {error}") from error
+
+
+def _side(meta: MethodMeta, shape: tuple[int, ...], supplied: Mapping[str, Any]) -> dict[str, Any]:
+    """Return side data of a block: tensors without data for flats and darks."""
+    import torch
+
+    from .replay import Spec
+
+    side: dict[str, Any] = {}
+    for name in ("flats", "darks"):
+        if name in meta.supplied:
+            given = supplied.get(name)
+            frames, kind = (10, "uint16")
+            if isinstance(given, ArraySpec):
+                frames, kind = given.shape[0], str(given.dtype)
+            side[name] = Spec((frames, *shape[1:]), getattr(torch, kind))
+    if "angles" in meta.supplied:
+        side["angles"] = np.linspace(0, np.pi, shape[0], endpoint=False, dtype=np.float32)
+    return side

@@ -1,0 +1,82 @@
+"""Reads what the model says of itself, and checks what is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from .nn_errors import ModelArgumentError
+
+
+def channels_of(model: nn.Module, in_channels: int | None) -> int:
+    """Return the number of input channels: as given, or the model's ``in_channels``."""
+    found = getattr(model, "in_channels", None) if in_channels is None else in_channels
+    if found is None:
+        raise ModelArgumentError(
+            f"{type(model).__name__} has no attribute in_channels, so the channels of its input "
+            "are not known: pass in_channels (--channels on the command line)"
+        )
+    return positive(found, "in_channels")
+
+
+def divisors_of(
+    model: nn.Module, ndim: int, min_divisible: Sequence[int] | None
+) -> tuple[int, ...]:
+    """Return what each axis must be divisible by: as given, or 2 to the model's ``depth``."""
+    if min_divisible is None:
+        depth = getattr(model, "depth", None)
+        return (2 ** int(depth) if depth is not None else 1,) * ndim
+    if len(min_divisible) != ndim:
+        raise ModelArgumentError(
+            f"min_divisible {tuple(min_divisible)} has {len(min_divisible)} numbers, not one for "
+            f"each of {ndim} axes"
+        )
+    return tuple(positive(each, "min_divisible") for each in min_divisible)
+
+
+def is_shape(item: Any) -> bool:
+    """Tell whether something is the shape of an input, and not inputs."""
+    return isinstance(item, tuple | list) and bool(item) and all(type(n) is int for n in item)
+
+
+def shape_of(shape: Any, name: str, ndim: int | None = None) -> tuple[int, ...]:
+    """Return a shape, checked."""
+    if isinstance(shape, int) or not isinstance(shape, Sequence):
+        raise ModelArgumentError(f"{name} is a shape such as (256, 256), not {shape!r}")
+    if not shape or (ndim is not None and len(shape) != ndim):
+        wanted = f"{ndim} axes" if ndim is not None else "at least one axis"
+        raise ModelArgumentError(f"{name} {tuple(shape)} has {len(shape)} axes, not {wanted}")
+    return tuple(positive(each, name) for each in shape)
+
+
+def check_divisible(shape: tuple[int, ...], divisors: tuple[int, ...], name: str) -> None:
+    """Raise if a patch is not made of whole increments."""
+    for axis, (size, divisor) in enumerate(zip(shape, divisors, strict=True)):
+        if size % divisor:
+            raise ModelArgumentError(
+                f"{name} {shape}: axis {axis} has {size}, which is no multiple of {divisor}, as "
+                f"the model needs (min_divisible or its depth); {size - size % divisor or divisor} "
+                f"or {size - size % divisor + divisor} would do"
+            )
+
+
+def positive(number: Any, name: str) -> int:
+    """Return a whole number that is at least 1."""
+    try:
+        whole = int(number)
+    except (TypeError, ValueError):
+        whole = 0
+    if isinstance(number, bool) or whole < 1 or whole != number:
+        raise ModelArgumentError(f"{name} is a whole number, at least 1, not {number!r}")
+    return whole
+
+
+def check_safety(safety_factor: float) -> None:
+    """Raise if a safety factor is none."""
+    if not 0 < safety_factor <= 1:
+        raise ModelArgumentError(
+            f"safety_factor is above 0 and at most 1, not {safety_factor!r}: it is the part of the "
+            "memory to use"
+        )

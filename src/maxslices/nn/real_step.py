@@ -1,0 +1,268 @@
+"""One real step on the device, with the limit in force: in another process, else in this one.
+
+The model goes there without its data, so nothing is copied from the device, and the real one
+is never touched. Another process has no memory that is in pieces, and leaves none behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..devices.out_of_memory import is_out_of_memory
+from .answers import Trial
+from .materialize import materialize
+from .memory_budget import foreign_bytes, limit
+from .nn_errors import ModelArgumentError
+from .replay import Spec
+from .replay.meta_copy import twin
+from .training_step import Step, real_tensors, run_step, twin_optimizer
+
+TIMEOUT_S = 600.0
+"""A step that takes longer is taken for stuck."""
+
+_HERE = Path(__file__).resolve().parents[2]
+"""Folder to import this package from."""
+
+
+@dataclass(slots=True)
+class Trials:
+    """Runs steps of one search, and remembers where they can be run."""
+
+    step: Step
+    device: torch.device
+    limit_bytes: int
+    here_because: str = ""
+    """Why another process cannot be used; "" if it can."""
+
+    def run(self, size: Any, inputs: Sequence[Spec], allocated_bytes: int) -> Trial:
+        """Run a step.
+
+        Parameters
+        ----------
+        size : int or tuple of int
+            What the result is called.
+        inputs : sequence of Spec
+            Arguments of the model.
+        allocated_bytes : int
+            The most in use, as predicted: another process must find that free.
+
+        Raises
+        ------
+        Exception
+            What the model raises, if it is not a lack of memory.
+        """
+        gc.collect()
+        torch.cuda.empty_cache()
+        began = time.perf_counter()
+        targets = self.step.target_specs(inputs)
+        if not self.here_because:
+            job = self._job(inputs, targets, allocated_bytes)
+            answer: dict[str, Any] = {"verdict": "cannot", "text": self.here_because}
+            if job is not None:
+                answer = _ask(job)
+            if answer["verdict"] == "raised":
+                raise _as_error(answer)
+            if answer["verdict"] in ("ran", "out of memory"):
+                return Trial(
+                    size,
+                    answer["verdict"] == "ran",
+                    "another process",
+                    answer.get("allocated_bytes", 0),
+                    answer.get("reserved_bytes", 0),
+                    time.perf_counter() - began,
+                )
+            self.here_because = answer["text"]
+        return self._run_here(size, inputs, targets, began)
+
+    def _job(
+        self, inputs: Sequence[Spec], targets: Sequence[Any], allocated_bytes: int
+    ) -> bytes | None:
+        step = self.step
+        made = twin(step.model)
+        optimizer = twin_optimizer(step.optimizer, step.model, made)
+        if optimizer is not step.optimizer:
+            optimizer = optimizer(None)
+        model = step.prepared(made)
+        try:
+            payload = pickle.dumps(
+                {
+                    "model": model,
+                    "optimizer": optimizer,
+                    "mode": step.mode,
+                    "loss": step.loss,
+                    "amp": step.amp,
+                    "inputs": tuple(inputs),
+                    "targets": tuple(targets),
+                    "device": str(self.device),
+                    "limit_bytes": self.limit_bytes,
+                    "allocated_bytes": allocated_bytes,
+                }
+            )
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            self.here_because = f"the model cannot be sent to another process ({_first(error)})"
+            return None
+        if _needs_main(payload):
+            self.here_because = (
+                "what is defined in the script or notebook itself is not known to another process"
+            )
+            return None
+        return pickle.dumps((sys.path, _settings(), payload))
+
+    def _run_here(
+        self, size: Any, inputs: Sequence[Spec], targets: Sequence[Any], began: float
+    ) -> Trial:
+        """Run a step in this process: for inference with the real model, else with a copy."""
+        step, device = self.step, self.device
+        real = (*step.model.parameters(), *step.model.buffers())
+        own = step.mode == "inference" and all(t.device == device for t in real)
+        beside = foreign_bytes(step.model, device)
+        if not own:
+            beside = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        try:
+            with limit(self.limit_bytes + beside, device):
+                if own:
+                    self._predict(inputs)
+                else:
+                    _run_copy(step, inputs, targets, device)
+                torch.cuda.synchronize(device)
+            fits = True
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            fits = False
+        peak = torch.cuda.max_memory_allocated(device) - beside if fits else 0
+        reserved = torch.cuda.max_memory_reserved(device) - beside if fits else 0
+        gc.collect()
+        torch.cuda.empty_cache()
+        return Trial(size, fits, "this process", peak, reserved, time.perf_counter() - began)
+
+    def _predict(self, inputs: Sequence[Spec]) -> None:
+        model, function = self.step.model, self.step.prediction_function
+        modes = {module: module.training for module in model.modules()}
+        model.eval()
+        try:
+            given = real_tensors(tuple(inputs), self.device)
+            with torch.cuda.device(self.device):
+                run_step(
+                    model if function is None else _Call(model, function),  # type: ignore[arg-type]
+                    given,
+                    "inference",
+                    None,
+                    None,
+                    (),
+                    self.step.amp,
+                )
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+
+class _Call:
+    def __init__(self, model: torch.nn.Module, function: Any) -> None:
+        self.model, self.function = model, function
+
+    def __call__(self, x: Any) -> Any:
+        return self.function(self.model, x)
+
+
+def _run_copy(
+    step: Step, inputs: Sequence[Spec], targets: Sequence[Any], device: torch.device
+) -> None:
+    made = twin(step.model)
+    optimizer = twin_optimizer(step.optimizer, step.model, made)
+    if optimizer is not step.optimizer:
+        optimizer = optimizer(None)
+    run_job(step.prepared(made), optimizer, step, inputs, targets, device)
+
+
+def run_job(
+    model: torch.nn.Module,
+    optimizer: Any,
+    step: Any,
+    inputs: Sequence[Spec],
+    targets: Sequence[Any],
+    device: torch.device,
+) -> None:
+    """Run a step of a model without data: `step` has its mode, loss and amp."""
+    made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+    materialize(model, device, made)
+    if made is None and optimizer is not None and step.mode == "training":
+        made = optimizer([p for p in model.parameters() if p.requires_grad])
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        given = real_tensors(tuple(inputs), device)
+        wanted = real_tensors(tuple(targets), device, random=False)  # as any loss can take them
+        run_step(model, given, step.mode, made, step.loss, wanted, step.amp)
+
+
+def _settings() -> dict[str, Any]:
+    """Return torch's switches that change which kernels are taken."""
+    cudnn = torch.backends.cudnn
+    return {
+        "benchmark": cudnn.benchmark,
+        "deterministic": cudnn.deterministic,
+        "allow_tf32": cudnn.allow_tf32,
+        "enabled": cudnn.enabled,
+    }
+
+
+def _needs_main(payload: bytes) -> bool:
+    """Tell whether a pickle refers to anything of ``__main__``."""
+
+    class Reader(pickle.Unpickler):
+        found = False
+
+        def find_class(self, module: str, name: str) -> Any:
+            Reader.found = Reader.found or module == "__main__"
+            return super().find_class(module, name)
+
+    Reader(io.BytesIO(payload)).load()
+    return Reader.found
+
+
+def _ask(job: bytes) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="maxslices-") as folder:
+        path = Path(folder) / "job"
+        path.write_bytes(job)
+        answer = Path(folder) / "answer"
+        paths = [str(_HERE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        command = [sys.executable, "-m", "maxslices.nn.real_step_process", str(path), str(answer)]
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
+                check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return {"verdict": "cannot", "text": f"another process took over {TIMEOUT_S:.0f} s"}
+        if answer.exists():
+            found: dict[str, Any] = pickle.loads(answer.read_bytes())
+            return found
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+        return {"verdict": "cannot", "text": f"another process ended without an answer: {last[0]}"}
+
+
+def _as_error(answer: dict[str, Any]) -> Exception:
+    try:
+        error = pickle.loads(answer["error"])
+    except Exception:  # noqa: BLE001 - an exception class may do anything when it is rebuilt
+        error = None
+    return error if isinstance(error, Exception) else ModelArgumentError(answer["text"])
+
+
+def _first(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

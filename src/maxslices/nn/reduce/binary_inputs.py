@@ -1,0 +1,111 @@
+"""Which modules are given zeros and ones alone: found by running the model on several inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from ..replay import Spec
+from .layer_state import read_states, stateful, write_states
+
+N_TRIALS = 3
+
+
+def probe_binary(
+    model: nn.Module, inputs: Sequence[Any], n_trials: int = N_TRIALS
+) -> dict[str, tuple[bool, ...]]:
+    """Return for each module which of its tensor arguments held nothing but 0 and 1, and some 1.
+
+    The model is run without gradients on its own device, in eval mode, but for norms where
+    layers work on several steps: with the statistics of a network that was not trained, hardly a
+    neuron fires. Modes, statistics
+    and states are as before afterwards. Inputs are real tensors, or a `Spec`, of which one
+    sample is made:
+    the axis after time where layers work on several steps, else the first.
+
+    Returns
+    -------
+    dict
+        By path; modules that are never called are not in it.
+    """
+    fine: dict[str, list[bool]] = {}
+    spiked: dict[str, list[bool]] = {}  # nothing but 0 is no evidence
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    if device.type == "meta":
+        return {}
+    has_time = any(getattr(m, "step_mode", "") == "m" for m in model.modules())
+
+    def watch(path: str) -> Any:
+        def hook(_m: nn.Module, args: Any) -> None:
+            given = [a for a in args if torch.is_tensor(a)]
+            now = [a.is_floating_point() and _is_binary(a) for a in given]
+            old = fine.get(path, now)
+            fine[path] = [a and b for a, b in zip(old, now, strict=False)]
+            ones = [fits and bool((a == 1).any()) for a, fits in zip(given, now, strict=True)]
+            before = spiked.get(path, ones)
+            spiked[path] = [a or b for a, b in zip(before, ones, strict=False)]
+
+        return hook
+
+    hooks = [m.register_forward_pre_hook(watch(p)) for p, m in model.named_modules() if p]
+    layers = stateful(model)
+    states = read_states(layers)
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    norms = [
+        m for m in model.modules() if has_time and isinstance(m, nn.modules.batchnorm._NormBase)
+    ]
+    statistics = [(m, m.momentum, m.num_batches_tracked) for m in norms if m.track_running_stats]
+    for norm in norms:
+        norm.train()
+    for norm, _, _ in statistics:
+        norm.momentum = 0.0
+        norm._buffers["num_batches_tracked"] = None
+    try:
+        for trial in range(n_trials):
+            given = tree_map(lambda x: _sample(x, trial, has_time, device), tuple(inputs))  # noqa: B023
+            with torch.no_grad():
+                model(*given)
+            write_states(layers, states)
+            if not any(any(each) for each in fine.values()):
+                break
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, training in modes.items():
+            module.training = training
+        for norm, momentum, n_batches in statistics:
+            norm.momentum = momentum
+            norm._buffers["num_batches_tracked"] = n_batches
+        write_states(layers, states)
+    return {
+        path: tuple(a and b for a, b in zip(each, spiked[path], strict=True))
+        for path, each in fine.items()
+    }
+
+
+def _is_binary(tensor: torch.Tensor) -> bool:
+    flat = tensor.reshape(-1)
+    # Most are not, and their first items tell.
+    return all(bool(((x == 0) | (x == 1)).all()) for x in (flat[:4096], flat))
+
+
+def _sample(item: Any, trial: int, has_time: bool, device: torch.device) -> Any:
+    if torch.is_tensor(item) and trial == 0 and item.device.type != "meta":
+        return item.to(device)
+    if not torch.is_tensor(item) and not isinstance(item, Spec):
+        return item
+    shape = list(item.shape)
+    axis = 1 if has_time and len(shape) > 1 else 0
+    if isinstance(item, Spec) and shape:
+        shape[axis] = 1
+    if not item.dtype.is_floating_point:
+        return torch.randint(0, 2, shape, device=device).to(item.dtype)
+    made = torch.empty(shape, dtype=item.dtype, device=device)
+    if trial % 3 == 0:
+        return made.normal_()
+    return made.uniform_(-5, 5) if trial % 3 == 1 else made.bernoulli_(0.5)

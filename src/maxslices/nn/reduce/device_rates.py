@@ -1,0 +1,176 @@
+"""How fast a device and its host are: stated where there is none, measured where there is one."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from ..materialize import materialize
+from ..training_step import Step, real_tensors
+
+N_TIMED = 3
+CYCLES_PER_S = 2e9
+"""Of a device's clock, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Speeds of a device, for the prediction of times."""
+
+    convolution_flops_per_s: float = 110e12
+    """Of convolutions: by default they may round their factors to TF32."""
+    flops_per_s: float = 50e12
+    """Of matrix products."""
+    bytes_per_s: float = 3.0e12
+    """Of its memory, read and written."""
+    channel_bytes_per_s: float = 2.4e9
+    """Of one channel that a norm of single items writes: it is one block's work, however many."""
+    link_bytes_per_s: float = 55e9
+    """Between the device and pinned memory of the host, one way."""
+    launch_s: float = 8e-6
+    """What the host takes for an operator."""
+    python_s: float = 0.32e-3
+    """And for one that a library defines in Python, and starts kernels from there."""
+    again_s: float = 25e-6
+    """What the host takes more for an operator that is run again: what it saves is looked up."""
+    selective_s: float = 0.12e-3
+    """And where a selective checkpoint looks up its results as well."""
+    checkpoint_s: float = 0.2e-3
+    """What the host takes for a checkpoint, beside the operators that are run again."""
+    taken_bytes_per_s: float = 227e9
+    """Memory that the allocator gives back to the device, and takes from it again."""
+    origin: str = "stated for an H200, single precision"
+
+    @classmethod
+    def stated(cls, amp: torch.dtype | None) -> Rates:
+        """Return what is allowed for where nothing was measured."""
+        if amp is None:
+            return cls()
+        return cls(350e12, 350e12, origin="stated for an H200, half precision")
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What is known of the time of a forward pass."""
+
+    rates: Rates
+    forward_s: Mapping[str, float] = field(default_factory=dict)
+    """Of each module on the device, children included; empty without one."""
+    host_forward_s: Mapping[str, float] = field(default_factory=dict)
+    """What the host takes to tell the device of it."""
+    origin: str = "counted"
+
+
+def measure(step: Step, inputs: Sequence[Any], device: torch.device, parts: int = 1) -> Times:
+    """Measure the forward pass of each module on a CUDA device, and the link to the host.
+
+    A copy with zeros for weights is run as in training, but what would be kept for the
+    backward pass is dropped, so it takes little memory; the real model is not touched.
+    Given the inputs of one of several parts, times are those of all parts.
+    """
+    device_s, host_s = _forward_s(step, inputs, device, parts)
+    rates = replace(Rates.stated(step.amp), link_bytes_per_s=_link_rate(device), origin="measured")
+    torch.cuda.empty_cache()
+    return Times(rates, device_s, host_s, f"measured on {torch.cuda.get_device_name(device)}")
+
+
+def _forward_s(
+    step: Step, inputs: Sequence[Any], device: torch.device, parts: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    model = step.twin()
+    materialize(model, device)
+    given = real_tensors(tuple(inputs), device)
+
+    def run() -> None:
+        with torch.autocast("cuda", dtype=step.amp or torch.float16, enabled=bool(step.amp)):
+            model(*given)
+        torch.cuda.synchronize(device)
+
+    def event() -> torch.cuda.Event:
+        made = torch.cuda.Event(enable_timing=True)
+        made.record()
+        return made
+
+    with torch.cuda.device(device), saved_tensors_hooks(_dropped, _dropped):
+        run()  # kernels are loaded and chosen
+        host_s = seconds_by_module(model, run, time.perf_counter, lambda a, b: b - a, parts)
+
+        def run_behind() -> None:
+            # The device waits first: else events tell how long the host took where that is longer.
+            torch.cuda._sleep(int(2 * host_s[""] / parts * CYCLES_PER_S))
+            run()
+
+        device_s = seconds_by_module(
+            model, run_behind, event, lambda a, b: a.elapsed_time(b) * 1e-3, parts
+        )
+    return device_s, host_s
+
+
+def seconds_by_module(
+    model: nn.Module,
+    run: Callable[[], None],
+    mark: Callable[[], Any],
+    between: Callable[[Any, Any], float],
+    times: int = 1,
+) -> dict[str, float]:
+    """Return the time of each module's forward passes in a run, the shortest of some runs.
+
+    Parameters
+    ----------
+    run : callable
+        Calls the model, and returns when all is done.
+    mark, between : callable
+        What is noted where a module begins and ends; seconds between two of them.
+    times : int
+        Returned are so many times the seconds.
+    """
+    spans: list[tuple[str, Any, Any]] = []
+    opened: list[Any] = []
+
+    def enter(_m: nn.Module, _args: Any) -> None:
+        opened.append(mark())
+
+    def leave(path: str) -> Callable[..., None]:
+        def hook(_m: nn.Module, _args: Any, _made: Any) -> None:
+            spans.append((path, opened.pop(), mark()))
+
+        return hook
+
+    hooks = []
+    for path, module in model.named_modules():
+        hooks.append(module.register_forward_pre_hook(enter))
+        hooks.append(module.register_forward_hook(leave(path)))
+    least: dict[str, float] = {}
+    for _ in range(N_TIMED):
+        spans.clear()
+        run()
+        now: dict[str, float] = {}
+        for path, first, last in spans:
+            now[path] = now.get(path, 0.0) + times * between(first, last)
+        least = {path: min(seconds, least.get(path, math.inf)) for path, seconds in now.items()}
+    for hook in hooks:
+        hook.remove()
+    return least
+
+
+def _dropped(_: Any) -> Any:
+    return None
+
+
+def _link_rate(device: torch.device) -> float:
+    """Return bytes per second to pinned memory, by one copy of 64 MiB."""
+    on_device = torch.zeros(2**26, dtype=torch.uint8, device=device)
+    on_host = torch.empty(2**26, dtype=torch.uint8, pin_memory=True)
+    on_host.copy_(on_device, non_blocking=True)
+    torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    on_host.copy_(on_device, non_blocking=True)
+    torch.cuda.synchronize(device)
+    return 2**26 / (time.perf_counter() - began)

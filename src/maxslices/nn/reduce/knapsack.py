@@ -1,0 +1,317 @@
+"""Chooses treatments: the least time for which the memory in use stays below a limit.
+
+What one treatment changes is added to what the unreduced step has in use at each event. That
+is right but for what treatments do to each other, so what is chosen is replayed, and chosen
+again with a limit that is lower by what the replay found more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from .candidates import Candidate
+from .module_ranges import Order
+from .rewrite import Treatment
+
+Curve = npt.NDArray[np.floating]
+Places = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+CAPS = (1.0, 0.5, 0.25, 0.1)
+"""Parts of the most that one treatment saves: searches leave out what saves more at once,
+because what is kept of a large module comes back all at once when it is computed again."""
+NEAR = 0.98
+"""Of a peak: what is above is part of it."""
+N_SEEDS = 3
+"""Sets to begin with that are built upon: those with the lowest peaks."""
+N_IMPROVED = 6
+"""How many of the dearest are tried to be done without."""
+POWERS = (1.0, 0.5, 0.25)
+"""How much the cost counts against what is saved."""
+
+
+@dataclass(slots=True, eq=False)
+class Problem:
+    """What is in use, and what each candidate changes of it, on stretches of events."""
+
+    found: list[Candidate]
+    usage: Curve
+    """(n_stretches,): most in use in a stretch, unreduced."""
+    changes: Curve
+    """(n_candidates, n_stretches)"""
+    conflicts: Flags
+    """(n_candidates, n_candidates): whether the two cannot be had together."""
+    within: Flags
+    """(n_candidates, n_candidates): whether the first may be done inside the second. Then it
+    counts from the second's backward pass on: before, nothing is kept inside of that."""
+    begins: Places
+    """(n_candidates,): stretch in which the backward pass of each begins."""
+    forward: Places
+    """(n_candidates, 2): first stretch of the forward pass of each, and the one after it."""
+    before: Curve
+    """(n_candidates,): bytes in use before that, and of the results that are there again."""
+    costs: Curve
+    saved: Curve
+
+    @classmethod
+    def of(cls, usage: npt.NDArray[np.int64], found: Sequence[Candidate], order: Order) -> Problem:
+        """Return the problem of some candidates on a step of a model, its modules in order."""
+        n_events = len(usage)
+
+        def event(at: int) -> int:
+            return min(max(at, 0), n_events)
+
+        ends = {event(end) for c in found for change in c.changes for end in change[:2]}
+        ends |= {event(at) for c in found for at in (c.begin - 1, c.begin, *c.forward)}
+        edges = sorted({0, *ends} - {n_events})
+        most = np.maximum.reduceat(usage, edges).astype(np.float32)
+        place = {edge: i for i, edge in enumerate(edges)}
+        place[n_events] = len(edges)
+        changes = np.zeros((len(found), len(edges)), np.float32)
+        for row, candidate in enumerate(found):
+            for first, end, n_bytes in candidate.changes:
+                if end > first:
+                    changes[row, place[event(first)] : place[event(end)]] += n_bytes
+        stretches = np.array([order.stretch(c.path) for c in found]).reshape(-1, 2)
+        a, b = stretches[:, :1], stretches[:, 1:]
+        overlap = (a < b.T) & (b > a.T)
+        inside = (a >= a.T) & (b <= b.T) & (b - a < (b - a).T)
+        outer = np.array([_holds_others(c.treatment) for c in found], bool)
+        inner = np.array([_may_be_inside(c.treatment) for c in found], bool)
+        within = inside & inner[:, None] & outer[None, :]
+        conflicts = overlap & ~within & ~within.T
+        np.fill_diagonal(conflicts, False)
+        return cls(
+            list(found), most, changes, conflicts, within,
+            np.array([place[event(c.begin)] for c in found], np.int64),
+            np.array([[place[event(at)] for at in c.forward] for c in found], np.int64),
+            np.array(
+                [
+                    float(usage[c.forward[0] - 1] if c.forward[0] else 0) + c.results_bytes
+                    for c in found
+                ]
+            ),
+            np.array([max(c.cost_s, 1e-9) for c in found]),
+            np.array([float(c.saved_bytes) for c in found]),
+        )  # fmt: skip
+
+    def none_hosted_inside(self) -> Problem:
+        """Return this problem, with nothing on the host inside of what is computed again."""
+        hosted = np.array([c.treatment.kind == "offload" for c in self.found], bool)
+        pairs = self.within & hosted[:, None]
+        return replace(
+            self, conflicts=self.conflicts | pairs | pairs.T, within=self.within & ~pairs
+        )
+
+    def curve(self, chosen: Sequence[int]) -> Curve:
+        """Return what is expected to be in use with some candidates."""
+        rows = np.array(list(chosen), np.int64)
+        if not rows.size:
+            return self.usage.copy()
+        counts = np.arange(len(self.usage)) >= self._from(rows, rows)[:, None]
+        made: Curve = self.usage + (self.changes[rows] * counts).sum(axis=0)
+        for outer in rows:
+            # Before its backward pass begins, it is computed again, with what is done inside.
+            inner = rows[self.within[rows, outer]]
+            first, end = self.forward[outer]
+            if inner.size and end > first:
+                again = self.usage[first:end] + self.changes[inner, first:end].sum(axis=0)
+                rise = float(again.max() - self.before[outer])
+                made[self.begins[outer] - 1] += max(rise, 0.0)
+        return made
+
+    def _from(self, rows: Places, chosen: Places) -> Places:
+        """Return the stretch from which on each row counts, what is chosen around it."""
+        if not chosen.size:
+            return np.zeros(len(rows), np.int64)
+        around = self.within[np.ix_(rows, chosen)]
+        found: Places = np.where(around, self.begins[chosen], 0).max(axis=1)
+        return found
+
+    def peak(self, chosen: Sequence[int]) -> int:
+        """Return the expected peak with some candidates."""
+        return int(self.curve(chosen).max())
+
+    def cost(self, chosen: Sequence[int]) -> float:
+        """Return the time that some candidates add."""
+        return float(self.costs[list(chosen)].sum())
+
+    def cheapest(self, limit_bytes: float, seeds: Sequence[Sequence[int]] = ()) -> list[int] | None:
+        """Return the cheapest set found that stays within a limit; None if there is none.
+
+        Sets to begin with may be given: less of each than all, and it is one to choose from.
+        """
+        if self.usage.max() <= limit_bytes:
+            return []
+        # What is done with all of the model leaves no room for anything else, and the search
+        # would end there: it is taken where nothing else goes.
+        whole = [i for i, candidate in enumerate(self.found) if not candidate.path]
+        best: list[int] | None = None
+        tries = [
+            self._greedy(limit_bytes, power, cap, (), whole) for cap in CAPS for power in POWERS
+        ]
+        for seed in self.lowest_of(seeds):
+            tries += [self._greedy(limit_bytes, 0.5, cap, seed, whole) for cap in CAPS[::2]]
+        for chosen in (*tries, *(s for s in self._sound(seeds) if self.peak(s) <= limit_bytes)):
+            if chosen is None:
+                continue
+            chosen = self._without_waste(chosen, limit_bytes)
+            if best is None or self.cost(chosen) < self.cost(best):
+                best = chosen
+        if best is None:
+            fine = [i for i in whole if self.peak([i]) <= limit_bytes]
+            return [min(fine, key=lambda i: self.costs[i])] if fine else None
+        return self._improved(best, limit_bytes, whole)
+
+    def _improved(self, chosen: list[int], limit_bytes: float, banned: Sequence[int]) -> list[int]:
+        """Do without the dearest, one after the other, if others do it for less."""
+        banned = list(banned)
+        for _ in range(N_IMPROVED):
+            left = [i for i in chosen if i not in banned]
+            if not left:
+                break
+            row = max(left, key=lambda i: self.costs[i])
+            banned.append(row)
+            for start, cap in (([i for i in chosen if i != row], 1.0), ((), 1.0), ((), 0.25)):
+                other = self._greedy(limit_bytes, 0.5, cap, start, banned)
+                if other is None:
+                    continue
+                other = self._without_waste(other, limit_bytes)
+                if self.cost(other) < self.cost(chosen):
+                    chosen = other
+        return chosen
+
+    def _sound(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [list(s) for s in seeds if not self.conflicts[np.ix_(s, s)].any()]
+
+    def lowest_of(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Return those sets to begin with that are built upon."""
+        lowest = sorted(self._sound(seeds), key=self.peak)
+        hosted = [s for s in lowest if self.found[s[0]].treatment.kind == "offload"]
+        return [s for s in lowest if s not in hosted][:N_SEEDS] + hosted[:1]
+
+    def beside(self, chosen: Sequence[int]) -> Problem:
+        """Return this problem without the places where the peak is with some candidates."""
+        curve = self.curve(chosen)
+        return replace(self, usage=np.where(curve > NEAR * curve.max(), 0, self.usage))
+
+    def lowest(self, seeds: Sequence[Sequence[int]] = (), banned: Sequence[int] = ()) -> list[int]:
+        """Return what makes the peak as low as was found, whatever it costs."""
+        starts: list[Sequence[int]] = [(), *self.lowest_of(seeds)]
+        low, high = 0.0, float(self.usage.max())
+        best: list[int] = []
+        while high - low > max(2.0**20, high / 200):
+            middle = (low + high) / 2
+            tries = (
+                self._greedy(middle, power, cap, start, banned)
+                for start in starts
+                for power in (0.25, 1.0)
+                for cap in CAPS[::2]
+            )
+            chosen = next((c for c in tries if c is not None), None)
+            if chosen is None:
+                low = middle
+            else:
+                best = chosen
+                high = min(middle, float(self.peak(chosen)))
+        return best
+
+    def _greedy(
+        self,
+        limit_bytes: float,
+        power: float,
+        cap: float,
+        start: Sequence[int] = (),
+        banned: Sequence[int] = (),
+    ) -> list[int] | None:
+        """Add what takes most of the excess away for its cost, until nothing is above."""
+        n = len(self.found)
+        if not n:
+            return None
+        room = np.empty_like(self.changes)
+        allowed = self.saved <= cap * self.saved.max()
+        allowed[list(banned)] = False
+        chosen = np.zeros(n, bool)
+        chosen[list(start)] = True
+        curve = self.curve(start)
+        for _ in range(2 * n):
+            excess = np.maximum(curve - limit_bytes, 0)
+            total, top = excess.sum(), excess.max()
+            if top <= 0:
+                return [int(i) for i in np.flatnonzero(chosen)]
+            picked = np.flatnonzero(chosen)
+            trials, price = self.with_one_more(picked, curve, room)
+            trials -= limit_bytes
+            left = np.maximum(trials, 0, out=trials)
+            gain = (total - left.sum(axis=1)) / total + 0.1 * (top - left.max(axis=1)) / top
+            gain[chosen | ~allowed] = 0
+            score = np.where(gain > 1e-6, gain / np.maximum(price, 1e-9) ** power, 0)
+            row = int(score.argmax())
+            if score[row] <= 0:
+                return None
+            chosen[self.conflicts[row]] = False
+            chosen[row] = True
+            curve = self.curve(np.flatnonzero(chosen).tolist())
+        return None
+
+    def with_one_more(
+        self, picked: Places, curve: Curve, room: Curve | None = None
+    ) -> tuple[Curve, Curve]:
+        """Return what is in use with each candidate beside some, and what each costs more.
+
+        What it cannot be had together with is left out then.
+
+        Parameters
+        ----------
+        picked : numpy.ndarray
+            Candidates that are chosen.
+        curve : numpy.ndarray
+            (n_stretches,): what is in use with these.
+        room : numpy.ndarray, optional
+            Where the first result is written, of its shape.
+
+        Returns
+        -------
+        numpy.ndarray
+            (n_candidates, n_stretches)
+        numpy.ndarray
+            (n_candidates,)
+        """
+        since = self._from(np.arange(len(self.found)), picked)
+        trials = np.add(curve, self.changes, out=room)
+        for inner in np.flatnonzero(since):
+            trials[inner, : since[inner]] = curve[: since[inner]]
+        price = self.costs.copy()
+        replaced = self.conflicts[:, picked]
+        # Row by row: each replaces few, and threads of a product of matrices would only wait.
+        for i, other in enumerate(picked):
+            price[replaced[:, i]] -= self.costs[other]
+            trials[replaced[:, i], since[other] :] -= self.changes[other, since[other] :]
+            for around in np.flatnonzero(self.within[other] & ~replaced[:, i]):
+                its = slice(since[other], self.begins[around])
+                trials[around, its] -= self.changes[other, its]
+        return trials, price
+
+    def _without_waste(self, chosen: list[int], limit_bytes: float) -> list[int]:
+        """Undo what is not needed, the dearest first."""
+        for row in sorted(chosen, key=lambda i: -self.costs[i]):
+            rest = [i for i in chosen if i != row]
+            if self.peak(rest) <= limit_bytes:
+                chosen = rest
+        return chosen
+
+
+def _holds_others(treatment: Treatment) -> bool:
+    return treatment.kind == "checkpoint" and treatment.parts == 1
+
+
+def _may_be_inside(treatment: Treatment) -> bool:
+    """Tell whether a treatment does the same within a module that is computed again.
+
+    The cache of a selective checkpoint cannot be read twice. What is packed would be kept from the
+    first time on, and is small; so is what is on the host, but there.
+    """
+    return treatment.kind in ("split", "checkpoint", "offload")

@@ -1,0 +1,77 @@
+"""States that layers carry from one call to the next: those of spiking neurons.
+
+spikingjelly's layers keep them in a dict ``_memories``, by name; a state that is not there
+yet is a number. Layers are told by that dict, so spikingjelly itself is not imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from ..training_step import Step
+
+ALL_STEPS_AT_ONCE = frozenset({"PSN", "MaskedPSN", "SlidingPSN"})
+"""Neurons that mix the time steps: a part of the steps does not give a part of the result."""
+
+
+def stateful(module: nn.Module) -> list[nn.Module]:
+    """Return the layers inside that carry states, in order."""
+    return [m for m in module.modules() if isinstance(m.__dict__.get("_memories"), dict)]
+
+
+def read_states(layers: list[nn.Module]) -> list[Any]:
+    """Return the states of layers, one after the other."""
+    return [value for layer in layers for value in _memories(layer).values()]
+
+
+def write_states(layers: list[nn.Module], values: list[Any]) -> None:
+    """Set what `read_states` returned."""
+    given = iter(values)
+    for layer in layers:
+        memories = _memories(layer)
+        for name in memories:
+            memories[name] = next(given)
+
+
+def _memories(layer: nn.Module) -> dict[str, Any]:
+    found: dict[str, Any] = layer.__dict__["_memories"]
+    return found
+
+
+def refuses_time_split(module: nn.Module) -> str:
+    """Return why a module cannot be run a few time steps at a time; "" if it can."""
+    for path, each in module.named_modules():
+        if any(kind.__name__ in ALL_STEPS_AT_ONCE for kind in type(each).__mro__):
+            return f"{path or type(each).__name__} is a {type(each).__name__}: it sees all steps"
+        if getattr(each, "step_mode", "m") != "m":
+            return f"{path or type(each).__name__} works on single steps"
+    if not any(hasattr(each, "step_mode") for each in module.modules()):
+        return "it has no layer of several time steps"
+    return ""
+
+
+def reset_states(model: nn.Module) -> None:
+    """Reset all layers that carry states, as spikingjelly's ``functional.reset_net`` does."""
+    for layer in stateful(model):
+        reset = getattr(layer, "reset", None)
+        if callable(reset):
+            reset()
+
+
+class ResettingStep(Step):
+    """A step whose copies forget their states before each forward pass."""
+
+    __slots__ = ()
+
+    def twin(self) -> nn.Module:
+        """Return a copy without data that resets itself."""
+        made = Step.twin(self)
+        if stateful(made):
+            made.register_forward_pre_hook(_reset)
+        return made
+
+
+def _reset(model: nn.Module, _args: Any) -> None:
+    reset_states(model)

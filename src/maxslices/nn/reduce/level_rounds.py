@@ -1,0 +1,277 @@
+"""What each level does, in turn: treatments so far, and their replays."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from torch import nn
+
+from ...model.units import format_bytes
+from ..memory_budget import budget_of, device_of
+from ..nn_errors import TooLargeError
+from ..replay import Trace, WorkAreas
+from ..training_step import Step
+from .candidates import candidates
+from .confirm import confirm, ran, unreduced
+from .device_rates import Rates, Times
+from .layer_state import refuses_time_split
+from .module_ranges import Order
+from .module_study import Study, study
+from .reduction_plan import needed_bytes
+from .reduction_summary import ReductionSummary
+from .rewrite import Treatment
+from .rewrite_cost import flops_by_module, price
+from .rewrite_search import Searcher
+from .split import batch_statistics
+from .step_timeline import Timeline
+
+Rank = Literal["peak", "input"]
+
+
+class Work:
+    """Treatments so far, and their replays."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        summary: ReductionSummary,
+        factor: int,
+        max_rounds: int | None,
+        max_candidates: int | None,
+    ) -> None:
+        self.model, self.summary, self.factor = model, summary, factor
+        self.max_rounds, self.max_candidates = max_rounds, max_candidates
+        self.modules = dict(model.named_modules())
+        self.plan: dict[str, Treatment] = {}
+        self.searcher: Searcher | None = None
+        self.now: Trace | None = None
+        self.study: Study | None = None
+        self.saved: dict[str, int] = {}
+        self.costs: dict[str, float] = {}
+
+    def prepare(self, step: Step, specs: Sequence[Any], memory: Any) -> None:
+        """Replay the unreduced step, and note what each module keeps."""
+        areas = WorkAreas.allowance()
+        limit = 0
+        if memory is not None:
+            budget = budget_of(self.model, device_of(self.model, "cpu", memory), memory)
+            limit, self.summary.origin = budget.limit_bytes, budget.origin
+        self.summary.limit_bytes = limit
+        self.summary.work_areas = areas.origin
+        self.searcher = Searcher(step, specs, areas, limit, math.inf)
+        self.now = self.searcher.trace({})
+        self.summary.peak_before_bytes = self.now.allocated_bytes
+        self.summary.needed_before_bytes = needed_bytes(self.now, limit)
+        self.study = study(step, specs, areas)
+        found = candidates(self.study, self.model, ("checkpoint",), {})
+        flops = flops_by_module(step, specs)
+        rates = Rates.stated(step.amp)
+        times = Times(rates, origin=rates.origin)
+        price(found, Timeline.of(self.study, Order(self.model), flops, times), flops, times)
+        self.saved = {c.path: c.saved_bytes for c in found}
+        self.costs = {c.path: c.cost_s for c in found}
+        self.summary.forward_flops = flops[""].total
+        self.summary.times_origin = rates.origin
+        self.flops = {path: its.total for path, its in flops.items()}
+
+    def is_done(self) -> bool:
+        """Tell whether the limit, if there is one, is reached."""
+        limit = self.summary.limit_bytes
+        return bool(limit) and self.now is not None and needed_bytes(self.now, limit) <= limit
+
+    def outermost(self, instance: type | tuple[type, ...]) -> list[str]:
+        """Return paths of modules of the classes, of nested ones the outermost."""
+        found: list[str] = []
+        for path, module in self.modules.items():
+            inside = any(path.startswith(p + ".") for p in found)
+            if path and isinstance(module, instance) and not inside:
+                found.append(path)
+        return found
+
+    def checkpoint(
+        self,
+        found: list[str],
+        n: int,
+        names: dict[str, tuple[str, ...]],
+        rank: Rank,
+        asked: set[str],
+    ) -> None:
+        """Level 1."""
+        summary = self.summary
+        summary.gc_candidate_count = len(found)
+        chosen = list(found)
+        policy = "all_candidates"
+        if n < len(found):
+            policy = "fallback_module_order"
+            if self.study is not None:
+                score = self.saved if rank == "peak" else self._input_bytes()
+                policy = "most_saved_at_peak" if rank == "peak" else "largest_input_activations"
+                chosen.sort(key=lambda path: -score.get(path, 0))
+            if n == 0:
+                policy = "explicit_zero_budget"
+            chosen = chosen[:n]
+        for path in chosen:
+            its = names.get(path, ())
+            self.plan[path] = Treatment("checkpoint", its if set(its) - {"none"} else ())
+            for name in its or ("none",):
+                if path in asked or getattr(self.modules[path], "x_compressor", None) is not None:
+                    summary.manual_compressor_count += 1
+                elif name == "bit":
+                    summary.bit_compressor_count += 1
+                else:
+                    summary.null_compressor_count += 1
+        summary.gc_wrap_count = summary.gc_selected_count = len(chosen)
+        summary.gc_selected_modules = chosen
+        summary.gc_selection_policy = policy
+        summary.gc_selection_explanation = (
+            f"{len(chosen)} of {len(found)} matching modules are checkpointed ({policy})."
+        )
+        summary.applied_steps.append("level1_gc")
+        if self.searcher is not None:
+            self.now = self.searcher.trace(self.plan)
+
+    def _input_bytes(self) -> dict[str, int]:
+        assert self.study is not None
+        sizes = self.study.trace.storages
+        return {c.path: sum(sizes[i].n_bytes for i in c.inputs) for c in self.study.seen}
+
+    def rounds(
+        self, kind: str, name: str, split: Callable[[str], dict[str, Treatment] | None]
+    ) -> None:
+        """Split what is heaviest at the peak, as long as that lowers it."""
+        summary, searcher = self.summary, self.searcher
+        assert searcher is not None
+        assert self.now is not None
+        if not self.plan:
+            summary.skipped_steps.append(f"{name.split('_')[0]}:no_checkpoints")
+            return
+        blocked: set[str] = set()
+        n_rounds = 0
+        summary.applied_steps.append(name)
+        while not self.is_done() and (self.max_rounds is None or n_rounds < self.max_rounds):
+            n_rounds += 1
+            heavy = [path for path in self._heaviest() if path not in blocked]
+            if self.max_candidates is not None:
+                heavy = heavy[: self.max_candidates]
+            for path in heavy:
+                parts = split(path)
+                if parts is None:
+                    blocked.add(path)
+                    continue
+                plan = {p: t for p, t in self.plan.items() if p != path} | parts
+                trace = searcher.trace(plan)
+                if trace.peak_bytes < self.now.peak_bytes:
+                    self.plan, self.now = plan, trace
+                    if kind == "spatial":
+                        summary.spatial_split_count += 1
+                    else:
+                        summary.temporal_split_count += 1
+                        self._warn(path)
+                    break
+                blocked.add(path)
+            else:
+                summary.skipped_steps.append(f"{name.split('_')[0]}:no_improving_candidate")
+                return
+
+    def _heaviest(self) -> list[str]:
+        """Return checkpointed modules by what they hold at the peak, then by what they keep."""
+        assert self.now is not None
+        at_peak: dict[str, int] = {}
+        for module, n_bytes in self.now.peak.by_module().items():
+            for path in self.plan:
+                if module == path or module.startswith(path + "."):
+                    at_peak[path] = at_peak.get(path, 0) + n_bytes
+        return sorted(self.plan, key=lambda p: (-at_peak.get(p, 0), -self.saved.get(p, 0)))
+
+    def by_layers(self, path: str) -> dict[str, Treatment] | None:
+        """Level 2: a checkpoint of each layer, the first with the compressor of the whole."""
+        children = [name for name, child in self.modules[path].named_children()]
+        if len(children) < 2 or self.plan[path].parts > 1:
+            return None
+        first = self.plan[path].compressors
+        return {
+            f"{path}.{name}": Treatment("checkpoint", first if index == 0 else ())
+            for index, name in enumerate(children)
+        }
+
+    def by_time(self, path: str) -> dict[str, Treatment] | None:
+        """Level 3: more parts of the time steps."""
+        why_not = refuses_time_split(self.modules[path])
+        if why_not:
+            self.summary.notes.append(f"{path} is not split in time: {why_not}")
+            return None
+        assert self.study is not None
+        call = next((c for c in self.study.seen if c.path == path and c.inputs), None)
+        n_steps = self.study.trace.storages[call.inputs[0]].shape[0] if call else 1
+        parts = self.plan[path].parts * self.factor
+        return {path: self.plan[path].in_parts(parts)} if parts <= n_steps else None
+
+    def _warn(self, path: str) -> None:
+        layers = batch_statistics(self.modules[path])
+        if layers:
+            text = (
+                f"{path} is split in time, and {len(layers)} batch norms in it take the "
+                "statistics of each part: results are not those of the unreduced model"
+            )
+            self.summary.notes.append(text)
+            warnings.warn(text, UserWarning, stacklevel=4)
+
+    def undo(self) -> None:
+        """Level 4."""
+        assert self.searcher is not None
+        assert self.now is not None
+        self.summary.applied_steps.append("level4_greedy_unwrap")
+        for path in sorted(self.plan, key=lambda p: -self.costs.get(p, 0.0)):
+            plan = {p: t for p, t in self.plan.items() if p != path}
+            trace = self.searcher.trace(plan)
+            limit = self.summary.limit_bytes
+            fine = needed_bytes(trace, limit) <= limit if limit else False
+            if trace.peak_bytes <= self.now.peak_bytes or fine:
+                self.plan, self.now = plan, trace
+                self.summary.unwrap_count += 1
+
+    def confirm(self) -> None:
+        """Run the reduced step on the device where the model is, if it is on one.
+
+        Raises
+        ------
+        TooLargeError
+            If it does not run within the limit.
+        """
+        place = next((p.device for p in self.model.parameters() if p.device.type == "cuda"), None)
+        searcher = self.searcher
+        if searcher is None or place is None:
+            return
+        whole = unreduced(self.summary, searcher.step, searcher.inputs, place)
+        made = ran(self.plan, searcher, searcher.inputs, place)
+        if made is None:
+            needed = format_bytes(self.summary.needed_after_bytes)
+            raise TooLargeError(
+                f"the reduced step was predicted to need {needed}, and ran out of memory on "
+                f"{place}: the model is as it was. Try a higher level, or reduce_memory"
+            )
+        confirm(self.summary, made, whole)
+
+    def finish(self) -> None:
+        """Fill in what the summary says of the plan."""
+        summary = self.summary
+        summary.treatments = dict(self.plan)
+        summary.gc_container_count = sum(t.parts == 1 for t in self.plan.values())
+        summary.tcgc_container_count = sum(t.parts > 1 for t in self.plan.values())
+        if self.now is None or self.searcher is None:
+            summary.recommendation = "Give inputs, and the peak is predicted."
+            return
+        summary.peak_after_bytes = self.now.allocated_bytes
+        summary.needed_after_bytes = needed_bytes(self.now, summary.limit_bytes)
+        summary.holds_peak = self.now.peak.by_category()
+        summary.holds_peak_modules = dict(list(self.now.peak.by_module().items())[:8])
+        summary.n_replays = self.searcher.n_replays
+        summary.recomputed_flops = sum(self.flops.get(path, 0.0) for path in self.plan)
+        summary.predicted_added_s = sum(self.costs.get(path, 0.0) for path in self.plan)
+        if not summary.gc_candidate_count and summary.applied_level:
+            summary.recommendation = "No module is of the classes given: nothing was done."
+        elif summary.peak_after_bytes >= summary.peak_before_bytes and summary.applied_level:
+            summary.recommendation = "The peak is no lower: checkpoint larger modules."

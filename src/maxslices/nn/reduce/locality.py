@@ -1,0 +1,160 @@
+"""Finds whether a module is local along an axis, by running it: no table of layers.
+
+Marks that are not-a-number tell what depends on what is beyond a cut; that bands give the
+result of the whole is then tried with numbers.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+
+from ..receptive_field import STRIDES
+from .bands import Window, in_bands
+from .layer_state import stateful
+from .split import batch_statistics
+
+SIDES = (64, 128, 256)
+"""Sizes along the axis that are tried, about."""
+OTHERS = (8, 32)
+"""Sizes of the other axes that are tried, about."""
+_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionError, NotImplementedError)
+
+
+def find_window(
+    module: nn.Module, shape: Sequence[int], axis: int, *, train: bool = False
+) -> Window | None:
+    """Return what results of a module depend on along an axis; None if bands are not exact.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        In the mode in which it is run; a copy is run on the CPU.
+    shape : sequence of int
+        Of its only argument: (batch, channels, axes).
+    axis : int
+        Of the image, counted from the last: -1 is that.
+    train : bool
+        Whether all of the module is put into training mode.
+    """
+    if stateful(module) or batch_statistics(module):
+        return None
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            # Without data, most that is not local along the axis fails at once.
+            empty = _copied(module, "meta", train)
+            tried = next((t for t in _sizes(shape, axis) if _runs(empty, t[0])), [])
+            real = _copied(module, "cpu", train) if tried else empty
+        except _ERRORS:
+            return None
+        if batch_statistics(real):
+            return None
+        for sizes in tried:
+            try:
+                found = _marked(real, sizes, axis)
+            except _ERRORS:
+                return None
+            if isinstance(found, Window):
+                return found
+            if not found:
+                return None
+    return None
+
+
+def _sizes(shape: Sequence[int], axis: int) -> Iterator[list[list[int]]]:
+    """Yield sizes of small images like a large one, with one axis of several lengths."""
+    most = STRIDES[-1]
+    for about in OTHERS:
+        made = []
+        for side in SIDES:
+            sizes = [1, shape[1], *(min(s, about + s % about) for s in shape[2:])]
+            sizes[axis] = side + shape[axis] % most
+            if sizes[axis] <= shape[axis] + most:
+                made.append(sizes)
+        if made:
+            yield made
+
+
+def _runs(empty: nn.Module, sizes: list[int]) -> bool:
+    try:
+        empty(torch.empty(sizes, dtype=torch.float64, device="meta"))
+    except _ERRORS:
+        return False
+    return True
+
+
+def _copied(module: nn.Module, device: str, train: bool) -> nn.Module:
+    """Return a copy in double precision; nothing is allocated where the module is."""
+    known: dict[int, object] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        dtype = torch.float64 if tensor.is_floating_point() else tensor.dtype
+        made = tensor.detach().to(device, dtype, copy=True)
+        is_parameter = isinstance(tensor, nn.Parameter)
+        known[id(tensor)] = nn.Parameter(made, False) if is_parameter else made
+    made_of_it = copy.deepcopy(module, known)
+    return made_of_it.train() if train else made_of_it
+
+
+def _marked(real: nn.Module, sizes: list[int], axis: int) -> Window | bool:
+    """Return the window; True if a larger image may have one, False if none does."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(sizes, dtype=torch.float64, generator=generator)
+    randoms = torch.get_rng_state()
+    buffers = [b.clone() for b in real.buffers()]
+    whole = real(x.clone())
+    if not torch.is_tensor(whole) or whole.dim() != x.dim() or not whole.is_floating_point():
+        return False
+    if not torch.equal(randoms, torch.get_rng_state()):
+        return False  # other random numbers would be drawn for each band
+    if any(not torch.equal(a, b) for a, b in zip(buffers, real.buffers(), strict=True)):
+        return False
+    n, length = sizes[axis], whole.shape[axis]
+    at = n // 2 // STRIDES[-1] * STRIDES[-1]
+    reached = []
+    for first, end, far in ((0, at, -1), (at, n, 0)):
+        marked = x.clone()
+        marked.narrow(axis, first, end - first).fill_(math.nan)
+        hit = real(marked).isnan().movedim(axis, 0).flatten(1).any(dim=1)
+        if bool(hit[far]):
+            return True
+        reached.append(hit.nonzero()[:, 0])
+    if not all(len(each) for each in reached):
+        return False
+    clean_from, clean_until = int(reached[0][-1]) + 1, int(reached[1][0])
+    for stride in STRIDES:
+        try:
+            step = length - real(x.narrow(axis, stride, n - stride).clone()).shape[axis]
+        except _ERRORS:
+            continue  # it runs on sizes of a grid alone
+        if step < 1 or at * step % stride:
+            continue
+        there = at * step // stride
+        found = Window(
+            axis, stride, step, max(clean_from - there, 0), max(there - clean_until, 0),
+            n % stride, length - n // stride * step,
+            tuple(path for path, each in real.named_modules() if not each.training),
+        )  # fmt: skip
+        # Of three bands, none reads all of the image.
+        if all(_is_exact(real, x, whole, found, parts) for parts in (3, min(7, found.most(n)))):
+            return found
+    return True
+
+
+def _is_exact(
+    real: nn.Module, x: torch.Tensor, whole: torch.Tensor, window: Window, parts: int
+) -> bool:
+    """Tell whether bands give the result of the whole, but for rounding."""
+    if not 2 < parts <= window.most(x.shape[window.axis]):
+        return False
+    try:
+        made = in_bands(real, x, window, parts, ())
+    except _ERRORS:
+        return False
+    if made.shape != whole.shape:
+        return False
+    scale = float(whole.abs().max())
+    return bool(torch.allclose(made, whole, rtol=0, atol=1e-10 * scale))

@@ -1,0 +1,72 @@
+"""Arguments of a reduction, as the search needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..model_arguments import is_shape
+from ..nn_errors import ModelArgumentError
+from ..replay import Spec
+from ..training_step import Step
+from .module_ranges import children_of, runs
+
+
+def with_targets(step: Step) -> Step:
+    """Return a step whose targets are worked out once for inputs of a shape."""
+    if step.loss is None:
+        return step
+    known: dict[Any, tuple[Any, ...]] = {}
+
+    def targets(*inputs: Any) -> tuple[Any, ...]:
+        key = str(inputs)
+        if key not in known:
+            known[key] = step.target_specs(inputs)
+        return known[key]
+
+    return replace(step, targets=targets)
+
+
+def inputs_of(inputs: Any) -> tuple[Any, ...]:
+    """Return the inputs of a model, shapes as `Spec`."""
+    is_one = is_shape(inputs) or not isinstance(inputs, tuple | list)
+    given = (inputs,) if is_one else tuple(inputs)
+    return tuple(Spec(tuple(each)) if is_shape(each) else each for each in given)
+
+
+def specs_of(inputs: Any) -> tuple[Any, ...]:
+    """Return the inputs of a model, shapes and tensors as `Spec`."""
+    return tuple(
+        Spec(tuple(i.shape), i.dtype, i.requires_grad) if torch.is_tensor(i) else i
+        for i in inputs_of(inputs)
+    )
+
+
+def names_of_compressors(
+    model: nn.Module, binary: dict[str, tuple[bool, ...]], compressors: Mapping[str, Any] | None
+) -> dict[str, tuple[str, ...]]:
+    """Return names of compressors by path: as asked for, else bits for binary inputs."""
+    found = {
+        path: tuple("bit" if each else "none" for each in flags) for path, flags in binary.items()
+    }
+    asked: dict[str, Any] = {
+        path: module.x_compressor
+        for path, module in model.named_modules()
+        if getattr(module, "x_compressor", None) is not None
+    }
+    asked.update(compressors or {})
+    known = dict(model.named_modules())
+    for path, spec in asked.items():
+        if path not in known:
+            raise ModelArgumentError(f"compressors: there is no module {path!r}")
+        name = spec if isinstance(spec, str) else getattr(spec, "name", type(spec).__name__)
+        found[path] = (name,) * max(1, len(found.get(path, ())))
+    for run in runs(model):
+        first = children_of(run, known)[0]
+        if first in found:
+            found[run.path] = found[first]
+    return found

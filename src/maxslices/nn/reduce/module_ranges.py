@@ -1,0 +1,149 @@
+"""Where treatments go: modules, by their paths, and runs of children of an ``nn.Sequential``.
+
+A run is written as Python slices it: "features[3:6]", or "[3:6]" of the model itself. Layers
+that stand one after the other without a module of their own can so be treated as one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+from torch import nn
+
+from .layer_state import stateful
+
+DEAR_LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear, nn.MultiheadAttention)
+"""Layers of convolutions and products, with which runs begin."""
+LENGTHS = (1, 2, 3, 4, 6, 8)
+"""Of runs, in groups of layers that begin with a dear one."""
+
+_RUN = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
+
+
+class Run(NamedTuple):
+    """Children of a Sequential, one after the other."""
+
+    parent: str
+    first: int
+    end: int
+
+    @property
+    def path(self) -> str:
+        """As it is written."""
+        return f"{self.parent}[{self.first}:{self.end}]"
+
+
+def run_at(path: str) -> Run | None:
+    """Return the run that a path names; None if it names a module."""
+    found = _RUN.fullmatch(path)
+    return Run(found[1], int(found[2]), int(found[3])) if found else None
+
+
+def children_of(run: Run, modules: Mapping[str, nn.Module]) -> list[str]:
+    """Return the paths of a run's modules.
+
+    Raises
+    ------
+    KeyError
+        If there is no such run.
+    """
+    parent = modules[run.parent]
+    names = list(parent._modules)
+    if not is_plain(parent) or not 0 <= run.first < run.end <= len(names):
+        raise KeyError(f"{run.path}: {run.parent or 'the model'} has no such run of layers")
+    return [f"{run.parent}.{name}".removeprefix(".") for name in names[run.first : run.end]]
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Tell whether a module calls its children one after the other, and does nothing else."""
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+
+
+def with_runs(model: nn.Module, paths: Iterable[str] | None = None) -> dict[str, nn.Module]:
+    """Return modules by path, and runs as a Sequential of the same children.
+
+    Those of `paths`; by default, of all `runs`.
+    """
+    found = dict(model.named_modules())
+    given = runs(model) if paths is None else [r for p in paths if (r := run_at(p)) is not None]
+    for run in given:
+        found[run.path] = nn.Sequential(*(found[p] for p in children_of(run, found)))
+    return found
+
+
+def runs(model: nn.Module) -> dict[Run, str]:
+    """Return runs that are worth a treatment, and of what kind: of so many groups of layers.
+
+    A group is a layer of convolutions or products, or a module with one inside, and what
+    follows until the next. Before and from the first layer of a group that carries states on,
+    it is a run as well: that can be split in time where norms before it cannot.
+    """
+    made: dict[Run, str] = {}
+    for path, module in model.named_modules():
+        if not is_plain(module):
+            continue
+        children = list(module.children())
+        if len(children) < len(module._modules):
+            continue  # some are None, or the same
+        starts = [i for i, child in enumerate(children) if _is_dear(child)]
+        if not starts:
+            continue
+        edges = [0, *starts[1:], len(children)]
+        for first, end in pairwise(edges):
+            neuron = next((i for i in range(first, end) if stateful(children[i])), end)
+            if neuron < end:
+                halves = {
+                    Run(path, first, neuron): "before a neuron",
+                    Run(path, neuron, end): "from a neuron on",
+                }
+                made |= {run: kind for run, kind in halves.items() if run.end - run.first > 1}
+        for first in range(len(edges) - 1):
+            for length in LENGTHS:
+                if first + length >= len(edges):
+                    break
+                run = Run(path, edges[first], edges[first + length])
+                if 1 < run.end - run.first < len(children):
+                    made[run] = f"{length} groups"
+    return made
+
+
+def _is_dear(module: nn.Module) -> bool:
+    return any(isinstance(each, DEAR_LAYERS) for each in module.modules())
+
+
+class Order:
+    """Tells which places are within which: each is a stretch of the modules in order."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = dict(model.named_modules())
+        paths = list(self.modules)  # each before those inside it
+        self._stretch: dict[str, tuple[int, int]] = {}
+        for index, path in enumerate(paths):
+            end = index + 1
+            while end < len(paths) and (not path or paths[end].startswith(path + ".")):
+                end += 1
+            self._stretch[path] = (index, end)
+
+    def stretch(self, path: str) -> tuple[int, int]:
+        """Return the first module of a place, and the one after its last, as numbers."""
+        if path not in self._stretch:
+            run = run_at(path)
+            if run is None:
+                raise KeyError(path)
+            inside = children_of(run, self.modules)
+            ends = self._stretch[inside[0]][0], self._stretch[inside[-1]][1]
+            self._stretch[path] = ends
+        return self._stretch[path]
+
+    def overlap(self, one: str, other: str) -> bool:
+        """Tell whether two places have a module in common."""
+        (a, b), (c, d) = self.stretch(one), self.stretch(other)
+        return a < d and c < b
+
+    def is_inside(self, inner: str, outer: str) -> bool:
+        """Tell whether a place is a part of another, and not all of it."""
+        (a, b), (c, d) = self.stretch(inner), self.stretch(outer)
+        return c <= a and b <= d and b - a < d - c

@@ -1,0 +1,172 @@
+"""One replay of the unreduced step: what each module is given, and when it is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from ..replay import Replay, Trace, WorkAreas
+from ..training_step import Step
+from .inplace import set_in_place
+from .module_ranges import children_of, runs
+
+
+@dataclass(slots=True)
+class Seen:
+    """One call of a module, or of a run of layers, in the forward pass."""
+
+    path: str
+    kind: str
+    first: int
+    """Index of the first event inside."""
+    end: int
+    """Index of the first event after it."""
+    inputs: tuple[int, ...]
+    """Storages of its tensor arguments."""
+    outputs: tuple[int, ...]
+    changes_input: bool
+    """Whether it writes to one of its arguments."""
+    n_first: int
+    """Length of the first axis of its first argument; 0 if that is no tensor."""
+    shape: tuple[int, ...] = ()
+    """Of its only argument, if that is a tensor and its only result is one too."""
+    n_operators: int = 0
+    """Operators of its forward pass."""
+    n_in_python: int = 0
+    """Those of them that a library defines in Python."""
+
+
+@dataclass(slots=True)
+class Study:
+    """One step without an optimizer, unreduced."""
+
+    trace: Trace
+    seen: list[Seen]
+    """Calls in the forward pass, in order of their ends; those of runs after them."""
+    begins: dict[str, int]
+    """First event of the backward pass of each, what is inside included."""
+    usage: npt.NDArray[np.int64]
+    """Bytes in use at each event."""
+    leaves: frozenset[str]
+    """Modules without others inside."""
+
+    @property
+    def turn(self) -> int:
+        """Event of the end of the loss: then the backward pass begins."""
+        return next(m.event for m in self.trace.marks if m.name == "loss")
+
+
+class _Watcher:
+    """Notes the calls of a replayed model's modules."""
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+        self._open: list[tuple[int, tuple[int, ...], tuple[int, ...], int, int]] = []
+
+    def watch(self, record: Replay, model: nn.Module) -> None:
+        """Add hooks to all modules of a model."""
+        self.record = record
+        for path, module in model.named_modules():
+            module.register_forward_pre_hook(self._enter, with_kwargs=True)
+            module.register_forward_hook(partial(self._leave, path), with_kwargs=True)
+
+    def _enter(self, _module: nn.Module, args: Any, kwargs: Any) -> None:
+        given, record = (args, kwargs), self.record
+        self._open.append(
+            (record.n_events, self._indexes(given), _versions(given),
+             record.n_operators, record.n_in_python)
+        )  # fmt: skip
+
+    def _leave(self, path: str, module: nn.Module, args: Any, kwargs: Any, made: Any) -> None:
+        first, given, before, n_operators, n_in_python = self._open.pop()
+        record = self.record
+        changed = _versions((args, kwargs)) != before
+        n_first = next((len(a) for a in args if torch.is_tensor(a) and a.dim()), 0)
+        one = len(args) == 1 and not kwargs and all(map(torch.is_tensor, (*args, made)))
+        self.seen.append(
+            Seen(path, type(module).__name__, first, record.n_events, given, self._indexes(made),
+                 changed, n_first, tuple(args[0].shape) if one else (),
+                 record.n_operators - n_operators, record.n_in_python - n_in_python)
+        )  # fmt: skip
+
+    def _indexes(self, value: Any) -> tuple[int, ...]:
+        found = [self.record.index_of(t) for t in tree_leaves(value) if torch.is_tensor(t)]
+        return tuple(dict.fromkeys(i for i in found if i is not None))
+
+
+def _versions(value: Any) -> tuple[int, ...]:
+    return tuple(t._version for t in tree_leaves(value) if torch.is_tensor(t))
+
+
+def study(
+    step: Step, inputs: Sequence[Any], work_areas: WorkAreas, in_place: Sequence[str] = ()
+) -> Study:
+    """Replay one step of training without its optimizer and note what modules are given."""
+    watcher = _Watcher()
+    trace = replace(step, optimizer=None).trace(
+        inputs,
+        work_areas,
+        steps=1,
+        change=lambda model: set_in_place(model, in_place),
+        watch=watcher.watch,
+    )
+    model = step.model
+    # A model may compute some of it again by itself: that is no call of the forward pass.
+    end = next(mark.event for mark in trace.marks if mark.name == "forward")
+    seen = [call for call in watcher.seen if call.end <= end]
+    leaves = frozenset(path for path, m in model.named_modules() if not any(m.children()))
+    found = Study(trace, seen, {}, np.array(trace.in_use_bytes, np.int64), leaves)
+    found.begins = _begins(found)
+    _add_runs(found, model)
+    return found
+
+
+def _add_runs(found: Study, model: nn.Module) -> None:
+    calls: dict[str, list[Seen]] = {}
+    for call in found.seen:
+        calls.setdefault(call.path, []).append(call)
+    modules = dict(model.named_modules())
+    for run in runs(model):
+        inside = [calls.get(path, []) for path in children_of(run, modules)]
+        if any(len(each) != 1 for each in inside):
+            continue
+        one, last = inside[0][0], inside[-1][0]
+        found.seen.append(
+            Seen(run.path, "run", one.first, last.end, one.inputs, last.outputs,
+                 one.changes_input, one.n_first, one.shape if last.shape else (),
+                 sum(each[0].n_operators for each in inside),
+                 sum(each[0].n_in_python for each in inside))
+        )  # fmt: skip
+        begins = [found.begins[each[0].path] for each in inside if each[0].path in found.begins]
+        if begins:
+            found.begins[run.path] = min(begins)
+
+
+def _begins(found: Study) -> dict[str, int]:
+    trace, start = found.trace, found.turn
+    paths = {call.path for call in found.seen}
+    begins: dict[str, int] = {}
+    for event in range(start, len(trace.events)):
+        kind, index = trace.events[event]
+        if kind in ("alloc", "free"):
+            path = trace.storages[index].module
+            if kind == "alloc" and trace.storages[index].category == "gradients":
+                path = path.rpartition(".")[0] if path not in paths else path
+        elif kind == "call":
+            path = trace.calls[index].module
+        else:
+            continue
+        if kind == "free" and trace.storages[index].category != "activations":
+            continue
+        while path:
+            begins.setdefault(path, event)
+            path = path.rpartition(".")[0]
+    return begins

@@ -1,0 +1,121 @@
+"""What may be done with a model, and plans: what is done, what that needs and what it costs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass, field
+from typing import NamedTuple
+
+from ...model.bisection import last_of
+from ..replay import Allocator, Trace
+from ..replay.caching_allocator import ROUND_BYTES
+from ..replay.expandable_segments import ExpandableAllocator, least_expandable_limit
+from ..replay.steady_state import Steady, steady
+from .candidates import Candidate
+from .device_rates import Rates
+from .module_study import Study
+from .step_timeline import Timeline
+
+
+def has_expandable_segments() -> bool:
+    """Tell whether torch's allocator was told, by its environment variable, to use them."""
+    names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    return any("expandable_segments:True" in os.environ.get(name, "") for name in names)
+
+
+def needed_bytes(trace: Trace, limit_bytes: int = 0) -> int:
+    """Return the least limit of the allocator under which a step is expected to run.
+
+    Below it, work areas may find no room: cuDNN's kernels without them are several times slower.
+
+    Parameters
+    ----------
+    trace : Trace
+        Of two steps.
+    limit_bytes : int
+        If these run under it, steps that go on must as well.
+    """
+    return Plan([], trace, limit_bytes).needed_bytes
+
+
+def allocator(limit_bytes: int | None = None) -> Allocator | ExpandableAllocator:
+    """Return a simulation of the allocator of this process."""
+    kind = ExpandableAllocator if has_expandable_segments() else Allocator
+    return kind(limit_bytes)
+
+
+class Choices(NamedTuple):
+    """What may be done with the model, or with one of several parts of its batch."""
+
+    seen: Study
+    found: list[Candidate]
+    root: Candidate | None
+    """What is done with the whole model beside."""
+    timeline: Timeline
+    whole_s: float
+    """Time of the unreduced step."""
+    rates: Rates
+
+    @property
+    def first(self) -> list[Candidate]:
+        """What is part of all plans."""
+        return [] if self.root is None else [self.root]
+
+    def longer_s(self, chosen: Sequence[Candidate]) -> float:
+        """Return the time that treatments add to a step."""
+        return self.timeline.step_s(chosen) - self.whole_s
+
+    def planned(self, chosen: list[Candidate], trace: Trace, limit_bytes: int) -> Plan:
+        """Return treatments as a plan for a limit of the allocator."""
+        plan = Plan(chosen, trace, limit_bytes, self.longer_s(chosen))
+        plan.held_up_s = plan.later.taken_bytes / self.rates.taken_bytes_per_s
+        plan.added_s += plan.held_up_s
+        return plan
+
+
+@dataclass(slots=True)
+class Plan:
+    """Treatments and the replay of two steps with them."""
+
+    chosen: list[Candidate]
+    trace: Trace
+    limit_bytes: InitVar[int] = 0
+    """Of the allocator."""
+    added_s: float = 0.0
+    """Time that it adds to a step, that which the limit adds included."""
+    held_up_s: float = 0.0
+    """What the limit adds to a step: memory is given back and taken again."""
+    first_bytes: int = field(init=False)
+    """Least limit under which two steps run."""
+    needed_bytes: int = field(init=False)
+    """The same of steps that go on, if two run under the limit."""
+    later: Steady = field(init=False)
+    """What the limit does to these."""
+
+    def __post_init__(self, limit_bytes: int) -> None:
+        trace = self.trace
+        if has_expandable_segments():
+            self.first_bytes = least_expandable_limit(trace.steps(), trace.peak_bytes)
+        else:
+            self.first_bytes = trace.needed_bytes
+        self.needed_bytes, self.later = self.first_bytes, Steady(False)
+        if self.first_bytes <= limit_bytes:
+            self.later = steady(trace, allocator(limit_bytes))
+            if not self.later.runs:
+                self.needed_bytes = later_bytes(trace, limit_bytes)
+
+
+def later_bytes(trace: Trace, too_low_bytes: int) -> int:
+    """Return a limit under which steps go on, given one that is too low."""
+    free = allocator()
+    steady(trace, free)
+    part = max(too_low_bytes // 256, ROUND_BYTES)
+
+    def fails(limit: int) -> bool:
+        return not steady(trace, allocator(limit * part)).runs
+
+    low, high = too_low_bytes // part, -(-free.peak_reserved_bytes // part) + 1
+    while fails(high):  # segments that grow need room for all of a block
+        low, high = high, 2 * high
+    return (last_of(fails, low, high) + 1) * part

@@ -1,0 +1,124 @@
+"""What was done to a model, what it saves, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...model.units import format_bytes
+from .rewrite import Treatment
+
+
+@dataclass(slots=True)
+class ReductionSummary:
+    """How a model was reduced.
+
+    The first fields, to `recommendation`, are those of spikingjelly's memopt pipeline, by the
+    same names; a container there is a treated module here.
+    """
+
+    profile: str | None = None
+    checkpoint_budget: str | None = None
+    prefer: str | None = None
+    device: str = "cpu"
+    requested_level: int | None = None
+    applied_level: int | None = None
+    compress_x: bool = True
+    allow_expensive_profiling: bool = True
+    applied_steps: list[str] = field(default_factory=list)
+    skipped_steps: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    gc_wrap_count: int = 0
+    manual_compressor_count: int = 0
+    bit_compressor_count: int = 0
+    null_compressor_count: int = 0
+    spatial_split_count: int = 0
+    temporal_split_count: int = 0
+    unwrap_count: int = 0
+    gc_container_count: int = 0
+    tcgc_container_count: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+    gc_candidate_count: int = 0
+    gc_selected_count: int = 0
+    gc_selection_policy: str = "lowest_cost_under_traced_peak"
+    gc_selected_modules: list[str] = field(default_factory=list)
+    gc_selection_explanation: str = ""
+    recommendation: str = ""
+
+    limit_bytes: int = 0
+    """What torch's allocator may hold; 0 if no budget was given."""
+    origin: str = ""
+    """Where the limit comes from."""
+    treatments: dict[str, Treatment] = field(default_factory=dict)
+    """What is done, by path of the module."""
+    in_place: list[str] = field(default_factory=list)
+    """Activations that now work in place."""
+    peak_before_bytes: int = 0
+    """Predicted ``max_memory_allocated`` of the unreduced step."""
+    peak_after_bytes: int = 0
+    """The same of the reduced one."""
+    needed_before_bytes: int = 0
+    """Least limit of the allocator under which the unreduced step runs, predicted."""
+    needed_after_bytes: int = 0
+    """The same of the reduced one."""
+    measured_before_bytes: int = 0
+    """``max_memory_allocated`` on the device; 0 where it was not run."""
+    measured_after_bytes: int = 0
+    recomputed_flops: float = 0.0
+    """Floating-point operations that are done again in a step."""
+    forward_flops: float = 0.0
+    """Of one forward pass."""
+    predicted_added_s: float = 0.0
+    """Time that a step takes longer, predicted."""
+    predicted_step_s: float = 0.0
+    """Time of a reduced step; 0.0 if that of the unreduced one is not known."""
+    measured_step_before_s: float = 0.0
+    measured_step_s: float = 0.0
+    times_origin: str = ""
+    work_areas: str = ""
+    holds_peak: dict[str, int] = field(default_factory=dict)
+    """Bytes by category at the peak of the reduced step."""
+    holds_peak_modules: dict[str, int] = field(default_factory=dict)
+    """Bytes of the modules that hold most then."""
+    n_replays: int = 0
+    search_s: float = 0.0
+    """Time of the search, measuring on a device not included."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the reduced step runs within the limit, as predicted."""
+        return not self.limit_bytes or self.needed_after_bytes <= self.limit_bytes
+
+    def __str__(self) -> str:
+        lines = [
+            f"Peak {format_bytes(self.peak_before_bytes)} -> {format_bytes(self.peak_after_bytes)}"
+            f" predicted (work areas: {self.work_areas})"
+        ]
+        if self.limit_bytes:
+            lines.append(
+                f"  limit      {format_bytes(self.limit_bytes)} for tensors ({self.origin}); "
+                f"needs {format_bytes(self.needed_after_bytes)}"
+            )
+        if self.measured_after_bytes:
+            lines.append(
+                f"  measured   {format_bytes(self.measured_after_bytes)} on {self.device}; "
+                f"{self.measured_step_s * 1e3:.1f} ms a step, "
+                f"{self.predicted_step_s * 1e3:.1f} ms predicted"
+            )
+        if self.forward_flops:
+            lines.append(
+                f"  recomputed {self.recomputed_flops / self.forward_flops:.0%} of a forward pass;"
+                f" {self.predicted_added_s * 1e3:.2f} ms a step ({self.times_origin})"
+            )
+        if self.in_place:
+            lines.append(f"  in place   {len(self.in_place)} activations")
+        groups: dict[str, list[str]] = {}
+        for path, treatment in self.treatments.items():
+            groups.setdefault(str(treatment), []).append(path or "the model")
+        for text, paths in groups.items():
+            lines.append(f"  {text}: {', '.join(paths)}")
+        lines += [f"  note       {note}" for note in self.notes]
+        if self.recommendation:
+            lines.append(f"  {self.recommendation}")
+        lines.append(f"  found in {self.search_s:.1f} s by {self.n_replays} replays")
+        return "\n".join(lines)

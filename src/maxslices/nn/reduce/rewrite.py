@@ -1,0 +1,313 @@
+"""Changes how a module runs in training: what it keeps, and what it computes again.
+
+A module is changed by a ``forward`` of its own in its instance dict, so the names of its
+parameters, its hooks and its class stay as they are; `untreat` takes it away again. Without
+gradients a treated module runs as it did. Treatments of modules inside each other add up: what
+is inside of a module that is computed again is treated then as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from inspect import signature
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.compiler import is_compiling
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from .bands import Window, in_bands
+from .compress import compressor_named
+from .layer_state import read_states, stateful, write_states
+from .module_ranges import Run, children_of, run_at
+from .saved_tensors import offloaded, packed_inputs
+
+aten = torch.ops.aten
+
+_KEPT: dict[str, Any] = {"respect_saved_tensors_hooks": False}
+"""What a selective checkpoint keeps is neither packed nor moved by what is around it: a torch that
+asks for this warns where it is not said."""
+_KEPT = {name: value for name, value in _KEPT.items() if name in signature(checkpoint).parameters}
+
+_GRAPHS_CHANGE_ONCE = [int(part) for part in torch.__version__.split(".")[:2]] >= [2, 9]
+"""Whether what is compiled changes running statistics once by itself, computed again or not. With
+torch 2.6 it does not change them at all: there, to compile such a model is an error."""
+
+Kind = Literal["checkpoint", "selective", "pack", "offload", "split"]
+"""Compute all again; all but convolutions and products; compress inputs; keep on the host;
+run in parts, and nothing again."""
+
+DEAR = frozenset(
+    {
+        aten.convolution.default,
+        aten.mm.default,
+        aten.bmm.default,
+        aten.addmm.default,
+        aten.baddbmm.default,
+        aten._scaled_dot_product_flash_attention.default,
+        aten._scaled_dot_product_efficient_attention.default,
+        aten._scaled_dot_product_cudnn_attention.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+    }
+)
+"""Operators whose results a selective checkpoint keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """What is done with a module."""
+
+    kind: Kind
+    compressors: tuple[str, ...] = ()
+    """Of the tensors among its arguments, in order: names of compressors, or "none"."""
+    parts: int = 1
+    """In how many parts of the first axis of its arguments (time, or batch) it is run."""
+    window: Window | None = None
+    """Parts are bands of an axis of the image then, with what is around them."""
+
+    def __str__(self) -> str:
+        text: str = self.kind
+        packed = [name for name in self.compressors if name != "none"]
+        if packed:
+            text += f", inputs as {' and '.join(dict.fromkeys(packed))}"
+        if self.window is not None:
+            text += f", in {self.parts} bands of axis {self.window.axis}"
+            text += " with {} and {} items around".format(*self.window.halo)
+        elif self.parts > 1:
+            text += f", in {self.parts} parts"
+        return text
+
+    def in_parts(self, parts: int) -> Treatment:
+        """Return the same in a number of parts."""
+        return replace(self, parts=parts)
+
+
+Treatments = Mapping[str, Treatment]
+"""By dotted path of the module."""
+
+
+class Treated:
+    """A module's forward, treated."""
+
+    def __init__(self, module: nn.Module, treatment: Treatment) -> None:
+        self.module = module
+        self.treatment = treatment
+        self.inner = module.__dict__.get("forward")
+        self.layers = stateful(module)
+        self.norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self._plain(*args, **kwargs)
+        parts = self.treatment.parts
+        if self.treatment.window is not None:
+            return self._in_bands(self.treatment.window, args, kwargs)
+        if parts == 1:
+            return self._whole(args, kwargs)
+        tensors = [a for a in args if torch.is_tensor(a)]
+        size = tensors[0].shape[0] if tensors and tensors[0].dim() else 0
+        if size < parts:
+            return self._whole(args, kwargs)
+        # Not `tensor_split`: the gradient of each of its parts is as large as all of them.
+        sizes = [size // parts + (part < size % parts) for part in range(parts)]
+        cut = [
+            a.split(sizes) if torch.is_tensor(a) and a.dim() and a.shape[0] == size else None
+            for a in args
+        ]
+        results = []
+        for part in range(parts):
+            some = tuple(a if c is None else c[part] for a, c in zip(args, cut, strict=True))
+            results.append(self._whole(some, kwargs))
+        return _joined(results)
+
+    def _in_bands(self, window: Window, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run in bands; as a whole where the argument or the mode is not as it was studied."""
+        inside = dict(self.module.named_modules())
+        x = args[0] if len(args) == 1 and not kwargs else None
+        if not torch.is_tensor(x) or any(inside[path].training for path in window.frozen):
+            return self._whole(args, kwargs)
+        parts = min(self.treatment.parts, window.most(x.shape[window.axis]))
+        if parts == 1:
+            return self._whole(args, kwargs)
+        weights = [p for p in self.module.parameters() if p.requires_grad]
+        return in_bands(self._plain, x, window, parts, weights)
+
+    def _plain(self, *args: Any, **kwargs: Any) -> Any:
+        if self.inner is not None:
+            return self.inner(*args, **kwargs)
+        return type(self.module).forward(self.module, *args, **kwargs)
+
+    def _whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        kind = self.treatment.kind
+        keeping = self._keeping(args)
+        if kind in ("pack", "offload", "split"):
+            with keeping:
+                return self._plain(*args, **kwargs)
+        layers = self.layers
+        states = read_states(layers)
+        n_states = len(states)
+        # One object given twice stays one: attention asks whether its arguments are the same.
+        single: list[Any] = []
+        places: list[int] = []
+        for a in args:  # not by `id`, where torch.compile may end its graph
+            same = [i for i, known in enumerate(single) if known is a]
+            places.append(same[0] if same else len(single))
+            if not same:
+                single.append(a)
+
+        def run(*given: Any) -> Any:
+            write_states(layers, list(given[:n_states]))
+            made = self._plain(*(given[n_states + i] for i in places), **kwargs)
+            return made, read_states(layers)
+
+        with keeping:
+            if layers or (self.norms and not (_GRAPHS_CHANGE_ONCE and is_compiling())):
+                again = {"context_fn": self._contexts, **_KEPT}
+                made, after = checkpoint(run, *states, *single, use_reentrant=False, **again)
+            elif kind == "selective":  # these two are such that torch.compile understands them
+                selective = partial(create_selective_checkpoint_contexts, _policy)
+                again = {"context_fn": selective, **_KEPT}
+                made, after = checkpoint(run, *single, use_reentrant=False, **again)
+            else:
+                made, after = checkpoint(run, *single, use_reentrant=False)
+        write_states(layers, after)
+        return made
+
+    def _keeping(self, args: tuple[Any, ...]) -> AbstractContextManager[Any]:
+        if self.treatment.kind == "offload":
+            return offloaded(self.module)
+        tensors = [a for a in args if torch.is_tensor(a)]
+        found = [compressor_named(name) for name in self.treatment.compressors]
+        if not any(found):
+            return nullcontext()
+        return packed_inputs(tensors, found)
+
+    def _contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+        again: AbstractContextManager[Any] = _as_the_first_time(self.layers, self.norms)
+        if self.treatment.kind == "checkpoint":
+            return nullcontext(), again
+        first, second = create_selective_checkpoint_contexts(_policy)
+        return first, _both(again, second)
+
+
+def _policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if op in DEAR else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+@contextmanager
+def _both(outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]) -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(outer)
+        stack.enter_context(inner)
+        yield
+
+
+@contextmanager
+def _as_the_first_time(
+    layers: list[nn.Module], all_norms: list[nn.modules.batchnorm._NormBase]
+) -> Iterator[None]:
+    """Compute again without a trace: running statistics and states stay as they are."""
+    states = read_states(layers)
+    norms = [m for m in all_norms if m.training and m.track_running_stats]
+    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        # The same tensors are saved as the first time, so the statistics must be there.
+        norm.momentum = 0.0
+        norm._buffers["num_batches_tracked"] = None
+    try:
+        yield
+    finally:
+        for norm, (momentum, n_batches) in zip(norms, kept, strict=True):
+            norm.momentum = momentum
+            norm._buffers["num_batches_tracked"] = n_batches
+        write_states(layers, states)
+
+
+def _joined(results: list[Any]) -> Any:
+    first = results[0]
+    if torch.is_tensor(first):
+        return torch.cat(results)
+    return type(first)(_joined([r[i] for r in results]) for i in range(len(first)))
+
+
+class InRuns:
+    """The forward of a Sequential of which some runs of children are treated as one."""
+
+    def __init__(self, module: nn.Module, runs: Sequence[tuple[Run, Treatment]]) -> None:
+        self.inner = module.__dict__.get("forward")
+        self.pieces: list[Any] = []
+        children = list(module._modules.values())
+        waiting = sorted(runs, key=lambda each: (each[0].first, -each[0].end))
+        at = 0
+        while waiting:
+            run, treatment = waiting.pop(0)
+            if run.first < at:
+                raise ValueError(f"{run.path} overlaps another run that is treated")
+            self.pieces += children[at : run.first]
+            # Of the same modules; it stands in none, so no name changes.
+            part = nn.Sequential(*(c for c in children[run.first : run.end] if c is not None))
+            inside = [each for each in waiting if each[0].end <= run.end]
+            waiting = [each for each in waiting if each[0].end > run.end]
+            if inside:
+                moved = [
+                    (Run(run.path, r.first - run.first, r.end - run.first), t) for r, t in inside
+                ]
+                part.__dict__["forward"] = InRuns(part, moved)
+            self.pieces.append(Treated(part, treatment))
+            at = run.end
+        self.pieces += children[at:]
+
+    def __call__(self, x: Any) -> Any:
+        """Run one after the other."""
+        for piece in self.pieces:
+            x = piece(x)
+        return x
+
+
+def treat(model: nn.Module, treatments: Treatments) -> None:
+    """Treat modules, and runs of them (see `places`), in place.
+
+    Raises
+    ------
+    KeyError
+        If there is no module of a name.
+    ValueError
+        If runs overlap, and none of the two is inside the other.
+    """
+    modules = dict(model.named_modules())
+    runs: dict[str, list[tuple[Run, Treatment]]] = {}
+    for path, treatment in treatments.items():
+        run = None if path in modules else run_at(path)
+        if run is not None:
+            children_of(run, modules)
+            runs.setdefault(run.parent, []).append((run, treatment))
+    for path, some in runs.items():
+        modules[path].__dict__["forward"] = InRuns(modules[path], some)
+    for path, treatment in treatments.items():
+        if path in modules or run_at(path) is None:
+            module = modules[path]
+            # nn.Module.__setattr__ is passed by: it has no say over a plain callable anyway.
+            module.__dict__["forward"] = Treated(module, treatment)
+
+
+def untreat(model: nn.Module) -> None:
+    """Take all treatments away."""
+    for module in model.modules():
+        own = module.__dict__.get("forward")
+        while isinstance(own, Treated | InRuns):
+            own = own.inner
+            if own is None:
+                del module.__dict__["forward"]
+            else:
+                module.__dict__["forward"] = own
+
+
+__all__ = ["DEAR", "InRuns", "Kind", "Treatment", "Treatments", "treat", "untreat"]

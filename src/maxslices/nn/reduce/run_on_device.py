@@ -1,0 +1,154 @@
+"""The device of this process, and a real step on it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...devices.out_of_memory import is_out_of_memory
+from ..materialize import materialize
+from ..memory_budget import limit
+from ..nn_errors import NoDeviceError
+from ..training_step import Step, real_tensors, twin_optimizer
+from .layer_state import reset_states
+
+RANK_VARIABLES = (
+    "LOCAL_RANK",
+    "SLURM_LOCALID",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+)
+"""Environment variables that tell a process which device of its host is its own, in order."""
+N_WARM = 3
+"""Steps that are not timed: kernels are loaded, memory of the device and the host is found."""
+N_STEPS = (6, 24)
+"""Steps at least and at most."""
+TIMED_S = 0.4
+"""No more steps are run when these took as long."""
+
+
+def resolve_device() -> torch.device:
+    """Return the device of this process.
+
+    That is the CPU where there is no CUDA device; else what the first of `RANK_VARIABLES` that
+    is set says; else the process group's rank, modulo the number of devices; else the current
+    device.
+
+    Raises
+    ------
+    NoDeviceError
+        If the variable is not the number of a device.
+    """
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    n_devices = torch.cuda.device_count()
+    for name in RANK_VARIABLES:
+        text = os.environ.get(name)
+        if text is None:
+            continue
+        try:
+            rank = int(text)
+        except ValueError:
+            rank = -1
+        if not 0 <= rank < n_devices:
+            raise NoDeviceError(
+                f"{name} is {text!r}: it must be the number of a CUDA device, 0 to {n_devices - 1}"
+            )
+        return torch.device("cuda", rank)
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return torch.device("cuda", distributed.get_rank() % n_devices)
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A step that ran on the device."""
+
+    allocated_bytes: int
+    """Most that was handed out."""
+    reserved_bytes: int
+    """Most that was held."""
+    step_s: float
+    """Median time of a step, the first few left out."""
+
+
+def run_for_real(
+    step: Step,
+    inputs: Sequence[Any],
+    device: torch.device,
+    limit_bytes: int | None = None,
+) -> Measured | None:
+    """Run steps of a copy of the model, with zeros for weights, on a CUDA device.
+
+    Parameters
+    ----------
+    limit_bytes : int, optional
+        What the allocator may hold, the copy included.
+
+    Returns
+    -------
+    Measured or None
+        None if memory does not suffice.
+    """
+    gc.collect()
+    torch.cuda.synchronize(device)
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    beside = torch.cuda.memory_allocated(device)
+    held = torch.cuda.memory_reserved(device)
+    guard = nullcontext() if limit_bytes is None else limit(limit_bytes + held, device)
+    found: list[float] | None = None
+    try:
+        with guard:
+            found = _steps(step, inputs, device)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    allocated = torch.cuda.max_memory_allocated(device) - beside
+    reserved = torch.cuda.max_memory_reserved(device) - held
+    gc.collect()
+    torch.cuda.empty_cache()
+    if found is None:
+        return None
+    return Measured(allocated, reserved, sorted(found)[len(found) // 2])
+
+
+def _steps(step: Step, inputs: Sequence[Any], device: torch.device) -> list[float]:
+    model = step.twin()
+    optimizer = twin_optimizer(step.optimizer, step.model, model)
+    made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+    materialize(model, device, made)
+    if made is None and optimizer is not None:
+        made = optimizer([p for p in model.parameters() if p.requires_grad])
+    given = real_tensors(tuple(inputs), device)
+    wanted = real_tensors(step.target_specs(inputs), device)
+    durations: list[float] = []
+    with torch.cuda.device(device):
+        while len(durations) < N_STEPS[0] or (
+            len(durations) < N_STEPS[1] and sum(durations[N_WARM:]) < TIMED_S
+        ):
+            torch.cuda.synchronize(device)
+            began = time.perf_counter()
+            model.zero_grad(set_to_none=True)
+            casting = nullcontext() if step.amp is None else torch.autocast("cuda", dtype=step.amp)
+            with casting:
+                output = model(*given)
+                value = output.sum() if step.loss is None else step.loss(output, *wanted)
+            value.backward()
+            if made is not None:
+                made.step()
+            reset_states(model)
+            torch.cuda.synchronize(device)
+            durations.append(time.perf_counter() - began)
+    return durations[N_WARM:]

@@ -1,0 +1,188 @@
+"""How long a step takes: the host tells the device what to do, and both work at the same time.
+
+A step is a row of segments: what modules do in the forward pass, then in the backward pass, and
+what treatments add before the backward pass of theirs. The device begins a segment when the
+host has told it of that and when it is done with those before. So a step takes as long as the
+host does for some first segments and the device for the rest, whichever is longest: the host
+counts where it is behind, segment by segment, and there alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..replay.storages import Storage
+from .candidates import Candidate
+from .device_rates import Rates, Times
+from .module_ranges import Order, children_of, run_at
+from .module_study import Seen, Study
+
+BACKWARD, HOST_BACKWARD = 2.0, 1.2
+"""Time of a backward pass for that of the forward pass: on the device, and on the host."""
+
+Seconds = npt.NDArray[np.float64]
+
+
+class Flops(NamedTuple):
+    """Floating-point operations."""
+
+    convolutions: float = 0.0
+    products: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Of all."""
+        return self.convolutions + self.products
+
+    def seconds(self, rates: Rates) -> float:
+        """Return how long a device takes."""
+        return self.convolutions / rates.convolution_flops_per_s + self.products / rates.flops_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Segments of a step, in order."""
+
+    order: Order
+    parts: int
+    """Parts of the batch of which it is the timeline, one after the other."""
+    turn: int
+    """Event at which the backward pass begins."""
+    device_of: Mapping[str, float]
+    """Time of the forward pass of modules and runs on the device."""
+    host_of: Mapping[str, float]
+    """What the host takes for it."""
+    at: npt.NDArray[np.int64]
+    """(n_segments,): event before which each is."""
+    device_s: Seconds
+    host_s: Seconds
+
+    @classmethod
+    def of(
+        cls,
+        study: Study,
+        order: Order,
+        flops: Mapping[str, Flops],
+        times: Times,
+        parts: int = 1,
+    ) -> Timeline:
+        """Return the timeline of a step.
+
+        Parameters
+        ----------
+        study : Study
+            Of the unreduced step, or of one part of its batch.
+        order : Order
+            Of the model's modules.
+        flops : mapping
+            Of each module's forward pass, of all parts.
+        times : Times
+            What was measured, of all parts.
+        parts : int
+            How many such parts there are.
+        """
+        calls: dict[str, list[Seen]] = {}
+        for call in study.seen:
+            calls.setdefault(call.path, []).append(call)
+        moving = np.zeros(len(study.usage) + 1)
+        for storage in study.trace.storages:
+            moving[storage.born + 1] += moving_s(storage, times.rates)
+        moving = moving.cumsum()
+        device_of, host_of = {}, {}
+        for path, its in calls.items():
+            device_of[path] = _known(times.forward_s, path, order)
+            host_of[path] = _known(times.host_forward_s, path, order)
+            if not times.forward_s:
+                moved_s = parts * sum(moving[c.end] - moving[c.first] for c in its)
+                of_flops = flops_of(flops, path, order).seconds(times.rates)
+                device_of[path] = of_flops + moved_s
+            if not times.host_forward_s:
+                rates = times.rates
+                host_of[path] = parts * sum(
+                    c.n_operators * rates.launch_s + c.n_in_python * rates.python_s for c in its
+                )
+        own = {path: np.array((device_of[path], host_of[path])) for path in calls}
+        for path in calls:
+            around = path
+            while around and run_at(path) is None:
+                around = around.rpartition(".")[0]
+                if around in own:
+                    own[around] = own[around] - (device_of[path], host_of[path])
+                    break
+        segments = []
+        for path, its in calls.items():
+            if run_at(path) is not None:
+                continue
+            device_s, host_s = np.maximum(own[path], 0.0) / len(its)
+            for call in its:
+                segments.append((call.end, device_s, host_s))
+                begin = study.begins.get(path, study.turn)
+                segments.append((begin, BACKWARD * device_s, HOST_BACKWARD * host_s))
+        segments.sort()
+        at, device, host = (np.array(column) for column in zip(*segments, strict=True))
+        return cls(order, parts, study.turn, device_of, host_of, at, device, host)
+
+    def step_s(self, chosen: Sequence[Candidate] = ()) -> float:
+        """Return how long a step takes with some treatments."""
+        if not chosen:
+            return longest(self.host_s, self.device_s)
+        at = [max(c.begin, self.turn) for c in chosen]
+        places = np.searchsorted(self.at, at)
+        around = [self._n_around(c, chosen) for c in chosen]
+        host = [c.host_s + n * c.wrapped_s for n, c in zip(around, chosen, strict=True)]
+        # That all of the model is in parts is counted in `device_s`.
+        more = [max(n - (self.parts > 1), 0) for n in around]
+        device = [c.device_s + n * c.copied_s for n, c in zip(more, chosen, strict=True)]
+        return longest(
+            np.insert(self.host_s, places, host), np.insert(self.device_s, places, device)
+        )
+
+    def longer_s(self, chosen: Sequence[Candidate]) -> float:
+        """Return how much longer a step takes with some treatments."""
+        return self.step_s(chosen) - self.step_s()
+
+    def _n_around(self, inner: Candidate, chosen: Sequence[Candidate]) -> int:
+        """Return how many of what is chosen compute this again, treated."""
+        return sum(
+            other.treatment.kind == "checkpoint" and self.order.is_inside(inner.path, other.path)
+            for other in chosen
+        )
+
+
+def moving_s(storage: Storage, rates: Rates) -> float:
+    """Return how long a device takes to read what a result is made of, and to write that."""
+    seconds = 3 * storage.n_bytes / rates.bytes_per_s
+    if storage.op == "aten::native_batch_norm" and len(storage.shape) > 2 and storage.shape[0] == 1:
+        channel_bytes = storage.n_bytes / storage.shape[1]
+        return max(seconds, channel_bytes / rates.channel_bytes_per_s)
+    return seconds
+
+
+def longest(host_s: Seconds, device_s: Seconds) -> float:
+    """Return how long a queue takes: the host for some first, then the device for the rest."""
+    if not host_s.size:
+        return 0.0
+    told = np.cumsum(host_s)
+    left = np.cumsum(device_s[::-1])[::-1]
+    return float((told + left).max())
+
+
+def _known(of: Mapping[str, float], path: str, order: Order) -> float:
+    """Return what was measured of a module, or of the modules of a run."""
+    run = run_at(path)
+    if path in of or run is None:
+        return of.get(path, 0.0)
+    return sum(of.get(each, 0.0) for each in children_of(run, order.modules))
+
+
+def flops_of(flops: Mapping[str, Flops], path: str, order: Order) -> Flops:
+    """Return what is known of a module, or of the modules of a run."""
+    run = run_at(path)
+    paths = [path] if path in flops or run is None else children_of(run, order.modules)
+    known = [flops[each] for each in paths if each in flops]
+    return Flops(sum(f.convolutions for f in known), sum(f.products for f in known))

@@ -1,0 +1,126 @@
+"""Sizes of a trace as straight lines in the number of images."""
+
+from __future__ import annotations
+
+from .trace import Trace
+from .workspaces import Area, Call
+
+_Line = tuple[int, int]
+"""Constant and slope."""
+
+
+class Scaled:
+    """Sizes of a trace as functions of the number of images.
+
+    Parameters
+    ----------
+    first, second : Trace
+        The same step at two numbers.
+    at : (int, int)
+        The numbers.
+
+    Raises
+    ------
+    ValueError
+        If the two do not have the same events, or sizes that no whole line goes through.
+    """
+
+    def __init__(self, first: Trace, second: Trace, at: tuple[int, int]) -> None:
+        if not _alike(first, second):
+            raise ValueError("the two steps are not made of the same events")
+        run = at[1] - at[0]
+        self._trace = second
+        self._lines = [
+            _line(a.n_bytes, b.n_bytes, at[0], run)
+            for a, b in zip(first.storages, second.storages, strict=True)
+        ]
+        # Most calls are like others: work areas are looked up once for all of them.
+        calls: dict[tuple[Call, tuple[tuple[_Line, ...], ...]], int] = {}
+        self._which = [
+            calls.setdefault(_scaled_call(a, b, at[0], run), len(calls))
+            for a, b in zip(first.calls, second.calls, strict=True)
+        ]
+        self._calls = list(calls)
+
+    def sizes(self, n: int) -> list[int]:
+        """Return the bytes of every storage for n images."""
+        return [constant + slope * n for constant, slope in self._lines]
+
+    def shapes(self, n: int) -> list[tuple[tuple[int, ...], ...]]:
+        """Return the shapes of all calls of operators for n images."""
+        made = [call.shapes for call in self.calls(n)]
+        return [made[which] for which in self._which]
+
+    def areas(self, n: int) -> list[tuple[Area, ...]]:
+        """Return the work areas of all calls for n images."""
+        work_areas = self._trace.work_areas
+        made = [work_areas.for_call(call) for call in self.calls(n)]
+        return [made[which] for which in self._which]
+
+    def calls(self, n: int) -> list[Call]:
+        """Return the calls of operators for n images, one of each kind."""
+        return [
+            call._replace(shapes=tuple(tuple(a + b * n for a, b in shape) for shape in shapes))
+            for call, shapes in self._calls
+        ]
+
+    def steps(self, n: int) -> list[tuple[int, int]]:
+        """Return what the allocator is asked for n images."""
+        return self._trace.steps(self.sizes(n), self.areas(n))
+
+    def agrees(self, trace: Trace, n: int) -> bool:
+        """Tell whether a replay for n images is what the lines say."""
+        return (
+            _alike(self._trace, trace)
+            and self.sizes(n) == [storage.n_bytes for storage in trace.storages]
+            and self.shapes(n) == [call.shapes for call in trace.calls]
+        )
+
+    def ceiling(self, limit_bytes: int) -> int | None:
+        """Return a number that more images than do not fit: tensors alone take the limit.
+
+        None if they never do, as nothing grows with the number.
+        """
+        constant = slope = 0
+        most: int | None = None
+        for kind, index in self._trace.events:
+            if kind not in ("alloc", "free"):
+                continue
+            sign = 1 if kind == "alloc" else -1
+            constant += sign * self._lines[index][0]
+            slope += sign * self._lines[index][1]
+            if kind == "alloc" and slope > 0:
+                here = (limit_bytes - constant) // slope
+                most = here if most is None else min(most, here)
+        return most
+
+
+def _alike(first: Trace, second: Trace) -> bool:
+    return (
+        first.events == second.events
+        and len(first.storages) == len(second.storages)
+        and [_kind(call) for call in first.calls] == [_kind(call) for call in second.calls]
+    )
+
+
+def _kind(call: Call) -> tuple[object, ...]:
+    ranks = tuple(len(shape) for shape in call.shapes)
+    return call.kind, call.options, call.dtype, call.channels_last, ranks
+
+
+def _line(at_first: int, at_second: int, first: int, run: int) -> _Line:
+    """Return constant and slope of the line through two sizes."""
+    slope, rest = divmod(at_second - at_first, run)
+    if rest:
+        raise ValueError(f"{at_first} and {at_second} bytes are not on a line of whole bytes")
+    return at_first - slope * first, slope
+
+
+def _scaled_call(
+    a: Call, b: Call, first: int, run: int
+) -> tuple[Call, tuple[tuple[_Line, ...], ...]]:
+    shapes = tuple(
+        tuple(_line(x, y, first, run) for x, y in zip(s, t, strict=True))
+        for s, t in zip(a.shapes, b.shapes, strict=True)
+    )
+    return b.anywhere(), shapes

@@ -1,0 +1,277 @@
+"""torch's caching allocator for CUDA, as an algorithm on sizes.
+
+What is handed out is not what fits: the allocator takes memory from the device in segments,
+splits them, and can reuse a free part only for what is no larger. This follows the rules
+of ``c10/cuda/CUDACachingAllocator.cpp`` (torch 2.6 to 2.13, default settings, one stream).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...model.bisection import last_of
+
+Step = tuple[int, int]
+"""(key, bytes) allocates; (key, -1) frees. A key below 0 is one that can be done without: where
+there is no room for the work area of a convolution, cuDNN takes another kernel."""
+
+MIB = 2**20
+GRANULE_BYTES = 512
+"""Sizes are rounded up to this; also the smallest rest that a small block is split for."""
+SMALL_BYTES = MIB
+"""The largest request that the pool of small blocks serves."""
+SMALL_SEGMENT_BYTES = 2 * MIB
+"""What the pool of small blocks takes from the device at a time."""
+LARGE_SEGMENT_BYTES = 20 * MIB
+"""What a request below `OWN_SEGMENT_BYTES` takes from the device."""
+OWN_SEGMENT_BYTES = 10 * MIB
+"""Requests from here on take a segment of their own size, in multiples of `ROUND_BYTES`."""
+ROUND_BYTES = 2 * MIB
+
+DESCENDING_BYTES = 64 * MIB
+"""Segments from here on get lower addresses one after another, or what is free above, and smaller
+ones higher: so the driver was seen to place them. Of free blocks of the same size, the lowest is
+taken."""
+APART_BYTES = 32 * MIB
+"""Their addresses are multiples of this."""
+_TOP = 2**50
+
+LIMITS = 32
+"""How many limits `least_limit` tries before it looks more closely."""
+
+
+def segment_bytes(size: int) -> int:
+    """Return what a request that nothing free serves takes from the device."""
+    if size <= SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    if size < OWN_SEGMENT_BYTES:
+        return LARGE_SEGMENT_BYTES
+    return -(-size // ROUND_BYTES) * ROUND_BYTES
+
+
+class _Block:
+    """A part of a segment."""
+
+    __slots__ = ("address", "following", "free", "large", "previous", "size")
+
+    def __init__(self, address: int, size: int, large: bool) -> None:
+        self.address = address
+        self.size = size
+        self.large = large
+        self.free = False
+        self.previous: _Block | None = None
+        self.following: _Block | None = None
+
+
+class Holding:
+    """What both of torch's allocators count of what they hold.
+
+    Parameters
+    ----------
+    limit_bytes : int, optional
+        The most that it may hold, as ``torch.cuda.set_per_process_memory_fraction`` sets it.
+
+    Attributes
+    ----------
+    reserved_bytes, peak_reserved_bytes : int
+        What is held now, and the most that was.
+    taken_bytes : int
+        What was taken from the device, all in all: again what was given back.
+    retries : int
+        How often everything unused was given back to make room.
+    """
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        self.limit_bytes = limit_bytes
+        self.reserved_bytes = self.peak_reserved_bytes = 0
+        self.taken_bytes = 0
+        self.retries = 0
+        self._live: dict[int, Any] = {}
+
+    def rename(self, keys: Mapping[int, int]) -> None:
+        """Give what is in use other keys: new ones by those that they have."""
+        for key, held in [(new, self._live.pop(old, None)) for old, new in keys.items()]:
+            if held is not None:  # it had 0 bytes
+                self._live[key] = held
+
+    def _taken(self, n_bytes: int) -> None:
+        """Count what the device gave."""
+        self.reserved_bytes += n_bytes
+        self.taken_bytes += n_bytes
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+
+
+class Allocator(Holding):
+    """Simulates the allocator.
+
+    Parameters
+    ----------
+    limit_bytes : int, optional
+        As of `Holding`.
+
+    Attributes
+    ----------
+    allocated_bytes, peak_allocated_bytes : int
+        What is handed out now, and the most that was.
+    """
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        super().__init__(limit_bytes)
+        self.allocated_bytes = self.peak_allocated_bytes = 0
+        self._next_address, self._lowest = 0, _TOP
+        # Addresses between segments that are in use: (lowest, highest), the highest first.
+        self._gaps: list[tuple[int, int]] = []
+        # (size, address, block): the best fit is the smallest, at the lowest address.
+        self._free: tuple[list[tuple[int, int, _Block]], ...] = ([], [])
+
+    def run(self, steps: Iterable[Step]) -> bool:
+        """Allocate and free in order; tell whether all that is needed went through."""
+        allocate, free = self.allocate, self.free
+        for key, n_bytes in steps:
+            if n_bytes < 0:
+                free(key)
+            elif not allocate(key, n_bytes) and key >= 0:
+                return False
+        return True
+
+    def allocate(self, key: int, n_bytes: int) -> bool:
+        """Hand out memory; False if there is none. Nothing is held for 0 bytes."""
+        if n_bytes == 0:
+            return True
+        size = -(-n_bytes // GRANULE_BYTES) * GRANULE_BYTES
+        large = size > SMALL_BYTES
+        block = self._best_fit(size, large)
+        if block is None:
+            block = self._grow(size, large)
+            if block is None:
+                return False
+        rest = block.size - size
+        if rest > SMALL_BYTES if large else rest >= GRANULE_BYTES:
+            tail = _Block(block.address + size, rest, large)
+            tail.previous, tail.following = block, block.following
+            if block.following is not None:
+                block.following.previous = tail
+            block.following = tail
+            block.size = size
+            self._put(tail)
+        self._live[key] = block
+        self.allocated_bytes += block.size
+        if self.allocated_bytes > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = self.allocated_bytes
+        return True
+
+    def free(self, key: int) -> None:
+        """Take memory back; free neighbours become one."""
+        block: _Block | None = self._live.pop(key, None)
+        if block is None:  # it had 0 bytes
+            return
+        self.allocated_bytes -= block.size
+        before, after = block.previous, block.following
+        if before is not None and before.free:
+            self._take(before)
+            block.address = before.address
+            block.size += before.size
+            block.previous = before.previous
+            if before.previous is not None:
+                before.previous.following = block
+        if after is not None and after.free:
+            self._take(after)
+            block.size += after.size
+            block.following = after.following
+            if after.following is not None:
+                after.following.previous = block
+        self._put(block)
+
+    def _best_fit(self, size: int, large: bool) -> _Block | None:
+        pool = self._free[large]
+        place = bisect_left(pool, (size,))
+        if place == len(pool):
+            return None
+        block = pool.pop(place)[2]
+        block.free = False
+        return block
+
+    def _grow(self, size: int, large: bool) -> _Block | None:
+        segment = segment_bytes(size)
+        limit = self.limit_bytes
+        if limit is not None and self.reserved_bytes + segment > limit:
+            self._give_back()
+            self.retries += 1
+            if self.reserved_bytes + segment > limit:
+                return None
+        self._taken(segment)
+        return _Block(self._address(segment), segment, large)
+
+    def _address(self, segment: int) -> int:
+        """Return where the driver puts a segment."""
+        if segment < DESCENDING_BYTES:
+            self._next_address += segment
+            return self._next_address - segment
+        span = -(-segment // APART_BYTES) * APART_BYTES
+        for place, (low, high) in enumerate(self._gaps):
+            if high - low >= span:
+                self._gaps[place : place + 1] = [(low, high - span)] if high - span > low else []
+                return high - span
+        self._lowest -= span
+        return self._lowest
+
+    def _give_back(self) -> None:
+        """Return every segment of which nothing is in use."""
+        for pool in self._free:
+            whole = [e for e in pool if e[2].previous is None and e[2].following is None]
+            for entry in whole:
+                self.reserved_bytes -= entry[0]
+            if whole:
+                gone = {entry[1] for entry in whole}
+                pool[:] = [entry for entry in pool if entry[1] not in gone]
+            for size, address, _ in whole:
+                if size >= DESCENDING_BYTES:
+                    self._add_gap(address, address + -(-size // APART_BYTES) * APART_BYTES)
+
+    def _add_gap(self, low: int, high: int) -> None:
+        for gap in [each for each in self._gaps if each[1] == low or each[0] == high]:
+            self._gaps.remove(gap)
+            low, high = min(low, gap[0]), max(high, gap[1])
+        self._gaps.append((low, high))
+        self._gaps.sort(reverse=True)
+
+    def _put(self, block: _Block) -> None:
+        block.free = True
+        insort(self._free[block.large], (block.size, block.address, block))
+
+    def _take(self, block: _Block) -> None:
+        pool = self._free[block.large]
+        del pool[bisect_left(pool, (block.size, block.address))]
+        block.free = False
+
+
+def least_limit(steps: list[Step], low_bytes: int, high_bytes: int) -> int:
+    """Return a limit, to 2 MiB, under which all steps go through, and under larger ones too.
+
+    More room does not always help: where parts happen to be of the same size, less may do. So
+    it is looked for from above, at `LIMITS` limits; what fails between two of them is not seen.
+
+    Parameters
+    ----------
+    steps : list of (int, int)
+        Allocations and frees.
+    low_bytes, high_bytes : int
+        What is handed out at most, and a limit that is known to do: the answer is between.
+    """
+
+    def runs(limit: int) -> bool:
+        return Allocator(limit * ROUND_BYTES).run(steps)
+
+    lowest, high = -(-low_bytes // ROUND_BYTES), -(-high_bytes // ROUND_BYTES)
+    apart = max(1, -(-(high - lowest) // LIMITS))
+    while high > lowest:
+        low = max(lowest, high - apart)
+        if not runs(low):
+            break
+        high = low
+    else:
+        return high * ROUND_BYTES
+    too_low = last_of(lambda limit: not runs(limit), low, high)
+    return (too_low + 1) * ROUND_BYTES

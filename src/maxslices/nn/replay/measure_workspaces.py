@@ -1,0 +1,180 @@
+"""Measures on a device what operators take beside their results.
+
+Convolutions are run one at a time on empty tensors, at a few batch sizes, and the most
+that was allocated beyond input, weight and result is their work area. It takes a few
+milliseconds for each, once for each kind of device and versions of the libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...errors import DeviceError
+from .workspaces import CONVOLUTIONS, CUBLASLT_BYTES, Call, WorkAreas
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Batch sizes at which convolutions are measured, besides their own."""
+FREE_PART = 3
+"""A convolution is measured where its operands take no more than 1 / this of what is free."""
+
+aten = torch.ops.aten
+
+
+def place() -> dict[str, str]:
+    """Return what the sizes of work areas depend on: device, torch, cuDNN and its settings."""
+    _require_device()
+    cudnn = torch.backends.cudnn
+    return {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cudnn": str(cudnn.version()),
+        "tf32": str(bool(cudnn.allow_tf32)),
+        "benchmark": str(bool(cudnn.benchmark)),
+        "deterministic": str(bool(cudnn.deterministic)),
+    }
+
+
+def calibrate(calls: Iterable[Call], known: WorkAreas | None = None) -> WorkAreas:
+    """Measure the work areas of calls on the current CUDA device.
+
+    Parameters
+    ----------
+    calls : iterable of Call
+        `Trace.calls`: each signature is measured at a few batch sizes, once, and at its own: of
+        large batches cuDNN makes use of other kernels.
+    known : WorkAreas, optional
+        What was measured on this device before; it is kept, and not measured again.
+
+    Raises
+    ------
+    DeviceError
+        If there is no CUDA device.
+    """
+    _require_device()
+    table = dict(known.table) if known is not None else {}
+    for call in calls:
+        if call.kind not in CONVOLUTIONS:
+            continue
+        points = dict(table.get(call.signature, ()))
+        for batch in sorted({call.batch, *(() if points else BATCHES)} - set(points)):
+            found = _measured(call, batch)
+            if found is not None:
+                points[batch] = found
+        if points:
+            table[call.signature] = tuple(sorted(points.items()))
+    cublas = known.cublas_bytes if known is not None and known.cublas_bytes else _cublas_bytes()
+    device = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return WorkAreas(
+        f"measured on {device.name}",
+        cublas,
+        table,
+        CUBLASLT_BYTES,
+        device.multi_processor_count,
+        convolution_rule=True,
+    )
+
+
+def memory_fraction(device: torch.device) -> float:
+    """Return the part of a device that this process may use; 1.0 if torch cannot tell."""
+    getter = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # torch 2.8
+    return 1.0 if getter is None else float(getter(device))
+
+
+@contextmanager
+def no_limit(device: torch.device) -> Iterator[None]:
+    """Lift the limit that the process has on a device for a while."""
+    part = memory_fraction(device)
+    if part < 1:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+    try:
+        yield
+    finally:
+        if part < 1:
+            torch.cuda.set_per_process_memory_fraction(part, device)
+
+
+def _require_device() -> None:
+    if not torch.cuda.is_available():
+        raise DeviceError("work areas are measured on a CUDA device, and there is none here")
+
+
+def _measured(call: Call, batch: int) -> int | None:
+    """Return the work area of a call at a batch size; None where there is no room for it."""
+    x_shape, w_shape, y_shape = call.shapes
+    shapes = (batch, *x_shape[1:]), w_shape, (batch, *y_shape[1:])
+    dtype = getattr(torch, call.dtype)
+    item = torch.empty((), dtype=dtype).element_size()
+    n_bytes = sum(item * torch.Size(shape).numel() for shape in shapes)
+    if n_bytes > torch.cuda.mem_get_info()[0] // FREE_PART:
+        return None
+    x, weight, y = (_empty(shape, dtype, call.channels_last) for shape in shapes)
+    options = _arguments(call)
+    with torch.no_grad():
+        if call.kind == "convolution":
+            return _taken(lambda: aten.convolution(x, weight, None, *options))
+        mask = [call.kind == "input gradient", call.kind == "weight gradient", False]
+        return _taken(lambda: aten.convolution_backward(y, x, weight, None, *options, mask))
+
+
+def _taken(run: Any) -> int:
+    """Return the most that was asked for while something ran, beyond its results.
+
+    What the allocator hands out may be up to 1 MiB more, by what is free then.
+    """
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    made = run()
+    asked = torch.cuda.memory_stats()
+    del made
+    return int(asked["requested_bytes.all.peak"] - asked["requested_bytes.all.current"])
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool) -> torch.Tensor:
+    tensor = torch.empty(shape, dtype=dtype, device="cuda")
+    if channels_last:
+        order = {4: torch.channels_last, 5: torch.channels_last_3d}
+        tensor = tensor.to(memory_format=order[len(shape)])
+    return tensor
+
+
+def _arguments(call: Call) -> tuple[Any, ...]:
+    """Return stride, padding, dilation, transposed, output padding and groups of a call."""
+    words = call.options.split()
+    given = dict(zip(words[::2], words[1::2], strict=True))
+
+    def numbers(name: str, default: int) -> list[int]:
+        text = given.get(name)
+        return [default] * (len(call.shapes[0]) - 2) if text is None else _split(text)
+
+    transposed = "transposed" in given
+    return (
+        numbers("stride", 1),
+        numbers("padding", 0),
+        numbers("dilation", 1),
+        transposed,
+        numbers("transposed", 0),
+        int(given.get("groups", "1")),
+    )
+
+
+def _split(text: str) -> list[int]:
+    return [int(part) for part in text.split("x")]
+
+
+def _cublas_bytes() -> int:
+    """Return what cuBLAS keeps once a thread has multiplied matrices."""
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+    a = torch.empty((64, 64), device="cuda")
+    before = torch.cuda.memory_allocated()
+    made = a @ a
+    taken = torch.cuda.memory_allocated() - before - 512 * (-(-made.nbytes // 512))
+    return max(0, int(taken))
+
+
+__all__ = ["BATCHES", "calibrate", "place"]

@@ -1,0 +1,153 @@
+"""A copy of a model without data: its structure is copied, its tensors are not.
+
+The real model is read and never changed: neither its hooks, its mode, its buffers nor the
+state of its random numbers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .replay_errors import TraceError
+
+
+class _Copies(TorchFunctionMode):
+    """While it is active, ``copy.deepcopy`` of a tensor on a device makes one without data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._storages: dict[int, torch.UntypedStorage] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__deepcopy__:
+            tensor, memo = args
+            known = memo.get(id(tensor))
+            if known is None:
+                on_host = tensor.device.type == "cpu"
+                known = tensor.clone() if on_host else self.without_data(tensor)
+                memo[id(tensor)] = known
+            return known
+        return func(*args, **(kwargs or {}))
+
+    def without_data(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor like this one; what shares memory does so in the copies."""
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            made = self._on_meta(tensor.detach())
+        if isinstance(tensor, torch.nn.Parameter):
+            made = torch.nn.Parameter(made, tensor.requires_grad)
+        else:
+            made.requires_grad_(tensor.requires_grad)
+        made.__dict__.update(copy.copy(getattr(tensor, "__dict__", {})))
+        return made
+
+    def _on_meta(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout is not torch.strided:
+            raise TraceError(f"a {tensor.layout} tensor cannot be replayed: strided ones can")
+        real = tensor.untyped_storage()
+        # Tensors that share memory do so in the copy: tied weights are counted once.
+        storage = self._storages.get(real._cdata)
+        if storage is None:
+            storage = torch.UntypedStorage(real.nbytes(), device="meta")
+            self._storages[real._cdata] = storage
+        made = torch.empty(0, dtype=tensor.dtype, device="meta")
+        made.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+        return made
+
+
+def twin(model: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy of a model whose parameters and buffers have no data.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Any; it is not changed.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be copied, was compiled, or a lazy module has no shapes yet.
+    """
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
+            raise TraceError(
+                f"the parameter {name} has no shape yet: call the model once on a small input"
+            )
+    for name, module in model.named_modules():
+        what = f"the module {name}" if name else f"this {type(module).__name__}"
+        if "_orig_mod" in module._modules or module._compiled_call_impl is not None:
+            raise TraceError(
+                f"{what} was compiled by torch.compile, which decides anew what is allocated: "
+                "give the model as it was before"
+            )
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TraceError(
+                f"{what} is TorchScript, which cannot be followed: give the model that it was "
+                "made from"
+            )
+    copies = _Copies()
+    # Found here by copy.deepcopy, parameters and buffers are not copied by their own means.
+    memo = {id(t): copies.without_data(t) for t in (*model.parameters(), *model.buffers())}
+    try:
+        with copies:
+            return copy.deepcopy(model, memo)
+    except (TypeError, RuntimeError) as error:
+        raise TraceError(
+            f"{type(model).__name__} cannot be copied to be replayed ({error}); what it holds "
+            "beside modules and tensors must be something that copy.deepcopy copies"
+        ) from error
+
+
+def optimizer_for(
+    optimizer: Any, parameters: Mapping[int, torch.Tensor], own: Iterable[torch.Tensor]
+) -> torch.optim.Optimizer | None:
+    """Return an optimizer that works on the parameters of a twin.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer, callable or None
+        One that works on the real parameters; or a class or function that makes one of a
+        list of parameters, such as ``torch.optim.Adam``.
+    parameters : mapping
+        The twin's parameter by the `id` of the real one.
+    own : iterable of tensor
+        All parameters of the twin.
+
+    Notes
+    -----
+    torch takes its "foreach" implementation for parameters on a GPU; so does the replay,
+    unless the optimizer was told otherwise.
+    """
+    if optimizer is None:
+        return None
+    if isinstance(optimizer, torch.optim.Optimizer):
+        made = copy.copy(optimizer)
+        # A learning rate scheduler replaces `step` by one that is bound to the original.
+        vars(made).pop("step", None)
+        groups = []
+        for group in optimizer.param_groups:
+            try:
+                params = [parameters[id(p)] for p in group["params"]]
+            except KeyError:
+                raise TraceError(
+                    f"{type(optimizer).__name__} works on parameters that are not of this model"
+                ) from None
+            groups.append({**group, "params": params})
+        made.param_groups = groups
+        made.state = defaultdict(dict)
+        made.defaults = dict(optimizer.defaults)
+    else:
+        made = optimizer([p for p in own if p.requires_grad])
+    for group in (*made.param_groups, made.defaults):
+        if group.get("fused"):
+            group["fused"], group["foreach"] = None, False
+        elif "foreach" in group and group["foreach"] is None:
+            group["foreach"] = not group.get("differentiable")
+        if group.get("capturable"):
+            group["capturable"] = False
+    return made

@@ -1,0 +1,220 @@
+"""Follows the storages of tensors without data, from birth to death."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import TracebackType
+from typing import Any, Literal, Self
+from unittest import mock
+
+import torch
+from torch.utils._pytree import tree_map
+
+from .allocation_log import Account
+from .autocast import cuda_autocast
+from .cuda_kernels import Capability, as_on_cuda
+from .dispatch_mode import Follow, plain
+from .error_translation import explained
+from .import_stubs import algebra_unloaded, compiler_unloaded
+from .meta_copy import twin
+from .module_calls import ModuleCalls
+from .op_handlers import HANDLERS, sole_counts
+from .tensor_spec import Spec
+from .to_meta import Moves, without_data
+from .trace import Trace
+from .workspaces import WorkAreas
+
+
+class Replay(Account):
+    """Records what happens inside its context on tensors without data.
+
+    Parameters
+    ----------
+    work_areas : WorkAreas, optional
+        What operators take beside their results; by default a stated allowance.
+    capability : Capability, optional
+        Device that is replayed; by default compute capability 9.0.
+    lines : bool
+        Whether to look up the user's line of each allocation.
+
+    Examples
+    --------
+    >>> import torch
+    >>> with Replay(work_areas=WorkAreas.none()) as replay:
+    ...     model = replay.model(torch.nn.Linear(1024, 1024, bias=False))
+    ...     image = replay.input(Spec((4, 1024)))
+    ...     with torch.no_grad():
+    ...         result = model(image)
+    ...     replay.mark("result")
+    >>> replay.trace().bytes_at("result")
+    4227072
+    """
+
+    def __init__(
+        self,
+        *,
+        work_areas: WorkAreas | None = None,
+        capability: Capability | None = None,
+        lines: bool = True,
+    ) -> None:
+        super().__init__(lines)
+        self._work_areas = WorkAreas.allowance() if work_areas is None else work_areas
+        self._capability = Capability() if capability is None else capability
+        self._modules = ModuleCalls(self)
+        self.moves = Moves(self)
+        """Real tensors that were brought to the device."""
+        self._mode = Follow(self)
+        self._stack = ExitStack()
+        self._began = 0.0
+        self._duration_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._began = time.perf_counter()
+        self._stack.enter_context(compiler_unloaded())
+        self._stack.enter_context(algebra_unloaded())
+        sole_counts()  # now, while nothing else is under way
+        overrides = self._stack.enter_context(as_on_cuda(self._capability))
+        self._mode.handlers = {**HANDLERS, **{op: plain(f) for op, f in overrides.items()}}
+        # One thread runs it all, as the order of events must be that of the calls.
+        self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        self._stack.enter_context(_random_state_kept())
+        self._stack.enter_context(cuda_autocast())
+        if not torch.cuda.is_available():
+            # device="cuda" is the device that is replayed: there is nothing to prepare.
+            self._stack.enter_context(mock.patch.object(torch.cuda, "_lazy_init", _nothing))
+        for name in ("to", "cuda"):
+            own = self.moves.method(getattr(torch.nn.Module, name), name)
+            self._stack.enter_context(mock.patch.object(torch.nn.Module, name, own))
+        self._stack.enter_context(self._mode)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Literal[False]:
+        self._stack.close()
+        self._duration_s = time.perf_counter() - self._began
+        self._closed = True
+        if error is not None:
+            clear = explained(error, self._modules.failure)
+            if clear is not None:
+                raise clear from error
+        return False
+
+    def model(self, model: torch.nn.Module, *, is_twin: bool = False) -> torch.nn.Module:
+        """Return a copy of a model without data, whose weights are counted from now on.
+
+        Parameters
+        ----------
+        model : torch.nn.Module
+            The real one; it is not changed.
+        is_twin : bool
+            Whether it has no data already and may be used itself.
+        """
+        with self.paused():
+            made = model if is_twin else twin(model)
+        for path, module in made.named_modules():
+            self._modules.watch(module, path)
+            # Module by module, as they are made: that is how they share segments.
+            own = (*module.named_parameters(path, False), *module.named_buffers(path, False))
+            for name, tensor in own:
+                if tensor.device.type == "meta":
+                    self.places.names.setdefault(id(tensor), name)
+                    self.count(tensor, "weights", name)
+        return made
+
+    def input(self, value: Any) -> Any:
+        """Return an input without data, counted from now on.
+
+        Parameters
+        ----------
+        value : tensor, Spec, or any nesting of them in tuples, lists and dicts
+            Real tensors are not read; other objects are passed on.
+        """
+
+        def convert(item: Any) -> Any:
+            if isinstance(item, Spec):
+                made = item.empty()
+            elif isinstance(item, torch.Tensor):
+                made = without_data(item)
+            else:
+                return item
+            self.count(made, "input", "")
+            return made
+
+        with self.paused():
+            return tree_map(convert, value)
+
+    def uncounted(self, value: Any) -> Any:
+        """Return tensors without data whose memory is somebody else's account.
+
+        Parameters
+        ----------
+        value : tensor, Spec, or any nesting of them
+            As for `input`.
+        """
+
+        def convert(item: Any) -> Any:
+            if not isinstance(item, Spec | torch.Tensor):
+                return item
+            made = item.empty() if isinstance(item, Spec) else without_data(item)
+            self.uncount(made)
+            return made
+
+        with self.paused():
+            return tree_map(convert, value)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing of what is done inside."""
+        was, self._mode.paused = self._mode.paused, True
+        try:
+            yield
+        finally:
+            self._mode.paused = was
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is recorded now."""
+        return self._mode.paused
+
+    def following(self) -> AbstractContextManager[Any]:
+        """Follow the parts of an operator, which is one step of its own otherwise."""
+        return self._mode
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run ``loss.backward()`` as a stage."""
+        with self.stage("backward", "temporary"):
+            loss.backward()
+
+    def trace(self) -> Trace:
+        """Return what was recorded so far."""
+        storages = tuple(self._storages)
+        return Trace(
+            storages,
+            tuple(self._calls),
+            tuple(self._marks),
+            tuple(self._events),
+            tuple(self._modules.seen),
+            self._work_areas,
+            self._duration_s or time.perf_counter() - self._began,
+            tuple(self._notes),
+        )
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@contextmanager
+def _random_state_kept() -> Iterator[None]:
+    """Leave the CPU's random numbers as they were."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)

@@ -1,0 +1,13 @@
+"""What a replay raises."""
+
+from __future__ import annotations
+
+from ...errors import EstimatorError
+
+
+class TraceError(EstimatorError):
+    """Code cannot be replayed without data; the text names the line."""
+
+
+class DataDependentError(TraceError):
+    """Code asks for values of a tensor, so what it does cannot be known without running it."""

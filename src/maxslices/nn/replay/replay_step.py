@@ -1,0 +1,182 @@
+"""Replays one step of a model: inference, or training with loss and optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ...errors import UsageError
+from .cuda_kernels import Capability
+from .meta_copy import optimizer_for
+from .recorder import Replay
+from .replay_errors import TraceError
+from .trace import Trace
+from .workspaces import WorkAreas
+
+Mode = Literal["inference", "forward", "training"]
+"""Without gradients; a forward pass with gradients, nothing more; whole steps of training."""
+
+
+def replay(
+    target: Callable[..., Any],
+    *inputs: Any,
+    mode: Mode = "inference",
+    loss: Callable[..., torch.Tensor] | None = None,
+    targets: Sequence[Any] = (),
+    optimizer: Any = None,
+    steps: int = 2,
+    zero_grad_first: bool = True,
+    amp: torch.dtype | bool | None = None,
+    work_areas: WorkAreas | None = None,
+    capability: Capability | None = None,
+    is_twin: bool = False,
+    lines: bool = True,
+    watch: Callable[[Replay, torch.nn.Module], None] | None = None,
+    **keywords: Any,
+) -> Trace:
+    """Replay a step on tensors without data and return what it allocates.
+
+    Parameters
+    ----------
+    target : torch.nn.Module or callable
+        A model, never changed, or a function on tensors.
+    *inputs, **keywords : Any
+        Arguments of its call: real tensors (not read), `Spec`, or anything else as it is.
+    mode : {"inference", "forward", "training"}
+        What is replayed. A model is used in the train or eval mode that it is in. Output and
+        loss of a training step are alive until those of the next replace them, as in a loop
+        ``output = model(x); value = loss(output, y); value.backward(); optimizer.step()``.
+    loss : callable, optional
+        ``loss(output, *targets)``; by default the sum of all items of the output.
+    targets : sequence of tensor or Spec
+        What the loss compares with; counted as input.
+    optimizer : torch.optim.Optimizer, class or callable, optional
+        One that works on the model's parameters, or what makes one of a list of them. None:
+        gradients are computed and not used.
+    steps : int
+        Steps of training; the second is the first with the optimizer's state.
+    zero_grad_first : bool
+        Whether gradients are dropped before the forward pass (most code), or after the step.
+    amp : torch.dtype or bool, optional
+        The lower precision of ``torch.autocast("cuda")`` around forward pass and loss; True
+        is float16.
+    work_areas, capability, lines
+        As for `Replay`.
+    is_twin : bool
+        Whether the model has no data (of the meta device) and may be used itself.
+    watch : callable, optional
+        Given the replay and the copy of a model before it runs: to add hooks.
+
+    Returns
+    -------
+    Trace
+        Its marks are "model", "input", and for each step "forward", "loss", "backward",
+        "step" as far as there are any.
+
+    Raises
+    ------
+    DataDependentError
+        If the code needs the values of a tensor, naming its line.
+    TraceError
+        If it cannot be replayed for another reason.
+    """
+    if mode not in ("inference", "forward", "training"):
+        raise UsageError(f"mode {mode!r} is not one of 'inference', 'forward', 'training'")
+    casting = _casting(amp)
+    record = Replay(work_areas=work_areas, capability=capability, lines=lines)
+    with record:
+        model = None
+        run = target
+        if isinstance(target, torch.nn.Module):
+            run = model = record.model(target, is_twin=is_twin)
+            if watch is not None:
+                watch(record, model)
+        record.mark("model")
+        given = record.input(inputs)
+        named = record.input(keywords)
+        wanted = record.input(tuple(targets))
+        record.mark("input")
+        if mode == "training":
+            if model is None or not isinstance(target, torch.nn.Module):
+                raise TraceError("training needs a torch.nn.Module, not a function")
+            real = {id(a): b for a, b in zip(target.parameters(), model.parameters(), strict=True)}
+            made = optimizer_for(optimizer, real, model.parameters())
+            alive: list[Any] = [None, None]
+            for _ in range(steps):
+                _train(
+                    record, model, given, named, wanted, loss, made, zero_grad_first, casting, alive
+                )
+            alive.clear()
+        else:
+            guard = torch.no_grad() if mode == "inference" else nullcontext()
+            with guard, casting(), record.stage("forward", "activations"):
+                result = run(*given, **named)
+            del result
+    return record.trace()
+
+
+def _train(
+    record: Replay,
+    model: torch.nn.Module,
+    given: Any,
+    named: Any,
+    wanted: Any,
+    loss: Callable[..., torch.Tensor] | None,
+    optimizer: torch.optim.Optimizer | None,
+    zero_grad_first: bool,
+    casting: Callable[[], AbstractContextManager[Any]],
+    alive: list[Any],
+) -> None:
+    """Replay a step; its output and loss are alive in a list until those of the next are there."""
+    if zero_grad_first:
+        _zero_grad(model, optimizer)
+    with casting():
+        with record.stage("forward", "activations"):
+            alive[0] = model(*given, **named)
+        with record.stage("loss", "activations"):
+            alive[1] = _total(alive[0]) if loss is None else loss(alive[0], *wanted)
+    record.backward(alive[1])
+    record.categorize((p.grad for p in model.parameters()), "gradients")
+    if optimizer is not None:
+        with record.stage("step", "temporary"):
+            type(optimizer).step(optimizer)
+        record.categorize(tree_leaves(list(optimizer.state.values())), "optimizer state")
+    if not zero_grad_first:
+        _zero_grad(model, optimizer)
+
+
+def _casting(amp: torch.dtype | bool | None) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what makes an autocast context, or one that does nothing."""
+    if amp is None or amp is False:
+        return nullcontext
+    dtype = torch.float16 if amp is True else amp
+    if dtype not in (torch.float16, torch.bfloat16):
+        raise UsageError(f"amp is torch.float16 or torch.bfloat16, not {amp!r}")
+    return lambda: torch.autocast("cuda", dtype=dtype)
+
+
+def _zero_grad(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    if optimizer is None:
+        model.zero_grad(set_to_none=True)
+    else:
+        type(optimizer).zero_grad(optimizer, set_to_none=True)
+
+
+def _total(output: Any) -> torch.Tensor:
+    """Return the sum of all items of the floating-point tensors of an output."""
+    tensors = [
+        t for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.is_floating_point()
+    ]
+    if not tensors:
+        raise TraceError("the model returns no floating-point tensor to compute a loss from")
+    total = tensors[0].sum()
+    for tensor in tensors[1:]:
+        total = total + tensor.sum()
+    return total
+
+
+__all__ = ["Mode", "replay"]

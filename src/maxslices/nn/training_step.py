@@ -1,0 +1,274 @@
+"""What is done with a batch: all that must be known to replay it, or to run it for real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .nn_errors import ModelArgumentError
+from .replay import Replay, Spec, Trace, TraceError, WorkAreas, replay
+from .replay.meta_copy import optimizer_for, twin
+
+Mode = Literal["inference", "forward", "training"]
+
+_INDEX_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss)
+"""Losses whose targets are numbers of classes, one axis less than the output."""
+_OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, lr=1e-3),
+    "momentum": partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+}
+OPTIMIZERS = tuple(_OPTIMIZERS)
+"""Optimizers that may be named; "momentum" is SGD with momentum."""
+
+Targets = Callable[..., Any]
+"""Given the inputs' `Spec`, returns the targets' `Spec`, one or a tuple."""
+
+
+class Predicted(nn.Module):
+    """A model that is called through a prediction function."""
+
+    def __init__(self, model: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model = model
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        """Return what the function makes of the model and the input."""
+        return self.function(self.model, x)
+
+
+def optimizer_named(optimizer: Any) -> Any:
+    """Return an optimizer, or what makes one; a name stands for one of `OPTIMIZERS`."""
+    if not isinstance(optimizer, str):
+        return optimizer
+    if optimizer.lower() not in _OPTIMIZERS:
+        raise ModelArgumentError(
+            f"{optimizer!r} is no optimizer known by name: one of {', '.join(OPTIMIZERS)}; or "
+            "give a class such as torch.optim.Adam"
+        )
+    return _OPTIMIZERS[optimizer.lower()]
+
+
+def precision(amp: Any) -> torch.dtype | None:
+    """Return the lower precision of autocast; True is float16."""
+    if amp is None or amp is False:
+        return None
+    return torch.float16 if amp is True else amp
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A step of a model, for inputs of any size."""
+
+    model: nn.Module
+    """The real one; nothing here changes it."""
+    mode: Mode = "inference"
+    optimizer: Any = None
+    """An optimizer on the model's parameters, a class, a function that makes one, or None."""
+    loss: Callable[..., torch.Tensor] | None = None
+    """``loss(output, *targets)``; None: the sum of the output."""
+    targets: Targets | None = None
+    """What makes the targets' `Spec`; None: by the loss."""
+    amp: torch.dtype | None = None
+    """Lower precision of autocast."""
+    prediction_function: Callable[..., Any] | None = None
+    """``prediction_function(model, input)`` in place of a call of the model."""
+    evaluate: bool = True
+    """Whether a model is put into eval mode for inference."""
+
+    def prepared(self, model: nn.Module) -> nn.Module:
+        """Put a copy of the model into the mode that the step needs, and wrap it."""
+        if self.mode == "inference":
+            if self.evaluate:
+                model.eval()
+        elif self.mode == "training" and not model.training:
+            model.train()  # one that is in training keeps its frozen parts as they are
+        if self.prediction_function is not None:
+            return Predicted(model, self.prediction_function)
+        return model
+
+    def twin(self) -> nn.Module:
+        """Return a copy without data in the mode that the step needs."""
+        return self.prepared(twin(self.model))
+
+    def trace(
+        self,
+        inputs: Sequence[Any],
+        work_areas: WorkAreas,
+        *,
+        steps: int = 2,
+        change: Callable[[nn.Module], Any] | None = None,
+        lines: bool = False,
+        named: dict[str, Any] | None = None,
+        watch: Callable[[Replay, nn.Module], None] | None = None,
+    ) -> Trace:
+        """Replay the step.
+
+        Parameters
+        ----------
+        inputs : sequence of Spec or tensor
+            Arguments of the model.
+        work_areas : WorkAreas
+            What the libraries take.
+        steps : int
+            Steps of training.
+        change : callable, optional
+            Changes the copy before it is replayed.
+        lines : bool
+            Whether to look up the user's lines.
+        named : dict, optional
+            Keyword arguments of the model.
+        watch : callable, optional
+            Given the replay and the copy before it runs.
+        """
+        if self.mode == "training" and not any(p.requires_grad for p in self.model.parameters()):
+            raise ModelArgumentError(
+                f"{type(self.model).__name__} has no parameters that are trained: leave training "
+                "out, or see to it that some have requires_grad"
+            )
+        made = self.twin()
+        given = twin_optimizer(self.optimizer, self.model, made)
+        if change is not None:
+            change(made)
+        try:
+            return replay(
+                made,
+                *inputs,
+                mode=self.mode,
+                loss=self.loss,
+                targets=self.target_specs(inputs, named),
+                optimizer=given,
+                steps=steps,
+                amp=self.amp,
+                work_areas=work_areas,
+                is_twin=True,
+                lines=lines,
+                watch=watch,
+                **(named or {}),
+            )
+        except TraceError as error:
+            raise type(error)(f"{type(self.model).__name__}: {error}") from error
+        except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
+            shapes = " and ".join(shape_text(i) for i in tree_leaves(tuple(inputs)) if _sized(i))
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ModelArgumentError(
+                f"{type(self.model).__name__} does not run on {shapes}: {first}"
+            ) from error
+
+    def target_specs(
+        self, inputs: Sequence[Any], named: dict[str, Any] | None = None
+    ) -> tuple[Any, ...]:
+        """Return what the loss compares the output with."""
+        if self.mode != "training" or self.loss is None:
+            return ()
+        if self.targets is not None:
+            made = self.targets(*inputs)
+            return tuple(made) if isinstance(made, list | tuple) else (made,)
+        output = self._output(inputs, named)
+        if isinstance(self.loss, _INDEX_LOSSES):
+            shape = (*output.shape[:1], *output.shape[2:])
+            return (Spec(shape, torch.long),)
+        return (Spec(output.shape, torch.float32),)
+
+    def _output(self, inputs: Sequence[Any], named: dict[str, Any] | None) -> Spec:
+        seen: list[Spec] = []
+        with Replay(work_areas=WorkAreas.none(), lines=False) as record:
+            model = record.model(self.twin(), is_twin=True)
+            with torch.no_grad():
+                output = model(*record.input(tuple(inputs)), **record.input(named or {}))
+            seen += [
+                Spec(tuple(t.shape), t.dtype) for t in tree_leaves(output) if torch.is_tensor(t)
+            ]
+            del output
+        if len(seen) != 1:
+            raise ModelArgumentError(
+                f"{type(self.model).__name__} returns {len(seen)} tensors, so what the loss "
+                "compares with them cannot be guessed: pass targets"
+            )
+        return seen[0]
+
+
+def run_step(
+    model: nn.Module,
+    inputs: Sequence[Any],
+    mode: Mode,
+    optimizer: Any,
+    loss: Callable[..., torch.Tensor] | None,
+    targets: Sequence[Any],
+    amp: torch.dtype | None,
+) -> None:
+    """Run a step on real tensors: once for inference, twice for training."""
+    device = next(t.device for t in tree_leaves(tuple(inputs)) if torch.is_tensor(t))
+
+    def casting() -> Any:
+        return nullcontext() if amp is None else torch.autocast(device.type, dtype=amp)
+
+    if mode != "training":
+        with torch.no_grad() if mode == "inference" else nullcontext(), casting():
+            output = model(*inputs)
+        del output
+        return
+    output = value = None
+    for _ in range(2):
+        # As it is replayed: output and loss are alive until those of the next step replace them.
+        model.zero_grad(set_to_none=True)
+        with casting():
+            output = model(*inputs)
+            value = total_of(output) if loss is None else loss(output, *targets)
+        value.backward()
+        if optimizer is not None:
+            optimizer.step()
+    del output, value
+
+
+def total_of(output: Any) -> torch.Tensor:
+    """Return the sum of a model's results: what stands for a loss where none is given."""
+    tensors = [t for t in tree_leaves(output) if torch.is_tensor(t) and t.is_floating_point()]
+    total = tensors[0].sum()
+    for tensor in tensors[1:]:
+        total = total + tensor.sum()
+    return total
+
+
+def twin_optimizer(optimizer: Any, real: nn.Module, made: nn.Module) -> Any:
+    """Return an optimizer of a twin's parameters, if one of the real parameters was given."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return optimizer
+    twins = {id(a): b for a, b in zip(real.parameters(), made.parameters(), strict=True)}
+    # A copy is made of it where it is replayed: so it is given as what makes one.
+    return lambda _: optimizer_for(optimizer, twins, made.parameters())
+
+
+def real_tensors(specs: Any, device: torch.device, *, random: bool = True) -> Any:
+    """Return tensors with data on a device: random numbers, or zeros.
+
+    Whole numbers are zeros in any case: as indices and classes they are always valid.
+    """
+
+    def convert(item: Any) -> Any:
+        if not isinstance(item, Spec):
+            return item
+        made = torch.empty(item.shape, dtype=item.dtype, device=device)
+        made = made.normal_() if random and made.is_floating_point() else made.zero_()
+        return made.requires_grad_(item.requires_grad)
+
+    return tree_map(convert, specs)
+
+
+def shape_text(item: Any) -> str:
+    """Return "4x1x256x256" of a tensor or Spec."""
+    return "x".join(map(str, item.shape)) or "a scalar"
+
+
+def _sized(item: Any) -> bool:
+    return isinstance(item, Spec) or torch.is_tensor(item)

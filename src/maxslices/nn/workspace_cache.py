@@ -1,0 +1,69 @@
+"""Work areas of the device that is here: measured once, then kept beside the records."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from ..measure.cache_dir import records_folder, replace_text
+from .replay import Call, WorkAreas
+from .replay.measure_workspaces import calibrate, no_limit, place
+
+
+def measured_areas(calls: Iterable[Call], device: torch.device) -> tuple[WorkAreas, float]:
+    """Return the work areas of calls on a CUDA device.
+
+    Parameters
+    ----------
+    calls : iterable of Call
+        What will be run: what was not measured on this device before, at its batch size, is
+        measured now.
+    device : torch.device
+        A CUDA device.
+
+    Returns
+    -------
+    WorkAreas
+        Of these calls, and of all measured before.
+    float
+        Seconds that measuring took; 0.0 if all was known.
+    """
+    if device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    with torch.cuda.device(device):
+        path = _file(place())
+        known = _read(path)
+        missing = list(calls) if known is None else known.missing(calls)
+        if known is not None and not missing:
+            return known, 0.0
+        began = time.perf_counter()
+        with no_limit(device):
+            found = calibrate(missing, known)
+        torch.cuda.empty_cache()
+    _write(path, found)
+    return found, time.perf_counter() - began
+
+
+def _file(where: dict[str, str]) -> Path:
+    digest = hashlib.sha256(json.dumps(where, sort_keys=True).encode()).hexdigest()[:16]
+    return records_folder() / "work-areas" / f"{digest}.json"
+
+
+def _read(path: Path) -> WorkAreas | None:
+    try:
+        return WorkAreas.from_plain(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # not there, or not what was written: it is measured again
+
+
+def _write(path: Path, areas: WorkAreas) -> None:
+    # Where nothing can be written, nothing but time is lost.
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(path, json.dumps(areas.as_plain()))

@@ -1,0 +1,8 @@
+"""The language of pipelines: files, steps, references, and the sections they are cut into."""
+
+from .pipeline import Pipeline
+from .scan_spec import ScanSpec
+from .sections import Section, cut_into_sections
+from .steps import Reference, Step
+
+__all__ = ["Pipeline", "Reference", "ScanSpec", "Section", "Step", "cut_into_sections"]

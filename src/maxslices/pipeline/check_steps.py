@@ -1,0 +1,216 @@
+"""Holding the steps of a pipeline against the registered methods; all faults at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..errors import ParameterError, PipelineError, SourceError, UnknownMethodError
+from ..io import LoaderOptions
+from ..registry.method_meta import MethodMeta
+from ..registry.method_registry import Registry
+from ..registry.parameters import check_parameters, nearest
+from .steps import RawStep, Reference, Step
+
+LOADER_MODULES = ("httomo.data.hdf.loaders", "maxslices.io")
+"""A first step from one of these modules says how the scan is read."""
+LOADER_METHOD = "standard_tomo"
+
+_REFERENCE = re.compile(r"\s*\$\{\{\s*([\w-]+)\.side_outputs\.([\w-]+)\s*\}\}\s*")
+_STEP_KEYS = ("method", "module_path", "parameters", "save_result", "id", "side_outputs")
+_Offered = dict[str, set[str] | None]
+"""id of a step -> names under its side_outputs; None where these are faulty themselves."""
+
+
+def check_steps(
+    raw: list[RawStep], methods: Registry
+) -> tuple[LoaderOptions, list[Step], list[PipelineError]]:
+    """Check all steps.
+
+    Returns
+    -------
+    (LoaderOptions, list of Step, list of PipelineError)
+        How the scan is read, the steps that are well formed, and every fault.
+    """
+    faults: list[PipelineError] = []
+    loader = LoaderOptions()
+    if raw and _is_loader(raw[0].content):
+        loader = _loader_options(raw[0], faults)
+        raw = raw[1:]
+    steps: list[Step] = []
+    offered: _Offered = {}
+    unsaid = None
+    for entry in raw:
+        step = _StepCheck(entry, offered, faults).step(methods)
+        if step is not None:
+            if not step.meta.side_results:
+                unsaid = None if "save_result" in entry.content else len(steps)
+            steps.append(step)
+        step_id = entry.content.get("id")
+        if isinstance(step_id, str):
+            offered[step_id] = None if step is None else set(step.side_outputs.values())
+    if unsaid is not None:
+        # The last data that there are; methods that give side results make no new ones.
+        steps[unsaid] = replace(steps[unsaid], save_result=True)
+    return loader, steps, faults
+
+
+def _is_loader(content: Mapping[str, Any]) -> bool:
+    return content.get("module_path") in LOADER_MODULES or content.get("method") == LOADER_METHOD
+
+
+def _loader_options(entry: RawStep, faults: list[PipelineError]) -> LoaderOptions:
+    for key in entry.content:
+        if key not in ("method", "module_path", "parameters"):
+            known = "; the loader has method, module_path and parameters"
+            faults.append(PipelineError(f"unknown key {key!r}{known}", entry.place(str(key))))
+    name = entry.content.get("method", LOADER_METHOD)
+    if name != LOADER_METHOD:
+        text = f"unknown loader {name!r}; there is {LOADER_METHOD}"
+        faults.append(PipelineError(text, entry.place("method")))
+    module = entry.content.get("module_path")
+    if module not in (None, *LOADER_MODULES):
+        text = f"no loader is in {module!r}: leave module_path out, or give {LOADER_MODULES[0]}"
+        faults.append(PipelineError(text, entry.place("module_path")))
+    parameters = entry.content.get("parameters")
+    try:
+        return LoaderOptions.from_mapping({} if parameters is None else parameters)
+    except SourceError as error:
+        faults.append(PipelineError(str(error), entry.place("parameters")))
+        return LoaderOptions()
+
+
+class _StepCheck:
+    """One step while it is checked."""
+
+    def __init__(self, entry: RawStep, offered: _Offered, faults: list[PipelineError]) -> None:
+        self._entry = entry
+        self._offered = offered
+        self._faults = faults
+
+    def step(self, methods: Registry) -> Step | None:
+        """Return the step, or None if anything is wrong with it."""
+        content, n_before = self._entry.content, len(self._faults)
+        for key in content:
+            if key not in _STEP_KEYS:
+                hint = nearest(str(key), _STEP_KEYS) or f"; a step has {', '.join(_STEP_KEYS)}"
+                self._fault(f"unknown key {key!r}{hint}", str(key))
+        meta = self._method(methods)
+        if meta is None:
+            return None
+        parameters = self._parameters(meta)
+        side_outputs = self._side_outputs(meta)
+        save_result = content.get("save_result", False)
+        if not isinstance(save_result, bool):
+            text = f"{meta.name}: save_result must be true or false, not {save_result!r}"
+            self._fault(text, "save_result")
+        step_id = content.get("id")
+        if step_id is not None and not isinstance(step_id, str):
+            self._fault(f"{meta.name}: id must be a name, not {step_id!r}", "id")
+        elif step_id in self._offered:
+            self._fault(f"{meta.name}: an earlier step has the id {step_id!r} already", "id")
+        if len(self._faults) > n_before:
+            return None
+        return Step(meta, parameters, save_result, step_id, side_outputs)
+
+    def _fault(self, text: str, *keys: str) -> None:
+        self._faults.append(PipelineError(text, self._entry.place(*keys)))
+
+    def _method(self, methods: Registry) -> MethodMeta | None:
+        content = self._entry.content
+        if "method" not in content:
+            self._fault("a step needs the key 'method'")
+            return None
+        name, module = content["method"], content.get("module_path")
+        if not isinstance(name, str) or not name:
+            self._fault(f"method must be the name of a method, not {name!r}", "method")
+            return None
+        if module is not None and not isinstance(module, str):
+            text = f"{name}: module_path must be a dotted name or left out, not {module!r}"
+            self._fault(text, "module_path")
+            return None
+        if name == LOADER_METHOD:
+            self._fault(f"{name} says how the scan is read: it can only be the first step")
+            return None
+        try:
+            return methods.get(name, module)
+        except UnknownMethodError as error:
+            self._fault(str(error), "method")
+            return None
+
+    def _parameters(self, meta: MethodMeta) -> dict[str, Any]:
+        given = self._entry.content.get("parameters")
+        given = {} if given is None else given
+        if not isinstance(given, Mapping):
+            text = f"{meta.name}: parameters must be names with values, not {given!r}"
+            self._fault(text, "parameters")
+            return {}
+        values = {str(name): _reference_or_value(value) for name, value in given.items()}
+        known: dict[str, Any] = {}
+        not_missing = set(meta.supplied)
+        for name, value in values.items():
+            key = f"parameters.{name}"
+            if name in meta.supplied:
+                text = f"{meta.name}: {name} is filled in while it runs: leave it out"
+                self._fault(text, key)
+            elif not isinstance(value, Reference):
+                if isinstance(value, str) and "${{" in value:
+                    text = (
+                        f"{meta.name}: {name} is not a reference: write "
+                        f"${{{{id.side_outputs.name}}}}, not {value!r}"
+                    )
+                    self._fault(text, key)
+                    not_missing.add(name)
+                else:
+                    known[name] = value
+            elif name in meta.parameters or meta.accepts_any:
+                self._check_reference(meta, name, value)
+                not_missing.add(name)
+            else:
+                hint = nearest(name, meta.parameters)
+                self._faults.append(
+                    ParameterError(
+                        f"{meta.name} has no parameter {name!r}{hint}", self._entry.place(key)
+                    )
+                )
+        for faulty, text in check_parameters(meta.function, known, not_missing):
+            place = self._entry.place(f"parameters.{faulty}" if faulty else "method")
+            self._faults.append(ParameterError(f"{meta.name} {text}", place))
+        return values
+
+    def _check_reference(self, meta: MethodMeta, parameter: str, reference: Reference) -> None:
+        key = f"parameters.{parameter}"
+        if reference.step_id not in self._offered:
+            hint = nearest(reference.step_id, self._offered) or "; no earlier step has that id"
+            text = f"{meta.name}: {parameter} refers to the step {reference.step_id!r}{hint}"
+            self._fault(text, key)
+            return
+        names = self._offered[reference.step_id]
+        if names is not None and reference.name not in names:
+            has = ", ".join(sorted(names)) or "none"
+            self._fault(
+                f"{meta.name}: {parameter} refers to {reference.name!r} of the step "
+                f"{reference.step_id!r}, whose side_outputs are: {has}",
+                key,
+            )
+
+    def _side_outputs(self, meta: MethodMeta) -> dict[str, str]:
+        given = self._entry.content.get("side_outputs")
+        given = {} if given is None else given
+        if not isinstance(given, Mapping) or not all(isinstance(v, str) for v in given.values()):
+            text = f"{meta.name}: side_outputs must map side results to names, not {given!r}"
+            self._fault(text, "side_outputs")
+            return {}
+        for result in given:
+            if result not in meta.side_results:
+                has = ", ".join(meta.side_results) or "none"
+                text = f"{meta.name} has no side result {result!r}; it has: {has}"
+                self._fault(text, "side_outputs")
+        return dict(given)
+
+
+def _reference_or_value(value: Any) -> Any:
+    match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+    return Reference(match[1], match[2]) if match else value

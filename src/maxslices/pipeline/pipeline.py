@@ -1,0 +1,95 @@
+"""A pipeline: methods in order, with their parameters and what refers to what."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import PipelineError
+from ..io import LoaderOptions
+from ..registry.method_meta import MethodMeta
+from ..registry.method_registry import Registry, registry
+from .check_steps import check_steps
+from .steps import RawStep, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Methods in order, checked: each is registered and has parameters of its types."""
+
+    steps: tuple[Step, ...]
+    """The methods, first to last."""
+    loader: LoaderOptions = field(default_factory=LoaderOptions)
+    """How the scan is read, as the loader step says it."""
+    name: str = "pipeline"
+    """For messages: the file's name."""
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], methods: Registry = registry) -> Pipeline:
+        """Read a YAML pipeline file in httomo's form.
+
+        Raises
+        ------
+        PipelineError
+            If the file is missing or not well formed; each fault with its line.
+        """
+        from .yaml_file import read_pipeline_file
+
+        return cls._checked(read_pipeline_file(path), methods, os.path.basename(path))
+
+    @classmethod
+    def from_steps(
+        cls, steps: Iterable[str | Mapping[str, Any]], methods: Registry = registry
+    ) -> Pipeline:
+        """Make a pipeline of mappings with a pipeline file's keys, or of plain names.
+
+        Raises
+        ------
+        PipelineError
+            If it is not well formed; each fault with the number of its step.
+
+        Examples
+        --------
+        >>> Pipeline.from_steps(["minus_log", {"method": "median_filter",
+        ...                      "parameters": {"kernel_size": 5}}])  # doctest: +SKIP
+        """
+        if isinstance(steps, str | Mapping) or not isinstance(steps, Iterable):
+            raise PipelineError(
+                f"a pipeline is a file or a list of steps, not {steps!r}: write it as [step, ...]"
+            )
+        raw = []
+        for number, step in enumerate(steps, start=1):
+            if not isinstance(step, str | Mapping):
+                meta = getattr(step, "meta", step)
+                hint = f": write {meta.name!r}" if isinstance(meta, MethodMeta) else ""
+                raise PipelineError(
+                    f"a step is the name of a method or a mapping with the key 'method', not "
+                    f"{step!r}{hint}",
+                    f"step {number}",
+                )
+            content = {"method": step} if isinstance(step, str) else step
+            raw.append(RawStep(content, {"": f"step {number}"}))
+        return cls._checked(raw, methods, "pipeline")
+
+    @classmethod
+    def _checked(cls, raw: list[RawStep], methods: Registry, name: str) -> Pipeline:
+        loader, steps, faults = check_steps(raw, methods)
+        if len(faults) == 1:
+            raise faults[0]
+        if faults:
+            lines = "\n".join(f"  {fault}" for fault in faults)
+            raise PipelineError(f"{len(faults)} faults:\n{lines}", name)
+        if not steps:
+            raise PipelineError("it has no methods", name)
+        return cls(tuple(steps), loader, name)
+
+    @property
+    def result_index(self) -> int | None:
+        """Return the index of the last step that makes data; None if there is none."""
+        making = [i for i, step in enumerate(self.steps) if not step.meta.side_results]
+        return making[-1] if making else None
+
+    def __str__(self) -> str:
+        return " -> ".join(step.meta.name for step in self.steps)

@@ -1,0 +1,69 @@
+"""The steps of a pipeline: as a user wrote them, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..registry.method_meta import MethodMeta
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A parameter whose value is a side result of an earlier step."""
+
+    step_id: str
+    """``id`` of that step."""
+    name: str
+    """Name under its ``side_outputs``."""
+
+    def __str__(self) -> str:
+        return f"${{{{{self.step_id}.side_outputs.{self.name}}}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One method of a pipeline, checked."""
+
+    meta: MethodMeta
+    """The method."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """What the user gives; a value may be a `Reference`."""
+    save_result: bool = False
+    """Whether the data after this step are kept as a result."""
+    id: str | None = None
+    """Name by which later steps refer to this one."""
+    side_outputs: Mapping[str, str] = field(default_factory=dict)
+    """Side result of the method -> name for references."""
+
+    @property
+    def references(self) -> tuple[Reference, ...]:
+        """Return the references among the parameters."""
+        return tuple(v for v in self.parameters.values() if isinstance(v, Reference))
+
+    def known_parameters(self) -> dict[str, Any]:
+        """Return the parameters as far as they are known before anything has run.
+
+        In place of a reference stands the method's default, or None if it has none.
+        """
+        known = dict(self.parameters)
+        for name, value in self.parameters.items():
+            if isinstance(value, Reference):
+                default = self.meta.parameters[name].default
+                known[name] = None if default is self.meta.parameters[name].empty else default
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class RawStep:
+    """A step as a user wrote it, not yet checked."""
+
+    content: Mapping[str, Any]
+    """Keys method, module_path, parameters, save_result, id, side_outputs."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Key, or ``parameters.<name>`` -> where it stands, such as ``"pipeline.yaml:12"``."""
+
+    def place(self, *keys: str) -> str | None:
+        """Return where the first of `keys` that has a place stands, else the step."""
+        return next((self.places[k] for k in (*keys, "") if k in self.places), None)

@@ -1,0 +1,109 @@
+"""Where the data are between sections, and what is left for each section beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .block_size import BlockChoice, wanted_block
+from .budgets import Limits, Room
+from .costs import SectionCost
+from .placement import Between, Destination, Origin, Route
+
+
+def rooms_of(routes: list[Route], limits: Limits) -> list[Room]:
+    """Return what is left for each section beside the arrays before and after it."""
+    stores = [_stores(route) for route in routes]
+    rooms = []
+    for number, own in enumerate(stores):
+        before = stores[number - 1] if number else (0, 0)
+        rooms.append(Room.beside(limits, own[0] + before[0], own[1] + before[1]))
+    return rooms
+
+
+def _stores(route: Route) -> tuple[int, int]:
+    """Return the memory that a section's output takes as a whole: on the host, on the device."""
+    n_bytes = route.cost.output.nbytes
+    return (
+        n_bytes if route.destination == "memory" else 0,
+        route.cost.allocator.handed_out(n_bytes) if route.destination == "device" else 0,
+    )
+
+
+@dataclass(slots=True)
+class Router:
+    """Decides where the data are between sections: as near to the device as they fit.
+
+    On the device, in host memory, in a scratch file: the first that leaves the sections
+    before and after it with blocks as large as they would be with a scratch file. On the CPU
+    arrays between sections take no more than half of the budget.
+    """
+
+    costs: list[SectionCost]
+    limits: Limits
+    block: BlockChoice
+    last: Destination
+    in_memory: bool
+    result_is_direct: bool
+
+    def routes(self) -> list[Route]:
+        """Return all sections with their origins and destinations."""
+        found: list[Route] = []
+        origin: Origin = "scan"
+        held = (0, 0)
+        for number in range(len(self.costs) - 1):
+            destination: Between = "scratch file"
+            nearer: tuple[Between, ...] = ("memory",)
+            if self.limits.kind == "cuda":
+                nearer = ("device", "memory")
+            for candidate in nearer:
+                if self._leaves_room(number, origin, candidate, held):
+                    destination = candidate
+                    break
+            found.append(self._route(number, origin, destination))
+            held = _stores(found[-1])
+            origin = destination
+        return [*found, self._route(len(self.costs) - 1, origin, self.last)]
+
+    def _route(self, number: int, origin: Origin, destination: Destination) -> Route:
+        is_last = number == len(self.costs) - 1
+        return Route(
+            self.costs[number],
+            self.limits.kind,
+            origin,
+            destination,
+            in_memory=self.in_memory,
+            out_in_memory=self.result_is_direct if is_last else destination == "memory",
+        )
+
+    def _leaves_room(
+        self, number: int, origin: Origin, candidate: Between, held: tuple[int, int]
+    ) -> bool:
+        """Tell whether a section's output fits there, and takes no block its size."""
+        own = _stores(self._route(number, origin, candidate))
+        if self.limits.kind == "cpu" and held[0] + own[0] > self.limits.host_budget_bytes // 2:
+            return False
+        last: Destination = "scratch file"
+        if number == len(self.costs) - 2:
+            last = self.last
+        after = _stores(self._route(number + 1, "scratch file", last))
+        return self._as_large(
+            self._route(number, origin, candidate),
+            self._route(number, origin, "scratch file"),
+            held,
+            own,
+        ) and self._as_large(
+            self._route(number + 1, candidate, last),
+            self._route(number + 1, "scratch file", last),
+            after,
+            own,
+        )
+
+    def _as_large(
+        self, route: Route, without: Route, beside: tuple[int, int], own: tuple[int, int]
+    ) -> bool:
+        """Tell whether a block is as large beside a store as it is with a scratch file."""
+        wanted = wanted_block(self.block, route.cost)
+        room = Room.beside(self.limits, *beside)
+        best = room.max_block(room.settled(without))
+        room = Room.beside(self.limits, beside[0] + own[0], beside[1] + own[1])
+        return 0 < min(best, wanted) <= room.max_block(room.settled(route))

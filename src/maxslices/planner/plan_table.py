@@ -1,0 +1,89 @@
+"""A plan as a table of at most 100 columns."""
+
+from __future__ import annotations
+
+import textwrap
+
+from ..model.units import format_bytes
+from .block_size import UNITS
+from .plan import Plan, SectionPlan, StepPlan
+
+WIDTH = 100
+_KEPT = {"nothing": "nothing is kept"}
+
+
+def plan_table(plan: Plan) -> str:
+    """Return the plan as text: a table a section, and what it all takes."""
+    device = f"Device {plan.device}: {format_bytes(plan.budget_bytes)} allowed"
+    if plan.reserved_bytes:
+        device += f", {format_bytes(plan.reserved_bytes)} of it for the CUDA context"
+    if plan.device != "cpu":
+        device += f"; host memory {format_bytes(plan.host_budget_bytes)} allowed"
+    lines = [f"Plan for {plan.scan}", device]
+    for number, section in enumerate(plan.sections, start=1):
+        lines += ["", *_section_lines(number, section, plan.device)]
+    total = f"Results on disk {format_bytes(plan.result_bytes)}"
+    if plan.scratch_bytes:
+        total += f", scratch files {format_bytes(plan.scratch_bytes)}"
+    lines += ["", total, *(f"Note: {note}" for note in plan.notes)]
+    return wrapped(lines)
+
+
+def wrapped(lines: list[str]) -> str:
+    """Return lines as text of at most `WIDTH` columns; what is longer goes on below, indented."""
+    found: list[str] = []
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        folded = textwrap.wrap(
+            line,
+            WIDTH,
+            subsequent_indent=indent,
+            break_on_hyphens=False,
+            drop_whitespace=True,
+            replace_whitespace=False,
+        )
+        found += [line] if len(line) <= WIDTH else folded
+    return "\n".join(found)
+
+
+def _section_lines(number: int, section: SectionPlan, device: str) -> list[str]:
+    halo = f", halo {section.halo[0]}+{section.halo[1]}" if any(section.halo) else ""
+    slices = _plural(section.n_slices, UNITS[section.slice_dim])
+    blocks = _plural(section.n_blocks, "block")
+    names = max(26, *(len(step.name) for step in section.steps))
+    outputs = max(24, *(len(str(step.output)) for step in section.steps))
+    lines = [
+        f"Section {number}: {slices} in {blocks} of {section.block}{halo} "
+        f"-> {_KEPT.get(section.destination, section.destination)}",
+        f"  {'method':<{names}}  {'output':<{outputs}}  {'peak/block':>10}  estimate",
+    ]
+    highest = max(section.steps, key=lambda step: step.estimated_bytes)
+    for step in section.steps:
+        mark = "*" if step is highest else " "
+        lines.append(
+            f" {mark}{step.name:<{names}}  {step.output!s:<{outputs}}  "
+            f"{format_bytes(step.estimated_bytes):>10}  {step.estimator}{_how(step)}"
+        )
+    side = f", {format_bytes(section.side_bytes)} of flats and darks" if section.side_bytes else ""
+    host = "" if device == "cpu" else f"; host memory {format_bytes(section.host_bytes)}"
+    beside = section.host_bytes - section.estimated_bytes
+    if device == "cpu" and beside:
+        host = f"; {format_bytes(beside)} of arrays between sections"
+    lines.append(
+        f"  peak {format_bytes(section.estimated_bytes)} of "
+        f"{format_bytes(section.available_bytes)}{side}{host}; limited by {section.limited_by}"
+    )
+    lines.append(f"  {section.why}")
+    lines += [f"  to fit: {text}" for text in section.fitted]
+    lines += [f"  --fit auto: {text}" for text in section.would_fit]
+    return lines
+
+
+def _how(step: StepPlan) -> str:
+    if step.on_host:
+        return ", on the host"
+    return "" if step.tile is None else ", in tiles"
+
+
+def _plural(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"

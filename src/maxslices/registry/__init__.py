@@ -1,0 +1,1 @@
+"""Methods: how they are declared, checked and found by name."""

@@ -1,0 +1,165 @@
+"""What an author declares of a method, checked before it becomes a method's record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from numpy.typing import DTypeLike
+
+from ..errors import RegistrationError, UsageError
+from ..model.arrays import as_dtype
+from ..model.ledger import LedgerEstimator
+from .callback import make_callback, name_of, signature_of
+from .method_meta import HALO_IS, PATTERNS, Halo, MethodMeta, Pattern, halo_pair, typed
+from .parameters import keyword_parameters
+
+
+def describe(
+    function: Callable[..., Any],
+    *,
+    pattern: str,
+    name: str | None = None,
+    module: str | None = None,
+    data_name: str | None = None,
+    calc_max_slices: Callable[..., Any] | None = None,
+    halo: Halo | Callable[..., Halo] = 0,
+    tile_halo: Halo | Callable[..., Halo] | None = None,
+    output_dims: Callable[..., tuple[int, int]] | None = None,
+    output_dtype: DTypeLike | Callable[..., DTypeLike] | None = None,
+    side_results: Iterable[str] = (),
+    looks_at: Callable[..., Iterable[int]] | None = None,
+    combine: Callable[[list[Any]], Any] | None = None,
+    array_module: str | None = None,
+) -> MethodMeta:
+    """Check a declaration and make its record; see the decorator `method` for the parameters.
+
+    Parameters
+    ----------
+    function : callable
+        The method.
+    name, module : str, optional
+        How pipelines name it; by default as it was defined.
+    data_name : str, optional
+        Name that the first parameter must have; by default any, if it has no default.
+
+    Raises
+    ------
+    RegistrationError
+        Naming the method, the callback at fault and what does not match.
+    """
+    if not callable(function):
+        raise RegistrationError(f"{function!r} is not a function, so it cannot be a method")
+    name = name_of(function) if name is None else name
+    module = getattr(function, "__module__", None) or "" if module is None else module
+    label = f"{module}.{name}"
+    if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        raise RegistrationError(
+            f"{function!r}: pipelines cannot call a method {label!r}; register it with "
+            "registry.register(function, name=..., module=...)"
+        )
+    if pattern not in PATTERNS:
+        valid = ", ".join(repr(p) for p in PATTERNS)
+        raise RegistrationError(f"{label}: pattern {pattern!r} is not one of {valid}")
+    accepts_any = _check_signature(label, function, data_name)
+    parameters = keyword_parameters(function)
+
+    callbacks = {}
+
+    def declare(what: str, given: Any, *leading: str, told: tuple[str, ...] = ()) -> None:
+        callbacks[what] = make_callback(label, what, given, leading, parameters, told, accepts_any)
+
+    if calc_max_slices is not None:
+        leading = ("slice_dim", "other_dims", "dtype", "available_memory")
+        # A method's own `device` is a parameter like any other, save to a ledger.
+        own_device = "device" in parameters and not isinstance(calc_max_slices, LedgerEstimator)
+        told = () if own_device else ("device",)
+        declare("calc_max_slices", calc_max_slices, *leading, told=told)
+    for what, pair in (("halo", halo), ("tile_halo", 0 if tile_halo is None else tile_halo)):
+        if callable(pair):
+            declare(what, pair)
+        elif halo_pair(pair) is None:
+            raise RegistrationError(f"{label}: {HALO_IS[what]}, not {typed(pair)}")
+    if output_dims is not None:
+        declare("output_dims", output_dims, "other_dims", told=("slice_dim",))
+    if callable(output_dtype) and not isinstance(output_dtype, type):
+        declare("output_dtype", output_dtype, "dtype")
+    elif output_dtype is not None:
+        try:
+            output_dtype = as_dtype(output_dtype)
+        except UsageError as error:
+            raise RegistrationError(f"{label}: output_dtype: {error}") from None
+    if looks_at is not None:
+        declare("looks_at", looks_at, "n_slices")
+    if combine is not None and not callable(combine):
+        raise RegistrationError(f"{label}: combine is {combine!r}, not a function")
+    if array_module not in (None, "torch"):
+        raise RegistrationError(
+            f"{label}: array_module is 'torch', or left out for NumPy and CuPy, not "
+            f"{array_module!r}"
+        )
+    names = _check_side_results(label, side_results, looks_at, combine)
+    if tile_halo is not None and (output_dims is not None or names):
+        raise RegistrationError(
+            f"{label}: tile_halo is for methods whose result has the dims of their data: leave "
+            "it out, or output_dims and side_results"
+        )
+    return MethodMeta(
+        function=function,
+        name=name,
+        module=module,
+        pattern=cast(Pattern, pattern),
+        estimator=calc_max_slices,
+        halo=halo,
+        tile_halo=tile_halo,
+        output_dims=output_dims,
+        declared_dtype=output_dtype,
+        side_results=names,
+        looks_at=looks_at,
+        combine=combine,
+        array_module=array_module,
+        parameters=parameters,
+        accepts_any=accepts_any,
+        callbacks=callbacks,
+    )
+
+
+def _check_signature(label: str, function: Callable[..., Any], data_name: str | None) -> bool:
+    """Require that a method can be called with an array and keywords; tell if it takes any."""
+    parameters = signature_of(label, function)
+    first = parameters[0] if parameters else None
+    wanted = "a method takes its array as the first parameter, named 'data'"
+    if first is None:
+        raise RegistrationError(f"{label}: {wanted}; it has no parameters")
+    if data_name is not None and first.name != data_name:
+        raise RegistrationError(f"{label}: {wanted}; its first parameter is {first.name!r}")
+    if first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD) or (
+        first.name != "data" and first.default is not first.empty
+    ):
+        raise RegistrationError(
+            f"{label}: a method takes its array as the first parameter, by position; its first "
+            f"is {str(first)!r}"
+        )
+    for p in parameters[1:]:
+        if p.kind is p.POSITIONAL_ONLY and p.default is p.empty:
+            raise RegistrationError(
+                f"{label}: parameters are given by name, but {p.name!r} is by position only"
+            )
+    return any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _check_side_results(
+    label: str, side_results: Iterable[str], looks_at: Any, combine: Any
+) -> tuple[str, ...]:
+    if isinstance(side_results, str):
+        raise RegistrationError(
+            f"{label}: side_results are several names: write [{side_results!r}]"
+        )
+    names = tuple(side_results)
+    if names and looks_at is None and combine is None:
+        raise RegistrationError(
+            f"{label}: side results of every block need `combine`, those of a few slices `looks_at`"
+        )
+    if not names and (looks_at is not None or combine is not None):
+        raise RegistrationError(f"{label}: `looks_at` and `combine` go with `side_results`")
+    return names

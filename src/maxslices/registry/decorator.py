@@ -1,0 +1,124 @@
+"""The decorator by which a function becomes a method of the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from numpy.typing import DTypeLike
+
+from ..errors import RegistrationError
+from .callback import name_of
+from .declaration import describe
+from .method_meta import Halo, Pattern
+from .method_registry import Registry
+from .method_registry import registry as global_registry
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def method(
+    pattern: Pattern,
+    *,
+    calc_max_slices: Callable[..., Any] | None = None,
+    halo: Halo | Callable[..., Halo] = 0,
+    tile_halo: Halo | Callable[..., Halo] | None = None,
+    output_dims: Callable[..., tuple[int, int]] | None = None,
+    output_dtype: DTypeLike | Callable[..., DTypeLike] | None = None,
+    side_results: Iterable[str] = (),
+    looks_at: Callable[..., Iterable[int]] | None = None,
+    combine: Callable[[list[Any]], Any] | None = None,
+    array_module: str | None = None,
+    registry: Registry | None = None,
+) -> Callable[[F], F]:
+    """Register a function as a processing method; the function comes back unchanged.
+
+    Parameters
+    ----------
+    pattern : {"projection", "sinogram", "all"}
+        Which slices of an (angles, detector_y, detector_x) array it works on.
+    calc_max_slices : callable, optional
+        ``(slice_dim, other_dims, dtype, available_memory, **kwargs) -> (n, output dtype)``,
+        or an estimator made by `from_ledger`. It is given the user's parameters over the
+        function's defaults; one without ``**kwargs`` is given those that it names.
+    halo : int, (int, int) or callable, optional
+        Slices (before, after) that it needs around its block; a callable is given the
+        parameters.
+    tile_halo : int, (int, int) or callable, optional
+        That a tile of a slice, with so many pixels around it along the slice's two dims, gives
+        the same bits as the whole; a callable is given the parameters. Where a slice does not
+        fit, it can then be worked on in tiles. Flats, darks and angles are cut likewise.
+    output_dims : callable, optional
+        ``(other_dims, **kwargs) -> (int, int)``, where the result has other dims. It may
+        name ``slice_dim``.
+    output_dtype : dtype-like or callable, optional
+        The result's dtype, or ``(dtype, **kwargs) -> dtype``. By default what the
+        estimator returns.
+    side_results : iterable of str, optional
+        The function returns these values (one, or a tuple in this order) and no array:
+        the data go on unchanged, and later methods may refer to the values.
+    looks_at : callable, optional
+        ``(n_slices, **kwargs) -> slice indices``: the only slices that the side results
+        depend on; the function is called once, with these.
+    combine : callable, optional
+        Makes one result of the list of all blocks' results; required for side results
+        without `looks_at`.
+    array_module : {"torch"}, optional
+        The function takes its data, flats and darks as torch tensors on the device, and
+        returns one; arrays of other methods become tensors, and back, without a copy.
+        torch itself is imported when the method runs.
+    registry : Registry, optional
+        Where to register; the global registry by default.
+
+    Returns
+    -------
+    callable
+        A decorator.
+
+    Raises
+    ------
+    RegistrationError
+        If the signatures cannot work together; nothing is registered then.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from maxslices import Registry, method
+    >>> def estimate(slice_dim, other_dims, dtype, available_memory, **kwargs):
+    ...     per_slice = 2 * other_dims[0] * other_dims[1] * dtype.itemsize
+    ...     return available_memory // per_slice, dtype
+    >>> @method("projection", calc_max_slices=estimate, registry=Registry())
+    ... def scale(data, *, strength: float = 1.0):
+    ...     return data * strength
+    >>> scale.meta.calc_max_slices(0, (10, 20), np.float32(), 14450)
+    (9, dtype('float32'))
+    """
+    if callable(pattern):
+        raise RegistrationError(
+            f"{name_of(pattern)}: a method is decorated with its pattern, as in @method('all')"
+        )
+
+    def decorate(function: F) -> F:
+        target = global_registry if registry is None else registry
+        meta = describe(
+            function,
+            data_name="data",
+            pattern=pattern,
+            calc_max_slices=calc_max_slices,
+            halo=halo,
+            tile_halo=tile_halo,
+            output_dims=output_dims,
+            output_dtype=output_dtype,
+            side_results=side_results,
+            looks_at=looks_at,
+            combine=combine,
+            array_module=array_module,
+        )
+        target.add(meta)
+        # What cannot take attributes (a builtin) is registered all the same.
+        with suppress(AttributeError, TypeError):
+            function.meta = meta  # type: ignore[attr-defined]
+        return function
+
+    return decorate

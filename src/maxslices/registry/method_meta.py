@@ -1,0 +1,334 @@
+"""A processing method and what it needs to be planned.
+
+The decorator `method` leaves a frozen `MethodMeta` as the function's attribute ``meta``. That
+record is what planner, runner and test harness read.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..errors import EstimatorError, ParameterError, UsageError
+from ..model.arrays import as_dtype
+from ..model.ledger import LedgerEstimator
+from .callback import Callback
+from .parameters import SUPPLIED, matches, nearest
+
+Pattern = Literal["projection", "sinogram", "all"]
+PATTERNS: dict[str, tuple[int, ...]] = {"projection": (0,), "sinogram": (1,), "all": (0, 1)}
+"""Patterns, and the slice dims along which a method of each may be cut."""
+
+Halo = int | tuple[int, int]
+
+_AMPLE_BYTES = 2**40
+"""Memory that an estimator is offered when only the dtype that it returns is of interest."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MethodMeta:
+    """What a registered method declares."""
+
+    function: Callable[..., Any]
+    """The method: takes a 3D array and keyword parameters, returns a 3D array (or side results)."""
+    name: str
+    """Name in pipelines."""
+    module: str
+    """Dotted module; with the name it identifies the method."""
+    pattern: Pattern
+    """Which slices it works on: "projection" (dim 0), "sinogram" (dim 1) or "all" (either)."""
+    estimator: Callable[..., Any] | None = None
+    """``calc_max_slices(slice_dim, other_dims, dtype, available_memory, **kwargs)``, or None."""
+    halo: Halo | Callable[..., Halo] = 0
+    """Slices needed around a block: a number, (before, after), or a function of the parameters."""
+    output_dims: Callable[..., tuple[int, int]] | None = None
+    """``output_dims(other_dims, **kwargs)`` of the result; None where they do not change."""
+    declared_dtype: DTypeLike | Callable[..., DTypeLike] | None = None
+    """Dtype of the result, or ``(dtype, **kwargs) -> dtype``; None: what the estimator returns."""
+    tile_halo: Halo | Callable[..., Halo] | None = None
+    """Pixels needed around a tile of a slice: one number, two along the slice's dims, or a function
+    of the parameters; None where it needs whole slices."""
+    side_results: tuple[str, ...] = ()
+    """Names of what it returns in place of an array; the data then pass through unchanged."""
+    looks_at: Callable[..., Iterable[int]] | None = None
+    """``looks_at(n_slices, **kwargs)``: the only slices that the side results depend on."""
+    combine: Callable[[list[Any]], Any] | None = None
+    """Makes one side result of those of all blocks, where every slice is looked at."""
+    array_module: str | None = None
+    """"torch" where it takes and returns tensors; None: NumPy's or CuPy's arrays."""
+    parameters: Mapping[str, inspect.Parameter] = field(default_factory=dict)
+    """The function's parameters after the data, those the runner supplies included."""
+    accepts_any: bool = False
+    """Whether the function takes ``**kwargs``, and with it parameters of any name."""
+    callbacks: Mapping[str, Callback] = field(default_factory=dict)
+    """The functions among these declarations, by field of the decorator, ready to be called."""
+
+    def __repr__(self) -> str:
+        return f"<{self.pattern} method {self.full_name}>"
+
+    @property
+    def full_name(self) -> str:
+        """``module.name``, unique in a registry."""
+        return f"{self.module}.{self.name}"
+
+    @property
+    def supplied(self) -> tuple[str, ...]:
+        """Names of the parameters that the runner fills in, if the user gives none."""
+        return tuple(name for name in SUPPLIED if name in self.parameters)
+
+    def slice_dims(self) -> tuple[int, ...]:
+        """Return the axes along which its input may be cut."""
+        return PATTERNS[self.pattern]
+
+    def merged(self, **kwargs: Any) -> dict[str, Any]:
+        """Return the user's parameters over the function's own defaults.
+
+        Raises
+        ------
+        ParameterError
+            If it has no parameter of a name given.
+        """
+        if not self.accepts_any:
+            for name in kwargs:
+                if name not in self.parameters:
+                    known = nearest(name, self.parameters) or (
+                        f"; it has: {', '.join(self.parameters) or 'none'}"
+                    )
+                    raise ParameterError(f"{self.full_name} has no parameter {name!r}{known}")
+        defaults = {
+            name: p.default for name, p in self.parameters.items() if p.default is not p.empty
+        }
+        return defaults | kwargs
+
+    def calc_max_slices(
+        self,
+        slice_dim: int,
+        other_dims: tuple[int, int],
+        dtype: DTypeLike,
+        available_memory: int,
+        **kwargs: Any,
+    ) -> tuple[int, np.dtype[Any]]:
+        """Ask the method's own estimator how many slices fit.
+
+        Parameters
+        ----------
+        slice_dim : int
+            Axis along which the data are cut, 0 or 1.
+        other_dims : (int, int)
+            The two dims that remain, in array order.
+        dtype : dtype-like
+            Input dtype. A NumPy scalar, as in ``np.float32()``, reaches the author as it
+            is; everything else as an `numpy.dtype`.
+        available_memory : int
+            Bytes.
+        **kwargs
+            Parameters of the method; its defaults are added. ``device`` ("cuda" or "cpu"),
+            unless the method itself has a parameter of that name, reaches an estimator
+            that names it.
+
+        Returns
+        -------
+        (int, numpy.dtype)
+            Slices that fit, and the dtype of the method's result.
+
+        Raises
+        ------
+        EstimatorError
+            If there is no estimator, it raises, or returns what is not a number of slices.
+        UsageError
+            If it is not asked about two dims and a whole number of bytes.
+        """
+        if not matches(int, available_memory):
+            raise UsageError(
+                f"available_memory must be bytes, such as 16 * 10**9, not {typed(available_memory)}"
+            )
+        if not _are_dims(other_dims):
+            raise UsageError(f"other_dims must be two positive ints, not {typed(other_dims)}")
+        told = {}
+        if "device" in kwargs and "device" not in self.parameters:
+            told["device"] = kwargs.pop("device")
+        arguments = (slice_dim, other_dims, _as_seen(dtype), available_memory)
+        n_slices, returned = self.ask_estimator(*arguments, kwargs, **told)
+        if n_slices < 0:
+            raise EstimatorError(
+                f"{self._asked(arguments, kwargs, told)} returned {n_slices} slices, a negative "
+                "number: it must return 0 where not one fits"
+            )
+        return n_slices, self._output_dtype(dtype, returned, kwargs)
+
+    def ask_estimator(
+        self,
+        slice_dim: int,
+        other_dims: tuple[int, int],
+        dtype: DTypeLike,
+        available_memory: int,
+        parameters: Mapping[str, Any],
+        **told: Any,
+    ) -> tuple[int, Any]:
+        """Return what the estimator answers: a number, here still negative perhaps, and a dtype.
+
+        For `calc_max_slices`, and for `maxslices.estimate.declared`, which asks about
+        amounts of memory that nobody has.
+        """
+        if self.estimator is None:
+            raise EstimatorError(
+                f"{self.full_name} has no memory estimator: give calc_max_slices where it is "
+                "registered"
+            )
+        leading = (slice_dim, other_dims, _as_seen(dtype), available_memory)
+        merged = self.merged(**parameters)
+        answer = self.callbacks["calc_max_slices"].call(self.full_name, leading, merged, **told)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise EstimatorError(
+                f"{self._asked(leading, parameters, told)} returned {typed(answer)}: it must "
+                "return (max_slices, output dtype)"
+            )
+        if not matches(int, answer[0]):
+            raise EstimatorError(
+                f"{self._asked(leading, parameters, told)} returned {typed(answer[0])} in place "
+                "of a number of slices: it must be an int; divide with //"
+            )
+        return int(answer[0]), answer[1]
+
+    def output_dtype(
+        self, slice_dim: int, other_dims: tuple[int, int], dtype: DTypeLike, /, **kwargs: Any
+    ) -> np.dtype[Any]:
+        """Return the dtype of the result for an input of `dtype`."""
+        returned = None
+        if (
+            self.declared_dtype is None
+            and self.estimator is not None
+            and not isinstance(self.estimator, LedgerEstimator)
+        ):
+            returned = self.ask_estimator(slice_dim, other_dims, dtype, _AMPLE_BYTES, kwargs)[1]
+        return self._output_dtype(dtype, returned, kwargs)
+
+    def halo_slices(self, **kwargs: Any) -> tuple[int, int]:
+        """Return how many slices (before, after) the method needs around its block."""
+        return self._pair("halo", self.halo, kwargs)
+
+    def tile_margin(self, **kwargs: Any) -> tuple[int, int] | None:
+        """Return the pixels needed on either side of a tile, along both of a slice's dims.
+
+        None where the method needs whole slices.
+        """
+        return None if self.tile_halo is None else self._pair("tile_halo", self.tile_halo, kwargs)
+
+    def _pair(self, what: str, halo: Any, kwargs: Mapping[str, Any]) -> tuple[int, int]:
+        if callable(halo):
+            halo = self.callbacks[what].call(self.full_name, (), self.merged(**kwargs))
+        pair = halo_pair(halo)
+        if pair is None:
+            raise EstimatorError(f"{self.full_name}: {HALO_IS[what]}, not {typed(halo)}")
+        return pair
+
+    def looked_at(self, n_slices: int, /, **kwargs: Any) -> range:
+        """Return the slices that the side results depend on, as one range.
+
+        Empty where the method runs on every block.
+
+        Raises
+        ------
+        ParameterError
+            If it names slices that there are not.
+        """
+        if self.looks_at is None:
+            return range(0)
+        callback, merged = self.callbacks["looks_at"], self.merged(**kwargs)
+        named = callback.call(self.full_name, (n_slices,), merged)
+        try:
+            indices = sorted(named)
+        except TypeError:
+            indices = [named]
+        if not all(matches(int, each) for each in indices):
+            raise EstimatorError(
+                f"{callback.describe_call(self.full_name, (n_slices,), merged)} must return "
+                f"slice indices, not {typed(named)}"
+            )
+        if not indices or indices[0] < 0 or indices[-1] >= n_slices:
+            shown = f"slices {indices[0]} to {indices[-1]}" if indices else "no slices"
+            raise ParameterError(
+                f"{self.name} looks at {shown}, but there are {n_slices} (0 to {n_slices - 1})"
+            )
+        return range(int(indices[0]), int(indices[-1]) + 1)
+
+    def output_other_dims(
+        self, slice_dim: int, other_dims: tuple[int, int], /, **kwargs: Any
+    ) -> tuple[int, int]:
+        """Return the result's other two dims for an input with `other_dims`."""
+        if self.output_dims is None:
+            return other_dims
+        callback, merged = self.callbacks["output_dims"], self.merged(**kwargs)
+        dims = callback.call(self.full_name, (other_dims,), merged, slice_dim=slice_dim)
+        if not _are_dims(dims):
+            asked = callback.describe_call(
+                self.full_name, (other_dims,), merged, slice_dim=slice_dim
+            )
+            raise EstimatorError(f"{asked} must return two positive ints, not {typed(dims)}")
+        return int(dims[0]), int(dims[1])
+
+    def _output_dtype(
+        self, dtype: DTypeLike, returned: Any, kwargs: Mapping[str, Any]
+    ) -> np.dtype[Any]:
+        source = as_dtype(dtype)
+        declared, says = self.declared_dtype, "output_dtype"
+        if "output_dtype" in self.callbacks:
+            callback = self.callbacks["output_dtype"]
+            declared = callback.call(self.full_name, (source,), self.merged(**kwargs))
+        if declared is None:
+            declared, says = source if returned is None else returned, "calc_max_slices"
+        try:
+            result = as_dtype(declared)
+        except UsageError as error:
+            raise EstimatorError(f"{self.full_name}: {says} gives a wrong dtype: {error}") from None
+        with suppress(UsageError):
+            if returned is not None and as_dtype(returned) != result:
+                raise EstimatorError(
+                    f"{self.full_name}: output_dtype says {result}, calc_max_slices says "
+                    f"{as_dtype(returned)}"
+                )
+        return result
+
+    def _asked(
+        self, leading: tuple[Any, ...], parameters: Mapping[str, Any], told: Mapping[str, Any]
+    ) -> str:
+        callback = self.callbacks["calc_max_slices"]
+        return callback.describe_call(self.full_name, leading, self.merged(**parameters), **told)
+
+
+HALO_IS = {
+    "halo": "halo must be a number of slices of at least 0, or two: (before, after)",
+    "tile_halo": "tile_halo must be a number of pixels of at least 0, or two",
+}
+
+
+def halo_pair(halo: Any) -> tuple[int, int] | None:
+    """Return a halo as (before, after), or None where it is not one."""
+    pair = halo if isinstance(halo, tuple | list) else (halo, halo)
+    if len(pair) != 2 or not all(matches(int, n) and n >= 0 for n in pair):
+        return None
+    return int(pair[0]), int(pair[1])
+
+
+def _as_seen(dtype: DTypeLike) -> Any:
+    """Return a dtype as authors receive it: a NumPy scalar as it is, all else as an `np.dtype`."""
+    return dtype if isinstance(dtype, np.generic) else as_dtype(dtype)
+
+
+def _are_dims(dims: Any) -> bool:
+    return (
+        isinstance(dims, tuple | list)
+        and len(dims) == 2
+        and all(matches(int, n) and n > 0 for n in dims)
+    )
+
+
+def typed(value: Any) -> str:
+    """Show a value and its type, for an error message."""
+    return f"{value!r} ({type(value).__name__})"

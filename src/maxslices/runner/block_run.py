@@ -1,0 +1,300 @@
+"""What happens to one block: its methods, what they are given beside it, and where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..devices import Backend, call_method, is_copyable
+from ..devices.cpu import CpuBackend
+from ..errors import MaxslicesError, MethodError
+from ..io import SideName, Sink, Source, Store
+from ..model.tiling import Tiling
+from ..pipeline import Step
+from ..planner import SectionPlan
+from ..planner.block_size import UNITS
+from .block_ranges import Block
+from .block_tuning import Clock
+from .device_store import DeviceStore
+from .drain import Drain
+from .feed import Feed
+from .read_ahead import Readable
+from .side_results import SideResults
+from .tiled_call import in_tiles
+from .writer import Target
+
+
+@dataclass(slots=True)
+class BlockWork:
+    """The methods of a section, for any of its blocks."""
+
+    plan: SectionPlan
+    """What was planned."""
+    steps: tuple[Step, ...]
+    """The methods."""
+    source: Source
+    """The scan: its flats, darks and angles."""
+    backend: Backend
+    """The device."""
+    side_results: SideResults
+    """Values found so far."""
+    sinks: dict[int, Sink]
+    """Index of a step -> where its output is kept as a result."""
+    store: Store | DeviceStore | None
+    """Where the output goes that the next section reads."""
+    facts: Mapping[str, Any]
+    """What methods may ask for that is the same for all blocks, by name (see `SUPPLIED`)."""
+    _frames: dict[str, Any] = field(default_factory=dict)
+    """Flats and darks of all projections, on the device."""
+    _looked: set[int] = field(default_factory=set)
+    """Indices of steps whose side results were found beforehand."""
+
+    @property
+    def resident_bytes(self) -> int:
+        """Return what is on the device for all blocks."""
+        if self.plan.side_on_host:
+            return 0
+        return sum(int(frames.nbytes) for frames in self._frames.values())
+
+    def load_frames(self) -> None:
+        """Bring flats and darks to where they stay, if they are the same for all blocks."""
+        if self.plan.slice_dim == 0 and not self._frames:
+            self._frames = self._side_data(0, self.plan.n_slices)
+
+    def close(self) -> None:
+        """Free these."""
+        self._frames = {}
+
+    def run(self, block: Block, feed: Feed, drain: Drain, clock: Clock) -> dict[int, Any]:
+        """Run the methods on a block that is taken from `feed`, and send on what they make.
+
+        Parameters
+        ----------
+        block : Block
+            The block that is next.
+        feed : Feed
+            Has it.
+        drain : Drain
+            Takes results.
+        clock : Clock
+            Times what is computed, not what is waited for before and after it.
+
+        Returns
+        -------
+        dict of int to value
+            Side results by index of their step.
+        """
+        slice_dim = self.plan.slice_dim
+        data = feed.take()
+        # A place that is used again stays; any other memory goes as soon as no one needs it.
+        place = data if feed.reuses else None
+        clock.start()
+        frames = self._frames or self._side_data(block.first, block.last)
+        values: dict[int, Any] = {}
+        last = max(i for i, step in enumerate(self.steps) if i == 0 or not step.meta.side_results)
+        for index, step in enumerate(self.steps):
+            if not step.meta.side_results:
+                result = self._call(index, data, frames, block.first, block.last)
+                data = self._checked(index, result, block.n_given)
+                del result
+            elif step.meta.looks_at is None:
+                cropped = self._cropped(data, block)
+                values[index] = self._call(index, cropped, frames, block.start, block.stop)
+                del cropped
+            if index in self.sinks and index < last:
+                # Later methods may write to it.
+                cropped = self._cropped(data, block)
+                drain.put(cropped, block.start, [self.sinks[index]], waits=True)
+                del cropped
+        if isinstance(self.store, DeviceStore):
+            self.store.write(slice_dim, block.start, self._cropped(data, block))
+        clock.stop()
+        targets: list[Target] = [sink for i, sink in self.sinks.items() if i >= last]
+        if self.store is not None and not isinstance(self.store, DeviceStore):
+            targets.append(self.store)
+        # What lies in the block's own place must have left it before the next one comes there.
+        waits = place is not None and self.backend.overlap(data, place)
+        # And what is a part of something larger keeps that in memory as long, unless a device
+        # copies it because of its gaps.
+        held_bytes = _whole_bytes(data)
+        if self.backend.kind == "cpu" or is_copyable(data):
+            planned = self.plan.output.with_slices(slice_dim, block.n_given)
+            waits = waits or held_bytes > planned.nbytes
+        cropped = self._cropped(data, block)
+        drain.put(cropped, block.start, targets, held_bytes=held_bytes, waits=waits)
+        return values
+
+    def look_ahead(self, reader: Readable | DeviceStore, wants_copies: bool) -> None:
+        """Find the side results that depend on a few slices, from these slices alone.
+
+        Called again after an error, it goes on where that was.
+        """
+        plan = self.plan
+        for position, step in enumerate(self.steps):
+            if step.meta.looks_at is None or position in self._looked:
+                continue
+            wanted = step.meta.looked_at(plan.n_slices, **step.known_parameters())
+            first = max(0, wanted.start - plan.halo[0])
+            last = min(plan.n_slices, wanted.stop + plan.halo[1])
+            self.backend.release()
+            data = self._load(reader, first, last, wants_copies)
+            self.load_frames()
+            frames = self._frames or self._side_data(first, last)
+            for index, before in enumerate(self.steps[:position]):
+                if not before.meta.side_results:
+                    result = self._call(index, data, frames, first, last)
+                    data = self._checked(index, result, last - first)
+                    del result
+            data = self._cropped(data, Block(wanted.start, wanted.stop, first, last))
+            value = self._call(position, data, frames, wanted.start, wanted.stop)
+            self.side_results.keep(step, value)
+            self._looked.add(position)
+            del data, frames
+
+    def combine(self, step: Step, values: list[Any]) -> None:
+        """Make one side result of those of all blocks."""
+        assert step.meta.combine is not None
+        try:
+            combined = step.meta.combine(values)
+        except Exception as error:
+            raise MethodError(
+                f"{step.meta.name}: combining the side results of {len(values)} blocks failed: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        self.side_results.keep(step, combined)
+
+    def _load(
+        self, reader: Readable | DeviceStore, first: int, last: int, wants_copies: bool
+    ) -> Any:
+        """Return slices on the device, with nothing else under way."""
+        slice_dim = self.plan.slice_dim
+        if isinstance(reader, DeviceStore):
+            return reader.block(slice_dim, first, last)
+        if self.backend.kind == "cpu" and not wants_copies:
+            view = getattr(reader, "view", None)
+            data = None if view is None else view(slice_dim, first, last)
+            if data is not None:
+                return data
+        spec = reader.spec.with_slices(slice_dim, last - first)
+        host = np.empty(spec.shape, spec.dtype)
+        reader.read(slice_dim, first, last, host)
+        return self.backend.to_device(host)
+
+    def _side_data(self, first: int, last: int) -> dict[str, Any]:
+        wanted = {name for step in self.steps for name in step.meta.supplied}
+        names: list[SideName] = []
+        if self.source.flats is not None and "flats" in wanted:
+            names.append("flats")
+        if self.source.darks is not None and "darks" in wanted:
+            names.append("darks")
+        return {name: self._side(name, first, last) for name in names}
+
+    def _side(self, name: SideName, first: int, last: int) -> Any:
+        where = (name, self.plan.slice_dim, first, last)
+        if self.plan.side_on_host:
+            return self.source.read_side(*where)
+        window = getattr(self.source, "side_window", None)
+        if self.backend.kind == "cuda" and window is not None:
+            frames = window(*where)  # on the device it is a copy anyway
+            if frames is not None:
+                return self.backend.to_device(frames)
+        return self.backend.to_device(self.source.read_side(*where))
+
+    def _call(self, index: int, data: Any, frames: dict[str, Any], first: int, last: int) -> Any:
+        """Call a method on slices `first` to `last`, with what it is supplied with."""
+        step, slice_dim = self.steps[index], self.plan.slice_dim
+        meta = step.meta
+        supplied = {**self.facts, **frames, "slice_dim": slice_dim, "first_slice": first}
+        if self.source.angles is not None:
+            # Where an earlier method left fewer projections, these are the first ones.
+            span = slice(first, last) if slice_dim == 0 else slice(data.shape[0])
+            supplied["angles"] = self.source.angles[span]
+        parameters = {k: self.side_results.resolve(v) for k, v in step.parameters.items()}
+        filled = {name: supplied[name] for name in meta.supplied if name in supplied}
+        try:
+            return self._as_planned(index, data, parameters, filled)
+        except MaxslicesError:
+            raise
+        except Exception as error:
+            which = f"{UNITS[slice_dim]}s {first} to {last - 1}"
+            if last - first == 1:
+                which = f"{UNITS[slice_dim]} {first}"
+            raise MethodError(
+                f"{meta.name} failed on {which}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _as_planned(
+        self, index: int, data: Any, parameters: dict[str, Any], supplied: dict[str, Any]
+    ) -> Any:
+        """Call a method on whole slices or on tiles of them, on the device or on the host."""
+        meta, planned, backend = self.steps[index].meta, self.plan.steps[index], self.backend
+        on_host = self.plan.side_on_host
+        if planned.on_host:
+            result = call_method(
+                meta,
+                backend.to_host(data),
+                parameters | (supplied if on_host else _frames_moved(supplied, backend.to_host)),
+                CpuBackend(),
+            )
+            if meta.side_results:
+                return result
+            return backend.to_device(np.ascontiguousarray(result))
+
+        def call(part: Any, given: Mapping[str, Any]) -> Any:
+            if on_host:
+                given = _frames_moved(given, _to_device(backend))
+            return call_method(meta, part, {**parameters, **given}, backend)
+
+        if planned.tile is None:
+            return call(data, supplied)
+        tiling = Tiling(
+            planned.input.other_dims(self.plan.slice_dim), planned.tile, planned.tile_halo
+        )
+        dtype = planned.output.dtype
+        return in_tiles(call, data, supplied, tiling, self.plan.slice_dim, dtype, backend)
+
+    def _checked(self, index: int, data: Any, n_given: int) -> Any:
+        """Require that a method returned the shape and dtype that it declares."""
+        planned = self.plan.steps[index].output.with_slices(self.plan.slice_dim, n_given)
+        shape, dtype = getattr(data, "shape", None), getattr(data, "dtype", None)
+        if shape == planned.shape and dtype == planned.dtype:
+            return data
+        name, source = self.plan.steps[index].name, "by its declaration"
+        cure = "correct its output_dims or output_dtype"
+        if self.steps[index].meta.estimator is None:
+            source = "as declared or measured"
+            cure += f", or clear what was measured: maxslices records clear {name}"
+        if shape is None:
+            got = "nothing" if data is None else f"a {type(data).__name__}"
+            cure = "it must return an array"
+        else:
+            got = f"{'x'.join(map(str, shape))} {dtype}"
+        raise MethodError(f"{name} returned {got}; {source} it is {planned}: {cure}")
+
+    def _cropped(self, data: Any, block: Block) -> Any:
+        """Return a block's slices that count."""
+        if block.is_bare:
+            return data
+        return data[block.core] if self.plan.slice_dim == 0 else data[:, block.core]
+
+
+def _frames_moved(supplied: Mapping[str, Any], move: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return what a method is supplied with, flats and darks elsewhere."""
+    return {
+        name: move(value) if name in ("flats", "darks") else value
+        for name, value in supplied.items()
+    }
+
+
+def _to_device(backend: Backend) -> Callable[[Any], Any]:
+    return lambda frames: backend.to_device(np.ascontiguousarray(frames))
+
+
+def _whole_bytes(data: Any) -> int:
+    """Return the bytes of the array that another is a part of."""
+    while getattr(data, "base", None) is not None and hasattr(data.base, "nbytes"):
+        data = data.base
+    return int(data.nbytes)

@@ -1,0 +1,47 @@
+"""What a run teaches about estimates that were measured, not declared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..estimate import Chooser
+from ..planner import Plan
+from .run_report import SectionReport
+
+
+def learn(plan: Plan, reports: Sequence[SectionReport], chooser: Chooser) -> list[str]:
+    """Correct recorded estimates that were too low for a section's blocks.
+
+    A section's peak is that of the method that limits it, so that one is corrected: by
+    what was measured, or, where a block ran out of memory and was split, to what was
+    available. The next plan counts with it.
+
+    Parameters
+    ----------
+    plan : Plan
+        What was run.
+    reports : sequence of SectionReport
+        What was measured, a section each.
+    chooser : Chooser
+        Answered for the plan's methods, in their order.
+
+    Returns
+    -------
+    list of str
+        Names of the methods that were corrected.
+    """
+    answers, corrected = iter(chooser.chosen), []
+    for section, report in zip(plan.sections, reports, strict=True):
+        chosen = {step.name: next(answers) for step in section.steps}
+        question, choice = chosen[section.limited_by]
+        if choice.origin not in ("recorded", "probed"):
+            continue
+        block = min(section.block + sum(section.halo), section.n_slices)
+        needed = 0
+        if report.measured_bytes is not None and report.measured_bytes > section.estimated_bytes:
+            needed = report.measured_bytes - section.side_bytes
+        if report.n_splits:
+            needed = max(needed, section.available_bytes - section.side_bytes + 1)
+        if needed and chooser.learn(question, block, needed):
+            corrected.append(question.meta.name)
+    return corrected

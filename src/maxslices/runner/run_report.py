@@ -1,0 +1,210 @@
+"""What a run did: beside each estimate the measured peak, and how long it took."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..model.json_values import plain
+from ..model.units import format_bytes
+from ..planner import Plan
+from ..planner.plan_table import WIDTH, wrapped
+from .run_timeline import STAGES, Stage, StageUse, Timeline
+
+_BOUNDS = {
+    "read": "reading",
+    "link in": "the link in",
+    "compute": "computing",
+    "link out": "the link out",
+    "write": "writing",
+    "itself": "its own overheads",
+    "turns": "stages that waited for each other",
+}
+MISSED = 1.05
+"""Measured over estimated bytes from which the report says that an estimate is wrong."""
+_STAGE_OF: dict[str, Stage] = {"link in": "in", "link out": "out"}
+
+
+@dataclass(frozen=True, slots=True)
+class BlockUse:
+    """From which slice on blocks had which size."""
+
+    first_slice: int
+    """The first slice of the first block of this size."""
+    block: int
+    """Slices in a block, halo not counted."""
+    why: str
+    """What decided it, such as "memory ran out"."""
+
+
+@dataclass(frozen=True, slots=True)
+class SectionReport:
+    """One section, as it ran."""
+
+    methods: tuple[str, ...]
+    """Plain names, in order."""
+    slice_dim: int
+    """Axis of the slices: 0 projections, 1 sinograms."""
+    n_slices: int
+    """Slices in all."""
+    block: int
+    """Slices in a block, as planned."""
+    smallest_block: int
+    """Slices in a block at the end: fewer than planned where memory ran out."""
+    n_splits: int
+    """How many times the block was halved because memory ran out."""
+    duration_s: float
+    """Wall time."""
+    estimated_bytes: int
+    """Planned peak of a block on the device."""
+    measured_bytes: int | None
+    """Measured peak on the device, on the CPU that of the widest block; None where nothing
+    could measure it."""
+    unseen: tuple[str, ...] = ()
+    """What the meters could not see; empty if they saw everything."""
+    stages: dict[str, StageUse] = field(default_factory=dict)
+    """What "read", "in", "compute", "out" and "write" did; only those that there were."""
+    idle_share: float | None = None
+    """Share of the wall time in which no stage was at work; None if that was not recorded."""
+    bound_by: str | None = None
+    """What bounded it: "read", "link in", "compute", "link out", "write"; "itself", the runner's
+    overheads; "turns", stages that waited for each other; None if that was not recorded."""
+    blocks: tuple[BlockUse, ...] = ()
+    """The block sizes that were used, in order."""
+    notes: tuple[str, ...] = ()
+    """What went other than planned, such as where its output is."""
+
+    @property
+    def gb_per_s(self) -> float | None:
+        """Return GB/s of the stage that bounded it, while that was at work; None if none did."""
+        name = _STAGE_OF.get(self.bound_by or "", self.bound_by)
+        return self.stages[name].gb_per_s if name in self.stages else None
+
+    @property
+    def slices_per_s(self) -> float | None:
+        """Return slices a second; None where no block was run, such as for a rotation axis."""
+        return self.n_slices / self.duration_s if self.blocks and self.duration_s > 0 else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Return measured over estimated bytes; None if nothing was measured."""
+        if self.measured_bytes is None or not self.estimated_bytes:
+            return None
+        return self.measured_bytes / self.estimated_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run did."""
+
+    plan: Plan
+    """The plan that was run."""
+    device: str
+    """"cpu" or "cuda:N"."""
+    sections: tuple[SectionReport, ...]
+    """The sections, in order."""
+    side_results: dict[str, Any]
+    """Side results by ``method.name``, such as ``find_center_vo.cor``."""
+    files: tuple[Path, ...]
+    """Results that were written, the last one the final result."""
+    duration_s: float
+    """Wall time of everything."""
+    result: np.ndarray | None = field(default=None, repr=False, compare=False)
+    """The final result, where it was kept in memory."""
+    timeline: Timeline | None = field(default=None, repr=False, compare=False)
+    """When each stage was at work on each block."""
+    timeline_file: Path | None = None
+    """Where the timeline was written, for ui.perfetto.dev or chrome://tracing."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain types, ready for JSON."""
+        return {
+            "device": self.device,
+            "duration_s": self.duration_s,
+            "sections": [_section(s) for s in self.sections],
+            "side_results": {k: plain(v) for k, v in self.side_results.items()},
+            "files": [str(path) for path in self.files],
+            "timeline": None if self.timeline_file is None else str(self.timeline_file),
+            "plan": self.plan.to_dict(),
+        }
+
+    def to_json(self) -> str:
+        """Return the report as JSON text."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def __str__(self) -> str:
+        lines = [
+            f"Ran on {self.device} in {self.duration_s:.1f} s",
+            f"  {'section':<46}{'slices/s':>10}{'estimated':>12}{'measured':>12}{'ratio':>8}",
+        ]
+        for number, section in enumerate(self.sections, start=1):
+            names = textwrap.wrap(f"{number} {', '.join(section.methods)}", 44) or [""]
+            ratio = "-" if section.ratio is None else f"{100 * section.ratio:.0f} %"
+            speed = "-" if section.slices_per_s is None else f"{section.slices_per_s:.1f}"
+            lines.append(
+                f"  {names[0]:<46}{speed:>10}"
+                f"{format_bytes(section.estimated_bytes):>12}"
+                f"{format_bytes(section.measured_bytes):>12}{ratio:>8}"
+            )
+            lines += [f"    {more}" for more in names[1:]]
+            lines += _stages_lines(section) + _blocks_lines(section)
+            lines += [f"    {note}" for note in section.notes]
+            if (section.ratio or 0) > MISSED:
+                method = self.plan.sections[number - 1].limited_by
+                lines.append(
+                    f"    more than estimated: the estimate of {method} is likely too low; hold it "
+                    f"against what it takes with maxslices measure {method}"
+                )
+            if section.n_splits:
+                lines.append(
+                    f"    memory ran out: the block was halved "
+                    f"{'once' if section.n_splits == 1 else f'{section.n_splits} times'}, from "
+                    f"{section.block} to {section.smallest_block} slices"
+                )
+        lines += [f"  {name} = {_short(value)}" for name, value in self.side_results.items()]
+        lines += [f"  wrote {path}" for path in self.files]
+        return wrapped(lines)
+
+
+def _section(section: SectionReport) -> dict[str, Any]:
+    """Return a section as plain types, with what is derived from its fields."""
+    entry: dict[str, Any] = plain(dataclasses.asdict(section))
+    for name, use in section.stages.items():
+        entry["stages"][name]["gb_per_s"] = use.gb_per_s
+    entry.update(slices_per_s=section.slices_per_s, ratio=section.ratio, gb_per_s=section.gb_per_s)
+    return entry
+
+
+def _stages_lines(section: SectionReport) -> list[str]:
+    """Say how busy each stage was, and what bounded the section; on one line if that is enough."""
+    if section.idle_share is None or section.bound_by is None:
+        return []
+    used = [(name, section.stages[name].share) for name in STAGES if name in section.stages]
+    shares = [f"{name} {100 * share:.0f} %" for name, share in used]
+    busy = ", ".join([*shares, f"idle {100 * section.idle_share:.0f} %"])
+    speed = "" if section.gb_per_s is None else f", {format_bytes(int(1e9 * section.gb_per_s))}/s"
+    bound = f"bound by {_BOUNDS[section.bound_by]}{speed}"
+    line = f"    {busy}: {bound}"
+    return [line] if len(line) <= WIDTH else [f"    {busy}:", f"      {bound}"]
+
+
+def _blocks_lines(section: SectionReport) -> list[str]:
+    """Say how the block changed, if it did."""
+    if len(section.blocks) < 2:
+        return []
+    first, *later = section.blocks
+    changes = [f"{use.block} from slice {use.first_slice} on ({use.why})" for use in later]
+    return [f"    blocks of {first.block}, {', '.join(changes)}"]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float | np.floating):
+        return f"{float(value):g}"
+    text = str(plain(value))
+    return text if len(text) <= 60 else f"{text[:57]}..."

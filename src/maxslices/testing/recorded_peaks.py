@@ -1,0 +1,171 @@
+"""Peaks measured on a device, kept in a file, so that estimators are held against them anywhere."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..checking.case import Case
+from ..checking.check_result import LOWER, UPPER, CheckResult
+from ..checking.estimate_check import compare
+from ..errors import UsageError
+from ..registry.method_registry import Registry, registry
+
+FORMAT = 1
+Record = dict[str, Any]
+_FIELDS = ("method", "package_version", "shape", "dtype", "slice_dim", "parameters", "device",
+           "peak_bytes", "environment")  # fmt: skip
+
+
+def make_record(result: CheckResult) -> Record:
+    """Return what a file keeps of a measurement, with the machine it was made on."""
+    return {
+        "method": result.method,
+        "package_version": package_version(result.method),
+        "shape": list(result.shape),
+        "dtype": result.dtype,
+        "slice_dim": result.slice_dim,
+        "parameters": dict(result.parameters),
+        "device": result.device,
+        "peak_bytes": result.peak_bytes,
+        "environment": environment(result.device),
+    }
+
+
+def record_id(record: Mapping[str, Any]) -> str:
+    """Return a test id, as that of a `Case`."""
+    name = str(record["method"]).rsplit(".", 1)[-1]
+    case = Case(
+        name, tuple(record["shape"]), record["dtype"], record["parameters"], record["slice_dim"]
+    )
+    return str(case)
+
+
+def write_records(path: Path, records: Iterable[Record]) -> int:
+    """Add records to a file, in place of older ones of the same call on the same kind of device.
+
+    Returns
+    -------
+    int
+        Records in the file now.
+    """
+    kept = {_key(record): record for record in (read_records(path) if path.exists() else [])}
+    kept |= {_key(record): record for record in records}
+    ordered = [kept[key] for key in sorted(kept)]
+    environments: list[Mapping[str, Any]] = []
+    rows = []
+    for record in ordered:
+        if record["environment"] not in environments:
+            environments.append(record["environment"])
+        rows.append(record | {"environment": environments.index(record["environment"])})
+    lines = ",\n".join("    " + json.dumps(row, sort_keys=True) for row in rows)
+    machines = ",\n".join("    " + json.dumps(e, sort_keys=True) for e in environments)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        f'{{\n  "format": {FORMAT},\n  "environments": [\n{machines}\n  ],\n'
+        f'  "records": [\n{lines}\n  ]\n}}\n'
+    )
+    return len(rows)
+
+
+def read_records(path: Path) -> list[Record]:
+    """Read a file of records.
+
+    Raises
+    ------
+    UsageError
+        If there is no such file, or it holds something else.
+    """
+    try:
+        content = json.loads(path.read_text())
+        if content["format"] != FORMAT:
+            raise ValueError(f"it is of format {content['format']!r}")
+        machines = content["environments"]
+        found = [row | {"environment": machines[row["environment"]]} for row in content["records"]]
+    except OSError as error:
+        raise UsageError(f"no recorded peaks can be read from {path}: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError) as error:
+        raise UsageError(
+            f"{path} is not a file of recorded peaks of format {FORMAT} "
+            f"({type(error).__name__}: {error})"
+        ) from None
+    for number, row in enumerate(found, 1):
+        missing = [name for name in _FIELDS if name not in row]
+        if missing:
+            raise UsageError(f"{path}: record {number} lacks {', '.join(missing)}")
+    return found
+
+
+def replay(
+    record: Mapping[str, Any],
+    bounds: tuple[float, float] = (LOWER, UPPER),
+    methods: Registry = registry,
+) -> CheckResult:
+    """Hold a method's estimator against a recorded peak; nothing is run."""
+    shape = tuple(record["shape"])
+    return compare(
+        methods.get(record["method"]),
+        (shape[0], shape[1], shape[2]),
+        np.dtype(record["dtype"]),
+        record["slice_dim"],
+        record["device"],
+        record["parameters"],
+        record["peak_bytes"],
+        bounds,
+    )
+
+
+def package_version(full_name: str) -> str | None:
+    """Return the version of the package that a method comes from, if it is an installed one."""
+    return _versions_by_module().get(full_name.split(".", 1)[0])
+
+
+@lru_cache(maxsize=1)
+def _versions_by_module() -> dict[str, str]:
+    found = {}
+    for module, distributions in importlib.metadata.packages_distributions().items():
+        found[module] = importlib.metadata.version(distributions[0])
+    return found
+
+
+@lru_cache(maxsize=2)
+def environment(device: str) -> dict[str, Any]:
+    """Return the device and the versions that a measurement depends on."""
+    libraries = ["maxslices", "numpy", "scipy", "torch"]
+    found: dict[str, Any] = {"device_name": "CPU", "python": sys.version.split()[0]}
+    if device == "cuda":
+        import cupy
+
+        runtime = cupy.cuda.runtime
+        properties = runtime.getDeviceProperties(cupy.cuda.Device().id)
+        found["device_name"] = properties["name"].decode()
+        found["device_bytes"] = int(properties["totalGlobalMem"])
+        found["driver"] = int(runtime.driverGetVersion())
+        found["cuda_runtime"] = int(runtime.runtimeGetVersion())
+        found["cufft"] = int(cupy.cuda.cufft.getVersion())
+        found["libraries"] = {"cupy": cupy.__version__}
+        driver_file = Path("/proc/driver/nvidia/version")
+        if driver_file.exists():
+            found["kernel_driver"] = driver_file.read_text().splitlines()[0]
+    for name in libraries:
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        found.setdefault("libraries", {})[name] = version
+    return found
+
+
+def _key(record: Mapping[str, Any]) -> str:
+    parameters = json.dumps(record["parameters"], sort_keys=True)
+    place = f"{record['device']} {record['environment'].get('device_name')}"
+    return f"{record['method']} {record['shape']} {record['dtype']} {record['slice_dim']} " + (
+        f"{parameters} {place}"
+    )

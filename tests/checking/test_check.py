@@ -1,0 +1,248 @@
+"""What the check concludes from figures, and how it says so."""
+
+import gc
+import pickle
+
+import numpy as np
+import pytest
+
+from maxslices import MemoryModel, Registry, from_ledger, method
+from maxslices.checking.block_differences import differences_between_blocks
+from maxslices.checking.estimate_check import compare, fractional_slices
+from maxslices.checking.measured_call import Trial
+from maxslices.errors import ParameterError, UnknownMethodError, UsageError
+from maxslices.testing import CheckResult, EstimateError, check_max_slices
+
+OTHER = (70, 90)
+SLICE = 70 * 90 * 4
+
+
+def make(needs, function=lambda data: data + data):
+    def declared(data):
+        return function(data)
+
+    return method("projection", calc_max_slices=from_ledger(needs), registry=Registry())(declared)
+
+
+def two_arrays(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+
+
+def at(function, n_slices, peak_bytes, bounds=(0.8, 1.0), device="cuda"):
+    shape = (n_slices, *OTHER)
+    return compare(function.meta, shape, np.dtype("float32"), 0, device, {}, peak_bytes, bounds)
+
+
+@pytest.fixture
+def linear():
+    """2 slices' bytes a slice; 50400 bytes, of which 512 divides 225792 = 49 * 4608 ..."""
+
+    def needs(m, shape, dtype):
+        m.alloc_bytes(shape[0] * 2 * SLICE // 512 * 512)
+
+    return make(needs)
+
+
+def test_exact_estimates_are_exact_at_any_number_of_slices(linear):
+    for n in (1, 2, 3, 49, 50, 51, 100):
+        result = at(linear, n, n * 2 * SLICE // 512 * 512)
+        assert (result.estimated_slices, result.ratio, result.verdict) == (n, 1.0, "ok")
+
+
+@pytest.mark.parametrize("n", [1, 3, 5, 30])
+def test_at_few_slices_rounding_hides_no_underestimate(linear, n):
+    peak = int(n * 2 * SLICE * 1.05)
+    result = at(linear, n, peak)
+    assert result.verdict == "UNDERESTIMATE"
+    assert result.ratio == pytest.approx(1.05, abs=0.01)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_at_few_slices_rounding_makes_no_overestimate(linear, n):
+    result = at(linear, n, int(n * 2 * SLICE * 0.97))
+    assert result.estimated_slices == n - 1
+    assert result.verdict == "ok"
+    assert result.ratio == pytest.approx(0.97, abs=0.01)
+
+
+def test_from_fifty_slices_on_whole_slices_decide(linear):
+    result = at(linear, 50, int(50.9 * 2 * SLICE))
+    assert (result.estimated_slices, result.verdict) == (50, "ok")
+    assert at(linear, 50, int(51.1 * 2 * SLICE)).verdict == "UNDERESTIMATE"
+    assert at(linear, 50, int(40.1 * 2 * SLICE)).verdict == "ok"
+    assert at(linear, 50, int(39.9 * 2 * SLICE)).verdict == "OVERESTIMATE"
+
+
+def test_bounds_are_those_given(linear):
+    peak = int(45.5 * 2 * SLICE)
+    assert at(linear, 50, peak, (0.90, 1.0)).verdict == "ok"
+    assert at(linear, 50, peak, (0.91, 1.0)).verdict == "OVERESTIMATE"
+    assert at(linear, 50, peak, (0.5, 0.89)).verdict == "UNDERESTIMATE"
+
+
+def test_a_cost_that_does_not_change_is_no_underestimate():
+    def needs(m, shape, dtype):
+        m.alloc_bytes(max(100 * SLICE, shape[0] * 2 * SLICE) // 512 * 512)
+
+    result = at(make(needs), 20, 100 * SLICE // 512 * 512)
+    assert result.estimated_slices == 50
+    assert (result.ratio, result.verdict) == (1.0, "ok")
+
+
+def test_on_a_cpu_small_objects_of_python_are_no_finding(linear):
+    peak = 20 * 2 * SLICE + 5000
+    assert at(linear, 20, peak, device="cpu").verdict == "ok"
+    assert at(linear, 20, peak, device="cuda").verdict == "UNDERESTIMATE"
+
+
+def test_fractions_lie_between_two_numbers_of_slices():
+    model = MemoryModel.linear(1000, 100)
+    assert fractional_slices(model, 1550, 5) == 5.5
+    assert fractional_slices(model, 550, 0) == 0.5
+    assert fractional_slices(MemoryModel.linear(7, 0), 7, 2**40) == 2**40
+
+
+def test_a_wrong_estimate_raises_with_the_result_in_it():
+    function = make(lambda m, shape, dtype: m.alloc(shape, dtype))
+    with pytest.raises(EstimateError) as caught:
+        check_max_slices(function, (60, *OTHER), np.float32, device="cpu")
+    assert isinstance(caught.value, AssertionError)
+    result = caught.value.result
+    assert isinstance(result, CheckResult)
+    assert (result.slices, result.estimated_slices) == (60, 120)
+    assert result.estimated_bytes == 60 * SLICE
+    assert 2 * 60 * SLICE <= result.peak_bytes < 2 * 60 * SLICE + 8192
+    first, *table = str(caught.value).splitlines()
+    assert first == (
+        f"UNDERESTIMATE (would run out of memory): {result.method}: estimated 120 slices for the "
+        "memory that 60 slices took (2.000, allowed 0.80 to 1.00); peak at "
+        f"checking/test_check.py:{result.where.line}"
+    )
+    text = "\n".join(table)
+    assert "60x70x90 float32, slices along dim 0, on cpu" in text
+    assert "estimated   1.51 MB (1,512,000 bytes) for 60 slices: 0.500 of the measured" in text
+    assert "the input" in text
+    assert "lambda data: data + data" in text
+    assert sum(row.n_bytes for row in result.alive) == pytest.approx(result.peak_bytes, rel=0.03)
+
+
+def test_a_right_one_returns_the_result():
+    result = check_max_slices(make(two_arrays), (60, *OTHER), "uint16", device="cpu")
+    assert result.ok
+    assert result.ratio == 1.0
+    assert str(result).startswith("ok: ")
+    assert result.where is not None
+
+
+def test_method_by_name_function_or_record():
+    registry_entry = make(two_arrays).meta
+    assert check_max_slices(registry_entry, (60, *OTHER), "uint16", device="cpu").ok
+    with pytest.raises(UnknownMethodError, match="unknown method 'no_such_method'"):
+        check_max_slices("no_such_method", (60, *OTHER), "uint16", device="cpu")
+    with pytest.raises(UsageError, match="is not a registered method: decorate it"):
+        check_max_slices(lambda data: data, (60, *OTHER), "uint16", device="cpu")
+
+
+def test_parameters_and_slice_dim_are_checked():
+    with pytest.raises(ParameterError, match="no parameter 'sigma'"):
+        check_max_slices(make(two_arrays), (60, *OTHER), "uint16", device="cpu", sigma=1)
+    with pytest.raises(UsageError, match="works on slices along dim 0, not 1"):
+        check_max_slices(make(two_arrays), (60, *OTHER), "uint16", device="cpu", slice_dim=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((60, 7), "uint16"), "three dims, whole numbers of at least 1"),
+        (((60, 7, 8.5), "uint16"), "three dims, whole numbers of at least 1"),
+        (((60, 7, 8), "uint61"), "'uint61' is not a dtype"),
+        (((60, 7, 8), None), "None is not a dtype"),
+        (((60, 7, 8), "uint16", 2.0), "lower, 2.0, is above upper, 1.0"),
+    ],
+)
+def test_what_is_no_block_is_told(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        check_max_slices(make(two_arrays), *arguments, device="cpu")
+
+
+def test_side_data_are_supplied_and_not_counted():
+    seen = {}
+
+    @from_ledger
+    def needs(m, shape, dtype):
+        two_arrays(m, shape, dtype)
+
+    @method("all", calc_max_slices=needs, registry=Registry())
+    def with_side_data(data, flats, darks, angles, slice_dim=0):
+        seen.update(flats=flats, darks=darks, angles=angles, slice_dim=slice_dim)
+        return data + data
+
+    assert check_max_slices(with_side_data, (7, 70, 900), "uint16", device="cpu", slice_dim=1).ok
+    assert seen["flats"].shape[1:] == seen["darks"].shape[1:] == (70, 900)
+    assert seen["flats"].dtype == "uint16"
+    assert seen["flats"].min() > seen["darks"].max()
+    assert seen["angles"].shape == (7,)
+    assert seen["slice_dim"] == 1
+
+
+def test_what_the_runner_fills_in_is_filled_in():
+    seen = set()
+
+    @method("all", calc_max_slices=from_ledger(two_arrays), halo=1, registry=Registry())
+    def counts(data, first_slice, detector_start, results_folder):
+        seen.add((detector_start, results_folder))
+        rows = first_slice + np.arange(len(data), dtype=data.dtype)
+        return data + rows[:, None, None]
+
+    assert check_max_slices(counts, (60, *OTHER), "float32", device="cpu").ok
+    assert seen == {((0, 0), None)}
+    trial = Trial(counts.meta, (20, 7, 9), np.dtype("float32"), 0, "cpu", {})
+    assert differences_between_blocks(trial, (1, 7), 0.0) == []
+
+
+def test_a_method_that_looks_at_few_slices_is_given_these():
+    seen = []
+
+    @from_ledger
+    def needs(m, shape, dtype):
+        two_arrays(m, shape, dtype)
+
+    @method(
+        "sinogram",
+        calc_max_slices=needs,
+        side_results=["mean"],
+        looks_at=lambda n_slices: [n_slices // 2],
+        registry=Registry(),
+    )
+    def looks(data):
+        seen.append(data.shape)
+        return float((data + data).mean())
+
+    result = check_max_slices(looks, (100, 60, 800), "float32", device="cpu")
+    assert set(seen) == {(100, 1, 800)}
+    assert result.slices == 1
+
+
+def test_the_error_can_be_pickled_for_xdist():
+    function = make(lambda m, shape, dtype: m.alloc(shape, dtype))
+    with pytest.raises(EstimateError) as caught:
+        check_max_slices(function, (60, *OTHER), np.float32, device="cpu")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value)
+
+
+def test_garbage_of_the_method_is_no_memory_kept_and_all_is_as_before():
+    def in_a_cycle(data):
+        holder = [data * 2]
+        holder.append(holder)
+        return holder[0] + 1
+
+    def three(m, shape, dtype):
+        for _ in range(3):
+            m.alloc(shape, dtype)
+
+    assert gc.get_freeze_count() == 0
+    result = check_max_slices(make(three, in_a_cycle), (60, *OTHER), "float32", device="cpu")
+    assert (result.kept_bytes, result.verdict) == (0, "ok")
+    assert gc.get_freeze_count() == 0

@@ -1,0 +1,267 @@
+"""The logic of the GPU's backend, without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from maxslices.devices.cpu import CpuBackend
+from maxslices.devices.cuda import FREE_SHARE, CudaBackend
+from maxslices.devices.cuda_context import MODULES_BYTES
+from maxslices.devices.cuda_copy_engine import CudaLink
+from maxslices.devices.pinned_memory import pinned, pinned_empty
+from maxslices.tuning.garbage_collection import quick_collections
+from tests.devices.fake_cupy import CUDARuntimeError, OutOfMemoryError, install
+
+
+@pytest.fixture
+def cupy(monkeypatch, tmp_path):
+    monkeypatch.setenv("MAXSLICES_RECORDS", str(tmp_path))
+    return install(monkeypatch, n_devices=2)
+
+
+def test_free_is_what_the_device_and_its_pool_have(cupy):
+    reserved = 100_000 + MODULES_BYTES
+    assert CudaBackend(1).free_bytes() == int(100_700 * FREE_SHARE) + reserved
+    assert set(cupy.entered) == {1, None}
+
+
+def test_the_pool_is_limited_to_what_is_in_use_and_the_budget(cupy):
+    cupy.pool.limit = 77
+    with CudaBackend(1).limited(5000):
+        assert cupy.pool.limit == 300 + 5000
+        assert cupy.entered == [1]
+    assert cupy.pool.limit == 77
+    assert cupy.entered == [1, None]
+
+
+def test_the_limit_is_taken_back_after_an_error(cupy):
+    backend = CudaBackend(0)
+    with pytest.raises(KeyboardInterrupt), backend.limited(5000):
+        raise KeyboardInterrupt
+    assert cupy.pool.limit == 0
+    assert cupy.plans_cleared
+
+
+def test_a_little_may_stay_with_the_pool_and_counts_in_the_budget(cupy):
+    with CudaBackend(0).limited(50_000, 700):
+        assert cupy.pool.n_freed == 0
+        assert cupy.pool.limit == 300 + 50_000
+        cupy.pool.held, cupy.pool.in_use = 1700, 1000
+    assert cupy.pool.n_freed == 0
+    assert cupy.plans_cleared
+    with CudaBackend(0).limited(50_000, 699):
+        assert cupy.pool.n_freed == 1
+        assert cupy.pool.limit == 1000 + 50_000
+        cupy.pool.held = 1700
+    assert cupy.pool.n_freed == 2
+
+
+def test_release_gives_back_plans_before_blocks(cupy):
+    CudaBackend(0).release()
+    assert cupy.plans_cleared == [1]
+    assert cupy.pool.n_freed == 1
+
+
+def error_of(module, text):
+    kind = type("SomeError", (RuntimeError,), {"__module__": module})
+    return kind(text)
+
+
+OUT_OF_MEMORY = {
+    "pool": OutOfMemoryError("Out of memory allocating 512 bytes"),
+    "host": MemoryError(),
+    "runtime": CUDARuntimeError("cudaErrorMemoryAllocation: out of memory"),
+    "driver": error_of("cupy_backends.cuda.api.driver", "CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
+    "cufft": error_of("cupy.cuda.cufft", "CUFFT_ALLOC_FAILED"),
+    "cublas": error_of("cupy_backends.cuda.libs.cublas", "CUBLAS_STATUS_ALLOC_FAILED"),
+    "cusolver": error_of("cupy_backends.cuda.libs.cusolver", "CUSOLVER_STATUS_ALLOC_FAILED"),
+}
+
+
+@pytest.mark.parametrize("case", OUT_OF_MEMORY)
+def test_memory_that_ran_out_is_recognised(cupy, case):
+    assert CudaBackend(0).is_out_of_memory(OUT_OF_MEMORY[case])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("the queue is out of memory of it"),
+        CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered"),
+        error_of("cupyish.module", "out of memory"),
+    ],
+)
+def test_other_errors_are_not_taken_for_it(cupy, error):
+    assert not CudaBackend(0).is_out_of_memory(error)
+
+
+def test_blocks_go_there_and_come_back_contiguous(cupy):
+    backend = CudaBackend(0)
+    block = np.arange(24, dtype=np.uint16).reshape(2, 3, 4)
+    back = backend.to_host(backend.to_device(block)[:, 1:])
+    assert back.flags.c_contiguous
+    np.testing.assert_array_equal(back, block[:, 1:])
+
+
+def test_the_cpu_knows_its_own_error():
+    assert CpuBackend().is_out_of_memory(MemoryError())
+    assert not CpuBackend().is_out_of_memory(ValueError("out of memory"))
+    assert CpuBackend().free_bytes() > 0
+
+
+def test_what_is_left_out_of_the_collection_of_garbage_is_taken_back_by_who_did_so(cupy):
+    backend, before = CudaBackend(0), gc.get_freeze_count()
+    with backend.limited(5000):
+        n_frozen = gc.get_freeze_count()
+        assert n_frozen > before
+        with backend.limited(100):
+            pass
+        assert gc.get_freeze_count() == n_frozen
+    assert gc.get_freeze_count() == before
+
+
+def test_objects_that_python_itself_leaves_out_are_not_somebody_elses(monkeypatch):
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 375)  # from the beginning, Python 3.12
+    frozen = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+    monkeypatch.setattr(gc, "unfreeze", frozen.clear)
+    with quick_collections():
+        assert frozen
+    assert not frozen
+
+
+def test_what_is_left_out_is_counted_once_however_often_it_is_asked_for(monkeypatch):
+    counted = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: counted.append(1) or 0)
+    with quick_collections():
+        for _ in range(3):
+            with quick_collections():
+                pass
+    assert len(counted) == 1
+    with quick_collections():
+        pass
+    assert len(counted) == 2  # it is over: another may have left something out since
+
+
+def test_nothing_is_left_out_of_it_where_the_pool_cannot_be_limited(cupy):
+    def fails():
+        raise CUDARuntimeError("cudaErrorIllegalAddress")
+
+    cupy.pool.free_all_blocks = fails
+    before = gc.get_freeze_count()
+    with pytest.raises(CUDARuntimeError), CudaBackend(0).limited(5000):
+        pass
+    assert gc.get_freeze_count() == before
+
+
+def test_memory_is_pinned_for_all_devices_and_given_back_while_python_runs(cupy, monkeypatch):
+    calls = []
+    cupy.cuda.runtime.hostRegister = lambda address, n_bytes, flags: calls.append((n_bytes, flags))
+    cupy.cuda.runtime.hostUnregister = lambda address: calls.append("unregistered")
+    array = pinned((3, 5), np.dtype("float32"))
+    assert calls == [(60, 1)]
+    del array
+    assert calls.pop() == "unregistered"
+    array = pinned((2, 5), np.dtype("float32"))
+    monkeypatch.setattr("sys.is_finalizing", lambda: True)
+    del array
+    assert calls == [(60, 1), (40, 1)]
+
+
+def test_large_pinned_memory_is_there_when_it_is_registered(cupy):
+    mincore, found = ctypes.CDLL(None).mincore, []
+
+    def register(address, n_bytes, flags):
+        pages = np.zeros(-(-n_bytes // 4096), np.uint8)
+        place = ctypes.c_void_p(address), ctypes.c_size_t(n_bytes)
+        assert mincore(*place, pages.ctypes.data_as(ctypes.c_void_p)) == 0
+        found.append(int((pages & 1).sum()))
+
+    cupy.cuda.runtime.hostRegister = register
+    cupy.cuda.runtime.hostUnregister = lambda address: None
+    array = pinned_empty((9, 2**20), np.float32)
+    small = pinned_empty(5, np.uint8)
+    assert found == [array.nbytes // 4096, 1]
+    assert small.shape == (5,)
+
+
+def test_memory_that_cannot_be_pinned_is_told(cupy):
+    def refuse(address, n_bytes, flags):
+        raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+
+    cupy.cuda.runtime.hostRegister = refuse
+    with pytest.raises(MemoryError, match="cannot pin 60 bytes of host memory: cudaErrorMem"):
+        pinned((3, 5), np.dtype("float32"))
+
+
+def test_a_device_that_failed_is_no_lack_of_memory_to_pin(cupy):
+    def fails(address, n_bytes, flags):
+        raise CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+    cupy.cuda.runtime.hostRegister = fails
+    with pytest.raises(CUDARuntimeError, match="illegal memory access"):
+        pinned((3, 5), np.dtype("float32"))
+
+
+def test_an_upload_that_finds_no_memory_waits_for_what_is_under_way(cupy, monkeypatch):
+    waited = []
+
+    class Event:
+        def record(self, stream):
+            pass
+
+        def synchronize(self):
+            waited.append(self)
+
+    class Stream:
+        null = None
+        ptr = 1
+
+        def __init__(self, non_blocking):
+            pass
+
+        def wait_event(self, event):
+            pass
+
+    slabs = [np.empty(2**24, np.uint8)]
+
+    def slab(link, n_bytes):
+        if not slabs:
+            raise MemoryError
+        return slabs.pop()
+
+    cupy.cuda.Event, cupy.cuda.Stream, cupy.empty = Event, Stream, lambda *args: FakeArray(*args)
+    cupy.cuda.runtime.memcpyAsync = lambda *args: None
+    monkeypatch.setattr(CudaLink, "slab", slab)
+    link = CudaLink(0)
+    waited.clear()
+    with pytest.raises(MemoryError):
+        link.upload(np.zeros(2**25, np.uint8))
+    assert len(waited) == 1
+
+
+class FakeArray(np.ndarray):
+    """An array of a device: it has an address as CuPy's have."""
+
+    @property
+    def data(self):
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+
+def test_the_first_error_of_a_device_that_fails_is_told(cupy):
+    def fails():
+        raise CUDARuntimeError("cudaErrorIllegalAddress")
+
+    def run():
+        with CudaBackend(0).limited(5000):
+            cupy.pool.free_all_blocks = fails
+            raise ValueError("the first")
+
+    with pytest.raises(ValueError, match="the first"):
+        run()
+    assert cupy.pool.limit == 0

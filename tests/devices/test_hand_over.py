@@ -1,0 +1,198 @@
+"""Arrays are handed to methods for torch, and back; on a CPU, and where torch is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+
+import numpy as np
+import pytest
+
+import maxslices
+from maxslices import method
+from maxslices.devices import call_method, require_libraries, select_backend
+from maxslices.errors import DeviceError, MethodError, RegistrationError
+from maxslices.registry.declaration import describe
+
+CPU = select_backend("cpu")
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+)
+
+
+def described(function, **declaration):
+    return describe(function, pattern="all", array_module="torch", name="tried", **declaration)
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+def test_only_torch_is_a_module_of_arrays():
+    with pytest.raises(RegistrationError, match="array_module is 'torch', or left out"):
+        describe(lambda data: data, pattern="all", array_module="jax", name="tried")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(None, "sys.exit(None)"), ("no scan", "sys.exit('no scan')")]
+)
+def test_a_method_that_ends_the_program_is_an_error_of_its_own(code, said):
+    meta = describe(lambda data: sys.exit(code), pattern="all", name="tried")
+    with pytest.raises(RuntimeError, match=re.escape(said)):
+        call_method(meta, np.ones((2, 3, 4)), {}, CPU)
+
+
+def test_other_methods_are_given_what_there_is():
+    data = np.ones((2, 3, 4))
+    meta = describe(lambda data, flats: (data, flats), pattern="all", name="tried")
+    assert call_method(meta, data, {"flats": 3}, CPU) == (data, 3)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "uint16", "int16", "uint32", "float16", "float32", "float64", "complex64"]
+)
+def test_nothing_is_copied(torch, dtype):
+    data = np.ones((4, 3, 5), dtype)
+    seen = []
+
+    def same(data):
+        assert isinstance(data, torch.Tensor)
+        assert str(data.dtype) == f"torch.{dtype}"
+        seen.append(data.data_ptr())
+        return data
+
+    result = call_method(described(same), data, {}, CPU)
+    assert isinstance(result, np.ndarray)
+    assert result.dtype == data.dtype
+    assert seen == [data.ctypes.data] == [result.ctypes.data]
+
+
+def test_views_with_gaps_are_not_copied(torch):
+    data = np.arange(120.0).reshape(4, 5, 6)
+    result = call_method(described(lambda data: data[:, 1:3]), data[:, 1:], {}, CPU)
+    np.testing.assert_array_equal(result, data[:, 2:4])
+    assert np.shares_memory(result, data)
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda a: a[::-1],
+        lambda a: a.astype(">f4"),
+        lambda a: np.broadcast_to(a[:1], a.shape),
+    ],
+    ids=["backwards", "other byte order", "read-only"],
+)
+def test_what_torch_cannot_share_is_copied(made):
+    data = made(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
+    result = call_method(described(lambda data: data.add_(1)), data, {}, CPU)
+    np.testing.assert_array_equal(result, data + 1)
+    assert not np.shares_memory(result, data)
+
+
+def test_frames_become_tensors_and_angles_do_not(torch):
+    given = {"flats": np.ones((2, 3, 4)), "darks": None, "angles": np.zeros(5), "level": 2.0}
+    seen = {}
+
+    def keep(data, flats, darks, angles, level):
+        seen.update(flats=flats, darks=darks, angles=angles, level=level)
+        return data
+
+    call_method(described(keep), np.ones((5, 3, 4)), given, CPU)
+    assert isinstance(seen["flats"], torch.Tensor)
+    assert seen["darks"] is None
+    assert seen["angles"] is given["angles"]
+    assert seen["level"] == 2.0
+
+
+def test_gradients_are_off(torch):
+    weight = torch.ones(1, requires_grad=True)
+    result = call_method(described(lambda data: data * weight), np.ones((1, 2, 3)), {}, CPU)
+    np.testing.assert_array_equal(result, np.ones((1, 2, 3)))
+
+
+def test_side_results_come_as_arrays(torch):
+    meta = described(
+        lambda data: (data.sum(), data[0, 0], "text"),
+        side_results=["a", "b", "c"],
+        looks_at=lambda n_slices: [0],
+    )
+    total, row, text = call_method(meta, np.ones((2, 3, 4)), {}, CPU)
+    assert (float(total), text) == (24.0, "text")
+    assert isinstance(row, np.ndarray)
+
+
+@needs_torch
+def test_a_dtype_of_torch_alone_is_named():
+    with pytest.raises(TypeError, match=r"torch\.bfloat16, which NumPy lacks: convert it"):
+        call_method(described(lambda data: data.bfloat16()), np.ones((1, 2, 3)), {}, CPU)
+
+
+@needs_torch
+def test_a_tensor_elsewhere_is_named():
+    with pytest.raises(TypeError, match="a tensor on meta; its data are on the CPU"):
+        call_method(described(lambda data: data.to("meta")), np.ones((1, 2, 3)), {}, CPU)
+
+
+@needs_torch
+@pytest.mark.skipif(np.longdouble(0).itemsize == 8, reason="longdouble is float64 here")
+def test_a_dtype_of_numpy_alone_is_named():
+    with pytest.raises(TypeError, match="torch has no tensors of dtype"):
+        call_method(described(lambda data: data), np.ones((1, 2, 3), np.longdouble), {}, CPU)
+
+
+def test_without_torch_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    meta = described(lambda data: data)
+    with pytest.raises(DeviceError, match=r"^tried needs torch.*pip install 'maxslices\[torch\]'"):
+        require_libraries([meta])
+    with pytest.raises(DeviceError, match=r"maxslices\[torch\]"):
+        maxslices.run(
+            np.ones((4, 5, 6), np.float32),
+            [{"method": "nonlocal_means", "parameters": {"strength": 0.1}}],
+            device="cpu",
+            memory="64MB",
+        )
+
+
+def test_torch_is_not_imported_for_methods_that_do_without(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it fails
+    assert not require_libraries([describe(lambda data: data, pattern="all", name="tried")])
+
+
+@needs_torch
+def test_methods_of_both_kinds_in_one_section():
+    @method("all", output_dtype="float32", calc_max_slices=_two)
+    def add_with_numpy(data):
+        return data.astype(np.float32) + np.float32(1)
+
+    @method("all", array_module="torch", output_dtype="float32", calc_max_slices=_two)
+    def double_with_torch(data):
+        return data.float().mul(2)
+
+    frames = np.arange(4000, dtype=np.uint16).reshape(40, 10, 10)
+    frames.flags.writeable = False
+    steps = [{"method": name} for name in ("double_with_torch", "add_with_numpy") * 2]
+    report = maxslices.run(frames, steps, device="cpu", memory="2MB")
+    np.testing.assert_array_equal(report.result, (2 * frames.astype(np.float32) + 1) * 2 + 1)
+    assert report.sections[0].unseen == ()
+    assert report.sections[0].measured_bytes < report.sections[0].estimated_bytes + 2**16
+
+
+def _two(slice_dim, other_dims, dtype, available_memory, device="cuda"):
+    return available_memory // (other_dims[0] * other_dims[1] * 12), np.float32
+
+
+@needs_torch
+def test_a_failure_names_method_and_slices():
+    @method("all", array_module="torch", output_dtype="float32", calc_max_slices=_two)
+    def fails_with_torch(data):
+        return data.reshape(7, 7)
+
+    with pytest.raises(MethodError, match="fails_with_torch failed on projections 0 to 3: Runtime"):
+        maxslices.run(
+            np.ones((4, 5, 6), np.float32), [{"method": "fails_with_torch"}], device="cpu"
+        )

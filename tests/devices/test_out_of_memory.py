@@ -1,0 +1,74 @@
+"""Every library's words for a lack of memory, and words that are not."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from maxslices.devices.out_of_memory import is_out_of_memory, logs_out_of_memory
+
+
+def of(module: str, name: str, text: str, base: type[Exception] = RuntimeError) -> Exception:
+    return type(name, (base,), {"__module__": module})(text)
+
+
+SHORTAGES = [
+    MemoryError(),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+    of("cupy.cuda.memory", "OutOfMemoryError", "Out of memory allocating 512 bytes", MemoryError),
+    of("cupy_backends.cuda.api.runtime", "CUDARuntimeError", "cudaErrorMemoryAllocation: out of"),
+    of("cupy_backends.cuda.api.driver", "CUDADriverError", "CUDA_ERROR_OUT_OF_MEMORY: out of memo"),
+    of("cupy.cuda.cufft", "CuFFTError", "CUFFT_ALLOC_FAILED"),
+    of("cupy_backends.cuda.libs.cublas", "CUBLASError", "CUBLAS_STATUS_ALLOC_FAILED"),
+    of("cupy_backends.cuda.libs.cudnn", "CuDNNError", "CUDNN_STATUS_ALLOC_FAILED"),
+    of("torch", "OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 MiB."),
+    of("torch", "AcceleratorError", "CUDA error: out of memory\nCUDA kernel errors might be"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuFFT error: CUFFT_ALLOC_FAILED"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp] . DefaultCPUAllocator: can't allocate memory"),
+    of("astra.log", "AstraError", "Error allocating GPU memory", Exception),
+    of("astra.log", "AstraError", "failed: Failed to allocate 92x180x64 GPU buffer", Exception),
+]
+OTHERS = [
+    ValueError("CUDA out of memory"),
+    RuntimeError("the queue is out of memory of it"),
+    RuntimeError("CUDA error: an illegal memory access was encountered"),
+    OSError(errno.ENOSPC, "No space left on device"),
+    of("cupy.cuda.cufft", "CuFFTError", "CUFFT_INTERNAL_ERROR"),
+    of("cupy.cuda.cufft", "CuFFTError", "CUFFT_INVALID_SIZE"),
+    of("cupy_backends.cuda.libs.cublas", "CUBLASError", "CUBLAS_STATUS_NOT_INITIALIZED"),
+    of("torchish", "OutOfMemoryError", "out of memory"),
+    of("astra.log", "AstraError", "Projection data and projector not compatible", Exception),
+]
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=repr)
+def test_a_lack_of_memory(error):
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=repr)
+def test_another_error(error):
+    assert not is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (
+            "Error: CUDA error 2: out of memory.\nError: Failed to allocate 1024x300x768 GPU buf",
+            True,
+        ),
+        ("terminate called after throwing\n  what():  std::bad_alloc\n", True),
+        (
+            "Error: CUDA error 11: invalid argument.\nError: Failed to allocate 300x5000x20 GPU",
+            False,
+        ),
+        ("UserWarning: this may run out of memory", False),
+        ("", False),
+    ],
+)
+def test_logs(log, expected):
+    assert logs_out_of_memory(log) is expected

@@ -1,0 +1,30 @@
+"""What the tests of estimators share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from maxslices.estimate import bench, climb, probed
+from maxslices.estimate.sample_data import Samples
+
+from .made_up_gpu import Gpu
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    gpu = Gpu()
+    monkeypatch.setattr(bench, "measure_peak", gpu.measure_peak)
+    monkeypatch.setattr(bench, "array_module", gpu.module)
+    monkeypatch.setattr(probed, "time", gpu)
+    monkeypatch.setattr(climb, "time", gpu)
+    monkeypatch.setattr(bench, "time", gpu)
+    small = np.zeros(1, np.float32)
+
+    def block(self, n, kind):
+        gpu.kind_of_data = kind
+        return np.broadcast_to(small, self.shape(n))
+
+    monkeypatch.setattr(Samples, "block", block)
+    monkeypatch.setattr(Samples, "_make_frames", lambda *call: gpu.make_frames(*call))
+    return gpu

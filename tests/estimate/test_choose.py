@@ -1,0 +1,253 @@
+"""Which source a memory model is taken from, and what a run teaches."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maxslices import ArraySpec, MaxslicesError, Pipeline, Registry, from_ledger, plan, run
+from maxslices.devices import select_backend
+from maxslices.errors import EstimatorError, UsageError
+from maxslices.estimate import Chooser, Question, Records
+from maxslices.estimate.fingerprint import place
+from maxslices.estimate.probed import Probe
+from maxslices.registry.method_meta import MethodMeta
+from tests.estimate.test_recorded import PROBE
+
+CALLS: list[int] = []
+SHAPE = (40, 83, 97)
+
+
+def doubled(data, factor: float = 2.0):
+    CALLS.append(data.shape[0])
+    return data * np.float32(factor)
+
+
+def hungry(data):
+    copies = np.repeat(data, 9, axis=0)
+    return copies[: data.shape[0]] * np.float32(2)
+
+
+@from_ledger
+def needs(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc(shape, "float32")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("MAXSLICES_RECORDS", str(tmp_path / "records"))
+    CALLS.clear()
+
+
+def registered(declares: bool) -> tuple[Registry, MethodMeta]:
+    registry = Registry()
+    meta = registry.register(
+        doubled,
+        pattern="projection",
+        output_dtype="float32",
+        calc_max_slices=needs if declares else None,
+    )
+    return registry, meta
+
+
+def question(meta: MethodMeta) -> Question:
+    return Question(meta, 0, SHAPE[1:], np.dtype("float32"), {}, SHAPE[0])
+
+
+def chooser(**given) -> Chooser:
+    return Chooser(
+        "cpu",
+        backend=select_backend("cpu"),
+        records=Records(),
+        available_bytes=2_000_000,
+        **given,
+    )
+
+
+def test_what_the_author_declares_comes_first_and_runs_nothing():
+    _, meta = registered(declares=True)
+    choice = chooser().choose(question(meta))
+    assert (choice.origin, choice.why, CALLS) == ("declared", "", [])
+
+
+def test_without_a_declaration_it_is_probed_once_and_then_recorded():
+    _, meta = registered(declares=False)
+    first = chooser().choose(question(meta))
+    n_calls = len(CALLS)
+    again = chooser().choose(question(meta))
+    assert (first.origin, again.origin) == ("probed", "recorded")
+    assert n_calls > 2
+    assert len(CALLS) == n_calls
+    assert "declares no estimator" in again.why
+    assert "cpu" in again.why
+    assert again.model.bytes(20) == first.model.bytes(20)
+    per_slice = 2 * 4 * SHAPE[1] * SHAPE[2]
+    assert 20 * per_slice <= first.model.bytes(20) <= 20 * per_slice * 1.02 + 20_000
+
+
+def test_probing_can_be_asked_for_where_an_estimator_is_declared():
+    _, meta = registered(declares=True)
+    choice = chooser(forced="probed").choose(question(meta))
+    assert choice.origin == "probed"
+    assert "as asked for" in choice.why
+    assert CALLS
+    assert re.search(r"; its own estimator allows (\d+) slices where this allows \d+$", choice.why)
+
+
+def test_an_estimator_that_a_probe_contradicts_is_warned_of_with_both_numbers():
+    def boasts(slice_dim, other_dims, dtype, available_memory, device=None, **kwargs):
+        return available_memory // (other_dims[0] * other_dims[1]), dtype
+
+    def breaks(slice_dim, other_dims, dtype, available_memory, device=None, **kwargs):
+        return 1 / 0
+
+    for estimator, said in (
+        (boasts, r"allows 40 slices, a probe 3[01] "),
+        (breaks, "ZeroDivision"),
+    ):
+        meta = Registry().register(doubled, pattern="projection", calc_max_slices=estimator)
+        with pytest.warns(UserWarning, match=said):
+            choice = chooser(forced="probed").choose(question(meta))
+        assert choice.model.max_slices(2_000_000) in (30, 31)
+
+
+def test_without_a_declaration_the_result_is_what_was_seen():
+    def judged(data):
+        return (data > 0.5)[:, ::2]
+
+    def guesses(dtype, **parameters):
+        return dtype
+
+    guesses.is_guess = True
+    for declared, expected in ((None, "bool"), (guesses, "bool"), ("uint8", None)):
+        meta = Registry().register(judged, pattern="projection", output_dtype=declared)
+        for origin in ("probed", "recorded"):
+            choice = chooser().choose(question(meta))
+            assert choice.origin == origin
+            assert choice.output_dtype == (expected and np.dtype(expected))
+            assert choice.output_dims == (42, 97)
+        Records().clear()
+
+
+@pytest.mark.parametrize(
+    ("forced", "message"),
+    [
+        ("declared", "declares no memory estimator"),
+        ("recorded", "nothing is recorded of .*--estimator probed"),
+    ],
+)
+def test_a_source_that_has_no_answer_says_so(forced, message):
+    _, meta = registered(declares=False)
+    with pytest.raises(EstimatorError, match=message):
+        chooser(forced=forced).choose(question(meta))
+    assert CALLS == []
+
+
+def test_without_the_device_only_a_record_helps():
+    _, meta = registered(declares=False)
+    absent = Chooser("cuda", records=Records(), available_bytes=10**9)
+    with pytest.raises(EstimatorError, match="no such device here"):
+        absent.choose(question(meta))
+    at_home = chooser()
+    at_home.choose(question(meta))
+    known = at_home._question(question(meta))
+    elsewhere = place(select_backend("cpu"), doubled) | {"device": "NVIDIA H200"}
+    found = Records().find(known, place(select_backend("cpu"), doubled))
+    Records().add(known, elsewhere, found)
+    choice = absent.choose(question(meta))
+    assert choice.origin == "recorded"
+    assert "NVIDIA H200" in choice.why
+
+
+def test_an_unknown_source_is_refused():
+    with pytest.raises(UsageError, match="'guessed' is not a source of estimates"):
+        chooser(forced="guessed")
+
+
+def test_a_plan_says_where_its_numbers_are_from():
+    registry, _ = registered(declares=False)
+    pipeline = Pipeline.from_steps(["doubled"], registry)
+    data = np.ones(SHAPE, np.float32)
+    for origin in ("probed", "recorded"):
+        made = plan(data, pipeline, device="cpu", memory="3MB")
+        assert made.sections[0].steps[0].estimator == origin
+        assert any(f"doubled is {origin}" in note for note in made.notes)
+    with pytest.raises(MaxslicesError, match="no such device here"):
+        plan(ArraySpec(SHAPE, "float32"), pipeline, device="cuda", memory="3GB")
+
+
+def test_a_run_corrects_a_record_that_was_too_low(tmp_path):
+    registry = Registry()
+    registry.register(hungry, pattern="projection", output_dtype="float32")
+    pipeline = Pipeline.from_steps(["hungry"], registry)
+    data = np.ones(SHAPE, np.float32)
+    plan(data, pipeline, device="cpu", memory="40MB")
+    backend, records = select_backend("cpu"), Records()
+    (entry,) = records.entries()
+    spoiled = dict(entry["probe"])
+    spoiled["points"] = [(n, size // 2) for n, size in spoiled["points"]]
+    records.add(entry["question"], entry["place"], Probe.from_plain(spoiled))
+
+    def recorded() -> int:
+        return records.find(entry["question"], place(backend, hungry)).model().bytes(SHAPE[0])
+
+    before = recorded()
+    report = run(data, pipeline, tmp_path / "out", device="cpu", memory="40MB", block="max")
+    (section,) = report.sections
+    assert section.block == SHAPE[0]
+    assert section.measured_bytes > section.estimated_bytes
+    assert recorded() >= section.measured_bytes > before
+    again = plan(data, pipeline, device="cpu", memory="40MB", block="max")
+    assert again.sections[0].estimated_bytes >= section.measured_bytes
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 10**6)), min_size=1, max_size=5),
+    n=st.integers(1, 400),
+    more=st.integers(1, 10**9),
+)
+def test_a_corrected_model_is_at_no_number_of_slices_below_the_old_nor_what_was_measured(
+    steps, n, more
+):
+    points, at, size = [], 0, 1
+    for step, grown in steps:
+        at, size = at + step, size + grown
+        points.append((at, size))
+    old = replace(PROBE, points=tuple(points), kept=((1, 5), (9, 40)))
+    measured = old.model().bytes(n) + more
+    new = old.corrected(n, measured)
+    assert new.model().bytes(n) >= measured
+    assert all(new.model().bytes(k) >= old.model().bytes(k) for k in (1, 2, 7, at, at + 50))
+    assert (new.rungs, new.output_dtype, new.persistent_bytes) == (
+        old.rungs,
+        old.output_dtype,
+        old.persistent_bytes,
+    )
+    assert new.notes[:-1] == old.notes
+    assert not new.sure
+    assert old.corrected(n, measured - more) is old
+
+
+def test_memory_that_ran_out_is_learnt_and_the_next_block_is_smaller():
+    _, meta = registered(declares=False)
+    asked, available = question(meta), 2_000_000
+    first = chooser()
+    n = first.choose(asked).model.max_slices(available)
+    assert not first.learn(asked, n, available // 2)
+    assert first.learn(asked, n, available + 1)
+    model = chooser().choose(asked).model
+    assert 0.9 * n < model.max_slices(available) < n
+    (entry,) = Records().entries()
+    assert "a run measured 2.00 MB" in entry["probe"]["notes"][-1]
+    assert first.learn(asked, n - 1, available + 1)
+    again = chooser().choose(asked).model
+    assert again.max_slices(available) < model.max_slices(available)
+    assert not Chooser("cpu", records=Records()).learn(asked, n, 10**9)
+    Records().clear()
+    assert not first.learn(asked, n, 10**9)

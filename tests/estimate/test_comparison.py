@@ -1,0 +1,77 @@
+"""A declared estimator held against a probe."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from maxslices import from_ledger
+from maxslices.devices import select_backend
+from maxslices.estimate import Question
+from maxslices.estimate.comparison import compare_with_probe
+from maxslices.registry.declaration import describe
+
+DIMS = (101, 97)
+
+
+def doubled(data):
+    return data * np.float32(2)
+
+
+def estimator(n_results):
+    @from_ledger
+    def needs(m, shape, dtype):
+        m.alloc(shape, dtype)
+        for _ in range(n_results):
+            m.alloc(shape, "float32")
+
+    return needs
+
+
+def compare(n_results):
+    meta = describe(
+        doubled,
+        pattern="projection",
+        output_dtype="float32",
+        calc_max_slices=estimator(n_results),
+    )
+    asked = Question(meta, 0, DIMS, np.dtype("float32"), {}, 1000)
+    available_bytes = 100 * 2 * 4 * DIMS[0] * DIMS[1]
+    return compare_with_probe(asked, select_backend("cpu"), available_bytes=available_bytes)
+
+
+def test_a_right_estimator_agrees():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = compare(1)
+    assert found.declared_slices == 100
+    assert 98 <= found.probed_slices <= 100
+
+
+@pytest.mark.parametrize(("n_results", "slices"), [(0, 200), (2, 66)])
+def test_a_wrong_one_is_warned_of_with_both_numbers(n_results, slices):
+    with pytest.warns(UserWarning, match=rf"allows {slices} slices, a probe \d+") as caught:
+        found = compare(n_results)
+    assert found.declared_slices == slices
+    assert "doubled" in str(caught[0].message)
+    assert (found.ratio > 1) == (n_results == 0)
+
+
+def test_a_method_that_looks_at_one_slice_is_held_against_that():
+    def brightest(data):
+        return float(np.multiply(data, np.float32(2)).max())
+
+    meta = describe(
+        brightest,
+        pattern="projection",
+        side_results=("brightest",),
+        looks_at=lambda n_slices: [n_slices // 2],
+        calc_max_slices=from_ledger(lambda m, shape, dtype: m.alloc_bytes(10**6)),
+    )
+    asked = Question(meta, 0, DIMS, np.dtype("float32"), {}, 1000)
+    with pytest.warns(UserWarning, match="allows 1 slices, a probe 1 ") as caught:
+        found = compare_with_probe(asked, select_backend("cpu"), available_bytes=10**9)
+    assert "for 1 it expects 1.00 MB, measured were" in str(caught[0].message)
+    assert 1 <= found.probed_bytes / (2 * 4 * DIMS[0] * DIMS[1]) < 1.5

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maxslices import Registry, from_ledger, method
+from maxslices.errors import EstimatorError
+from maxslices.estimate import Question
+from maxslices.estimate.declared import declared_model, speaks_of
+
+
+def model_of(estimator, device="cuda", dims=(10, 20), dtype="float32", **parameters):
+    return declared_model(
+        Question(meta_of(estimator), 0, dims, np.dtype(dtype), parameters, 100), device
+    )
+
+
+def meta_of(estimator):
+    def example(data, *, size: int = 3): ...
+
+    return method("all", calc_max_slices=estimator, registry=Registry())(example).meta
+
+
+@given(st.integers(0, 2**40), st.integers(2, 2**35), st.integers(1, 3000))
+def test_a_hand_written_estimator_is_inverted_exactly(fixed, per_slice, n):
+    def estimate(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        return (available_memory - fixed) // per_slice, dtype  # below 0 for little memory
+
+    model = model_of(estimate)
+    assert model.bytes(n) == fixed + n * per_slice
+    assert model.max_slices(fixed + n * per_slice) == n
+    assert model.max_slices(fixed + n * per_slice - 1) == n - 1
+
+
+def test_it_is_asked_with_a_dtype_parameters_and_defaults():
+    def estimate(slice_dim, other_dims, dtype, available_memory, size):
+        assert type(slice_dim) is int
+        assert type(available_memory) is int
+        assert isinstance(dtype, np.dtype)
+        return available_memory // (other_dims[0] * other_dims[1] * dtype.itemsize * size), dtype
+
+    assert model_of(estimate).bytes(7) == 7 * 10 * 20 * 4 * 3
+    assert model_of(estimate, size=5).bytes(7) == 7 * 10 * 20 * 4 * 5
+    assert model_of(estimate, dtype=np.float64).bytes(1) == 10 * 20 * 8 * 3
+
+
+def test_an_estimator_that_names_the_device_is_told():
+    def estimate(slice_dim, other_dims, dtype, available_memory, device):
+        return available_memory // (100 if device == "cpu" else 300), dtype
+
+    assert model_of(estimate, "cpu").bytes(1) == 100
+    assert model_of(estimate, "cuda").bytes(1) == 300
+    assert speaks_of(meta_of(estimate), "cpu")
+
+
+def test_one_that_does_not_speaks_of_cuda():
+    def estimate(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        assert "device" not in kwargs
+        return available_memory // 100, dtype
+
+    assert model_of(estimate, "cpu").bytes(1) == 100
+    assert speaks_of(meta_of(estimate), "cuda")
+    assert not speaks_of(meta_of(estimate), "cpu")
+    assert not speaks_of(meta_of(None), "cuda")
+
+
+def test_a_ledger_gives_its_model_directly():
+    calls = []
+
+    @from_ledger
+    def needs(m, shape, dtype, size, slice_dim):
+        calls.append(shape)
+        m.alloc(shape, dtype)
+        m.alloc_bytes(size + slice_dim)
+
+    model = model_of(needs, "cpu", size=7)
+    assert [model.bytes(n) for n in (1, 2, 1000)] == [807, 1607, 800_007]
+    assert calls == [(1, 10, 20), (2, 10, 20), (1000, 10, 20)]
+    assert model_of(needs, "cuda").bytes(1) == 1024 + 512
+    assert speaks_of(meta_of(needs), "cpu")
+
+
+def test_what_a_ledger_keeps_is_in_the_model():
+    @from_ledger
+    def needs(m, shape, dtype):
+        m.alloc(shape, dtype)
+        m.fft(shape, "float32", (2,), "r2c")
+
+    model = model_of(needs, dims=(64, 2560))
+    assert model.kept_bytes(3) == 3 * 64 * 1281 * 8
+    assert model.bytes(3) == 3 * 64 * 2560 * 4 + model.kept_bytes(3)
+
+
+@pytest.mark.parametrize("answer", [0, -1, -(10**9)])
+def test_an_estimator_that_never_fits_a_slice_is_named(answer):
+    def never(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        return answer, dtype
+
+    with pytest.raises(
+        EstimatorError,
+        match=rf"example: its estimator never\(slice_dim=0, other_dims=\(10, 20\), dtype=float32, "
+        rf"size=5\) returns {answer} slices however much memory there is",
+    ):
+        model_of(never, size=5)
+
+
+def test_an_estimator_that_ignores_the_memory_is_named():
+    def always(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        return 50, dtype
+
+    with pytest.raises(EstimatorError, match=r"always\(.*says that 50 slices fit in 1 byte"):
+        model_of(always)
+
+
+def test_more_memory_that_fits_fewer_slices_is_noticed():
+    def shrinking(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        return (available_memory if available_memory < 2**30 else 2**20) // 1000, dtype
+
+    with pytest.raises(
+        EstimatorError, match=r"shrinking\(.*slices for \d+ bytes, but 1048 for \d+: more memory"
+    ):
+        model_of(shrinking).bytes(10**6)
+
+
+@pytest.mark.parametrize("answer", [(9.5, "f4"), (float("nan"), "f4"), (None, "f4"), None, 9])
+def test_each_answer_is_checked(answer):
+    def wrong(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        return answer
+
+    with pytest.raises(EstimatorError, match=r"example: calc_max_slices wrong\(0, \(10, 20\)"):
+        model_of(wrong)
+
+
+def test_an_estimator_that_fails_for_some_amounts_only_is_named_when_it_does():
+    def fragile(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        if available_memory > 2**30:
+            raise OverflowError("too much")
+        return available_memory // 1000, dtype
+
+    model = model_of(fragile)
+    assert model.bytes(1000) == 10**6
+    with pytest.raises(EstimatorError, match=r"fragile\(.* raised OverflowError: too much"):
+        model.bytes(10**9)
+
+
+def test_an_estimator_that_counts_up_is_not_asked_about_far_more_than_it_takes():
+    asked = []
+
+    def counting(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        asked.append(available_memory)
+        return available_memory // 10**6, dtype
+
+    model_of(counting).max_slices(10**9, limit=2000)
+    assert max(asked) <= 16 * 2000 * 10**6
+
+
+def test_a_ledger_that_fails_is_named_with_what_it_was_asked():
+    @from_ledger
+    def broken(m, shape, dtype, size):
+        m.alloc(shape, dtype)
+        if shape[0] > 10:
+            m.alloc_bytes(1.5)
+
+    model = model_of(broken)
+    assert model.bytes(10) == 8192  # 8000, rounded up to 512
+    with pytest.raises(
+        EstimatorError, match=r"example: its ledger broken raised TypeError: an allocation is.*11"
+    ):
+        model.bytes(11)
+
+
+def test_what_a_ledger_says_of_a_wrong_value_comes_first():
+    @from_ledger
+    def choosy(m, shape, dtype, size):
+        raise ValueError("size must be odd, not 4")
+
+    with pytest.raises(
+        EstimatorError, match=r"example: size must be odd, not 4; said by its ledger choosy \(for"
+    ):
+        model_of(choosy, size=4)
+
+
+def test_a_ledger_that_ends_the_program_is_named():
+    @from_ledger
+    def ending(m, shape, dtype):
+        raise SystemExit(4)
+
+    with pytest.raises(EstimatorError, match="its ledger ending raised SystemExit: 4"):
+        model_of(ending)
+
+
+def test_a_ledger_that_counts_nothing_is_named():
+    @from_ledger
+    def empty(m, shape, dtype): ...
+
+    with pytest.raises(EstimatorError, match="its ledger empty counts no memory"):
+        model_of(empty)
+
+
+def test_declared_models_stay_within_a_few_thousand_calls():
+    asked = []
+
+    def estimate(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        asked.append(available_memory)
+        return max(0, available_memory - 123_456_789) // 22_118_411, dtype
+
+    assert model_of(estimate).max_slices(140 * 10**9, limit=1801) == 1801
+    assert model_of(estimate).max_slices(14 * 10**9, limit=1801) == 627
+    assert len(asked) == len(set(asked)) or len(asked) < 1500

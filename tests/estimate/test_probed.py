@@ -1,0 +1,464 @@
+"""What probing finds out about methods on NumPy, some of them made to be hard."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import random
+import types
+import warnings
+
+import numpy as np
+import pytest
+
+from maxslices.checking.measured_call import Trial
+from maxslices.devices import select_backend
+from maxslices.errors import EstimatorError
+from maxslices.estimate import bench, climb, declared_model, probed
+from maxslices.estimate.bench import Bench, traced
+from maxslices.estimate.model_request import Question
+from maxslices.estimate.probed import Probe, probe
+from maxslices.estimate.sample_data import Samples
+from maxslices.registry.declaration import describe
+from maxslices.registry.method_registry import registry
+
+from .hard_methods import CACHE, COLUMNS, HARD, ROWS, SLICE_BYTES, STAYS, slices
+
+CPU = select_backend("cpu")
+ROOM_BYTES = 24 * 1024
+"""For Python's own small objects, and the cushion that is counted for them."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays():
+    CACHE.clear()
+    STAYS.clear()
+
+
+class Clock:
+    """Seconds that pass when a method says so, and a little at each look.
+
+    So answers do not hang on how busy the machine is.
+    """
+
+    def __init__(self):
+        self.now_s, self.tick_s = 0.0, 0.0005
+
+    def perf_counter(self):
+        self.now_s += self.tick_s
+        return self.now_s
+
+
+@pytest.fixture(autouse=True)
+def ticking(monkeypatch):
+    ticking = Clock()
+    stand_in = types.SimpleNamespace(perf_counter=ticking.perf_counter)
+    for module in (probed, climb, bench):
+        monkeypatch.setattr(module, "time", stand_in)
+    return ticking
+
+
+@pytest.fixture
+def clock(ticking):
+    ticking.tick_s = 0.0
+    return ticking
+
+
+def probed_on(
+    function, available_bytes, *, total=1000, dtype="float32", dims=(ROWS, COLUMNS), **kw
+):
+    meta = describe(function, pattern=kw.pop("pattern", "projection"))
+    parameters = kw.pop("parameters", {})
+    asked = Question(meta, meta.slice_dims()[0], dims, np.dtype(dtype), parameters, total)
+    return probe(asked, CPU, available_bytes=available_bytes, **kw)
+
+
+@pytest.mark.parametrize("n", [40, 64, 211])
+@pytest.mark.parametrize("hard", HARD, ids=str)
+def test_hard_methods_are_safe_and_close(hard, n):
+    found = probed_on(hard.function, hard.bytes(n) + ROOM_BYTES)
+    model = found.model()
+    below = [k for k in range(1, found.answer + 1) if model.bytes(k) < hard.bytes(k)]
+    assert below == []
+    assert 0.95 * n <= found.answer <= n
+
+
+UNFORESEEN = ("step_at_7", "quadratic", "depends_on_data")
+
+
+@pytest.mark.parametrize("hard", [h for h in HARD if str(h) not in UNFORESEEN], ids=str)
+def test_time_that_allows_few_rungs_makes_the_answer_small_never_large(hard):
+    found = probed_on(hard.function, hard.bytes(100) + ROOM_BYTES, limit_s=0.0)
+    assert found.answer <= 100
+    largest = max(rung.n_slices for rung in found.rungs)
+    for n in range(1, largest + 1):
+        assert found.model().bytes(n) >= hard.bytes(n)
+
+
+@pytest.mark.parametrize("strictly", [False, True])
+@pytest.mark.parametrize("hard", HARD, ids=str)
+def test_no_rung_takes_more_than_there_is(hard, strictly):
+    # A step can only be found by stepping on it.
+    above = 1.1 if "step" in str(hard) or "padded" in str(hard) else 1.0
+    for n in (20, 33, 100):
+        CACHE.clear()
+        available = hard.bytes(n) + ROOM_BYTES
+        found = probed_on(hard.function, available, strictly=strictly)
+        assert max(rung.n_bytes for rung in found.rungs) <= available * above
+        assert found.answer >= 0.9 * n
+
+
+def leaks(data, per_slice=0.0):
+    STAYS.append(slices(1) if not per_slice else np.ones(int(data.size * per_slice), np.float32))
+    return data * 2
+
+
+def test_a_leak_is_noticed_and_counted_for_all_blocks_of_a_run():
+    total, available = 1000, 401 * SLICE_BYTES + ROOM_BYTES
+    found = probed_on(leaks, available, total=total)
+    n = found.answer
+    assert found.notes[0].startswith("each call loses memory (40.0 kB")
+    n_calls = -(-total // n)
+    assert (2 * n + n_calls) * SLICE_BYTES <= available
+    best = max(k for k in range(1, 201) if (2 * k + -(-total // k)) * SLICE_BYTES <= available)
+    assert 0.95 * best <= n <= best
+
+
+def test_a_leak_of_each_slice_is_counted_for_all_slices():
+    available = (2 * 150 + 100) * SLICE_BYTES + ROOM_BYTES
+    found = probed_on(leaks, available, parameters={"per_slice": 0.1})
+    assert "each call loses memory" in found.notes[0]
+    assert 0.95 * 150 <= found.answer <= 150
+
+
+def test_data_that_take_most_are_found_and_named():
+    hard = next(hard for hard in HARD if str(hard) == "depends_on_data")
+    found = probed_on(hard.function, 150 * SLICE_BYTES)
+    assert "memory depends on the data" in found.notes[0]
+    assert "(highest)" in found.notes[0]
+
+
+def test_memory_that_falls_is_noted_and_looked_into():
+    def falls(data):
+        if len(data) < 20:
+            slices(60)
+        return data * 2
+
+    found = probed_on(falls, 128 * SLICE_BYTES + ROOM_BYTES)
+    assert found.notes == ("its memory does not always grow with the slices: the most is taken",)
+    assert found.answer == 64
+    assert found.model().bytes(19) >= 79 * SLICE_BYTES
+
+
+def test_first_slices_of_a_scan_are_what_it_is_run_on():
+    seen = []
+
+    def method(data):
+        seen.append(data[:, 0, 0].copy())
+        return data * 2
+
+    first = np.arange(3, dtype=np.float32).repeat(ROWS * COLUMNS).reshape(3, ROWS, COLUMNS)
+    probed_on(method, 40 * SLICE_BYTES, first_slices=first)
+    scan = [each for each in seen if each[-1] in (0, 1, 2)]
+    assert max(map(len, scan)) >= 8
+    for each in scan:
+        np.testing.assert_array_equal(each, np.arange(len(each)) % 3)
+
+
+def test_first_slices_of_sinograms_are_repeated_along_their_own_axis():
+    first = np.arange(2, dtype=np.float32)[None, :, None].repeat(5, 0).repeat(7, 2)
+    meta = describe(lambda data: data, pattern="sinogram", name="f", module="m")
+    samples = Samples(meta, 1, (5, 7), np.dtype("float32"), CPU, first)
+    block = samples.block(5, "scan")
+    assert block.shape == (5, 5, 7)
+    np.testing.assert_array_equal(block[3, :, 2], [0, 1, 0, 1, 0])
+
+
+def test_made_up_data_suit_a_logarithm_and_a_detector():
+    for dtype, top in (("float32", 1.01), ("uint16", 60_000), ("uint8", 255)):
+        meta = describe(lambda data: data, pattern="projection", name="f", module="m")
+        samples = Samples(meta, 0, (50, 60), np.dtype(dtype), CPU)
+        for kind in ("even", "dark", "highest", "lowest"):
+            block = samples.block(3, kind)
+            assert block.shape == (3, 50, 60)
+            assert block.dtype == dtype
+            assert 0 < block.min() <= block.max() <= top
+        assert samples.block(3, "even").std() > 0
+
+
+def test_side_data_are_supplied_with_the_rows_of_the_block():
+    shapes = []
+
+    def method(data, flats, darks, angles, slice_dim, first_slice, detector_start, results_folder):
+        assert (first_slice, detector_start, results_folder) == (0, (0, 0), None)
+        shapes.append((data.shape, flats.shape, darks.shape, angles.shape, slice_dim))
+        return data * 2
+
+    given = {"flats": np.ones((4, 90, 30), np.uint16)}
+    probed_on(
+        method, 10**6, pattern="sinogram", dims=(50, 30), dtype="uint16", supplied=given, total=90
+    )
+    for data, flats, darks, angles, slice_dim in shapes:
+        assert flats == (4, data[1], 30)
+        assert darks == (5, data[1], 30)
+        assert angles == (50,)
+        assert slice_dim == 1
+
+
+def test_random_numbers_of_the_caller_stay_what_they_were():
+    def method(data):
+        np.random.random(10)  # noqa: NPY002
+        random.random()
+        return data * 2
+
+    np.random.seed(3)  # noqa: NPY002
+    random.seed(3)
+    before = np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    probed_on(method, 10**7)
+    np.testing.assert_array_equal(np.random.get_state()[1], before[0])  # noqa: NPY002
+    assert random.getstate() == before[1]
+
+
+def test_memory_is_given_back():
+    with traced(CPU):
+        probed_on(HARD[0].function, 10**7)
+        meta = describe(HARD[0].function, pattern="projection")
+        measure = Bench(meta, Samples(meta, 0, (3, 3), np.dtype("f4"), CPU), CPU, {})
+        before = measure._allocated()
+        probed_on(HARD[0].function, 10**7)
+        assert measure._allocated() - before < 1000
+
+
+def test_garbage_is_looked_for_everywhere_again_afterwards():
+    seen = []
+
+    def method(data):
+        seen.append(gc.get_freeze_count())
+        return data * 2
+
+    before = gc.get_freeze_count()
+    probed_on(method, 10**7)
+    assert min(seen) > before + 2000
+    assert gc.get_freeze_count() == before
+
+
+def test_dtype_and_dims_of_the_result_are_told():
+    def halves(data):
+        return data[:, ::2].astype(np.uint8)
+
+    found = probed_on(halves, 10**7)
+    assert (found.output_dtype, found.output_dims) == ("uint8", (ROWS // 2, COLUMNS))
+
+    def mean(data):
+        return float(data.mean())
+
+    assert probed_on(mean, 10**7).output_dtype is None
+
+
+def test_a_slope_that_changes_at_half_the_answer_is_found():
+    def late(data):
+        slices(max(0, 4 * len(data) - 130))
+        return data * 2
+
+    for n in (55, 64, 70):
+        available = (n + max(n, 4 * n - 130)) * SLICE_BYTES + ROOM_BYTES
+        assert 0.98 * n <= probed_on(late, available).answer <= n
+
+
+def test_what_a_method_says_about_made_up_data_is_not_heard(caplog):
+    def method(data):
+        warnings.warn("strange data", stacklevel=1)
+        logging.getLogger("lab").error("strange data")
+        return data * 2
+
+    probed_on(method, 10**7)
+    assert caplog.records == []
+    assert logging.root.manager.disable == 0
+
+
+def test_a_method_of_10_seconds_is_called_once(clock):
+    calls = []
+
+    def slow(data):
+        calls.append(len(data))
+        clock.now_s += 10.0 * len(data)
+        return data * 2
+
+    found = probed_on(slow, 100 * SLICE_BYTES)
+    assert calls == [1]
+    assert 40 <= found.answer <= 49  # the cushion counts at each slice
+    assert not found.sure
+    assert "a call takes 10.0 s" in found.notes[0]
+    assert found.notes[1].startswith("stopped for time after 1 slices")
+
+
+def test_a_first_call_that_compiles_is_not_taken_for_a_slow_method(clock):
+    def compiles(data):
+        clock.now_s += 0.001 + (5.0 if not STAYS else 0.0)
+        STAYS.append(1)
+        return data * 2
+
+    found = probed_on(compiles, 100 * SLICE_BYTES + ROOM_BYTES)
+    assert found.answer == 50
+    assert found.sure
+    assert found.notes == ()
+
+
+def test_a_method_of_a_third_of_a_second_stays_within_the_limit(clock):
+    def heavy(data):
+        clock.now_s += 0.3 + 0.01 * len(data)
+        work = slices(20)
+        work[0] = 0
+        return np.multiply(data, 2)
+
+    found = probed_on(heavy, 100 * SLICE_BYTES + ROOM_BYTES)
+    assert clock.now_s <= 8.5
+    assert found.duration_s == clock.now_s
+    assert found.answer == 40
+
+
+def test_a_cheap_method_with_much_memory_is_not_run_to_the_end_of_it(clock):
+    def cheap(data):
+        clock.now_s += 0.001 * len(data)
+        return data * 2
+
+    found = probed_on(cheap, 800 * SLICE_BYTES + ROOM_BYTES)
+    assert [rung.n_slices for rung in found.rungs] == [1, 3, 2, 5, 8, 16, 33, 113]
+    assert found.answer == 400
+    assert clock.now_s < 0.4
+
+
+def test_memory_that_runs_out_all_the_same_bounds_the_answer():
+    def method(data):
+        if len(data) >= 50:
+            raise MemoryError
+        return data * 2
+
+    found = probed_on(method, 400 * SLICE_BYTES)
+    assert found.answer == 49
+    assert any("memory ran out with" in note for note in found.notes)
+
+
+def test_a_method_that_always_raises_is_an_error_that_says_so():
+    def method(data, *, size: int = 3):
+        raise ValueError("no such luck")
+
+    with pytest.raises(EstimatorError, match=r"ValueError: no such luck \(with 1, 2, 3, 4, 8, 17"):
+        probed_on(method, 10**7, parameters={"size": 5})
+
+
+@pytest.mark.parametrize("kind", [ImportError, TypeError, NotImplementedError, FileNotFoundError])
+def test_an_error_that_has_nothing_to_do_with_the_slices_is_reported_at_once(kind):
+    calls = []
+
+    def method(data):
+        calls.append(len(data))
+        raise kind("no such luck")
+
+    with pytest.raises(EstimatorError, match=f"{kind.__name__}: no such luck .with 1 slice,"):
+        probed_on(method, 10**7)
+    assert calls == [1]
+
+
+def test_a_method_that_raises_later_is_an_error_that_names_the_slices():
+    def method(data):
+        if len(data) == 5:
+            raise ZeroDivisionError("five")
+        return data * 2
+
+    with pytest.raises(EstimatorError, match=r"with 5 slices.*") as caught:
+        probed_on(method, 10**7)
+    assert "ZeroDivisionError: five" in str(caught.value)
+
+
+def test_no_memory_for_one_slice_is_an_error_that_says_so():
+    def method(data):
+        raise MemoryError("none left")
+
+    with pytest.raises(EstimatorError, match="cpu has not the memory for 1 slice"):
+        probed_on(method, 10**7)
+
+
+def test_one_slice_that_does_not_fit_is_answered_with_none():
+    found = probed_on(HARD[0].function, SLICE_BYTES)
+    assert found.answer == 0
+    assert found.model().bytes(1) >= 2 * SLICE_BYTES
+
+
+def test_more_slices_than_there_are_are_never_run():
+    found = probed_on(HARD[0].function, 10**9, total=7)
+    assert found.answer == 7
+    assert max(rung.n_slices for rung in found.rungs) == 7
+    assert probed_on(HARD[0].function, 10**9, total=1).answer == 1
+
+
+def test_kept_bytes_are_those_of_the_plans():
+    hard = next(hard for hard in HARD if str(hard) == "plan_cache")
+    found = probed_on(hard.function, hard.bytes(64) + ROOM_BYTES)
+    for n in (1, 5, 20, 64):
+        kept = found.model().kept_bytes(n)
+        assert n * SLICE_BYTES <= kept <= (n + 2) * 1.2 * SLICE_BYTES
+        assert kept <= found.model().bytes(n)
+    assert probed_on(HARD[0].function, 10**7).model().kept_bytes(10) == 0
+
+
+def test_answers_for_other_amounts_of_memory_are_covered_up_to_four_times_the_slices():
+    found = probed_on(HARD[0].function, 200 * SLICE_BYTES + ROOM_BYTES)
+    assert found.covers(20 * SLICE_BYTES, 1000)
+    assert found.covers(700 * SLICE_BYTES, 1000)
+    assert not found.covers(1000 * SLICE_BYTES, 1000)
+    assert found.covers(1000 * SLICE_BYTES, 100)
+
+
+def test_a_peak_that_a_run_measured_corrects_it():
+    found = probed_on(HARD[0].function, 200 * SLICE_BYTES + ROOM_BYTES)
+    corrected = found.corrected(100, 220 * SLICE_BYTES)
+    assert corrected.model().bytes(100) >= 220 * SLICE_BYTES
+    assert corrected.answer < found.answer
+    assert "raised by" in corrected.notes[-1]
+    assert found.corrected(100, 100 * SLICE_BYTES) is found
+
+
+def test_it_goes_to_json_and_back():
+    found = probed_on(HARD[7].function, 10**7)
+    assert found.kept
+    assert Probe.from_plain(found.as_plain()) == found
+
+
+FAMILIES = ("corr", "denoise", "morph", "normalize", "phase", "recon", "rescale", "stripe")
+
+
+def pack_cases():
+    for family in FAMILIES:
+        tried = set()
+        for case in importlib.import_module(f"tests.methods.cases.{family}").CASES:
+            if case.method not in tried and case.shape[0] * case.shape[1] * case.shape[2] > 200_000:
+                tried.add(case.method)
+                yield case
+
+
+@pytest.fixture
+def no_collections():
+    """Keep garbage, such as FINUFFT's plans, until the end: it is found at any time else."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("case", list(pack_cases()), ids=str)
+def test_the_packs_methods_are_probed_as_well_as_declared(case, no_collections):
+    meta = registry.get(case.method)
+    slice_dim = meta.slice_dims()[-1] if case.slice_dim is None else case.slice_dim
+    trial = Trial(meta, case.shape, np.dtype(case.dtype), slice_dim, "cpu", case.parameters)
+    with traced(CPU):
+        trial.run(seed=1)
+        peak = max(trial.run(seed=0).peak.counted_bytes for _ in range(3))
+    n, dims, dtype = trial.n_slices, trial.other_dims, trial.dtype
+    asked = Question(meta, slice_dim, dims, dtype, case.parameters, 4 * n)
+    found = probe(asked, CPU, available_bytes=peak + ROOM_BYTES)
+    declared = declared_model(asked, "cpu")
+    assert 0.995 * peak <= found.model().bytes(n) <= 1.05 * peak + ROOM_BYTES
+    # Declared are also the buffers that NumPy took before 2.3.
+    assert 0.995 * peak <= declared.bytes(n) <= 1.02 * peak + ROOM_BYTES + 2**16
+    assert 0.98 * n - 1 <= found.answer

@@ -1,0 +1,184 @@
+"""Memory outside a GPU's pool: what stays, and what comes and goes; on a GPU that is made up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from maxslices.devices.cuda_context import MODULES_BYTES
+from maxslices.errors import EstimatorError
+from maxslices.estimate.model_request import Question
+from maxslices.estimate.probed import probe
+from maxslices.registry.declaration import describe
+
+from .made_up_gpu import DIMS, INPUT_BYTES, MB, array_depth, check, needs_of, probed_on
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.3, 0.5])
+def test_textures_that_come_and_go_are_a_slope_from_the_first_slice(gpu, seconds):
+    def take(n):
+        return {"inside": 120 * MB * n, "outside": 26.2 * MB * n, "seconds": seconds * (1 + n / 99)}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, needs_of(take), 24 * 10**9)
+    assert any("were outside the pool: counted" in note for note in found.notes)
+    assert gpu.now_s <= (3.0 if seconds < 0.25 else 10.0)
+    assert {1, 2, 3, 5, 8} <= {rung.n_slices for rung in found.rungs}
+
+
+@pytest.mark.parametrize("right", [24, 31, 32, 40, 53, 64, 100])
+def test_slow_calls_whose_textures_are_padded(gpu, right):
+    def take(n):  # as CGLS3d_tomobar on an H200; one slice takes another way
+        outside = 26.2 * MB * array_depth(n)
+        inside = 168 * MB * n - (18 * MB if n == 1 else 0)
+        return {"inside": inside, "outside": outside, "seconds": 0.25 + 0.12 * n}
+
+    needs = needs_of(take)
+    found = probed_on(gpu, take, int(needs(right)) + 3 * MB)
+    assert 0.98 * right <= found.answer <= right
+    assert gpu.now_s <= 16.0
+    if right <= 32:  # that takes no longer than all before it
+        assert found.answer in gpu.counts
+
+
+@pytest.mark.parametrize("right", [31, 32, 53, 64, 100])
+def test_slow_calls_whose_pool_is_full_while_textures_are_there(gpu, right):
+    def take(n):  # as FISTA3d_tomobar on an H200
+        outside = 26.2 * MB * array_depth(n) if n > 1 else 0
+        return {"inside": 228.1 * MB * n, "outside": outside, "seconds": 0.22 + 0.25 * n}
+
+    needs = needs_of(take)
+    found = probed_on(gpu, take, int(needs(right)) + 3 * MB)
+    assert 0.98 * right <= found.answer <= right
+    assert gpu.now_s <= 25.0
+
+
+@pytest.mark.parametrize("per_call", [60 * MB, 900 * MB])
+def test_what_every_call_takes_outside_whatever_the_slices(gpu, per_call):
+    def take(n):
+        return {"inside": 100 * MB * n, "outside": per_call, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, needs_of(take), 24 * 10**9)
+
+
+def test_a_slope_that_changes_at_half_the_answer(gpu):
+    def take(n):
+        return {"inside": max(3 * 10**9 + 20 * MB * n, 150 * MB * n), "seconds": 0.02 + 0.003 * n}
+
+    needs = needs_of(take)
+    found = probed_on(gpu, take, needs(46))
+    assert found.answer == 46
+    assert gpu.now_s <= 3.0
+
+
+def test_dtype_and_dims_of_the_result_are_told(gpu):
+    def method(data):
+        gpu.take(data.shape[1], inside=100 * MB * data.shape[1])
+        return np.broadcast_to(np.uint8(1), (50, data.shape[1], 60))
+
+    meta = describe(method, pattern="sinogram", name="f", module="m")
+    asked = Question(meta, 1, DIMS, np.dtype("f4"), {}, 99)
+    found = probe(asked, gpu, available_bytes=24 * 10**9)
+    assert found.output_dtype == "uint8"
+    assert found.output_dims == (50, 60)
+    assert type(found).from_plain(found.as_plain()) == found
+
+
+@pytest.mark.parametrize("call", [2, 3, 4, 5, 7, 8])
+def test_what_a_library_loads_once_is_counted_once(gpu, call):
+    def take(n):
+        stays = 514 * MB if len(gpu.counts) + 1 == call else 0
+        return {"inside": 150 * MB * n, "stays": stays, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    counted = 514 * MB - MODULES_BYTES
+    check(found, lambda n: INPUT_BYTES * n + 150 * MB * n + counted, 24 * 10**9)
+    assert any("stay outside the pool" in note for note in found.notes)
+
+
+def test_kernels_that_other_slice_counts_load_are_what_the_reserve_is_for(gpu):
+    def take(n):  # as raven_filter and remove_stripe_ti on an H200: 17 to 60 MB in all
+        stays = 0 if n in gpu.counts else 12 * MB
+        return {"inside": 150 * MB * n, "stays": stays, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, lambda n: INPUT_BYTES * n + 150 * MB * n, 24 * 10**9, least=1.0)
+    assert found.notes == ()
+
+
+def test_what_the_first_call_loads_is_what_the_reserve_is_for(gpu):
+    def take(n):
+        return {"inside": 150 * MB * n, "stays": 0 if gpu.counts else 120 * MB, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, lambda n: INPUT_BYTES * n + 150 * MB * n, 24 * 10**9, least=0.99)
+    assert found.notes == ()
+
+
+def test_first_and_later_calls_share_what_is_set_aside(gpu):
+    stays = {1: 100 * MB, 4: 90 * MB}
+
+    def take(n):
+        more = stays.get(len(gpu.counts) + 1, 0)
+        return {"inside": 150 * MB * n, "stays": more, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    counted = 190 * MB - MODULES_BYTES
+    check(found, lambda n: INPUT_BYTES * n + 150 * MB * n + counted, 24 * 10**9)
+    assert any("stay outside the pool" in note for note in found.notes)
+
+
+def test_a_librarys_cache_that_grows_with_the_slices_is_a_slope(gpu):
+    def take(n):
+        stays = max(0, 40 * MB * n - gpu.outside)
+        return {"inside": 100 * MB * n, "stays": stays, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+
+    def needs(n):
+        return INPUT_BYTES * n + 100 * MB * n + max(0, 40 * MB * n - MODULES_BYTES)
+
+    check(found, needs, 24 * 10**9, least=0.95)
+    assert any("stay outside the pool" in note for note in found.notes)
+
+
+def test_a_jump_that_a_repeated_call_does_not_show_is_not_counted(gpu):
+    def take(n):
+        outside = 500 * MB if len(gpu.counts) == 6 else 0
+        return {"inside": 100 * MB * n, "outside": outside, "seconds": 0.01}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, lambda n: INPUT_BYTES * n + 100 * MB * n, 24 * 10**9, least=0.99)
+    assert found.notes == ()
+
+
+def test_textures_and_a_module_loaded_at_three_slices(gpu):
+    def take(n):
+        stays = 90 * MB if n == 3 and 3 not in gpu.counts else 0
+        outside = 26.2 * MB * n
+        return {"inside": 110 * MB * n, "outside": outside, "stays": stays, "seconds": 0.03}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, needs_of(take), 24 * 10**9)
+
+
+def test_two_rungs_are_not_enough_to_be_at_the_limit(gpu):
+    def take(n):  # a little more per slice later: as with textures sampled too late
+        outside = 26 * MB * n if n < 8 else 26.4 * MB * n
+        return {"inside": 116 * MB * n, "outside": outside, "seconds": 0.6}
+
+    found = probed_on(gpu, take, 24 * 10**9)
+    check(found, needs_of(take), 24 * 10**9, least=0.95)
+
+
+def test_a_wrong_import_is_not_tried_with_other_slices(gpu):
+    calls = []
+
+    def take(n):
+        calls.append(n)
+        raise ImportError("no astra here")
+
+    with pytest.raises(EstimatorError, match=r"ImportError: no astra here \(with 1 slice"):
+        probed_on(gpu, take, 24 * 10**9)
+    assert calls == [1]

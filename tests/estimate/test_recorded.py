@@ -1,0 +1,443 @@
+"""What was probed is found again, never when it is stale, and never at the cost of a run."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from maxslices.cli.main import main
+from maxslices.devices import select_backend
+from maxslices.errors import UsageError
+from maxslices.estimate import Question
+from maxslices.estimate.bench import Rung
+from maxslices.estimate.fingerprint import place, question, source_hash
+from maxslices.estimate.probed import Probe
+from maxslices.estimate.record_files import FORMAT
+from maxslices.estimate.recorded import Records
+from maxslices.measure.cache_dir import FOLDER_VARIABLE, records_folder
+from maxslices.registry.declaration import describe
+
+CPU = select_backend("cpu")
+PROBE = Probe(
+    points=((1, 100), (2, 170)),
+    kept=((1, 10), (2, 20)),
+    persistent_bytes=7,
+    rungs=(Rung(1, 93, 3, 1, 0, 0, 0.25, ("something",)), Rung(2, 163, 3, 0, 1, 0, 0.5)),
+    available_bytes=1000,
+    total_slices=50,
+    answer=13,
+    sure=True,
+    duration_s=0.75,
+    notes=("a note",),
+)
+
+
+def blur(data, *, size: int = 3, weights: list[float] | None = None, flats=None):
+    return data
+
+
+META = describe(blur, pattern="projection", module="lab.filters")
+
+
+def asked(meta=META, slice_dim=0, dims=(10, 20), dtype="float32", supplied=None, **parameters):
+    given = Question(meta, slice_dim, dims, np.dtype(dtype), parameters, 50)
+    return question(given, supplied)
+
+
+HERE = place(CPU, blur)
+
+
+@pytest.fixture
+def records(tmp_path):
+    return Records(tmp_path / "records")
+
+
+def test_what_was_added_is_found(records):
+    records.add(asked(size=5), HERE, PROBE)
+    assert records.find(asked(size=5), HERE) == PROBE
+    assert Records(records.folder).find(asked(size=5), HERE) == PROBE
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"size": 7},
+        {"size": 5, "weights": [1.0]},
+        {"size": 5, "slice_dim": 1},
+        {"size": 5, "dims": (10, 21)},
+        {"size": 5, "dtype": "uint16"},
+        {"size": 5, "supplied": {"flats": np.ones((3, 10, 20), np.uint16)}},
+    ],
+    ids=str,
+)
+def test_another_question_is_not_answered(records, other):
+    records.add(asked(size=5), HERE, PROBE)
+    assert records.find(asked(**other), HERE) is None
+
+
+def test_a_default_that_is_given_is_the_same_question(records):
+    records.add(asked(), HERE, PROBE)
+    assert records.find(asked(size=3), HERE) == PROBE
+    assert records.find(asked(size=np.int64(3)), HERE) == PROBE
+    assert records.find(asked(weights=()), HERE) is None
+
+
+@pytest.mark.parametrize("what", ["device", "numpy", "new library"])
+def test_another_device_or_version_is_not_taken(records, what):
+    records.add(asked(), HERE, PROBE)
+    other = json.loads(json.dumps(HERE))
+    if what == "device":
+        other["device"] = "NVIDIA H200"
+    else:
+        other["libraries"][what] = "0.0"
+    assert records.find(asked(), other) is None
+
+
+def test_changed_source_is_another_question_and_the_old_answer_goes(records, tmp_path, monkeypatch):
+    (tmp_path / "labfilters").mkdir()
+    module, helper = tmp_path / "labfilters" / "__init__.py", tmp_path / "labfilters" / "_h.py"
+    module.write_text("def smooth(data):\n    return data\n")
+    helper.write_text("SIZE = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    from labfilters import smooth
+
+    meta = describe(smooth, pattern="projection")
+    records.add(asked(meta), HERE, PROBE)
+    assert records.find(asked(meta), HERE) == PROBE
+    helper.write_text("SIZE = 33\n")
+    assert records.find(asked(meta), HERE) is None
+    records.add(asked(meta), HERE, replace(PROBE, answer=3))
+    assert [entry["probe"]["answer"] for entry in records.entries()] == [3]
+
+
+def test_functions_of_one_file_have_different_sources():
+    def other(data):
+        return data
+
+    assert source_hash(other) != source_hash(blur)
+    assert source_hash(blur) == source_hash(blur)
+
+
+def test_what_a_function_carries_with_it_is_part_of_its_source():
+    def carrying(value):
+        def f(data):
+            return data * value
+
+        return f
+
+    found = {source_hash(carrying(value)) for value in (1, 2, None, [1], np.ones(3), blur)}
+    found |= {source_hash(functools.partial(blur, size=n)) for n in (3, 5)}
+    assert len(found) == 8
+    assert source_hash(carrying(2)) == source_hash(carrying(2))
+
+
+def test_a_function_without_a_file_is_known_by_its_code():
+    found = []
+    for body in ("data", "data * 2", "data * 3"):
+        space: dict = {"__name__": "typed_in"}
+        exec(f"def f(data): return {body}", space)
+        found.append(source_hash(space["f"]))
+    assert len(set(found)) == 3
+
+
+def test_a_device_that_is_not_here_is_asked_for_by_name(records):
+    for day, version in enumerate(("14.0", "14.2")):
+        at = {"device": "NVIDIA H200", "libraries": {"cupy": version}}
+        records.add(asked(), at, replace(PROBE, answer=day))
+    records.add(asked(), HERE, replace(PROBE, answer=100))
+    assert records.devices() == ["NVIDIA H200", "cpu"]
+    assert records.find(asked(), device="nvidia h200").answer == 1
+    assert records.find(asked(size=9), device="NVIDIA H200") is None
+    assert records.find(asked(), device="NVIDIA A100") is None
+
+
+def test_it_is_found_in_less_than_5_ms_among_many(records):
+    for n in range(60):
+        records.add(asked(size=n), HERE, PROBE)
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        assert records.find(asked(size=30), place(CPU, blur)) == PROBE
+        times.append(time.perf_counter() - began)
+    assert min(times) < 0.005
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"format": "2", "entries": []}',
+        f'{{"format": {FORMAT}, "entries": [{{}}]}}',
+        "[" * 100_000,
+        "\xff",
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_file_that_cannot_be_understood_is_set_aside(records, text):
+    records.add(asked(), HERE, PROBE)
+    (file,) = records.folder.glob("*.json")
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.warns(UserWarning, match=r"blur\.json\.unreadable, and what it held"):
+        assert records.find(asked(), HERE) is None
+    assert (records.folder / "lab.filters.blur.json.unreadable").read_bytes() == text.encode(
+        "latin-1"
+    )
+    records.add(asked(), HERE, PROBE)
+    assert records.find(asked(), HERE) == PROBE
+
+
+@pytest.mark.parametrize("version", [1, FORMAT + 1])
+def test_entries_of_another_version_are_no_answers_and_are_replaced(records, tmp_path, version):
+    records.add(asked(), HERE, PROBE)
+    (file,) = records.folder.glob("*.json")
+    text = file.read_text().replace(f'"format": {FORMAT}', f'"format": {version}')
+    file.write_text(text)
+    assert records.find(asked(), HERE) is None
+    assert records.entries() == []
+    assert file.read_text() == text
+    with pytest.raises(UsageError, match=rf"of version {version}, from another version"):
+        records.import_file(file)
+    records.add(asked(size=8), HERE, PROBE)
+    assert [each["question"]["parameters"]["size"] for each in records.entries()] == [8]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"question": {"other_dims": 3}},
+        {"question": {"other_dims": None}},
+        {"question": {"parameters": []}},
+        {"question": {"slice_dim": 2}},
+        {"place": {"libraries": []}},
+        {"probe": {"answer": None}, "time_s": 1e300},
+        {"probe": {"points": [[1, 1e999]]}},
+        {"probe": {"rungs": [{}]}},
+        {"probe": {"available_bytes": None}},
+        {"probe": {"duration_s": "long"}},
+        {"probe": {"rungs": [PROBE.as_plain()["rungs"][0] | {"n_bytes": None}]}},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("default")
+def test_a_damaged_entry_is_never_a_traceback(records, damage, command):
+    records.add(asked(), HERE, PROBE)
+    (file,) = records.folder.glob("*.json")
+    content = json.loads(file.read_text())
+    (entry,) = content["entries"]
+    for name, value in damage.items():
+        entry[name] = entry[name] | value if isinstance(value, dict) else value
+    text = json.dumps(content)
+    for arguments in (["list"], ["show", "blur"], ["clear"], ["export", file.parent / "x"]):
+        file.write_text(text)
+        status, _, said = command(*arguments, "--folder", records.folder)
+        assert (status == 0) == (arguments[0] in ("list", "clear"))
+        assert "Traceback" not in said
+        assert "cannot be understood" in said
+        assert file.read_text() == text
+    status, _, said = command("import", file)
+    assert status == 2
+    assert "is not a file of records" in said
+
+
+@pytest.mark.filterwarnings("default")
+def test_files_of_somebody_else_stay_as_they_are(command, tmp_path):
+    (tmp_path / "package.json").write_text('{"name": "other"}')
+    (tmp_path / "some.settings.json").write_text("[1, 2]")
+    for action in ("list", "clear"):
+        status, _, said = command(action, "--folder", tmp_path)
+        assert status == 0
+        assert said.count("cannot be understood") == 2
+    assert {path.name for path in tmp_path.iterdir()} >= {"package.json", "some.settings.json"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"points": []},
+        {"points": 3},
+        {"surplus": 1},
+        {"rungs": [PROBE.as_plain()["rungs"][0] | {"n_slices": 0}]},
+        {"rungs": [PROBE.as_plain()["rungs"][0] | {"n_slices": "two"}]},
+        {"rungs": [PROBE.as_plain()["rungs"][0] | {"n_bytes": -7}]},
+        {"rungs": [PROBE.as_plain()["rungs"][0] | {"call_s": "long"}]},
+    ],
+    ids=str,
+)
+def test_an_answer_that_is_none_is_set_aside(records, damage):
+    records.add(asked(), HERE, PROBE)
+    (file,) = records.folder.glob("*.json")
+    content = json.loads(file.read_text())
+    content["entries"][0]["probe"] |= damage
+    file.write_text(json.dumps(content))
+    with pytest.warns(UserWarning, match="cannot be understood"):
+        assert records.find(asked(), HERE) is None
+
+
+def test_a_folder_that_cannot_be_written_to_is_a_warning(tmp_path):
+    (tmp_path / "file").write_text("")
+    records = Records(tmp_path / "file" / "records")
+    with pytest.warns(UserWarning, match=f"cannot be kept there.*{FOLDER_VARIABLE}"):
+        records.add(asked(), HERE, PROBE)
+    assert records.find(asked(), HERE) is None
+
+
+WRITER = """
+import sys
+from tests.estimate.test_recorded import HERE, PROBE, asked
+from maxslices.estimate.recorded import Records
+records = Records(sys.argv[1])
+for n in range(25):
+    records.add(asked(size=1000 * int(sys.argv[2]) + n), HERE, PROBE)
+    assert records.find(asked(size=1000 * int(sys.argv[2]) + n), HERE) == PROBE
+"""
+
+
+def test_a_folder_that_cannot_be_read_is_told_in_a_line(monkeypatch, capsys):
+    monkeypatch.setenv("MAXSLICES_RECORDS", "x" * 300)  # no file system has such a name
+    for command in (["records", "list"], ["methods", "minus_log"]):
+        assert main(command) == 1
+        assert "be read: File name too long; set MAXSLICES_RECORDS" in capsys.readouterr().err
+
+
+def test_processes_at_once_lose_nothing(records, pytestconfig):
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", WRITER, str(records.folder), str(i)],
+            cwd=pytestconfig.rootpath,
+        )
+        for i in range(3)
+    ]
+    assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
+    found = {entry["question"]["parameters"]["size"] for entry in records.entries()}
+    assert found == {1000 * i + n for i in range(3) for n in range(25)}
+    names = {path.name for path in records.folder.iterdir()}
+    assert names == {".lock", "lab.filters.blur.json"}
+
+
+def test_exported_records_are_used_elsewhere_and_the_newer_stays(records, tmp_path):
+    records.add(asked(), HERE, PROBE)
+    records.add(asked(size=4), HERE, PROBE)
+    assert records.export(tmp_path / "all.json") == 2
+    elsewhere = Records(tmp_path / "elsewhere")
+    assert elsewhere.import_file(tmp_path / "all.json") == 2
+    assert elsewhere.find(asked(), HERE) == PROBE
+    newer = replace(PROBE, answer=99)
+    elsewhere.add(asked(), HERE, newer)
+    elsewhere.import_file(tmp_path / "all.json")
+    assert elsewhere.find(asked(), HERE) == newer
+    assert len(elsewhere.entries()) == 2
+
+
+@pytest.mark.parametrize(
+    "text", [None, "{}", f'{{"format": {FORMAT}, "entries": [{{"question": 3}}]}}']
+)
+def test_a_file_that_is_none_is_not_imported(records, tmp_path, text):
+    if text is not None:
+        (tmp_path / "some.json").write_text(text)
+    with pytest.raises(UsageError, match=r"cannot be read|is not a file of records"):
+        records.import_file(tmp_path / "some.json")
+    assert records.entries() == []
+
+
+def test_a_name_of_a_method_in_an_imported_file_cannot_lead_out_of_the_folder(records, tmp_path):
+    records.add(asked(), HERE, PROBE)
+    records.export(tmp_path / "all.json")
+    content = json.loads((tmp_path / "all.json").read_text())
+    content["entries"][0]["question"]["method"] = "../../evil"
+    (tmp_path / "all.json").write_text(json.dumps(content))
+    with pytest.raises(UsageError, match="is not the name of a method"):
+        records.import_file(tmp_path / "all.json")
+
+
+def test_the_folder_is_the_environments_or_in_the_users_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    assert records_folder() == tmp_path
+    monkeypatch.delenv(FOLDER_VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert records_folder() == tmp_path / "cache" / "maxslices" / "records"
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "records"))
+
+    def run(*arguments):
+        status = main(["records", *map(str, arguments)])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+def test_the_command_lists_shows_and_clears(command):
+    assert "no records in" in command("list")[1]
+    records = Records()
+    records.add(asked(size=5), HERE, PROBE)
+    status, text, _ = command("list")
+    assert status == 0
+    assert "cpu           lab.filters.blur  nx10x20 float32  size=5" in text
+    listed = json.loads(command("list", "blur", "--json")[1])
+    assert [each["answer"] for each in listed] == [13]
+    status, text, _ = command("show", "blur")
+    assert status == 0
+    for part in ("13 slices in 1.00 kB", "a note", f"numpy {np.__version__}", "163"):
+        assert part in text
+    assert command("clear", "blur")[1] == "1 record deleted\n"
+    assert command("clear")[1] == "0 records deleted\n"
+    for arguments in (["show"], ["list"], ["clear"], ["export", "never.json", "--method"]):
+        status, _, text = command(*arguments, "blur")
+        assert status == 1
+        assert "no records of 'blur'" in text
+    status, _, text = command("export", "never.json")
+    assert status == 2
+    assert "nothing to write" in text
+    assert not Path("never.json").exists()
+
+
+def test_the_command_exports_and_imports(command, tmp_path):
+    Records().add(asked(), HERE, PROBE)
+    file = tmp_path / "all.json"
+    assert command("export", file)[1] == f"1 record written to {file}\n"
+    other = ("--folder", tmp_path / "other")
+    assert command("import", file, *other)[1] == "1 record added; there are now some of: cpu\n"
+    assert "1 record in" in command("list", *other)[1]
+    status, _, text = command("import", tmp_path / "none.json")
+    assert status == 2
+    assert "cannot be read" in text
+    status, _, text = command("export", tmp_path)
+    assert (status, text) == (
+        1,
+        f"maxslices: error: {tmp_path} is a folder: name a file for the records\n",
+    )
+    status, _, text = command("export", tmp_path / "no" / "folder.json")
+    assert status == 1
+    assert "cannot be written" in text
+
+
+def test_a_method_is_the_same_before_its_module_is_imported_and_after(tmp_path, monkeypatch):
+    folder = tmp_path / "lazily_imported"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("__version__ = '1.2'")
+    (folder / "helpers.py").write_text("factor = 2")
+    file = folder / "methods.py"
+    file.write_text("def double(data):\n    return data * 2\n")
+    namespace = {"__name__": "lazily_imported.methods"}  # as a package's source may be looked at
+    exec(compile(file.read_text(), str(file), "exec"), namespace)
+    before = source_hash(namespace["double"])
+    monkeypatch.syspath_prepend(tmp_path)
+    imported = importlib.import_module("lazily_imported.methods").double
+    assert before == source_hash(namespace["double"]) == source_hash(imported)
+    (folder / "helpers.py").write_text("factor = 30")
+    assert source_hash(namespace["double"]) != before

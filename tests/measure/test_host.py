@@ -1,0 +1,280 @@
+import contextlib
+import re
+import subprocess
+import sys
+import threading
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from maxslices.measure import measure_peak
+from maxslices.measure import python_allocators as python_memory
+
+MB = 1_000_000
+OBJECTS_BYTES = 8192
+"""Python objects that live during such a block; arrays are counted to the byte."""
+
+
+def ones(n_mb):
+    return np.ones(n_mb * MB, np.uint8)
+
+
+def close(measured, expected):
+    return expected <= measured <= expected + OBJECTS_BYTES
+
+
+@pytest.fixture(autouse=True)
+def not_tracing():
+    yield
+    assert not tracemalloc.is_tracing()
+
+
+def test_counts_the_most_alive_at_once():
+    with measure_peak("cpu") as peak:
+        first = ones(2)
+        second = ones(3)
+        del first
+        third = ones(1)
+    assert close(peak.numpy_bytes, 5 * MB)
+    assert peak.peak_bytes == peak.counted_bytes == peak.numpy_bytes
+    assert peak.cupy_in_use_bytes is None
+    assert peak.torch_allocated_bytes is None
+    assert second.size + third.size == 4 * MB
+
+
+def test_what_was_alive_before_is_not_counted_even_when_freed_inside():
+    before = ones(20)
+    with measure_peak() as peak:
+        del before
+        ones(1)
+    assert close(peak.numpy_bytes, MB)
+
+
+def test_nested_measurements_keep_each_their_peak():
+    with measure_peak() as outer:
+        kept = ones(2)
+        ones(9)
+        with measure_peak() as inner:
+            ones(3)
+        with measure_peak() as second:
+            ones(1)
+        ones(4)
+    assert close(outer.numpy_bytes, 11 * MB)
+    assert close(inner.numpy_bytes, 3 * MB)
+    assert close(second.numpy_bytes, MB)
+    assert kept.size == 2 * MB
+
+
+def test_outer_sees_the_peak_of_inner():
+    with measure_peak() as outer:
+        kept = ones(2)
+        with measure_peak():
+            ones(30)
+        ones(1)
+    assert close(outer.numpy_bytes, 32 * MB)
+    assert kept.size
+
+
+def test_overlapping_measurements_of_two_threads():
+    started, go_on = threading.Event(), threading.Event()
+    figures = {}
+
+    def work():
+        with measure_peak() as peak:
+            ones(5)
+            started.set()
+            go_on.wait(5)
+        figures["thread"] = peak.numpy_bytes
+
+    thread = threading.Thread(target=work)
+    with measure_peak() as peak:
+        thread.start()
+        started.wait(5)
+        ones(7)
+    go_on.set()
+    thread.join()
+    assert peak.numpy_bytes >= 7 * MB
+    assert figures["thread"] >= 7 * MB
+
+
+def in_force():
+    return [bytes(each) for each in python_memory.allocators()]
+
+
+def test_arrays_alone():
+    before = in_force()
+    with measure_peak(objects=False) as peak:
+        assert in_force() == before
+        kept = ones(2)
+        text = bytearray(5 * MB)
+        ones(3)
+    assert close(peak.numpy_bytes, 5 * MB)
+    assert in_force() == before
+    assert kept.size + len(text) == 7 * MB
+
+
+def test_objects_count_from_where_they_are_asked_for():
+    before = in_force()
+    with measure_peak(objects=False) as outer:
+        with measure_peak() as inner:
+            text = bytearray(5 * MB)
+        with measure_peak(objects=False) as second:
+            more = bytearray(7 * MB)
+    assert close(inner.numpy_bytes, 5 * MB)
+    assert outer.numpy_bytes >= inner.numpy_bytes
+    assert close(second.numpy_bytes, 7 * MB)  # hooks that are in force stay
+    assert in_force() == before
+    assert len(text) + len(more) == 12 * MB
+
+
+def test_what_the_code_switched_off_is_not_put_back():
+    before = in_force()
+    with measure_peak(objects=False) as lost:
+        tracemalloc.stop()
+    with measure_peak(objects=False) as peak:
+        ones(1)
+    assert lost.numpy_bytes is None
+    assert close(peak.numpy_bytes, MB)
+    assert in_force() == before
+
+
+def test_an_exception_leaves_the_figure():
+    with contextlib.suppress(KeyError), measure_peak() as peak:
+        ones(3)
+        raise KeyError
+    assert close(peak.numpy_bytes, 3 * MB)
+
+
+def test_threads_are_counted():
+    with measure_peak() as peak:
+        thread = threading.Thread(target=ones, args=(6,))
+        thread.start()
+        thread.join()
+    assert peak.numpy_bytes >= 6 * MB
+
+
+def test_tracing_that_was_on_stays_on_and_keeps_its_peak():
+    tracemalloc.start()
+    try:
+        ones(30)
+        with measure_peak() as peak:
+            ones(4)
+        assert tracemalloc.is_tracing()
+        assert tracemalloc.get_traced_memory()[1] >= 30 * MB
+    finally:
+        tracemalloc.stop()
+    assert close(peak.numpy_bytes, 4 * MB)
+
+
+def test_tracing_switched_off_inside_gives_no_figure():
+    with measure_peak() as peak:
+        tracemalloc.stop()
+    assert peak.numpy_bytes is None
+    assert peak.peak_bytes is None
+    assert peak.unseen == ["the code switched tracemalloc off"]
+
+
+def test_an_unknown_device_is_named():
+    with pytest.raises(ValueError, match="'cpu' or 'cuda', not 'gpu'"), measure_peak("gpu"):
+        pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's maximum is Linux's")
+def test_memory_outside_numpy_is_reported():
+    # In a process of its own: C's allocator may reuse pages that other tests left resident.
+    code = """
+import ctypes, numpy as np
+from maxslices.measure import measure_peak
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+with measure_peak() as peak:
+    ones = np.ones(1_000_000, np.uint8)
+    block = libc.malloc(200_000_000)
+    ctypes.memset(block, 1, 200_000_000)
+    libc.free(block)
+assert peak.numpy_bytes < 1_100_000, peak
+# The kernel counts pages in batches, one a processor: a few MB are not there yet.
+assert 180_000_000 < peak.device_bytes < 240_000_000, peak
+assert peak.peak_bytes is None
+print(peak.unseen[0])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"resident memory grew by (1[89]|2[0-3])\d MB, but NumPy took", done.stdout)
+    assert "elsewhere" in done.stdout
+
+
+def double_and_add(data):
+    result = np.empty_like(data)
+    work = data * 2
+    np.add(work, data * 3, out=result)
+    work = None
+    return result
+
+
+def test_trace_tells_the_line_of_the_peak_and_what_was_alive():
+    with measure_peak(trace=True) as peak:
+        data = np.ones((100, 100, 100), np.float32)
+        double_and_add(data)
+    assert peak.where.code == "np.add(work, data * 3, out=result)"
+    assert peak.where.function == "double_and_add"
+    codes = [row.where.code for row in peak.alive]
+    assert sorted(codes) == [
+        "data = np.ones((100, 100, 100), np.float32)",
+        "np.add(work, data * 3, out=result)",
+        "result = np.empty_like(data)",
+        "work = data * 2",
+    ]
+    assert all(abs(row.n_bytes - 4 * MB) < OBJECTS_BYTES for row in peak.alive)
+    assert {row.what for row in peak.alive} == {
+        "float32 100x100x100",
+        "freed again when the line was done",
+    }
+    most = max(peak.steps, key=lambda step: step.in_use_bytes)
+    assert most.where.line == peak.where.line
+    assert 16 * MB <= most.in_use_bytes < 16 * MB + 10 * OBJECTS_BYTES
+
+
+def half_precision():
+    return np.float16
+
+
+def test_a_line_goes_on_when_what_it_calls_has_returned():
+    with measure_peak(trace=True) as peak:
+        np.ones((100, 100, 100), half_precision())
+    codes = {step.where.code for step in peak.steps}
+    assert codes == {"np.ones((100, 100, 100), half_precision())"}
+    assert peak.where.code in codes
+
+
+def test_trace_names_an_array_of_a_size_of_its_own():
+    with measure_peak(trace=True) as peak:
+        odd = np.ones((7, 101, 103), np.float64)
+        half = odd[:3] * 2
+    assert {row.what for row in peak.alive} == {"odd float64 7x101x103", "half float64 3x101x103"}
+    assert half.size
+
+
+def test_trace_puts_back_a_tracer_that_was_there():
+    seen = []
+
+    def tracer(frame, event, argument):
+        seen.append(frame.f_code.co_name)
+
+    previous = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        with measure_peak(trace=True):
+            pass
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(previous)
+
+
+def test_the_text_gives_each_figure_with_its_bytes():
+    with measure_peak() as peak:
+        ones(2)
+    assert str(peak).startswith(f"NumPy: 2.00 MB ({peak.numpy_bytes:,} bytes)")

@@ -1,0 +1,112 @@
+"""Results made from memory are those of the operator itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from maxslices.nn.replay import shape_rules as rules
+
+aten = torch.ops.aten
+
+
+def meta(*shape, **options):
+    return torch.empty(shape, device="meta", **options)
+
+
+def last(*shape):
+    return meta(*shape).to(memory_format=torch.channels_last)
+
+
+def norm(x, training):
+    c = x.shape[1]
+    one = meta(c)
+    return aten.native_batch_norm.default, (x, one, one, one, one, training, 0.1, 1e-5)
+
+
+CALLS = [
+    norm(meta(2, 3, 8, 8), True),
+    norm(meta(2, 3, 8, 8), False),
+    norm(last(2, 3, 8, 8), True),
+    norm(meta(2, 3, 8, 8, dtype=torch.float16), True),
+    (
+        aten.native_batch_norm_backward.default,
+        (meta(2, 3, 8), meta(2, 3, 8), None, None, None, meta(3), meta(3), True, 1e-5,
+         [True, False, False]),
+    ),
+    (aten.native_layer_norm.default, (meta(4, 5, 6), [6], meta(6), meta(6), 1e-5)),
+    (aten.gelu_backward.default, (meta(4, 5), meta(4, 5))),
+    (aten.add.Tensor, (meta(4, 1), meta(5, dtype=torch.float64))),
+    (aten.add.Tensor, (meta(4, 1), 1)),
+    (aten.add.Tensor, (meta(4, 1, dtype=torch.int64), 1.0)),
+    (aten.add.Tensor, (meta(4, 1, dtype=torch.int64), 1)),
+    (aten.add.Tensor, (meta(4, 1, dtype=torch.bool), True)),
+    (aten.clone.default, (meta(4, 5).t(),)),
+    (aten.cat.default, ([meta(2, 3), meta(4, 3)],)),
+    (aten.max_pool2d_with_indices.default, (meta(1, 2, 9, 9), [2, 2])),
+]  # fmt: skip
+
+
+def described(made):
+    if isinstance(made, torch.Tensor):
+        return tuple(made.shape), made.stride(), made.dtype, made.untyped_storage().nbytes()
+    return [None if each is None else described(each) for each in made]
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch):
+    monkeypatch.setattr(rules, "_known", {})
+
+
+def test_what_is_remembered_is_what_the_operator_makes():
+    for _ in range(2):  # the second time from memory
+        for func, args in CALLS:
+            assert described(rules.call(func, args, {})) == described(func(*args)), func
+    assert rules._known
+
+
+def test_an_operator_is_asked_once_for_the_same_shapes(monkeypatch):
+    asked = Counter()
+    remember = rules._remember
+    monkeypatch.setattr(
+        rules, "_remember", lambda key, *rest: (asked.update([key]), remember(key, *rest))
+    )
+    a, b = (
+        rules.call(aten.gelu.default, (meta(3, 4),), {}),
+        rules.call(aten.gelu.default, (meta(3, 4),), {}),
+    )
+    assert list(asked.values()) == [1]
+    assert a.untyped_storage()._cdata != b.untyped_storage()._cdata
+    rules.call(aten.gelu.default, (meta(3, 4),), {"approximate": "tanh"})
+    rules.call(aten.gelu.default, (meta(4, 4),), {})
+    assert len(asked) == 3
+
+
+def test_views_stay_views_and_real_tensors_are_computed():
+    x = meta(3, 4)
+    for _ in range(2):
+        made = rules.call(aten.t.default, (x,), {})
+        assert made.untyped_storage()._cdata == x.untyped_storage()._cdata
+        real = rules.call(aten.add.Tensor, (torch.ones(2), torch.ones(2)), {})
+        assert real.tolist() == [2.0, 2.0]
+    assert not rules._known
+
+
+def test_lists_of_real_tensors_are_changed_in_place_and_those_without_data_left():
+    counters = [torch.zeros(()), torch.zeros(())]
+    rules.call(aten._foreach_add_.Scalar, (counters, 1), {})
+    assert [float(c) for c in counters] == [1.0, 1.0]
+    assert rules.call(aten._foreach_add_.Scalar, ([meta(2)], 1), {}) is None
+
+
+def test_the_default_dtype_is_part_of_what_is_remembered():
+    x = meta(3, dtype=torch.int64)
+    assert rules.call(aten.div.Tensor, (x, x), {}).dtype is torch.float32
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert rules.call(aten.div.Tensor, (x, x), {}).dtype is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -1,0 +1,211 @@
+"""A trace for any number of images."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn
+
+from maxslices.nn.replay import Family, Scaled, Spec, WorkAreas, replay
+from maxslices.nn.replay import measure_workspaces as calibrate
+from maxslices.nn.replay.workspaces import between
+
+from .models import UNet
+
+MIB = 2**20
+
+
+def unet(n, mode="inference", areas=None):
+    return replay(
+        UNet(), Spec((n, 1, 64, 64)), mode=mode, lines=False,
+        optimizer=torch.optim.Adam if mode == "training" else None,
+        work_areas=areas or WorkAreas.allowance(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_lines_through_two_replays_are_a_third_to_the_byte(mode):
+    traces = {n: unet(n, mode) for n in (2, 3, 17)}
+    scaled = Scaled(traces[2], traces[3], (2, 3))
+    assert scaled.agrees(traces[17], 17)
+    assert scaled.steps(17) == traces[17].steps()
+
+
+def test_a_family_knows_every_number():
+    family = Family(unet)
+    assert family.is_linear
+    trace = unet(29)
+    assert family.reserved_bytes(29) == trace.reserved_bytes
+    assert family.allocated_bytes(29) == trace.allocated_bytes
+    assert family.needed_bytes(29) == trace.needed_bytes
+
+
+def test_the_largest_number_fits_and_the_next_does_not():
+    family = Family(unet)
+    for limit in (300 * MIB, 1000 * MIB, 5000 * MIB):
+        n = family.largest(limit)
+        assert family.fits(n, limit)
+        assert not family.fits(n + 2 + n // 50, limit)
+    assert family.largest(20 * MIB) == 0
+    assert family.largest(5000 * MIB, at_most=7) == 7
+
+
+@pytest.mark.parametrize(
+    ("runs", "top", "known", "largest"),
+    [
+        ([*range(1, 27), 29], 40, 26, 29),
+        (range(1, 27), 40, 26, 26),
+        (range(1, 41), 40, 40, 40),
+        ([1], 40, 0, 0),
+        ([2], 40, 2, 2),
+        ([], 0, 0, 0),
+        (range(1, 3001), 5000, 1024, 3000),
+    ],
+)
+def test_the_largest_number_is_found_beyond_gaps(runs, top, known, largest):
+    runs, asked = set(runs), []
+
+    def fits(n):
+        asked.append(n)
+        return n in runs
+
+    found = Family._from_above(fits, top, known)
+    assert found in runs or found == largest == 0
+    assert found >= 0.98 * largest
+    assert len(asked) < 120
+
+
+def test_beyond_the_ceiling_nothing_fits():
+    family = Family(unet)
+    for limit in (300 * MIB, 5000 * MIB):
+        ceiling = family.scaled.ceiling(limit)
+        assert family.largest(limit) <= ceiling < 2 * family.largest(limit)
+        assert not any(family.fits(ceiling + k, limit) for k in (1, 2, 10))
+
+
+def test_what_is_needed_is_near_what_is_handed_out_and_runs():
+    family = Family(lambda n: unet(n, "training"))
+    for n in (2, 12, 30):
+        needed = family.needed_bytes(n)
+        assert family.allocated_bytes(n) <= needed < 1.1 * family.allocated_bytes(n)
+        assert all(family.fits(n, needed * (100 + k) // 100) for k in range(0, 40, 5))
+
+
+def test_sizes_that_are_no_line_are_replayed_one_by_one():
+    family = Family(lambda side: replay(lambda x: x * 2, Spec((side, side))))
+    assert not family.is_linear
+    assert family.allocated_bytes(1000) == 2 * 4_000_256
+    # Two of 22 MiB: two of 24 would leave no margin.
+    assert family.largest(48 * MIB) == 2401
+
+
+def test_events_that_change_with_the_number_are_noticed():
+    def step(n):
+        def function(x):
+            return x + 1 if len(x) < 4 else (x + 1) * 2
+
+        return replay(function, Spec((n, 1000)))
+
+    assert not Family(step).is_linear
+    with pytest.raises(ValueError, match="the same events"):
+        Scaled(step(2), step(5), (2, 5))
+
+
+def test_batches_of_a_calibrated_work_area_are_interpolated():
+    layer = nn.Conv2d(8, 8, 3, padding=1)
+
+    def step(n, areas):
+        return replay(layer, Spec((n, 8, 64, 64)), work_areas=areas)
+
+    (call,) = [c for c in step(2, WorkAreas.none()).calls if c.kind == "convolution"]
+    areas = WorkAreas("test", table={call.signature: ((2, 10 * MIB), (4, 30 * MIB), (8, 50 * MIB))})
+    sizes = [areas.for_op(step(n, areas).calls[0]) // MIB for n in (1, 2, 3, 4, 6, 8, 10)]
+    assert sizes == [10, 10, 20, 30, 40, 50, 60]
+    assert WorkAreas.from_plain(areas.as_plain()).as_plain() == areas.as_plain()
+    (call,) = areas.missing(step(3, areas).calls)
+    assert call.batch == 3
+    assert areas.missing(step(4, areas).calls) == []
+
+
+def test_a_convolution_is_measured_at_its_own_batch_too_and_nothing_twice(monkeypatch):
+    asked = []
+
+    def measured(call, batch):
+        asked.append(batch)
+        return None if batch > 1000 else batch * MIB  # no room for more than that
+
+    card = SimpleNamespace(name="card", multi_processor_count=8)
+    for name, value in (("_measured", measured), ("_require_device", lambda: None)):
+        monkeypatch.setattr(calibrate, name, value)
+    monkeypatch.setattr(calibrate, "_cublas_bytes", lambda: MIB)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: card)
+
+    def calls(n):
+        layer = nn.Conv2d(8, 8, 3, padding=1)
+        return replay(layer, Spec((n, 8, 64, 64)), work_areas=WorkAreas.none()).calls
+
+    known = calibrate.calibrate(calls(300))
+    assert asked == [*calibrate.BATCHES, 300]
+    assert known.missing(calls(300)) == []
+    del asked[:]
+    known = calibrate.calibrate(calls(2000), calibrate.calibrate(calls(77), known))
+    assert asked == [77, 2000]
+    assert known.for_op(calls(77)[0]) == 77 * MIB
+    assert known.for_op(calls(2000)[0]) == 2000 * MIB
+
+
+def test_beyond_what_was_measured_close_batches_tell_no_slope():
+    at = ((1, 0), (64, 64 * MIB), (128, 128 * MIB), (130, 160 * MIB))
+    assert between(at, 129) == 144 * MIB
+    assert between(at, 260) == pytest.approx(160 * MIB + 130 * 96 / 66 * MIB, abs=2)
+    assert between(((130, 65),), 261) == 131
+
+
+def test_a_steady_number_is_one_up_to_which_all_fit():
+    family = Family(unet)
+    fine = {*range(1, 41), 50, 60}
+    family.fits = lambda n, _limit: n in fine  # by chance, some larger ones fit
+    family.scaled.ceiling = lambda _limit: 60
+    assert family.largest(5000 * MIB) == 60
+    assert family.largest(5000 * MIB, steady=True) == 40
+
+
+def test_by_chance_a_number_must_fit_whatever_the_work_areas_are():
+    family = Family(unet)
+    fine = {*range(1, 41), 50, 60}
+    family.fits = lambda n, _limit: n in fine
+    family.scaled.ceiling = lambda _limit: 60
+    # A storage and, beyond 50 images, one that has room beside it only if the area is there.
+    area, needs = 200 * MIB, 300 * MIB
+    family.steps = lambda n: [(-1, area), (0, needs), (-1, -1), (1, needs), (2, area * (n > 50))]
+    limit = area + 2 * needs
+    assert family.largest(limit) == 50
+
+
+def test_other_work_areas_need_no_other_replay():
+    replayed = []
+
+    def step(n):
+        replayed.append(n)
+        return unet(n)
+
+    family = Family(step)
+    bare = family.with_work_areas(WorkAreas.none())
+    assert bare.steps(29) == unet(29, areas=WorkAreas.none()).steps()
+    assert bare.allocated_bytes(29) < family.allocated_bytes(29)
+    assert {call.batch for call in bare.calls(29)} >= {29}
+    assert replayed == [2, 3, 5]
+
+
+def test_room_for_one_more_segment_is_left_and_of_little_memory_a_hundredth():
+    family = Family(unet)
+    seen = []
+    family.fits = lambda n, limit: seen.append(limit) is None
+    for limit, least in ((5000 * MIB, 4980 * MIB), (1000 * MIB, 990 * MIB)):
+        seen.clear()
+        family.largest(limit, 3)
+        assert min(seen) == least

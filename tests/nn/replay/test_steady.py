@@ -1,0 +1,77 @@
+"""What an allocator does in steps that go on, worked out by hand."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from maxslices.nn.replay import Allocator, Event, Mark, Storage, Trace
+from maxslices.nn.replay.expandable_segments import ExpandableAllocator
+from maxslices.nn.replay.steady_state import Counts, each_step, steady
+
+MIB = 2**20
+ALLOCATORS = pytest.mark.parametrize("kind", [Allocator, ExpandableAllocator])
+
+
+def trace_of(*steps: list[tuple[str, float]]) -> Trace:
+    """Return a trace of steps of allocations in MiB, by name; below 0 are frees."""
+    storages: list[Storage] = []
+    events: list[Event] = []
+    marks: list[Mark] = []
+    names: dict[str, int] = {}
+    for step in steps:
+        for name, size in step:
+            if size < 0:
+                storages[names[name]].died = len(events)
+                events.append(Event("free", names[name]))
+                continue
+            names[name] = len(storages)
+            events.append(Event("alloc", names[name]))
+            made = Storage(int(size * MIB), "activations", born=len(events) - 1)
+            storages.append(made)
+        marks.append(Mark("step", len(events)))
+        events.append(Event("mark", len(marks) - 1))
+    return Trace(tuple(storages), (), tuple(marks), tuple(events))
+
+
+# 20 of small blocks, and then one of 60: what is free of one cannot serve the other.
+SMALL = [(f"small {i}", 1.0) for i in range(20)]
+IN_TURNS = [*SMALL, *((name, -1.0) for name, _ in SMALL), ("large", 60.0), ("large", -1.0)]
+
+
+@ALLOCATORS
+def test_memory_that_is_given_back_in_each_step_is_counted(kind):
+    trace = trace_of(IN_TURNS, IN_TURNS)
+    found = steady(trace, kind(70 * MIB))
+    assert found.runs
+    # The first small block of each step finds no room, and neither does the large one.
+    assert found.taken_bytes == 80 * MIB
+    assert list(islice(each_step(trace, kind(70 * MIB)), 9))[3:] == 6 * [Counts(2, 80 * MIB)]
+
+
+@ALLOCATORS
+def test_where_there_is_room_for_both_nothing_is_given_back(kind):
+    found = steady(trace_of(IN_TURNS, IN_TURNS), kind(80 * MIB))
+    assert (found.runs, found.taken_bytes) == (True, 0)
+
+
+@ALLOCATORS
+def test_what_finds_no_room_does_not_run(kind):
+    assert not steady(trace_of(IN_TURNS, IN_TURNS), kind(58 * MIB)).runs
+
+
+@ALLOCATORS
+def test_what_is_alive_at_the_end_is_replaced_in_the_next_step(kind):
+    first = [("gradient", 40.0), ("state", 40.0)]
+    second = [("gradient", -1.0), ("gradient", 40.0)]
+    trace = trace_of(first, second)
+    counts = list(islice(each_step(trace, kind(80 * MIB)), 50))
+    assert counts == [Counts(0, 80 * MIB)] + 49 * [Counts(0, 0)]
+
+
+@ALLOCATORS
+def test_steps_that_are_not_alike_are_not_repeated(kind):
+    trace = trace_of([("kept", 40.0)], [("more", 40.0)])
+    assert list(each_step(trace, kind())) == [Counts(0, 40 * MIB), Counts(0, 40 * MIB)]
+    assert not steady(trace, kind(60 * MIB)).runs

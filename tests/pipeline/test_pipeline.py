@@ -1,0 +1,153 @@
+"""Steps held against the registered methods."""
+
+from __future__ import annotations
+
+import pytest
+
+from maxslices import Pipeline
+from maxslices.errors import ParameterError, PipelineError
+from maxslices.pipeline import Reference
+from tests.planner.fakes import fakes
+
+
+def pipeline(*steps):
+    return Pipeline.from_steps(steps, fakes)
+
+
+def step(method, /, **parameters):
+    return {"method": method, "parameters": parameters}
+
+
+FIND = {"method": "find_middle", "id": "c", "side_outputs": {"cor": "axis"}}
+
+FAULTS = {
+    "number as step": ((3,), "step 1: a step is the name of a method or a mapping"),
+    "function as step": ((fakes["negate"].function,), ">: write 'negate'"),
+    "record as step": ((fakes["negate"],), ">: write 'negate'"),
+    "no method": (({"parameters": {}},), "step 1: a step needs the key 'method'"),
+    "method is null": (({"method": None},), "method must be the name of a method, not None"),
+    "unknown method": (("nagate",), "step 1: unknown method 'nagate'; did you mean negate?"),
+    "other module": (
+        ({"method": "negate", "module_path": "httomolibgpu.prep"},),
+        "no method 'negate' in module 'httomolibgpu.prep'; there is one in tests.planner.fakes",
+    ),
+    "module is a number": (({"method": "negate", "module_path": 3},), "module_path must be"),
+    "late loader": (("negate", "standard_tomo"), "step 2: standard_tomo says how the scan is read"),
+    "unknown key": (({"method": "negate", "save": True},), "unknown key 'save'"),
+    "parameters are a list": (
+        ({"method": "negate", "parameters": [1]},),
+        "negate: parameters must be names with values, not [1]",
+    ),
+    "parameters are false": (({"method": "negate", "parameters": False},), "not False"),
+    "unknown parameter": ((step("to_float", facter=1.0),), "did you mean factor?"),
+    "missing parameter": (("crop",), "crop needs the parameter 'keep'"),
+    "mistyped parameter": (
+        (step("crop", keep=3.0),),
+        "crop parameter 'keep' must be int, not 3.0 (float)",
+    ),
+    "required": (
+        (step("crop", keep="REQUIRED"),),
+        "crop parameter 'keep' must be int, not 'REQUIRED' (str)",
+    ),
+    "nothing like it": ((step("flat_field", zzz=1),), "has no parameter 'zzz'; it has: none"),
+    "slice_dim": ((step("neighbours", slice_dim=1),), "slice_dim is filled in while it runs"),
+    "flats": ((step("flat_field", flats="here"),), "flats is filled in while it runs: leave it"),
+    "save_result": (({"method": "negate", "save_result": 1},), "save_result must be true or false"),
+    "id": (({"method": "negate", "id": 7},), "negate: id must be a name, not 7"),
+    "id twice": ((FIND, FIND), "an earlier step has the id 'c' already"),
+    "side_outputs": (
+        ({"method": "find_middle", "side_outputs": ["cor"]},),
+        "must map side results",
+    ),
+    "side output is a list": (
+        ({"method": "find_middle", "side_outputs": {"cor": [1]}},),
+        "side_outputs must map side results to names",
+    ),
+    "no such side result": (
+        ({"method": "find_middle", "side_outputs": {"core": "axis"}},),
+        "find_middle has no side result 'core'; it has: cor",
+    ),
+    "reference to nothing": (
+        (step("scaled_by", centre="${{c.side_outputs.axis}}"),),
+        "scaled_by: centre refers to the step 'c'; no earlier step has that id",
+    ),
+    "reference to a later step": (
+        (step("scaled_by", centre="${{c.side_outputs.axis}}"), FIND),
+        "step 1: scaled_by: centre refers to the step 'c'",
+    ),
+    "reference to another name": (
+        (FIND, step("scaled_by", centre="${{c.side_outputs.cor}}")),
+        "centre refers to 'cor' of the step 'c', whose side_outputs are: axis",
+    ),
+    "malformed reference": (
+        (FIND, step("scaled_by", centre="${{c.axis}}")),
+        "centre is not a reference: write ${{id.side_outputs.name}}, not '${{c.axis}}'",
+    ),
+    "reference for no parameter": (
+        (FIND, step("scaled_by", centre=1.0, nte="${{c.side_outputs.axis}}")),
+        "scaled_by has no parameter 'nte'; did you mean note",
+    ),
+    "loader parameter": (
+        (step("standard_tomo", data_pth="auto"), "negate"),
+        "step 1: the loader has no parameter 'data_pth'; did you mean data_path?",
+    ),
+    "unknown loader": (
+        ({"method": "other", "module_path": "httomo.data.hdf.loaders"}, "negate"),
+        "unknown loader 'other'; there is standard_tomo",
+    ),
+    "loader of another module": (
+        ({"method": "standard_tomo", "module_path": "httomo.loaders"}, "negate"),
+        "step 1: no loader is in 'httomo.loaders': leave module_path out",
+    ),
+    "loader key": (
+        ({"method": "standard_tomo", "save_result": True}, "negate"),
+        "unknown key 'save_result'; the loader has",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_faulty_step_is_refused_in_one_line(case):
+    steps, expected = FAULTS[case]
+    with pytest.raises(PipelineError) as caught:
+        pipeline(*steps)
+    message = str(caught.value)
+    assert expected in message
+    assert "\n" not in message
+
+
+def test_a_name_alone_is_no_list_of_steps():
+    with pytest.raises(PipelineError, match=r"not 'negate': write it as \[step, ...\]"):
+        Pipeline.from_steps("negate", fakes)
+
+
+def test_a_fault_of_a_parameter_is_a_parameter_error():
+    with pytest.raises(ParameterError):
+        pipeline("crop")
+
+
+def test_a_reference_to_a_faulty_step_is_not_a_second_fault():
+    broken = {**FIND, "save_result": "yes"}
+    with pytest.raises(PipelineError) as caught:
+        pipeline(broken, step("scaled_by", centre="${{c.side_outputs.axis}}"))
+    assert "faults" not in str(caught.value)
+
+
+def test_references_are_found_with_and_without_spaces():
+    made = pipeline(FIND, step("scaled_by", centre="  ${{ c.side_outputs.axis }}"))
+    assert made.steps[1].references == (Reference("c", "axis"),)
+    assert str(made.steps[1].references[0]) == "${{c.side_outputs.axis}}"
+    assert made.steps[1].known_parameters() == {"centre": None}
+
+
+def test_the_loader_says_how_the_scan_is_read():
+    made = pipeline(step("standard_tomo", data_path="/entry/data"), "negate")
+    assert made.loader.data_path == "/entry/data"
+    assert [s.meta.name for s in made.steps] == ["negate"]
+
+
+def test_the_last_step_that_makes_data_is_saved_unless_said_otherwise():
+    assert [s.save_result for s in pipeline("negate", "negate").steps] == [False, True]
+    assert not pipeline({"method": "negate", "save_result": False}).steps[0].save_result
+    assert [s.save_result for s in pipeline("negate", "find_middle").steps] == [True, False]
+    assert not any(s.save_result for s in pipeline("find_middle").steps)

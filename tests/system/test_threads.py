@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from maxslices.system import threads
+
+
+@pytest.fixture(autouse=True)
+def four(monkeypatch):
+    monkeypatch.setattr(threads, "N_THREADS", 4)
+
+
+@pytest.mark.parametrize("n_items", [0, 1, 2, 3, 100])
+def test_every_item_once(n_items):
+    done = []
+    threads.spread(n_items, done.append)
+    assert sorted(done) == list(range(n_items))
+
+
+def test_several_threads_work_at_the_same_time():
+    barrier = threading.Barrier(4, timeout=10)
+    threads.spread(4, lambda i: barrier.wait())
+
+
+def test_one_thread_is_the_calling_one(monkeypatch):
+    monkeypatch.setattr(threads, "N_THREADS", 1)
+    seen = set()
+    threads.spread(10, lambda i: seen.add(threading.get_ident()))
+    assert seen == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("where", ["helper", "caller"])
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyboardInterrupt()])
+def test_an_error_is_raised_when_nothing_is_under_way_any_more(where, error):
+    caller, under_way, begun = threading.get_ident(), [], []
+    together = threading.Barrier(4, timeout=10)
+
+    def work(i: int) -> None:
+        begun.append(i)
+        under_way.append(i)
+        if i < 4:
+            together.wait()
+        mine = (threading.get_ident() == caller) == (where == "caller")
+        try:
+            if mine:
+                raise error
+            time.sleep(0.05)
+        finally:
+            under_way.remove(i)
+
+    with pytest.raises(type(error)) as raised:
+        threads.spread(1000, work)
+    assert raised.value is error
+    assert under_way == []
+    assert len(begun) < 20
+
+
+def test_two_callers_share_the_threads():
+    counts = {"a": 0, "b": 0}
+    lock = threading.Lock()
+
+    def caller(name: str) -> None:
+        def work(i: int) -> None:
+            with lock:
+                counts[name] += 1
+
+        for _ in range(50):
+            threads.spread(20, work)
+
+    both = [threading.Thread(target=caller, args=(name,)) for name in counts]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join(20)
+    assert counts == {"a": 1000, "b": 1000}
+    assert sum("maxslices-io" in t.name for t in threading.enumerate()) <= threads._POOL_THREADS
+
+
+def test_work_within_work_is_no_deadlock():
+    done = []
+    threads.spread(30, lambda i: threads.spread(30, done.append))
+    assert len(done) == 900
+
+
+def run(code: str) -> None:
+    head = "from maxslices.io import threads\nthreads.N_THREADS = 4\nimport time, os, threading\n"
+    ended = subprocess.run(
+        [sys.executable, "-c", head + code], capture_output=True, text=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_forked_process_has_threads_of_its_own():
+    run(
+        "threads.spread(8, lambda i: time.sleep(0.01))\n"
+        "import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n"
+        "child = os.fork()\n"
+        "barrier = threading.Barrier(4, timeout=10)\n"
+        "threads.spread(4, lambda i: barrier.wait())\n"
+        "if child: assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
+    )
+
+
+def test_threads_do_not_keep_a_process_alive():
+    run("threads.spread(8, lambda i: time.sleep(0.01))\n")
+
+
+def test_the_last_work_of_a_process_that_ends_is_done():
+    run(
+        "threads.spread(8, lambda i: time.sleep(0.01))\n"
+        "def late():\n"
+        "    threading.main_thread().join()\n"
+        "    done = []\n"
+        "    threads.spread(8, done.append)\n"
+        "    assert len(done) == 8\n"
+        "threading.Thread(target=late).start()\n"
+    )
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_the_cores_of_the_process_count_and_not_those_of_the_machine(cores):
+    if len(os.sched_getaffinity(0)) < cores:
+        pytest.skip(f"needs {cores} cores")
+    code = (
+        f"import os; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{cores}])\n"
+        "from maxslices.io import threads\n"
+        f"assert (threads.N_CORES, threads.N_THREADS, threads.N_DECODERS) == ({cores}, 1, 1)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("shape", [(7, 5, 3), (1, 50, 3), (100, 1, 1), (0, 5, 3), (30,)])
+def test_a_copy_in_parts(monkeypatch, shape):
+    monkeypatch.setattr(threads, "_PART_BYTES", (16, 32))
+    data = np.arange(np.prod(shape), dtype=">u2").reshape(shape)
+    out = np.empty(shape, "u2")
+    threads.copy(out, data)
+    np.testing.assert_array_equal(out, data)
+
+
+def test_a_copy_out_of_gaps(monkeypatch):
+    monkeypatch.setattr(threads, "_PART_BYTES", (64, 64))
+    data = np.arange(9 * 8 * 7).reshape(9, 8, 7)
+    out = np.empty((9, 3, 7), int)
+    threads.copy(out, data[:, 2:5])
+    np.testing.assert_array_equal(out, data[:, 2:5])
+
+
+@pytest.mark.parametrize("n_frames", [1, 3, 57, 114, 228])
+def test_every_thread_has_as_much_to_read(monkeypatch, n_frames):
+    monkeypatch.setattr(threads, "N_THREADS", 10)
+    monkeypatch.setattr(threads, "_PART_BYTES", (2**10, 2**14))
+    array = np.empty((n_frames, 512, 5), np.uint8)
+    sizes, lock = [], threading.Lock()
+
+    def work(frames, rows, part):
+        with lock:
+            sizes.append(part.nbytes)
+
+    threads.spread_box((0, n_frames), (0, 512), array, work)
+    assert sum(sizes) == array.nbytes
+    rounds = -(-len(sizes) // 10)
+    assert rounds * max(sizes) <= 1.3 * array.nbytes / min(10, len(sizes))

@@ -1,0 +1,64 @@
+"""Plans that methods ask CuPy for are put into its cache while that is wanted."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from maxslices.tuning import fft_plan_cache as fft_plans
+
+
+@pytest.fixture
+def cupyx(monkeypatch):
+    """As much of CuPy's module as matters: plans by shape, cached if it is told so."""
+    module = ModuleType(fft_plans._MODULE)
+    module.cache, module.made = {}, []
+
+    def make(shape, fft_type, axes=None, order="C", out_size=None, to_cache=True):
+        key = (shape, fft_type, axes, order, out_size)
+        if key in module.cache:
+            return module.cache[key]
+        module.made.append(key)
+        plan = object()
+        if to_cache:
+            module.cache[key] = plan
+        return plan
+
+    setattr(module, fft_plans._MAKER, make)
+    module.get_fft_plan = lambda shape: getattr(module, fft_plans._MAKER)(
+        shape, 41, axes=(1, 2), order="C", out_size=None, to_cache=False
+    )
+    monkeypatch.setitem(sys.modules, fft_plans._MODULE, module)
+    yield module
+    fft_plans.keep(False)
+
+
+def test_a_plan_is_made_once_while_they_are_kept(cupyx):
+    cupyx.get_fft_plan((4, 8, 8))
+    assert cupyx.cache == {}
+    fft_plans.keep(True)
+    plans = {id(cupyx.get_fft_plan((4, 8, 8))) for _ in range(3)}
+    fft_plans.keep(True)
+    plans.add(id(cupyx.get_fft_plan((4, 8, 8))))
+    assert len(plans) == len(cupyx.cache) == 1
+    assert len(cupyx.made) == 2
+    fft_plans.keep(False)
+    cupyx.get_fft_plan((2, 8, 8))
+    assert len(cupyx.cache) == 1
+
+
+def test_cupys_own_are_cached_whatever_is_wanted(cupyx):
+    for is_wanted in (True, False):
+        fft_plans.keep(is_wanted)
+        getattr(cupyx, fft_plans._MAKER)((3 + is_wanted, 8), 41)
+    assert len(cupyx.cache) == 2
+
+
+def test_nothing_happens_without_cupys_module(monkeypatch):
+    monkeypatch.delitem(sys.modules, fft_plans._MODULE, raising=False)
+    fft_plans.keep(True)
+    monkeypatch.setitem(sys.modules, fft_plans._MODULE, ModuleType("another"))
+    fft_plans.keep(True)
+    fft_plans.keep(False)
