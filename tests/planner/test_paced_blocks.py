@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from maxslices import ArraySpec, Pipeline, Registry, from_ledger
+from maxslices.api.plan_scan import plan_pipeline
 from maxslices.estimate.probe_result import Probe
 from maxslices.pipeline import ScanSpec
-from maxslices.planner import Limits, make_plan
+from maxslices.planner import Budgets
 from maxslices.planner.block_size import AUTO_SLICES, FIRST_SLICES, wanted_block
 from maxslices.runner.block_ranges import blocks_of
 from tests.planner.ledgers import two
@@ -63,8 +64,8 @@ def section_of(*steps, n_slices=1024, **kwargs):
     budget = kwargs.pop("budget", 10**9)
     in_memory = kwargs.pop("in_memory", True)
     scan = ScanSpec(ArraySpec((n_slices, 30, 40), "uint16"), in_memory=in_memory)
-    limits = Limits("cuda", budget, 10**9)
-    return make_plan(Pipeline.from_steps(steps, registry), scan, limits, **kwargs).sections[0]
+    limits = Budgets("cuda", budget, 10**9)
+    return plan_pipeline(Pipeline.from_steps(steps, registry), scan, limits, **kwargs).sections[0]
 
 
 def first_of(*steps, **kwargs):

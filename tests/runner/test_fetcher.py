@@ -19,7 +19,7 @@ def test_no_more_than_a_few_parts_are_asked_for_at_one_time(monkeypatch, slice_d
     waiting = []
 
     with FakeGpu() as gpu:
-        link = gpu.link()
+        link = gpu.copy_engine()
         fetch = link.fetch
 
         def counted(data, host, after):

@@ -35,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
 
 def handle(parsed: argparse.Namespace) -> str:
     """Print the plan, run it, and return the report."""
-    from ..api.api import run_announced
+    from ..api.run_scan import run_announced
 
     report = run_announced(
         parsed.scan,
