@@ -11,6 +11,9 @@ import pytest
 from maxslices import ArraySpec, Pipeline, Registry, from_ledger
 from maxslices.api.plan_scan import plan_pipeline
 from maxslices.estimate.probe_result import Probe
+from maxslices.model.allocators import ArrayAllocator
+from maxslices.model.memory_model import MemoryModel
+from maxslices.model.section_model import SectionModel, StepModel
 from maxslices.pipeline import ScanSpec
 from maxslices.planner import Budgets
 from maxslices.planner.block_size import AUTO_SLICES, FIRST_SLICES, wanted_block
@@ -22,11 +25,17 @@ TOTAL = 1000
 
 def cost(call_s, slice_s, halo=(0, 0)):
     array = ArraySpec((1801, TOTAL, 2560), "float32")  # 18 MB a sinogram: 0.92 ms at 20 GB/s
-    section = SimpleNamespace(slice_dim=1, halo=halo)
-    pace_s = (call_s, slice_s)
-    return SimpleNamespace(
-        n_slices=TOTAL, section=section, input=array, output=array, pace_s=pace_s
+    step = StepModel(
+        index=0,
+        method="lab.method",
+        parameters={},
+        input=array,
+        output=array,
+        memory=MemoryModel.linear(0, 1),
+        estimator="probed",
+        pace_s=(call_s, slice_s),
     )
+    return SectionModel(1, halo, (step,), MemoryModel.linear(0, 0), ArrayAllocator("cuda"))
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from maxslices import ArraySpec, Pipeline, Registry, from_ledger
 from maxslices.api.plan_scan import plan_pipeline
 from maxslices.errors import DoesNotFitError, EstimatorError, SourceError, UsageError
-from maxslices.model.account import PYTHON_BYTES, THREAD_BUFFER_BYTES
+from maxslices.model import account
+from maxslices.model.account import (
+    PYTHON_BYTES,
+)
 from maxslices.model.units import format_bytes
 from maxslices.pipeline import ScanSpec
 from maxslices.planner import Budgets
-from maxslices.planner.placement import HOST_BYTES, STAGED_BYTES
-from maxslices.system.threads import N_THREADS
 from tests.planner.fakes import fakes
 from tests.planner.ledgers import one
 
@@ -174,13 +175,9 @@ def test_a_card_needs_more_than_its_context():
         planned("negate", device="cuda", budget=700 * MB, reserved=800 * MB)
 
 
-THREADS_BYTES = HOST_BYTES + 2 * N_THREADS * THREAD_BUFFER_BYTES
-"""Host memory that a section takes on a card, beside its slabs."""
-
-
 def test_on_a_card_host_memory_bounds_the_block_too():
-    # Two slabs each way, and a frame between the files.
-    needed = THREADS_BYTES + (4 * 10 + 1) * 4 * FRAME
+    # Two blocks are read to and copied from, three halves of a result copied to and written.
+    needed = PYTHON_BYTES + (2 * 10 + 3 * 5) * 4 * FRAME
     section = planned("negate", device="cuda", host=needed, block="max").sections[0]
     assert section.max_block == 10
     assert "host memory allow 10" in section.why
@@ -190,19 +187,19 @@ def test_on_a_card_host_memory_bounds_the_block_too():
 
 
 def test_on_a_card_too_little_host_memory_is_told():
-    needed = format_bytes(THREADS_BYTES + 3 * 4 * FRAME)
+    needed = format_bytes(PYTHON_BYTES + 3 * 4 * FRAME)
     with pytest.raises(
         DoesNotFitError, match=rf"needs {needed} of host memory, .* --host-memory [\d.]+MB"
     ):
         planned("negate", device="cuda", host=10_000)
 
 
-def test_a_scan_and_a_result_that_a_card_copies_itself_need_no_slabs():
+def test_a_scan_and_a_result_that_a_card_copies_itself_need_no_staging():
     kwargs = {"device": "cuda", "block": 10, "result_in_memory": True}
     staged = planned("negate", **kwargs).sections[0]
     direct = planned("negate", of=scan(in_memory=True), result_is_direct=True, **kwargs)
-    assert direct.sections[0].host_bytes == THREADS_BYTES + 4 * 101 * FRAME  # the result
-    assert staged.host_bytes - direct.sections[0].host_bytes == (4 * 10 + 1) * 4 * FRAME
+    assert direct.sections[0].host_bytes == PYTHON_BYTES + 4 * 101 * FRAME  # the result
+    assert staged.host_bytes - direct.sections[0].host_bytes == (2 * 10 + 3 * 5) * 4 * FRAME
 
 
 def test_on_a_card_host_memory_is_that_of_the_largest_block_that_a_run_may_go_over_to():
@@ -210,15 +207,16 @@ def test_on_a_card_host_memory_is_that_of_the_largest_block_that_a_run_may_go_ov
     section = planned("negate", of=of, device="cuda").sections[0]
     assert section.larger
     block = section.larger[-1][0]
-    assert section.host_bytes == THREADS_BYTES + (4 * block + 1) * 4 * FRAME
+    assert section.host_bytes == PYTHON_BYTES + (2 * block + 3 * -(-block // 2)) * 4 * FRAME
 
 
 def test_on_a_card_host_memory_includes_what_arrays_go_through_that_are_not_blocks():
     frames = ArraySpec((5000, 67, 53), "uint16")
     of = scan("uint16", flats=frames, darks=frames)
     section = planned("flat_field", of=of, device="cuda", block=1, host=200 * MB).sections[0]
-    slabs = 2 * FRAME * 2 + (2 + 1) * FRAME * 4
-    assert section.host_bytes == THREADS_BYTES + section.side_bytes + STAGED_BYTES + slabs
+    staging = 2 * FRAME * 2 + 3 * FRAME * 4
+    staging += account.upload_staging(section.side_bytes).total_bytes
+    assert section.host_bytes == PYTHON_BYTES + section.side_bytes + staging
 
 
 def looking_at_fifty():
@@ -234,18 +232,18 @@ def looking_at_fifty():
 def test_on_a_card_host_memory_includes_the_slices_that_a_method_looks_at():
     pipeline = looking_at_fifty()
     plan = plan_pipeline(pipeline, scan(), Budgets("cuda", 100 * MB, 100 * MB), block=1)
-    # They are read, and go to the device through slabs of as much.
-    assert plan.sections[0].host_bytes == THREADS_BYTES + 2 * 50 * SINO * 4
+    # They are read, and go to the device through staging memory of as much.
+    assert plan.sections[0].host_bytes == PYTHON_BYTES + 2 * 50 * SINO * 4
 
 
 def test_on_a_card_spare_host_memory_keeps_a_part_of_what_goes_to_a_file():
     whole, blocks = 4 * 101 * FRAME, {"block": 1, "device": "cuda", "budget": MB}
-    budget = THREADS_BYTES + whole // 2
+    budget = PYTHON_BYTES + whole // 2
     plan = planned("negate", "work", "negate", host=budget, **blocks)
     first, second, third = plan.sections
     assert [first.destination, second.destination] == ["scratch file", "scratch file"]
-    slabs = [(2 + 2 + 1) * 4 * FRAME - 4 * FRAME, (2 + 2) * 4 * SINO + 4 * SINO]
-    assert 0 < first.kept_bytes <= (budget - THREADS_BYTES - max(slabs)) * 3 // 4
+    staging = [(2 + 3) * 4 * FRAME, (2 + 3) * 4 * SINO]
+    assert 0 < first.kept_bytes <= (budget - PYTHON_BYTES - max(staging)) * 3 // 4
     assert 0 < second.kept_bytes < first.kept_bytes  # beside what the first keeps
     assert third.kept_bytes == 0
     for section, kept_bytes in (
@@ -253,7 +251,7 @@ def test_on_a_card_spare_host_memory_keeps_a_part_of_what_goes_to_a_file():
         (second, first.kept_bytes + second.kept_bytes),
         (third, second.kept_bytes),
     ):
-        assert THREADS_BYTES + kept_bytes < section.host_bytes <= budget
+        assert PYTHON_BYTES + kept_bytes < section.host_bytes <= budget
     assert planned("negate", "work", budget=3 * MB, block=1).sections[0].kept_bytes == 0
 
 
@@ -268,7 +266,7 @@ def test_on_a_card_arrays_between_sections_stay_there_where_they_fit():
     assert [s.destination for s in plan.sections] == ["memory", "result"]
     assert {s.available_bytes for s in plan.sections} == {2 * MB}
     assert min(s.host_bytes for s in plan.sections) > whole
-    plan = planned("negate", "work", device="cuda", budget=2 * MB, host=THREADS_BYTES + 2 * MB)
+    plan = planned("negate", "work", device="cuda", budget=2 * MB, host=PYTHON_BYTES + 2 * MB)
     assert plan.sections[0].destination == "scratch file"
 
 

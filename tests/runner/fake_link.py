@@ -19,6 +19,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from maxslices.model import account
+
 POISON = 0xA5
 """What memory is full of that nobody has written to, or that was freed."""
 
@@ -55,13 +57,15 @@ class FakeCopyEngine:
         self._streams: dict[str, deque[Any]] = {"in": deque(), "out": deque()}
 
     def staging(self, n_bytes: int) -> np.ndarray:
-        return self._gpu.host_empty((n_bytes,), np.uint8)
+        self._gpu.note("staging", n_bytes)
+        return self._gpu.pinned((n_bytes,), np.uint8)
 
     def is_direct(self, array: np.ndarray) -> bool:
         return self._gpu.is_pinned(array)
 
     def buffer(self, n_bytes: int) -> np.ndarray:
-        array = self._gpu.empty((n_bytes,), np.uint8)
+        self._gpu.note("input buffer", n_bytes)
+        array = self._gpu.device_memory((n_bytes,), np.uint8)
         self._gpu.buffers.append(weakref.ref(array))
         return array
 
@@ -167,6 +171,7 @@ class FakeGpu:
         self.faults: list[str] = []
         self.fails_at = fails_at
         self.allocated: list[str] = []
+        self.sizes: list[tuple[str, int]] = []
         self.buffers: list[Any] = []
         self._pinned: dict[int, Any] = {}
         self._engine = FakeCopyEngine(self)
@@ -198,6 +203,11 @@ class FakeGpu:
         if number in self.fails_at:
             raise MemoryError(f"no memory for {what}, allocation {number}")
 
+    def note(self, what: str, n_bytes: int) -> None:
+        """Note what is allocated for what, and its size."""
+        with self.lock:
+            self.sizes.append((what, n_bytes))
+
     def n_buffers(self) -> int:
         """Return how many buffers for blocks there are."""
         return sum(buffer() is not None for buffer in self.buffers)
@@ -210,6 +220,7 @@ class FakeGpu:
         return nullcontext()
 
     def to_device(self, block: np.ndarray) -> np.ndarray:
+        self.note("copy to the device", block.nbytes)
         self.allocate("a copy on the device")
         return block.copy()
 
@@ -220,10 +231,20 @@ class FakeGpu:
         return self._engine
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        array = self.device_memory(shape, dtype)
+        self.note("store on the device", array.nbytes)
+        return array
+
+    def device_memory(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         self.allocate("memory of the device")
         return _poisoned(shape, dtype)
 
     def host_empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        array = self.pinned(shape, dtype)
+        self.note("store on the host", array.nbytes)
+        return array
+
+    def pinned(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         self.allocate("pinned memory")
         array = _poisoned(shape, dtype)
         self.pin(array)
@@ -241,6 +262,7 @@ class FakeGpu:
 
     def contiguous(self, block: np.ndarray) -> np.ndarray:
         if not block.flags.c_contiguous:
+            self.note("contiguous copy", block.nbytes)
             self.allocate("a contiguous copy")
         return np.ascontiguousarray(block)
 
@@ -249,6 +271,7 @@ class FakeGpu:
 
     def reserve(self, n_bytes: int, largest_bytes: int) -> None:
         self.events.append("reserve")
+        self.note("pool", account.pool_bytes(n_bytes))
         self.allocate("the pool's memory")
 
     def forget_plans(self) -> None:

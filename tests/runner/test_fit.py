@@ -12,7 +12,6 @@ from maxslices import Pipeline, Registry, from_ledger, method, plan, run
 from maxslices.errors import DoesNotFitError, MethodError
 from maxslices.io.array_source import ArraySource
 from maxslices.model.account import PYTHON_BYTES
-from maxslices.model.account import PYTHON_BYTES
 from tests.planner.fakes import fakes
 
 fit_fakes = Registry()

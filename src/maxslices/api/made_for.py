@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from .. import __version__
 from ..estimate.fingerprint import package_of
 from ..estimate.package_versions import installed_version
 from ..model.allocators import Device
@@ -36,7 +35,7 @@ def _versions(pipeline: Pipeline, device: Device) -> dict[str, Any]:
         names.add(package_of(step.meta.function))
         names.add(step.meta.array_module or "numpy")
     names -= {"", "__main__", "maxslices"}
-    return {"maxslices": __version__} | {name: _version(name) for name in sorted(names)}
+    return {name: _version(name) for name in ("maxslices", *sorted(names))}
 
 
 def _version(name: str) -> str | None:

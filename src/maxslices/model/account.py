@@ -150,7 +150,8 @@ def input_way(device: Device, origin: Origin, slice_dim: int, *, in_memory: bool
         Where the data are.
     slice_dim : int
         Axis of the slices. On the CPU slices along axis 1 have gaps between them in memory, so
-        they are read into a buffer.
+        they are read into a buffer. (A block of all slices has none, and is used in place; a
+        buffer is counted for it all the same.)
     in_memory : bool
         For a scan: whether the device can use, or copy, blocks from where they lie.
     """

@@ -172,10 +172,10 @@ class Placement:
         return total.plus(account.PYTHON_BYTES)
 
     def _thread_buffers(self) -> MemoryModel:
-        """What threads hold that read from files and write to them."""
+        """Buffers of threads that read a scan and write files; scratch files are read without."""
         section, model = self.section, MemoryModel.linear(0, 0)
         moved = []
-        if self.input_way in ("staged", "read") and self.origin != "memory":
+        if self.origin == "scan" and not self.in_memory:
             moved.append(section.host_block_of(section.input))
         if self.destination in ("result", "scratch file"):
             moved.append(section.host_block_of(section.output))
