@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.io.array_source import ArrayFrames
-from maxslices.io.frame_source import Selection, runs_of
+from maxslices.io.array_frames import ArrayFrames
+from maxslices.io.selection import Selection, runs_of
 
 DATA = np.arange(10 * 6 * 8).reshape(10, 6, 8)
 

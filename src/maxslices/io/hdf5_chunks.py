@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..system import threads
 from ..system.positional_io import pread_all
 from ..system.threads import BUFFER_BYTES, buffer, fitting, spread
-from .frame_source import Span
+from .frames import Span
 from .plain_frames import NOWHERE
 
 DEFLATE, SHUFFLE = 1, 2

@@ -16,7 +16,7 @@ from ..errors import SourceError
 from ..model.arrays import ArraySpec
 from .check_arrays import check_dtype
 from .chunk_offsets import missing_filters, places_of
-from .frame_source import Span
+from .frames import Span
 from .hdf5_chunks import ChunkError, Chunks
 from .hdf5_layout import stacks_in
 from .plain_frames import PlainFrames

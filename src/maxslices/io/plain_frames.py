@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..system.positional_io import bytes_of, pread_all
 from ..system.threads import buffer, fitting, spread_box
 from ..tuning.batched_reads import pread_pieces
-from .frame_source import Span
+from .frames import Span
 
 NOWHERE = -1
 """Offset of a frame that was never written."""

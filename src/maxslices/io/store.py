@@ -15,7 +15,7 @@ from ..system.threads import copy
 from .access import SupportsView, SupportsWindow
 from .check_arrays import check_block, check_target
 from .closing import Closing
-from .frame_source import read_only
+from .read_only import read_only
 
 
 class Store(Protocol):

@@ -11,7 +11,9 @@ import h5py
 import numpy as np
 
 from maxslices.io.array_source import ArraySource
-from maxslices.io.frame_source import FrameSource, Selection, Span
+from maxslices.io.frame_source import FrameSource
+from maxslices.io.frames import Span
+from maxslices.io.selection import Selection
 
 from .machine import pinned, write_all
 

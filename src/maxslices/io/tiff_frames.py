@@ -1,4 +1,4 @@
-"""Scans in TIFFs: a folder with one a projection, or one file of many pages."""
+"""Frames in TIFFs: a folder with one TIFF a frame, or one file of many pages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from ..model.arrays import ArraySpec
 from ..system import threads
 from ..system.threads import spread, spread_box
 from .check_arrays import check_dtype
-from .frame_source import FrameSource, Selection, Span
-from .loader_options import LoaderOptions
+from .frames import Span
 from .paths import TIFF_SUFFIXES, look_at
 from .plain_frames import PlainFrames
-from .side_data import plain_source
 from .tiff_pages import Image, decoded, pages_of
 
 _HEAD_BYTES = 2**16
@@ -92,24 +90,7 @@ class TiffFrames:
         """Do nothing: files are open only while they are read."""
 
 
-def tiff_source(path: Path, options: LoaderOptions) -> FrameSource:
-    """Open a folder of TIFFs, or one TIFF of many pages, as a scan.
-
-    Raises
-    ------
-    SourceError
-        If there are no TIFFs, or they are not the frames of a scan.
-    """
-    frames = tiff_frames(path)
-    if frames.spec.shape[0] == 1 and path.is_file():
-        raise SourceError(
-            f"{path}: has one page, which is not a scan: give the folder of its TIFFs, "
-            f"{path.parent}"
-        )
-    return plain_source(str(path), Selection.of(frames), options)
-
-
-def tiff_frames(path: Path) -> TiffFrames:
+def open_tiffs(path: Path) -> TiffFrames:
     """Open a folder of TIFFs, sorted as people count, or one TIFF.
 
     Raises

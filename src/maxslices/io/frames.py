@@ -1,0 +1,50 @@
+"""What every kind of file has to do: read a box of consecutive frames."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from numpy.typing import NDArray
+
+from ..model.arrays import ArraySpec
+
+Span = tuple[int, int]
+"""First index, and the one after the last."""
+
+
+class Frames(Protocol):
+    """A stack of frames that is read in boxes."""
+
+    @property
+    def name(self) -> str:
+        """Name of the stack in messages."""
+        ...
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape (frames, rows, columns) and native dtype."""
+        ...
+
+    def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
+        """Read a box into `out`, C-contiguous, of the box's shape and the native dtype.
+
+        Raises
+        ------
+        SourceError
+            If it cannot be read.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        ...
+
+
+@runtime_checkable
+class FramesInMemory(Protocol):
+    """A stack of frames that is an array."""
+
+    @property
+    def array(self) -> NDArray[Any] | None:
+        """The array itself, in the dtype and byte order that it has; None once it is closed."""
+        ...

@@ -1,0 +1,90 @@
+"""Frames in an ``.npy`` file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SourceError
+from ..model.arrays import ArraySpec
+from ..system.threads import copy
+from .array_frames import ArrayFrames
+from .frames import Span
+from .plain_frames import PlainFrames
+
+_MAPPED_BYTES = 2**26
+"""Bytes of a Fortran-ordered file that are mapped at one time, or a frame if that is larger."""
+
+
+class NpyFrames:
+    """Frames in an ``.npy`` file, read by offset.
+
+    One in Fortran order has no frame in one piece: it is mapped into memory for each read and
+    no longer. A map that stays would leave every page that was ever read with the process, so
+    that its resident memory grows to the size of the file.
+
+    Raises
+    ------
+    SourceError
+        If it is no such file, is cut off or holds Python objects.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        array = self._mapped()
+        self._spec = ArrayFrames(str(path), array).spec
+        self._places: PlainFrames | None = None
+        if array.flags.c_contiguous:
+            n_frames, n_rows, n_columns = array.shape
+            frames = np.arange(n_frames, dtype=np.int64)
+            offsets = array.offset + array[0].nbytes * frames
+            self._places = PlainFrames(offsets, (n_rows, n_columns), array.dtype)
+
+    @property
+    def name(self) -> str:
+        """The file."""
+        return str(self._path)
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape and native dtype."""
+        return self._spec
+
+    def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
+        """Read a box into `out`."""
+        if self._places is None:
+            step = max(1, _MAPPED_BYTES // max(1, out[0].nbytes))
+            for first in range(frames[0], frames[1], step):
+                last = min(first + step, frames[1])
+                part = out[first - frames[0] : last - frames[0]]
+                copy(part, self._mapped()[first:last, slice(*rows), slice(*columns)])
+            return
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self._places.read(fd, frames, rows, columns, out)
+            finally:
+                os.close(fd)
+        except (OSError, EOFError) as error:
+            raise SourceError(f"{self._path}: cannot be read any more ({error})") from None
+
+    def close(self) -> None:
+        """Do nothing: the file is open only while it is read."""
+
+    def _mapped(self) -> np.memmap[Any, Any]:
+        try:
+            array = np.load(self._path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            why = "" if "pickle" in str(error) else f" ({error})"  # NumPy's advice is to trust it
+            raise SourceError(
+                f"{self._path}: cannot be read as .npy{why}: it is no such file, is cut off, "
+                "or holds Python objects; write it again with numpy.save"
+            ) from None
+        if not isinstance(array, np.memmap):
+            array.close()
+            raise SourceError(f"{self._path}: is an .npz archive: save one array with numpy.save")
+        return array

@@ -1,0 +1,76 @@
+"""A scan in a file that holds frames and nothing else."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SourceError
+from .frame_source import FrameSource
+from .loader_options import LoaderOptions, SideData
+from .selection import Selection
+from .side_data import angles_given, flats_or_darks, open_side
+from .side_name import SideName
+
+
+def plain_source(
+    name: str,
+    data: Selection,
+    options: LoaderOptions,
+    *,
+    angles: NDArray[np.float32] | None = None,
+    flats: Selection | None = None,
+    darks: Selection | None = None,
+) -> FrameSource:
+    """Return the source of a file without a layout, which holds frames and nothing else.
+
+    Parameters
+    ----------
+    name : str
+        What messages call the scan.
+    data : Selection
+        The projections; closed here if anything is wrong.
+    options : LoaderOptions
+        Must not name paths within an HDF5 file.
+    angles, flats, darks : optional
+        What is there unless `options` say otherwise.
+    """
+    with ExitStack() as opened:
+        opened.callback(data.frames.close)
+        if options.data_path != "auto" or options.image_key_path not in ("auto", None):
+            raise SourceError(
+                f"{name}: is not an HDF5 file, so it has no data_path and no image_key_path: "
+                "leave them out"
+            )
+        found: dict[SideName, Selection | None] = {"flats": flats, "darks": darks}
+        for side, selection in found.items():
+            given = flats_or_darks(options, side)
+            if isinstance(given, SideData):
+                if given.file is None:
+                    raise SourceError(
+                        f"{name}: holds projections alone, so {side} cannot be in it: give "
+                        "their file"
+                    )
+                found[side] = open_side(side, given.file, given, opened)
+            elif given == "ignore":
+                found[side] = None
+            elif selection is not None:
+                opened.callback(selection.frames.close)
+        given_angles = angles_given(name, options)
+        if isinstance(given_angles, str):
+            raise SourceError(
+                f"{name}: is not an HDF5 file, so the rotation angles cannot be at "
+                f"{given_angles}: give them in degrees"
+            )
+        source = FrameSource(
+            name,
+            data,
+            flats=found["flats"],
+            darks=found["darks"],
+            angles=angles if given_angles is None else given_angles,
+            preview=options.preview,
+        )
+        opened.pop_all()
+    return source
