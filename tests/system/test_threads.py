@@ -20,19 +20,19 @@ def four(monkeypatch):
 @pytest.mark.parametrize("n_items", [0, 1, 2, 3, 100])
 def test_every_item_once(n_items):
     done = []
-    threads.spread(n_items, done.append)
+    threads.parallel_for(n_items, done.append)
     assert sorted(done) == list(range(n_items))
 
 
 def test_several_threads_work_at_the_same_time():
     barrier = threading.Barrier(4, timeout=10)
-    threads.spread(4, lambda i: barrier.wait())
+    threads.parallel_for(4, lambda i: barrier.wait())
 
 
 def test_one_thread_is_the_calling_one(monkeypatch):
     monkeypatch.setattr(threads, "N_THREADS", 1)
     seen = set()
-    threads.spread(10, lambda i: seen.add(threading.get_ident()))
+    threads.parallel_for(10, lambda i: seen.add(threading.get_ident()))
     assert seen == {threading.get_ident()}
 
 
@@ -56,7 +56,7 @@ def test_an_error_is_raised_when_nothing_is_under_way_any_more(where, error):
             under_way.remove(i)
 
     with pytest.raises(type(error)) as raised:
-        threads.spread(1000, work)
+        threads.parallel_for(1000, work)
     assert raised.value is error
     assert under_way == []
     assert len(begun) < 20
@@ -72,7 +72,7 @@ def test_two_callers_share_the_threads():
                 counts[name] += 1
 
         for _ in range(50):
-            threads.spread(20, work)
+            threads.parallel_for(20, work)
 
     both = [threading.Thread(target=caller, args=(name,)) for name in counts]
     for thread in both:
@@ -85,12 +85,14 @@ def test_two_callers_share_the_threads():
 
 def test_work_within_work_is_no_deadlock():
     done = []
-    threads.spread(30, lambda i: threads.spread(30, done.append))
+    threads.parallel_for(30, lambda i: threads.parallel_for(30, done.append))
     assert len(done) == 900
 
 
 def run(code: str) -> None:
-    head = "from maxslices.system import threads\nthreads.N_THREADS = 4\nimport time, os, threading\n"
+    head = (
+        "from maxslices.system import threads\nthreads.N_THREADS = 4\nimport time, os, threading\n"
+    )
     ended = subprocess.run(
         [sys.executable, "-c", head + code], capture_output=True, text=True, timeout=60
     )
@@ -99,26 +101,26 @@ def run(code: str) -> None:
 
 def test_a_forked_process_has_threads_of_its_own():
     run(
-        "threads.spread(8, lambda i: time.sleep(0.01))\n"
+        "threads.parallel_for(8, lambda i: time.sleep(0.01))\n"
         "import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n"
         "child = os.fork()\n"
         "barrier = threading.Barrier(4, timeout=10)\n"
-        "threads.spread(4, lambda i: barrier.wait())\n"
+        "threads.parallel_for(4, lambda i: barrier.wait())\n"
         "if child: assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
     )
 
 
 def test_threads_do_not_keep_a_process_alive():
-    run("threads.spread(8, lambda i: time.sleep(0.01))\n")
+    run("threads.parallel_for(8, lambda i: time.sleep(0.01))\n")
 
 
 def test_the_last_work_of_a_process_that_ends_is_done():
     run(
-        "threads.spread(8, lambda i: time.sleep(0.01))\n"
+        "threads.parallel_for(8, lambda i: time.sleep(0.01))\n"
         "def late():\n"
         "    threading.main_thread().join()\n"
         "    done = []\n"
-        "    threads.spread(8, done.append)\n"
+        "    threads.parallel_for(8, done.append)\n"
         "    assert len(done) == 8\n"
         "threading.Thread(target=late).start()\n"
     )
@@ -141,7 +143,7 @@ def test_a_copy_in_parts(monkeypatch, shape):
     monkeypatch.setattr(threads, "_PART_BYTES", (16, 32))
     data = np.arange(np.prod(shape), dtype=">u2").reshape(shape)
     out = np.empty(shape, "u2")
-    threads.copy(out, data)
+    threads.parallel_copy(out, data)
     np.testing.assert_array_equal(out, data)
 
 
@@ -149,7 +151,7 @@ def test_a_copy_out_of_gaps(monkeypatch):
     monkeypatch.setattr(threads, "_PART_BYTES", (64, 64))
     data = np.arange(9 * 8 * 7).reshape(9, 8, 7)
     out = np.empty((9, 3, 7), int)
-    threads.copy(out, data[:, 2:5])
+    threads.parallel_copy(out, data[:, 2:5])
     np.testing.assert_array_equal(out, data[:, 2:5])
 
 
@@ -164,7 +166,7 @@ def test_every_thread_has_as_much_to_read(monkeypatch, n_frames):
         with lock:
             sizes.append(part.nbytes)
 
-    threads.spread_box((0, n_frames), (0, 512), array, work)
+    threads.parallel_for_box((0, n_frames), (0, 512), array, work)
     assert sum(sizes) == array.nbytes
     rounds = -(-len(sizes) // 10)
     assert rounds * max(sizes) <= 1.3 * array.nbytes / min(10, len(sizes))

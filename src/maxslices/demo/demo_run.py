@@ -19,7 +19,7 @@ from ..errors import MaxslicesError, StoreError
 from ..model.units import format_bytes, parse_bytes
 from ..pipeline import Pipeline
 from ..runner import Report
-from ..system.disk_space import check_room, store_errors
+from ..system.disk_space import check_free_space, store_errors
 from .phantom import Phantom, flower_head
 from .picture import Stage, draw
 from .scan_file import N_DARKS, N_FLATS, Scan, make_scan
@@ -93,7 +93,7 @@ def run_demo(
     folder = _prepare(Path(out))
     path = folder / PIPELINE_NAME
     scan_bytes = 2 * (N_DARKS + N_FLATS + n_angles) * rows * columns
-    check_room(folder, scan_bytes)
+    check_free_space(folder, scan_bytes)
     with store_errors(folder, scan_bytes):
         path.write_bytes(_pipeline())
         pipeline = Pipeline.from_file(path)  # before the scan: without the methods it fails at once

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..system.threads import copy
+from ..system.threads import parallel_copy
 from .copy_engine import Mark
 from .pinned_memory import pinned
 
@@ -121,7 +121,7 @@ class CudaLink:
                 else:
                     slab, copied = free.pop(0)
                     copied.synchronize()
-                copy(slab[: part.size], part)
+                parallel_copy(slab[: part.size], part)
                 place = target[start : start + part.size].reshape(part.size, 1, 1)
                 _, end = self.send(slab[: part.size].reshape(part.size, 1, 1), place, after)
                 free.append((slab, end))

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from ..errors import SourceError
 from ..model.arrays import ArraySpec
-from ..system.threads import copy
+from ..system.threads import parallel_copy
 from .check_arrays import check_dtype
-from .frames import Span
+from .frames import IndexRange
 
 
 class ArrayFrames:
@@ -47,11 +47,13 @@ class ArrayFrames:
         """The array itself; None once it is closed."""
         return self._array
 
-    def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
+    def read_box(
+        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
         """Copy a box into `out`."""
         if self._array is None:
             raise SourceError(f"{self._name}: is closed")
-        copy(out, self._array[slice(*frames), slice(*rows), slice(*columns)])
+        parallel_copy(out, self._array[slice(*frames), slice(*rows), slice(*columns)])
 
     def close(self) -> None:
         """Let go of the array, and of its file."""

@@ -37,7 +37,9 @@ def check_block(
         )
 
 
-def check_target(spec: ArraySpec, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
+def check_output_block(
+    spec: ArraySpec, slice_dim: int, start: int, stop: int, out: NDArray[Any]
+) -> None:
     """Hold a block that is to be filled against the whole.
 
     Raises
@@ -66,7 +68,7 @@ def check_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype.newbyteorder("=")
 
 
-def radians_of(name: str, degrees: NDArray[Any] | Sequence[float]) -> NDArray[np.float32]:
+def radians_from_degrees(name: str, degrees: NDArray[Any] | Sequence[float]) -> NDArray[np.float32]:
     """Return angles in degrees as float32 radians, converted in float64.
 
     Raises

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .hdf5_chunks import DEFLATE, SHUFFLE, Chunks
-from .plain_frames import NOWHERE, PlainFrames
+from .plain_frames import UNWRITTEN, PlainFrames
 
 SMALL_BYTES = 2**15
 """Chunks below this cost more to find than to read, and HDF5 finds them faster than Python."""
 
 
-def places_of(data: h5py.Dataset) -> PlainFrames | Chunks | None:
+def locate_data(data: h5py.Dataset) -> PlainFrames | Chunks | None:
     """Return where the data are; None if HDF5 must read them.
 
     That is so where they are in other files, are of a type that NumPy lacks, were
@@ -58,7 +58,7 @@ def _contiguous(data: h5py.Dataset) -> PlainFrames:
     offset = data.id.get_offset()
     n_frames, n_rows, n_columns = data.shape
     frame_bytes = n_rows * n_columns * data.dtype.itemsize
-    offsets = np.full(n_frames, NOWHERE, np.int64)
+    offsets = np.full(n_frames, UNWRITTEN, np.int64)
     if offset is not None:
         offsets = offset + frame_bytes * np.arange(n_frames, dtype=np.int64)
     return PlainFrames(offsets, (n_rows, n_columns), data.dtype, _fill(data))
@@ -69,7 +69,7 @@ def _chunked(data: h5py.Dataset, filters: tuple[int, ...]) -> PlainFrames | Chun
     if not plain and np.prod(data.chunks) * data.dtype.itemsize < SMALL_BYTES:
         return None
     grid = tuple(-(-n // c) for n, c in zip(data.shape, data.chunks, strict=True))
-    offsets = np.full(grid, NOWHERE, np.int64)
+    offsets = np.full(grid, UNWRITTEN, np.int64)
     sizes = np.zeros(grid, np.int64)
     skipped = np.zeros(grid, np.uint32)
     found: list[Any] = []
@@ -93,7 +93,9 @@ def _frames_in(chunks: NDArray[np.int64], data: h5py.Dataset) -> NDArray[np.int6
     """Return where frames begin in chunks that are some whole frames each."""
     frame_bytes = int(np.prod(data.shape[1:])) * data.dtype.itemsize
     within = frame_bytes * np.arange(data.chunks[0], dtype=np.int64)
-    offsets = np.where(chunks[:, np.newaxis] == NOWHERE, NOWHERE, chunks[:, np.newaxis] + within)
+    offsets = np.where(
+        chunks[:, np.newaxis] == UNWRITTEN, UNWRITTEN, chunks[:, np.newaxis] + within
+    )
     return offsets.ravel()[: data.shape[0]]
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..errors import SourceError
 from ..model.arrays import ArraySpec
 from .access import HasDetectorStart, SupportsSideWindow, SupportsView, SupportsWindow
-from .check_arrays import check_target
+from .check_arrays import check_output_block
 from .closing import Closing
 from .loader_options import Preview
 from .read_only import read_only
@@ -71,14 +71,14 @@ class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, Has
                 f"{name}: {angles.size} rotation angles for {n_angles} projections: give one angle "
                 "a projection (rotation_angles)"
             )
-        kept = preview.window(0, n_angles, name)
-        rows = preview.window(1, n_rows, name)
-        columns = preview.window(2, n_columns, name)
+        kept = preview.bounds(0, n_angles, name)
+        rows = preview.bounds(1, n_rows, name)
+        columns = preview.bounds(2, n_columns, name)
         self._detector_start = rows[0], columns[0]
-        self._data = data.part(kept).window(rows, columns)
+        self._data = data.part(kept).crop(rows, columns)
         for side, selection in self._sides.items():
             if selection is not None:
-                self._sides[side] = selection.window(rows, columns)
+                self._sides[side] = selection.crop(rows, columns)
         self._spec = self._data.spec
         self._angles = None
         if angles is not None:
@@ -119,7 +119,7 @@ class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, Has
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read a block into `out`; see `Source.read`."""
-        check_target(self._spec, slice_dim, start, stop, out)
+        check_output_block(self._spec, slice_dim, start, stop, out)
         n_angles, n_rows, _ = self._spec.shape
         spans = ((start, stop), (0, n_rows)) if slice_dim == 0 else ((0, n_angles), (start, stop))
         self._data.read(*spans, out)

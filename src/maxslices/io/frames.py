@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ..model.arrays import ArraySpec
 
-Span = tuple[int, int]
+IndexRange = tuple[int, int]
 """First index, and the one after the last."""
 
 
@@ -25,7 +25,9 @@ class Frames(Protocol):
         """Shape (frames, rows, columns) and native dtype."""
         ...
 
-    def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
+    def read_box(
+        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
         """Read a box into `out`, C-contiguous, of the box's shape and the native dtype.
 
         Raises

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from ..system import threads
 from ..system.positional_io import pread_all
-from ..system.threads import BUFFER_BYTES, buffer, fitting, spread
-from .frames import Span
-from .plain_frames import NOWHERE
+from ..system.threads import BUFFER_BYTES, fit_in_buffer, parallel_for, thread_buffer
+from .frames import IndexRange
+from .plain_frames import UNWRITTEN
 
 DEFLATE, SHUFFLE = 1, 2
 """HDF5's numbers of the filters."""
@@ -46,13 +46,15 @@ class Chunks:
     filters: tuple[int, ...]
     """What was done to each, in order: some of `SHUFFLE` and `DEFLATE`."""
     offsets: NDArray[np.int64]
-    """Byte at which each chunk begins, or `NOWHERE`; of the shape of the grid of chunks."""
+    """Byte at which each chunk begins, or `UNWRITTEN`; of the shape of the grid of chunks."""
     sizes: NDArray[np.int64]
     """Bytes of each in the file."""
     skipped: NDArray[np.uint32]
     """Bit i is set where filter i was left out."""
 
-    def read(self, fd: int, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
+    def read(
+        self, fd: int, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
         """Read a box into `out`, native, in several threads.
 
         Raises
@@ -86,7 +88,7 @@ class Chunks:
             spans = zip(low, high, box, strict=True)
             target = out[tuple(slice(a - span[0], b - span[0]) for a, b, span in spans)]
             inner = [(a - z, b - z) for a, b, z in zip(low, high, begin, strict=True)]
-            if self.offsets[at] == NOWHERE:
+            if self.offsets[at] == UNWRITTEN:
                 target[...] = self.fill
             elif self.filters:
                 target[...] = self._decoded(fd, at, inner)
@@ -94,9 +96,9 @@ class Chunks:
                 self._copy(fd, int(self.offsets[at]), inner, target)
 
         n_threads = min(threads.N_DECODERS, max(1, _DECODED_BYTES // (3 * chunk_bytes)))
-        spread(int(np.prod(counts)) * n_parts, work, n_threads if self.filters else None)
+        parallel_for(int(np.prod(counts)) * n_parts, work, n_threads if self.filters else None)
 
-    def _copy(self, fd: int, offset: int, inner: list[Span], out: NDArray[Any]) -> None:
+    def _copy(self, fd: int, offset: int, inner: list[IndexRange], out: NDArray[Any]) -> None:
         """Read a box within an uncompressed chunk, by way of a thread's buffer."""
         frames, rows, columns = inner
         _, n_rows, n_columns = self.chunk
@@ -104,20 +106,20 @@ class Chunks:
         height = rows[1] - rows[0]
         together = 1
         if height == n_rows:  # so frames follow each other without gaps
-            together = fitting(height * row_bytes)
-        step = min(height, fitting(row_bytes))
+            together = fit_in_buffer(height * row_bytes)
+        step = min(height, fit_in_buffer(row_bytes))
         for frame in range(frames[0], frames[1], together):
             last = min(frame + together, frames[1])
             for row in range(rows[0], rows[1], step):
                 bottom = min(row + step, rows[1])
-                held = buffer((last - frame) * (bottom - row) * row_bytes)
+                held = thread_buffer((last - frame) * (bottom - row) * row_bytes)
                 pread_all(fd, [held.data], offset + (frame * n_rows + row) * row_bytes)
                 stored = held.view(self.dtype).reshape(last - frame, bottom - row, n_columns)
                 out[frame - frames[0] : last - frames[0], row - rows[0] : bottom - rows[0]] = (
                     stored[:, :, slice(*columns)]
                 )
 
-    def _decoded(self, fd: int, at: tuple[int, ...], inner: list[Span]) -> NDArray[Any]:
+    def _decoded(self, fd: int, at: tuple[int, ...], inner: list[IndexRange]) -> NDArray[Any]:
         """Return a box of a compressed chunk."""
         size, offset = int(self.sizes[at]), int(self.offsets[at])
         data: Any = os.pread(fd, size, offset)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from ..errors import SourceError
 from ..model.arrays import ArraySpec
 from .check_arrays import check_dtype
-from .chunk_offsets import missing_filters, places_of
-from .frames import Span
+from .chunk_offsets import locate_data, missing_filters
+from .frames import IndexRange
 from .hdf5_chunks import ChunkError, Chunks
-from .hdf5_layout import stacks_in
+from .hdf5_layout import list_stacks
 from .plain_frames import PlainFrames
 
 
@@ -75,7 +75,7 @@ class Hdf5Frames:
             found = "nothing" if shape is None or 0 in shape else f"{len(shape)} dims, {shape}"
             raise SourceError(
                 f"{self._name}: holds {found}: a scan has three dims, (angles, detector_y, "
-                f"detector_x){stacks_in(file)}"
+                f"detector_x){list_stacks(file)}"
             )
         self._spec = ArraySpec(shape, check_dtype(self._name, self._data.dtype))
         _check_virtual(path, self._name, self._data)
@@ -94,7 +94,9 @@ class Hdf5Frames:
         """Shape and native dtype."""
         return self._spec
 
-    def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
+    def read_box(
+        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
         """Read a box into `out`: by offset where the data lie open, else by HDF5."""
         try:
             if not self._read_by_offset(frames, rows, columns, out):
@@ -118,7 +120,9 @@ class Hdf5Frames:
                 f"({_inside(str(error))}): {hint}"
             ) from None
 
-    def _read_by_offset(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> bool:
+    def _read_by_offset(
+        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> bool:
         """Read a box without HDF5, which may be busy for another thread; tell whether it went.
 
         Where the data lie is looked up once, when they are first read.
@@ -127,7 +131,7 @@ class Hdf5Frames:
             if self._closed:
                 raise SourceError(f"{self._name}: is closed")
             if not self._looked:
-                self._places = places_of(self._data)
+                self._places = locate_data(self._data)
                 if self._places is not None:
                     self._fd = os.dup(self._data.file.id.get_vfd_handle())
                 self._looked = True
@@ -184,7 +188,7 @@ def dataset(path: Path, file: h5py.File, name: str, parameter: str) -> h5py.Data
     if link:
         raise SourceError(f"{path}: {name} {link}")
     what = "is a group, not a data set" if isinstance(found, h5py.Group) else "is not in the file"
-    raise SourceError(f"{path}: {name} {what}: give another {parameter}{stacks_in(file)}")
+    raise SourceError(f"{path}: {name} {what}: give another {parameter}{list_stacks(file)}")
 
 
 def _broken_link(file: h5py.File, name: str) -> str | None:

@@ -60,7 +60,7 @@ def find_layout(path: Path, file: h5py.File, options: LoaderOptions) -> Layout:
         if found is None:
             raise SourceError(
                 f"{path}: no scan is found in it. Looked for {', '.join(_tried())} and any other "
-                f"NXtomo entry: give data_path{stacks_in(file)}"
+                f"NXtomo entry: give data_path{list_stacks(file)}"
             )
         layout = found
     elif found is not None and _same(file, found.data, options.data_path):
@@ -192,7 +192,7 @@ def _tried() -> list[str]:
     return [f"{entry}/{name}" for entry in _ENTRIES for name in _DATA] + ["exchange/data"]
 
 
-def stacks_in(file: h5py.File) -> str:
+def list_stacks(file: h5py.File) -> str:
     """Return the 3D data sets of a file, as the end of a message."""
     found: list[str] = []
 

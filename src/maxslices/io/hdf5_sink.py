@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from ..errors import StoreError
 from ..model.arrays import ArraySpec
 from ..system import threads
-from ..system.disk_space import reserve
+from ..system.disk_space import preallocate
 from ..system.positional_io import write_rows
-from ..system.threads import spread_box
+from ..system.threads import parallel_for_box
 from ..tuning.mapped_output import file_map, is_safe_to_map
+from .atomic_sink import AtomicSink
 from .paths import HDF5_SUFFIXES
-from .unfinished_sink import PartSink
 
 DATA_PATH = "entry/data/data"
 """Where in the file the data are."""
@@ -41,7 +41,7 @@ _LARGE_BYTES = 2**25
 """Blocks whose times say something."""
 
 
-class Hdf5Sink(PartSink):
+class Hdf5Sink(AtomicSink):
     """A `Sink` that writes an HDF5 file; see `create_sink` for the parameters."""
 
     def __init__(self, path: Path, spec: ArraySpec, slice_dim: int) -> None:
@@ -62,7 +62,7 @@ class Hdf5Sink(PartSink):
     def _begin(self) -> None:
         self._offsets = _lay_out(self._part, self._spec, self._slice_dim)
         self._fd = os.open(self._part, os.O_RDWR | os.O_CLOEXEC)
-        is_reserved = reserve(self._fd, self._part.stat().st_size)
+        is_reserved = preallocate(self._fd, self._part.stat().st_size)
         slice_bytes = self._spec.with_slices(self._slice_dim, 1).nbytes
         follow = bool((np.diff(self._offsets) == slice_bytes).all())
         if is_reserved and follow and threads.N_THREADS > 1 and is_safe_to_map(self._part):
@@ -93,7 +93,7 @@ class Hdf5Sink(PartSink):
             np.copyto(place[slice(*some), slice(*of_rows)], values)
 
         # Each thread has a piece of the file of its own: two in one page wait for one another.
-        spread_box((0, slices.shape[0]), (0, slices.shape[1]), slices, part)
+        parallel_for_box((0, slices.shape[0]), (0, slices.shape[1]), slices, part)
 
     def _write_calls(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block by calls of the system, which lets one thread at a time write."""
@@ -108,7 +108,7 @@ class Hdf5Sink(PartSink):
             for i, piece in zip(range(*some), values, strict=True):
                 write_rows(fd, piece, self._offsets[i] + of_rows[0] * row_bytes)
 
-        spread_box(slices, rows, block.swapaxes(0, self._slice_dim), part)
+        parallel_for_box(slices, rows, block.swapaxes(0, self._slice_dim), part)
 
     def _end(self) -> None:
         fd, self._fd = self._fd, None

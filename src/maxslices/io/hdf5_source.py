@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SourceError
-from .check_arrays import check_angles, radians_of
+from .check_arrays import check_angles, radians_from_degrees
 from .frame_source import FrameSource
 from .hdf5_frames import Hdf5Frames, dataset, open_file
 from .hdf5_layout import Layout, find_layout
 from .hdf5_side import KIND_PROJECTION, frames_of_kind, hdf5_side, read_image_key, side_of_layout
 from .loader_options import LoaderOptions, SideData
 from .selection import Selection
-from .side_data import angles_given, flats_or_darks, open_side
+from .side_data import angles_option, open_side, side_option
 from .side_name import SideName
 
 
@@ -52,7 +52,7 @@ def hdf5_source(path: Path, options: LoaderOptions) -> FrameSource:
             )
         sides: dict[SideName, Selection | None] = {}
         for side in ("flats", "darks"):
-            given = flats_or_darks(options, side)
+            given = side_option(options, side)
             if isinstance(given, SideData):
                 if given.file is None:
                     own = hdf5_side(side, path, given)
@@ -83,7 +83,7 @@ def _angles(
     n_frames: int,
 ) -> NDArray[np.float32] | None:
     """Return the angles of the projections in radians, or None."""
-    given = angles_given(str(path), options)
+    given = angles_option(str(path), options)
     if isinstance(given, np.ndarray):
         angles, name = given, f"{path}: rotation_angles"
     else:
@@ -97,7 +97,7 @@ def _angles(
                 f"{name}: has {stored.ndim} dims, not one angle a projection: give others with "
                 "rotation_angles"
             )
-        convert = check_angles if _in_radians(name, stored) else radians_of
+        convert = check_angles if _in_radians(name, stored) else radians_from_degrees
         angles = convert(name, stored[:])
     n_projections = data.spec.shape[0]
     if angles.size == n_projections:

@@ -50,7 +50,7 @@ class SideData:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class AxisIndex:
     """An index that follows from how long an axis is; as far as the axis goes at most."""
 
     keyword: str
@@ -64,23 +64,23 @@ class Mark:
         return min(max(0, place + self.offset), length)
 
 
-End = int | Mark | None
+Bound = int | AxisIndex | None
 """Where a part starts or stops; None: where the axis does."""
-_MIDDLE = (Mark("mid", -1), Mark("mid", 2))
+_MIDDLE = (AxisIndex("mid", -1), AxisIndex("mid", 2))
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
     """A part of a scan: (start, stop) along each axis, stop excluded, None for the end."""
 
-    angles: tuple[End, End] = (None, None)
+    angles: tuple[Bound, Bound] = (None, None)
     """Projections, counted without darks and flats."""
-    detector_y: tuple[End, End] = (None, None)
+    detector_y: tuple[Bound, Bound] = (None, None)
     """Detector rows."""
-    detector_x: tuple[End, End] = (None, None)
+    detector_x: tuple[Bound, Bound] = (None, None)
     """Detector columns."""
 
-    def window(self, axis: int, length: int, name: str) -> tuple[int, int]:
+    def bounds(self, axis: int, length: int, name: str) -> tuple[int, int]:
         """Return (start, stop) along an axis of `length`.
 
         Raises
@@ -89,7 +89,7 @@ class Preview:
             If it is empty or reaches beyond the scan called `name`.
         """
         ends = (self.angles, self.detector_y, self.detector_x)[axis]
-        start, stop = (end.index(length) if isinstance(end, Mark) else end for end in ends)
+        start, stop = (end.index(length) if isinstance(end, AxisIndex) else end for end in ends)
         start, stop = 0 if start is None else start, length if stop is None else stop
         if not 0 <= start < stop <= length:
             raise SourceError(
@@ -232,7 +232,7 @@ def _side(name: str, value: Any) -> SideData | Literal["auto", "ignore"]:
 
 def _preview(value: Any) -> Preview:
     _check_names("preview of the loader", value, _AXES)
-    given: dict[str, tuple[End, End]] = {}
+    given: dict[str, tuple[Bound, Bound]] = {}
     for axis, part in value.items():
         if part is None:
             continue
@@ -245,7 +245,7 @@ def _preview(value: Any) -> Preview:
     return Preview(**given)
 
 
-def _end(axis: str, part: Mapping[str, Any], name: str, default: str) -> End:
+def _end(axis: str, part: Mapping[str, Any], name: str, default: str) -> Bound:
     """Read where a part of an axis starts or stops."""
     place, offset = part.get(name), part.get(f"{name}_offset")
     for value in (place, offset):
@@ -256,10 +256,10 @@ def _end(axis: str, part: Mapping[str, Any], name: str, default: str) -> End:
                 f"offsets whole numbers, not {dict(part)}"
             )
     if isinstance(place, str):
-        return Mark(place, offset or 0)
+        return AxisIndex(place, offset or 0)
     if not offset:
         return place
-    return Mark(default, offset) if place is None else Mark("begin", place + offset)
+    return AxisIndex(default, offset) if place is None else AxisIndex("begin", place + offset)
 
 
 def _is_number(value: Any) -> bool:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ..errors import SourceError
 from ..model.arrays import ArraySpec
-from ..system.threads import copy
+from ..system.threads import parallel_copy
 from .array_frames import ArrayFrames
-from .frames import Span
+from .frames import IndexRange
 from .plain_frames import PlainFrames
 
 _MAPPED_BYTES = 2**26
@@ -54,14 +54,16 @@ class NpyFrames:
         """Shape and native dtype."""
         return self._spec
 
-    def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
+    def read_box(
+        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
         """Read a box into `out`."""
         if self._places is None:
             step = max(1, _MAPPED_BYTES // max(1, out[0].nbytes))
             for first in range(frames[0], frames[1], step):
                 last = min(first + step, frames[1])
                 part = out[first - frames[0] : last - frames[0]]
-                copy(part, self._mapped()[first:last, slice(*rows), slice(*columns)])
+                parallel_copy(part, self._mapped()[first:last, slice(*rows), slice(*columns)])
             return
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)

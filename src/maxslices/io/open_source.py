@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import SourceError
 from .loader_options import LoaderOptions
-from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, holds_hdf5, look_at
+from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, holds_hdf5
 from .plain_source import plain_source
 from .selection import Selection
 from .source import Source
@@ -57,7 +57,7 @@ def open_source(
     if not os.fspath(scan):
         raise SourceError("the path of the scan is empty; '.' is the folder one is in")
     path = Path(scan)
-    kind = look_at(path)
+    kind = check_readable(path)
     suffix = path.suffix.lower()
     if kind == "folder" or suffix in TIFF_SUFFIXES:
         from .tiff_frames import open_tiffs

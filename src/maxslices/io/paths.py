@@ -13,7 +13,7 @@ HDF5_SUFFIXES = (".h5", ".hdf5", ".nxs", ".hdf", ".nx", ".he5")
 TIFF_SUFFIXES = (".tif", ".tiff")
 
 
-def look_at(path: Path) -> Literal["file", "folder"]:
+def check_readable(path: Path) -> Literal["file", "folder"]:
     """Tell what is at `path`, having seen that it can be read.
 
     Raises

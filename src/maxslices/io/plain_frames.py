@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..system.positional_io import bytes_of, pread_all
-from ..system.threads import buffer, fitting, spread_box
+from ..system.threads import fit_in_buffer, parallel_for_box, thread_buffer
 from ..tuning.batched_reads import pread_pieces
-from .frames import Span
+from .frames import IndexRange
 
-NOWHERE = -1
+UNWRITTEN = -1
 """Offset of a frame that was never written."""
 
 
@@ -26,7 +26,7 @@ class PlainFrames:
     """Where frames are in a file."""
 
     offsets: NDArray[np.int64]
-    """Byte at which each frame begins, or `NOWHERE`."""
+    """Byte at which each frame begins, or `UNWRITTEN`."""
     shape: tuple[int, int]
     """Rows and columns of a frame."""
     dtype: np.dtype[Any]
@@ -34,7 +34,9 @@ class PlainFrames:
     fill: float = 0
     """What the pixels of frames that are nowhere are."""
 
-    def read(self, fd: int, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
+    def read(
+        self, fd: int, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
         """Read a box into `out`, C-contiguous and native, in several threads.
 
         Raises
@@ -45,13 +47,13 @@ class PlainFrames:
             If the system cannot read it.
         """
 
-        def part(some: Span, of_rows: Span, target: NDArray[Any]) -> None:
+        def part(some: IndexRange, of_rows: IndexRange, target: NDArray[Any]) -> None:
             self.read_part(fd, some, of_rows, columns, target)
 
-        spread_box(frames, rows, out, part)
+        parallel_for_box(frames, rows, out, part)
 
     def read_part(
-        self, fd: int, frames: Span, rows: Span, columns: Span, out: NDArray[Any]
+        self, fd: int, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
         """Read a box into `out`, in the calling thread."""
         starts = self.offsets[slice(*frames)]
@@ -59,7 +61,7 @@ class PlainFrames:
             for start, target in zip(starts.tolist(), out, strict=True):
                 self._read_window(fd, start, rows, columns, target)
             return
-        written = starts != NOWHERE
+        written = starts != UNWRITTEN
         if not written.all():
             out[~written] = self.fill
             for i in np.flatnonzero(written):
@@ -73,18 +75,18 @@ class PlainFrames:
             pread_pieces(fd, out, starts)
 
     def _read_window(
-        self, fd: int, start: int, rows: Span, columns: Span, out: NDArray[Any]
+        self, fd: int, start: int, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
         """Read some columns of one frame, by way of whole rows; convert their byte order."""
-        if start == NOWHERE:
+        if start == UNWRITTEN:
             out[...] = self.fill
             return
         n_columns = self.shape[1]
         row_bytes = n_columns * self.dtype.itemsize
-        step = fitting(row_bytes)
+        step = fit_in_buffer(row_bytes)
         for row in range(rows[0], rows[1], step):
             last = min(row + step, rows[1])
-            held = buffer((last - row) * row_bytes)
+            held = thread_buffer((last - row) * row_bytes)
             pread_all(fd, [held.data], start + row * row_bytes)
             stored = held.view(self.dtype).reshape(-1, n_columns)
             out[row - rows[0] : last - rows[0]] = stored[:, slice(*columns)]

@@ -11,7 +11,7 @@ from ..errors import SourceError
 from .frame_source import FrameSource
 from .loader_options import LoaderOptions, SideData
 from .selection import Selection
-from .side_data import angles_given, flats_or_darks, open_side
+from .side_data import angles_option, open_side, side_option
 from .side_name import SideName
 
 
@@ -46,7 +46,7 @@ def plain_source(
             )
         found: dict[SideName, Selection | None] = {"flats": flats, "darks": darks}
         for side, selection in found.items():
-            given = flats_or_darks(options, side)
+            given = side_option(options, side)
             if isinstance(given, SideData):
                 if given.file is None:
                     raise SourceError(
@@ -58,7 +58,7 @@ def plain_source(
                 found[side] = None
             elif selection is not None:
                 opened.callback(selection.frames.close)
-        given_angles = angles_given(name, options)
+        given_angles = angles_option(name, options)
         if isinstance(given_angles, str):
             raise SourceError(
                 f"{name}: is not an HDF5 file, so the rotation angles cannot be at "

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from ..errors import StoreError
 from ..model.arrays import ArraySpec
 from ..system import threads
-from ..system.disk_space import check_room, store_errors
+from ..system.disk_space import check_free_space, store_errors
 from ..system.positional_io import bytes_of, pread_all, pwrite_all
-from ..system.threads import spread
+from ..system.threads import parallel_for
 from ..tuning.batched_reads import pread_pieces
 from ..tuning.deferred_free import Freeing
 from .access import SupportsForget
-from .check_arrays import check_block, check_target
+from .check_arrays import check_block, check_output_block
 from .closing import Closing
 
 _BAND_BYTES = 2**18
@@ -83,7 +83,7 @@ class ScratchStore(Closing, SupportsForget):
         self._kept = self._in_memory(self._n_kept * self._band_rows)
         self._begins = _begins(self._n_kept, n_bands, n_units, threads.N_THREADS)
         self._begins *= self._unit_angles * self._band_rows * self._row_bytes
-        check_room(folder, spec.nbytes - self.memory_bytes)
+        check_free_space(folder, spec.nbytes - self.memory_bytes)
         self._files: list[IO[bytes]] = []
         with store_errors(folder, spec.nbytes):
             folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ class ScratchStore(Closing, SupportsForget):
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read slices `start` to `stop` along `slice_dim` into `out`."""
-        check_target(self._spec, slice_dim, start, stop, out)
+        check_output_block(self._spec, slice_dim, start, stop, out)
         self._transfer(slice_dim, start, out, writes=False)
 
     def forget(self, slice_dim: int, stop: int) -> None:
@@ -168,7 +168,7 @@ class ScratchStore(Closing, SupportsForget):
             (_write if writes else _read)(self._files[file].fileno(), offsets, part)
 
         with store_errors(self._folder, self._spec.nbytes):
-            spread(n_units * n_bands, one)
+            parallel_for(n_units * n_bands, one)
 
     def _places(
         self, unit: int, band: int, begin: int, end: int, row: int

@@ -10,18 +10,18 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ..model.arrays import ArraySpec
-from .frames import Frames, FramesInMemory, Span
+from .frames import Frames, FramesInMemory, IndexRange
 
 
-def runs_of(indices: Iterable[int]) -> tuple[Span, ...]:
+def consecutive_runs(indices: Iterable[int]) -> tuple[IndexRange, ...]:
     """Return increasing indices as spans of consecutive ones.
 
     Examples
     --------
-    >>> runs_of([0, 1, 2, 5, 7, 8])
+    >>> consecutive_runs([0, 1, 2, 5, 7, 8])
     ((0, 3), (5, 6), (7, 9))
     """
-    runs: list[Span] = []
+    runs: list[IndexRange] = []
     for index in indices:
         if runs and runs[-1][1] == index:
             runs[-1] = (runs[-1][0], index + 1)
@@ -36,18 +36,18 @@ class Selection:
 
     frames: Frames
     """The stack."""
-    runs: tuple[Span, ...]
+    runs: tuple[IndexRange, ...]
     """Which of its frames, at least one, as spans of consecutive ones in order."""
-    rows: Span
+    rows: IndexRange
     """Which of their rows."""
-    columns: Span
+    columns: IndexRange
     """Which of their columns."""
 
     @classmethod
     def of(cls, frames: Frames, indices: Iterable[int] | None = None) -> Selection:
         """Return the frames with `indices` (None: all), whole."""
         n_frames, n_rows, n_columns = frames.spec.shape
-        runs = ((0, n_frames),) if indices is None else runs_of(int(i) for i in indices)
+        runs = ((0, n_frames),) if indices is None else consecutive_runs(int(i) for i in indices)
         return cls(frames, runs, (0, n_rows), (0, n_columns))
 
     @property
@@ -65,7 +65,7 @@ class Selection:
             return None
         return whole[slice(*self.runs[0]), slice(*self.rows), slice(*self.columns)]
 
-    def part(self, frames: Span) -> Selection:
+    def part(self, frames: IndexRange) -> Selection:
         """Return the selected frames from the one to before the other of `frames`."""
         runs, offset = [], 0
         for start, stop in self.runs:
@@ -76,7 +76,7 @@ class Selection:
             offset += stop - start
         return Selection(self.frames, tuple(runs), self.rows, self.columns)
 
-    def window(self, rows: Span, columns: Span) -> Selection:
+    def crop(self, rows: IndexRange, columns: IndexRange) -> Selection:
         """Return a window of each frame, counted within the window that there is."""
         (top, _), (left, _) = self.rows, self.columns
         return Selection(
@@ -86,7 +86,7 @@ class Selection:
             (left + columns[0], left + columns[1]),
         )
 
-    def read(self, frames: Span, rows: Span, out: NDArray[Any]) -> None:
+    def read(self, frames: IndexRange, rows: IndexRange, out: NDArray[Any]) -> None:
         """Read selected frames, and of them some rows, into `out` of that shape."""
         starts = [0]
         for start, stop in self.runs:

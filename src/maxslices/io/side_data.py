@@ -10,26 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SourceError
-from .check_arrays import radians_of
+from .check_arrays import radians_from_degrees
 from .loader_options import AngleRange, LoaderOptions, SideData
-from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, holds_hdf5, look_at
+from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, holds_hdf5
 from .selection import Selection
 from .side_name import SideName
 
 
-def flats_or_darks(options: LoaderOptions, side: SideName) -> SideData | str:
+def side_option(options: LoaderOptions, side: SideName) -> SideData | str:
     """Return what the options say of flats or of darks."""
     return options.flats if side == "flats" else options.darks
 
 
-def angles_given(name: str, options: LoaderOptions) -> NDArray[np.float32] | str | None:
+def angles_option(name: str, options: LoaderOptions) -> NDArray[np.float32] | str | None:
     """Return the options' angles in radians, the path where they are, or None for "auto"."""
     given: Any = options.rotation_angles
     if isinstance(given, str):
         return None if given == "auto" else given
     if isinstance(given, AngleRange):
-        return radians_of(name, given.degrees())
-    return radians_of(name, given)
+        return radians_from_degrees(name, given.degrees())
+    return radians_from_degrees(name, given)
 
 
 def open_side(side: SideName, path: Path, given: SideData, opened: ExitStack) -> Selection:
@@ -46,7 +46,7 @@ def open_side(side: SideName, path: Path, given: SideData, opened: ExitStack) ->
     opened : ExitStack
         Is told to close what is opened here.
     """
-    kind, suffix = look_at(path), path.suffix.lower()
+    kind, suffix = check_readable(path), path.suffix.lower()
     if kind == "file" and (suffix in HDF5_SUFFIXES or holds_hdf5(path)):
         from .hdf5_side import hdf5_side
 

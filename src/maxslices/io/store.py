@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from ..errors import StoreError
 from ..model.arrays import ArraySpec
 from ..model.units import format_bytes
-from ..system.threads import copy
+from ..system.threads import parallel_copy
 from .access import SupportsView, SupportsWindow
-from .check_arrays import check_block, check_target
+from .check_arrays import check_block, check_output_block
 from .closing import Closing
 from .read_only import read_only
 
@@ -88,12 +88,12 @@ class MemoryStore(Closing, SupportsView, SupportsWindow):
         """Write a block whose first slice along `slice_dim` is `start`."""
         stop = start + block.shape[slice_dim]
         check_block(self._spec, slice_dim, start, stop, block)
-        copy(self._slices(slice_dim, start, stop), block)
+        parallel_copy(self._slices(slice_dim, start, stop), block)
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read slices `start` to `stop` along `slice_dim` into `out`."""
-        check_target(self._spec, slice_dim, start, stop, out)
-        copy(out, self._slices(slice_dim, start, stop))
+        check_output_block(self._spec, slice_dim, start, stop, out)
+        parallel_copy(out, self._slices(slice_dim, start, stop))
 
     def view(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
         """Return slices without a copy, read-only, where they are contiguous; else None."""

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from ..errors import SourceError
 from ..model.arrays import ArraySpec
 from ..system import threads
-from ..system.threads import spread, spread_box
+from ..system.threads import parallel_for, parallel_for_box
 from .check_arrays import check_dtype
-from .frames import Span
-from .paths import TIFF_SUFFIXES, look_at
+from .frames import IndexRange
+from .paths import TIFF_SUFFIXES, check_readable
 from .plain_frames import PlainFrames
-from .tiff_pages import Image, decoded, pages_of
+from .tiff_pages import TiffPage, decode_page, read_pages
 
 _HEAD_BYTES = 2**16
 """Bytes around the pixels that are compared with those of another file."""
@@ -33,11 +33,11 @@ class TiffFrames:
     ----------
     name : str
         What messages call them.
-    images : list of Image
+    images : list of TiffPage
         One a frame.
     """
 
-    def __init__(self, name: str, images: list[Image]) -> None:
+    def __init__(self, name: str, images: list[TiffPage]) -> None:
         first = images[0]
         if len(first.shape) != 2:
             raise SourceError(
@@ -66,10 +66,12 @@ class TiffFrames:
         """Shape and native dtype."""
         return self._spec
 
-    def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
+    def read_box(
+        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
         """Read a box into `out`: several frames at a time, each by one thread."""
 
-        def part(some: Span, of_rows: Span, target: NDArray[Any]) -> None:
+        def part(some: IndexRange, of_rows: IndexRange, target: NDArray[Any]) -> None:
             for path, images in groupby(self._images[slice(*some)], lambda image: image.path):
                 together = list(images)
                 _read(path, together, of_rows, columns, target[: len(together)])
@@ -82,9 +84,9 @@ class TiffFrames:
             def decode(i: int) -> None:
                 part((frames[0] + i, frames[0] + i + 1), rows, out[i : i + 1])
 
-            spread(count, decode, threads.N_DECODERS)
+            parallel_for(count, decode, threads.N_DECODERS)
         else:
-            spread_box(frames, rows, out, part)
+            parallel_for_box(frames, rows, out, part)
 
     def close(self) -> None:
         """Do nothing: files are open only while they are read."""
@@ -98,8 +100,8 @@ def open_tiffs(path: Path) -> TiffFrames:
     SourceError
         If there are none, or they differ.
     """
-    if look_at(path) == "file":
-        return TiffFrames(str(path), pages_of(path))
+    if check_readable(path) == "file":
+        return TiffFrames(str(path), read_pages(path))
     files = sorted(
         (
             p
@@ -116,13 +118,13 @@ def open_tiffs(path: Path) -> TiffFrames:
             f"{path}: is a folder without TIFFs, {holds}{more}: give a folder of "
             f"{' or '.join(TIFF_SUFFIXES)} files, or a file"
         )
-    images: list[Image] = []
+    images: list[TiffPage] = []
     alike: list[bool] = []
     for i, file in enumerate(files):
         if i and alike[i]:
             images.append(replace(images[0], path=file))
             continue
-        pages = pages_of(file)
+        pages = read_pages(file)
         if len(pages) != 1:
             raise SourceError(
                 f"{file}: has {len(pages)} pages: a folder has one TIFF a frame; give a file of "
@@ -134,7 +136,7 @@ def open_tiffs(path: Path) -> TiffFrames:
     return TiffFrames(str(path), images)
 
 
-def _alike(image: Image, files: list[Path]) -> list[bool]:
+def _alike(image: TiffPage, files: list[Path]) -> list[bool]:
     """Tell which files are those of `image` but for the pixels, and need no looking into.
 
     That is a tenth of the time that it takes to find out what is in a TIFF, and can be done by
@@ -157,7 +159,7 @@ def _alike(image: Image, files: list[Path]) -> list[bool]:
         except OSError:
             return  # which is said when it is looked into
 
-    spread(len(files), compare)
+    parallel_for(len(files), compare)
     return alike
 
 
@@ -174,7 +176,9 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(t), "") if t.isdigit() else (-1, t) for t in re.split(r"([0-9]+)", name)]
 
 
-def _read(path: Path, images: list[Image], rows: Span, columns: Span, out: NDArray[Any]) -> None:
+def _read(
+    path: Path, images: list[TiffPage], rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+) -> None:
     """Read a box of frames that are in one file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -183,7 +187,7 @@ def _read(path: Path, images: list[Image], rows: Span, columns: Span, out: NDArr
     try:
         for i, image in enumerate(images):
             if image.offset is None:
-                out[i] = decoded(image)[slice(*rows), slice(*columns)]
+                out[i] = decode_page(image)[slice(*rows), slice(*columns)]
             else:
                 offsets = np.array([image.offset], np.int64)
                 frame = PlainFrames(offsets, (image.shape[0], image.shape[1]), image.dtype)
@@ -194,5 +198,5 @@ def _read(path: Path, images: list[Image], rows: Span, columns: Span, out: NDArr
         os.close(fd)
 
 
-def _size(image: Image) -> str:
+def _size(image: TiffPage) -> str:
     return f"{'x'.join(map(str, image.shape))} {image.dtype}"

@@ -17,14 +17,14 @@ import tifffile
 from numpy.typing import NDArray
 
 from ..errors import SourceError
-from .paths import look_at
+from .paths import check_readable
 
 _CODEC_ERRORS = (zlib.error, lzma.LZMAError, RuntimeError)
 """What tifffile's codecs raise on damaged data; those of imagecodecs are RuntimeErrors."""
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class TiffPage:
     """One frame in a file."""
 
     path: Path
@@ -39,9 +39,9 @@ class Image:
     """Where its pixels start, if they lie there uncompressed and in order."""
 
 
-def pages_of(path: Path) -> list[Image]:
+def read_pages(path: Path) -> list[TiffPage]:
     """Return the frames of a file."""
-    look_at(path)
+    check_readable(path)
     size_bytes = path.stat().st_size
     with _said_once():
         try:
@@ -76,7 +76,7 @@ def _said_once() -> Iterator[None]:
         logger.handle(records.get())
 
 
-def _images(path: Path, file: tifffile.TiffFile) -> Iterator[Image]:
+def _images(path: Path, file: tifffile.TiffFile) -> Iterator[TiffPage]:
     byteorder = file.byteorder
     if len(file.pages) == 1:
         # ImageJ writes stacks of more than 4 GiB as one page with the frames behind it
@@ -86,17 +86,17 @@ def _images(path: Path, file: tifffile.TiffFile) -> Iterator[Image]:
             frame_bytes = int(np.prod(stack.shape[1:])) * dtype.itemsize
             for i in range(stack.shape[0]):
                 offset = stack.dataoffset + i * frame_bytes
-                yield Image(path, i, tuple(stack.shape[1:]), dtype, offset)
+                yield TiffPage(path, i, tuple(stack.shape[1:]), dtype, offset)
             return
     for i, page in enumerate(file.pages):
         whole = page.aspage()
         if whole.dtype is None:
             raise ValueError(f"page {i} has no pixels of a known type")
         start = whole.dataoffsets[0] if whole.is_final and whole.dataoffsets else None
-        yield Image(path, i, tuple(whole.shape), whole.dtype.newbyteorder(byteorder), start)
+        yield TiffPage(path, i, tuple(whole.shape), whole.dtype.newbyteorder(byteorder), start)
 
 
-def decoded(image: Image) -> NDArray[Any]:
+def decode_page(image: TiffPage) -> NDArray[Any]:
     """Return a frame that must be decoded as a whole."""
     try:
         frame: NDArray[Any] = tifffile.imread(image.path, key=image.page, maxworkers=1)

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from ..errors import UsageError
 from ..model.arrays import ArraySpec
 from ..system.positional_io import pwrite_all, write_rows
-from ..system.threads import spread
-from .unfinished_sink import PartSink
+from ..system.threads import parallel_for
+from .atomic_sink import AtomicSink
 
 _HEADER_BYTES = 4096
 """Room that a small file takes on a disk beside its data."""
 
 
-class TiffSink(PartSink):
+class TiffSink(AtomicSink):
     """A `Sink` that writes TIFFs; see `create_sink` for the parameters.
 
     They are called ``<folder>_00000.tif`` and so on, with zeros in front so that they sort.
@@ -36,7 +36,7 @@ class TiffSink(PartSink):
     def _begin(self) -> None:
         shape = self._spec.with_slices(self._slice_dim, 1).shape
         image = tuple(n for dim, n in enumerate(shape) if dim != self._slice_dim)
-        self._header = header_of((image[0], image[1]), self._spec.dtype)
+        self._header = tiff_header((image[0], image[1]), self._spec.dtype)
         self._part.mkdir()
 
     def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
@@ -57,7 +57,7 @@ class TiffSink(PartSink):
             finally:
                 os.close(fd)
 
-        spread(block.shape[slice_dim], work)
+        parallel_for(block.shape[slice_dim], work)
 
     def _file_name(self, number: int) -> str:
         return f"{self._path.name}_{number:0{self._digits}d}.tif"
@@ -73,7 +73,7 @@ class TiffSink(PartSink):
         shutil.rmtree(self._part, ignore_errors=True)
 
 
-def header_of(shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:
+def tiff_header(shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:
     """Return what a TIFF begins with; the rows of the image follow, and nothing after them.
 
     The files of a folder differ in their pixels alone, so tifffile is asked once.

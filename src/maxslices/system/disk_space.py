@@ -21,7 +21,7 @@ _IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR)
 _giving_back: WeakSet[threading.Thread] = WeakSet()
 
 
-def check_room(path: Path, n_bytes: int) -> None:
+def check_free_space(path: Path, n_bytes: int) -> None:
     """See that the disk under `path`, which need not exist yet, has `n_bytes` free.
 
     Where it has less, what is being given back is waited for.
@@ -33,7 +33,7 @@ def check_room(path: Path, n_bytes: int) -> None:
     """
     free_bytes = _free_bytes(path)
     if free_bytes < n_bytes:
-        settle()
+        wait_until_freed()
         free_bytes = _free_bytes(path)
     if free_bytes < n_bytes:
         raise StoreError(
@@ -42,19 +42,19 @@ def check_room(path: Path, n_bytes: int) -> None:
         )
 
 
-def give_back(thread: threading.Thread) -> None:
+def free_in_background(thread: threading.Thread) -> None:
     """Start a thread that gives room back, and ends when it has."""
     _giving_back.add(thread)
     thread.start()
 
 
-def settle() -> None:
+def wait_until_freed() -> None:
     """Wait until all is free that is being given back."""
     for thread in list(_giving_back):
         thread.join()
 
 
-def check_vacant(path: Path) -> None:
+def check_absent(path: Path) -> None:
     """See that there is nothing at `path`.
 
     Raises
@@ -66,12 +66,12 @@ def check_vacant(path: Path) -> None:
         raise StoreError(f"{path}: is there already: move it away, or choose another name")
 
 
-def part_of(path: Path) -> Path:
+def hidden_path(path: Path) -> Path:
     """Return the hidden name under which what will be `path` is written."""
     return path.with_name(f".{path.name}.part")
 
 
-def reserve(fd: int, n_bytes: int) -> bool:
+def preallocate(fd: int, n_bytes: int) -> bool:
     """Have a file's room given to it now, which makes writing faster, where the system can.
 
     ``os.posix_fallocate`` writes to all of the file where it cannot.
@@ -92,7 +92,7 @@ def reserve(fd: int, n_bytes: int) -> bool:
     return error == 0
 
 
-def punch(fd: int, start: int, stop: int) -> None:
+def punch_hole(fd: int, start: int, stop: int) -> None:
     """Give back the room of a part of a file, where the system can; it reads as zeros then."""
     if stop > start:
         _fallocate(fd, _KEEP_SIZE | _PUNCH_HOLE, start, stop - start)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .threads import buffer, fitting
+from .threads import fit_in_buffer, thread_buffer
 
 _CALL_BYTES = 2**30
 """Bytes that one system call is given; Linux takes a little under 2 GiB."""
@@ -60,10 +60,10 @@ def write_rows(fd: int, rows: NDArray[Any], offset: int) -> None:
         pwrite_all(fd, [bytes_of(rows)], offset)
         return
     row_bytes = rows.shape[1] * rows.itemsize
-    step = fitting(row_bytes)
+    step = fit_in_buffer(row_bytes)
     for row in range(0, len(rows), step):
         some = rows[row : row + step]
-        held = buffer(some.nbytes)
+        held = thread_buffer(some.nbytes)
         held.view(rows.dtype).reshape(some.shape)[...] = some
         pwrite_all(fd, [held.data], offset + row * row_bytes)
 

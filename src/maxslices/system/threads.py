@@ -44,7 +44,7 @@ _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 
 
-def spread(n_items: int, work: Callable[[int], object], n_threads: int | None = None) -> None:
+def parallel_for(n_items: int, work: Callable[[int], object], n_threads: int | None = None) -> None:
     """Call ``work(i)`` for each i below `n_items`, in several threads; return when all is done.
 
     The calling thread works with the others, so that it never waits for threads that are
@@ -122,7 +122,7 @@ def part_count(n_bytes: int) -> int:
     return max(1, min(N_THREADS * rounds, n_bytes // least))
 
 
-def buffer(n_bytes: int) -> NDArray[np.uint8]:
+def thread_buffer(n_bytes: int) -> NDArray[np.uint8]:
     """Return memory of the calling thread's own, the same at each call while it is enough."""
     if n_bytes > BUFFER_BYTES:
         return np.empty(n_bytes, np.uint8)
@@ -133,12 +133,12 @@ def buffer(n_bytes: int) -> NDArray[np.uint8]:
     return kept[:n_bytes]
 
 
-def fitting(n_bytes: int) -> int:
+def fit_in_buffer(n_bytes: int) -> int:
     """Return how many things of `n_bytes` fit into a thread's buffer; at least 1."""
     return max(1, BUFFER_BYTES // n_bytes)
 
 
-def copy(out: NDArray[Any], source: NDArray[Any]) -> None:
+def parallel_copy(out: NDArray[Any], source: NDArray[Any]) -> None:
     """Copy an array into another of its shape, in several threads; convert its byte order."""
     axis = 0 if out.ndim < 2 or out.shape[0] >= 2 * N_THREADS else int(np.argmax(out.shape[:2]))
     length = out.shape[axis]
@@ -149,10 +149,10 @@ def copy(out: NDArray[Any], source: NDArray[Any]) -> None:
         box = (*before, slice(i * step, (i + 1) * step))
         np.copyto(out[box], source[box])
 
-    spread(-(-length // step), part)
+    parallel_for(-(-length // step), part)
 
 
-def spread_box(
+def parallel_for_box(
     frames: tuple[int, int],
     rows: tuple[int, int],
     array: NDArray[Any],
@@ -185,4 +185,4 @@ def spread_box(
             array[first:last, top:bottom],
         )
 
-    spread(-(-n_frames // frame_step) * per_frame, one)
+    parallel_for(-(-n_frames // frame_step) * per_frame, one)

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from ..errors import StoreError
 from ..model.arrays import ArraySpec
-from ..system.disk_space import check_room, check_vacant, part_of, store_errors
+from ..system.disk_space import check_absent, check_free_space, hidden_path, store_errors
 from .check_arrays import check_block
 
 INCOMPLETE = ".incomplete"
 """Part of the name of a result that is not whole."""
 
 
-class PartSink(ABC):
+class AtomicSink(ABC):
     """A `Sink` under a hidden name, which takes its own when it is whole.
 
     Parameters
@@ -39,13 +39,13 @@ class PartSink(ABC):
         self._spec = spec
         self._slice_dim = slice_dim
         self._needed_bytes = needed_bytes
-        self._part = part_of(path)
+        self._part = hidden_path(path)
         self._open = False
-        check_vacant(path)
+        check_absent(path)
         with store_errors(path, needed_bytes):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._remove()  # what a killed run left behind
-            check_room(path, needed_bytes)
+            check_free_space(path, needed_bytes)
             try:
                 self._begin()
             except BaseException:
@@ -91,7 +91,7 @@ class PartSink(ABC):
             self._open = False
             self._end()
             self._shorten(n_slices)
-            check_vacant(path)
+            check_absent(path)
             self._part.rename(path)
         return path
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxslices.errors import SourceError
-from maxslices.io.chunk_offsets import places_of
+from maxslices.io.chunk_offsets import locate_data
 from maxslices.io.hdf5_chunks import Chunks
 from maxslices.io.hdf5_frames import Hdf5Frames, open_file
 from maxslices.io.plain_frames import PlainFrames
@@ -117,14 +117,14 @@ def test_every_index_of_chunks(tmp_path, chunks, maxshape, libver):
 )
 def test_who_reads_what(tmp_path, chunks, kind, expected):
     with h5py.File(write(tmp_path / "a.h5", "<u2", chunks, kind)) as file:
-        assert type(places_of(file["data"])) is expected
+        assert type(locate_data(file["data"])) is expected
 
 
 def test_very_small_chunks_are_left_to_hdf5(tmp_path, monkeypatch):
     monkeypatch.undo()
     path = write(tmp_path / "a.h5", "<u2", (3, 5, 17), "deflate")
     with h5py.File(path) as file:
-        assert places_of(file["data"]) is None
+        assert locate_data(file["data"]) is None
     assert_same(path)
 
 
@@ -146,7 +146,7 @@ def test_what_only_hdf5_can_read(tmp_path):
         data = h5py.h5d.create(file.id, b"data", twelve, space)
         data.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
     with h5py.File(path) as file:
-        assert places_of(file["data"]) is None
+        assert locate_data(file["data"]) is None
     assert_same(path)
 
 
