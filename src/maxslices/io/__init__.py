@@ -1,4 +1,4 @@
-"""Scans in, results out, and what lies between two sections."""
+"""Sources (scans), sinks (results) and stores (results between two sections)."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class ArrayFrames:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the stack in messages."""
         return self._name
 
     @property
@@ -56,5 +56,5 @@ class ArrayFrames:
         parallel_copy(out, self._array[slice(*frames), slice(*rows), slice(*columns)])
 
     def close(self) -> None:
-        """Let go of the array, and of its file."""
+        """Drop the array."""
         self._array = None

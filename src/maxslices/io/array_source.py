@@ -26,12 +26,12 @@ class ArraySource(FrameSource):
     angles : array-like, optional
         Angle of each projection in radians.
     name : str, optional
-        What messages call it.
+        Name of the scan in messages.
 
     Raises
     ------
     SourceError
-        If shapes, dtypes or the number of angles do not go together.
+        If shapes, dtypes or the number of angles do not fit each other.
     """
 
     def __init__(

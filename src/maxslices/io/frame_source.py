@@ -1,7 +1,7 @@
-"""A scan as stacks of frames: which frames are projections, flats and darks, and what part of them.
+"""A scan made of stacks of frames: projections, flats and darks, each a `Selection`.
 
-Every kind of file can do one thing, read a box of consecutive frames (`Frames`); what a scan is
-beyond that is the same for all of them and is done here once.
+A kind of file only has to read boxes of consecutive frames (`Frames`); the rest of a `Source` is
+the same for all kinds of files, and is here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, Has
     Parameters
     ----------
     name : str
-        What messages call the scan.
+        Name of the scan in messages.
     data : Selection
         The projections.
     flats, darks : Selection, optional
@@ -36,12 +36,12 @@ class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, Has
     angles : ndarray, optional
         Angle of each projection in radians.
     preview : Preview, optional
-        Part of the scan to show.
+        Part of the scan to read.
 
     Raises
     ------
     SourceError
-        If these do not go together.
+        If the flats, the darks or the angles do not fit the projections.
     """
 
     def __init__(
@@ -71,23 +71,23 @@ class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, Has
                 f"{name}: {angles.size} rotation angles for {n_angles} projections: give one angle "
                 "a projection (rotation_angles)"
             )
-        kept = preview.bounds(0, n_angles, name)
+        angle_range = preview.bounds(0, n_angles, name)
         rows = preview.bounds(1, n_rows, name)
         columns = preview.bounds(2, n_columns, name)
         self._detector_start = rows[0], columns[0]
-        self._data = data.part(kept).crop(rows, columns)
+        self._data = data.part(angle_range).crop(rows, columns)
         for side, selection in self._sides.items():
             if selection is not None:
                 self._sides[side] = selection.crop(rows, columns)
         self._spec = self._data.spec
         self._angles = None
         if angles is not None:
-            self._angles = angles[slice(*kept)].copy()
+            self._angles = angles[slice(*angle_range)].copy()
             self._angles.flags.writeable = False
 
     @property
     def name(self) -> str:
-        """What messages call the scan."""
+        """Name of the scan in messages."""
         return self._name
 
     @property
@@ -114,7 +114,7 @@ class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, Has
 
     @property
     def angles(self) -> NDArray[np.float32] | None:
-        """Angle of each projection in radians (read-only), or None."""
+        """Angle of each projection in radians (read-only); None if the scan has none."""
         return self._angles
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
@@ -125,12 +125,12 @@ class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, Has
         self._data.read(*spans, out)
 
     def view(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
-        """Return slices of a scan that is in memory, read-only and not copied, or None."""
+        """Read-only view of slices; see `SupportsView.view`."""
         part = self.window(slice_dim, start, stop) if slice_dim == 0 else None
         return None if part is None else read_only(part)
 
     def window(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
-        """Return slices of a scan that is in memory, not copied and with gaps perhaps, or None."""
+        """View of slices; see `SupportsWindow.window`."""
         whole = self._data.array
         if whole is None:
             return None
@@ -139,13 +139,13 @@ class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, Has
     def side_window(
         self, name: SideName, slice_dim: int, start: int, stop: int
     ) -> NDArray[Any] | None:
-        """Return flats or darks for a block if they are in memory, not copied, or None."""
+        """View of flats or darks; see `SupportsSideWindow.side_window`."""
         side = self._sides[name]
         whole = None if side is None else side.array
         return whole if whole is None or slice_dim == 0 else whole[:, start:stop]
 
     def read_side(self, name: SideName, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
-        """Return flats or darks for a block; see `Source.read_side`."""
+        """Read flats or darks for a block; see `Source.read_side`."""
         side = self._sides[name]
         if side is None:
             raise SourceError(

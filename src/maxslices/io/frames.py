@@ -1,4 +1,4 @@
-"""What every kind of file has to do: read a box of consecutive frames."""
+"""The interface of a stack of frames."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ..model.arrays import ArraySpec
 
 IndexRange = tuple[int, int]
-"""First index, and the one after the last."""
+"""First index, and the index after the last."""
 
 
 class Frames(Protocol):

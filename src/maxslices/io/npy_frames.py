@@ -17,36 +17,40 @@ from .frames import IndexRange
 from .plain_frames import PlainFrames
 
 _MAPPED_BYTES = 2**26
-"""Bytes of a Fortran-ordered file that are mapped at one time, or a frame if that is larger."""
+"""Bytes of a Fortran-ordered file that are mapped at one time; at least one frame.
+
+Pages of a map count as resident memory of the process: 64 MiB is the most that a read adds. The
+time to map a file is small beside reading as much.
+"""
 
 
 class NpyFrames:
     """Frames in an ``.npy`` file, read by offset.
 
-    One in Fortran order has no frame in one piece: it is mapped into memory for each read and
-    no longer. A map that stays would leave every page that was ever read with the process, so
-    that its resident memory grows to the size of the file.
+    In a file in Fortran order no frame is contiguous: the file is memory-mapped for the time of
+    each read. A map that stayed would keep every page that was ever read, so that the resident
+    memory of the process would grow to the size of the file.
 
     Raises
     ------
     SourceError
-        If it is no such file, is cut off or holds Python objects.
+        If it is not an ``.npy`` file, is cut off or holds Python objects.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         array = self._mapped()
         self._spec = ArrayFrames(str(path), array).spec
-        self._places: PlainFrames | None = None
+        self._contiguous: PlainFrames | None = None
         if array.flags.c_contiguous:
             n_frames, n_rows, n_columns = array.shape
             frames = np.arange(n_frames, dtype=np.int64)
             offsets = array.offset + array[0].nbytes * frames
-            self._places = PlainFrames(offsets, (n_rows, n_columns), array.dtype)
+            self._contiguous = PlainFrames(offsets, (n_rows, n_columns), array.dtype)
 
     @property
     def name(self) -> str:
-        """The file."""
+        """Path of the file."""
         return str(self._path)
 
     @property
@@ -58,7 +62,7 @@ class NpyFrames:
         self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
         """Read a box into `out`."""
-        if self._places is None:
+        if self._contiguous is None:
             step = max(1, _MAPPED_BYTES // max(1, out[0].nbytes))
             for first in range(frames[0], frames[1], step):
                 last = min(first + step, frames[1])
@@ -68,14 +72,14 @@ class NpyFrames:
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                self._places.read(fd, frames, rows, columns, out)
+                self._contiguous.read(fd, frames, rows, columns, out)
             finally:
                 os.close(fd)
         except (OSError, EOFError) as error:
             raise SourceError(f"{self._path}: cannot be read any more ({error})") from None
 
     def close(self) -> None:
-        """Do nothing: the file is open only while it is read."""
+        """No effect: the file is open only while it is read."""
 
     def _mapped(self) -> np.memmap[Any, Any]:
         try:

@@ -1,4 +1,4 @@
-"""From a path or an array to a `Source`."""
+"""Opening a scan: from a path or an array to a `Source`."""
 
 from __future__ import annotations
 
@@ -21,27 +21,26 @@ def open_source(
     scan: str | os.PathLike[str] | NDArray[Any] | Source,
     options: LoaderOptions | None = None,
 ) -> Source:
-    """Open a scan, whatever it is.
+    """Open a scan of any kind.
 
     Parameters
     ----------
     scan : path, ndarray or Source
         An HDF5 or NeXus file, an ``.npy`` file, a folder of TIFFs (one a projection, in
-        natural order of their names), one TIFF of many pages, a 3D array, or a source that
-        is open already, which is returned as it is.
+        natural order of their names), one TIFF of many pages, a 3D array, or an open
+        source, which is returned as it is.
     options : LoaderOptions, optional
-        Where in the file things are, and what is elsewhere; by default everything is
-        looked for.
+        Where the parts of the scan are; by default they are searched for.
 
     Returns
     -------
     Source
-        To be closed by the caller, or used in a ``with`` statement.
+        The caller closes it, or uses it in a ``with`` statement.
 
     Raises
     ------
     SourceError
-        If it is not there, not readable or not a scan.
+        If it does not exist, cannot be read or is not a scan.
     """
     options = options or LoaderOptions()
     if isinstance(scan, np.ndarray):

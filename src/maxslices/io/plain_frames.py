@@ -1,7 +1,7 @@
-"""Frames that lie in a file as they are: uncompressed, each in one piece.
+"""Frames that are uncompressed and contiguous in a file.
 
-So do the frames of ``.npy`` files, of most TIFFs, of contiguous data sets in HDF5 and of chunks
-that are whole frames. They are read by offset, straight to where they are wanted.
+These are the frames of ``.npy`` files, of most TIFFs, of contiguous HDF5 data sets and of HDF5
+chunks that are whole frames. They are read by offset, straight into the array that is to hold them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..tuning.batched_reads import pread_pieces
 from .frames import IndexRange
 
 UNWRITTEN = -1
-"""Offset of a frame that was never written."""
+"""Offset of a frame or chunk that was never written."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainFrames:
-    """Where frames are in a file."""
+    """Offsets of uncompressed, contiguous frames in a file."""
 
     offsets: NDArray[np.int64]
     """Byte at which each frame begins, or `UNWRITTEN`."""
@@ -32,7 +32,7 @@ class PlainFrames:
     dtype: np.dtype[Any]
     """As stored, byte order included."""
     fill: float = 0
-    """What the pixels of frames that are nowhere are."""
+    """Value of the pixels of frames that were never written."""
 
     def read(
         self, fd: int, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
@@ -42,7 +42,7 @@ class PlainFrames:
         Raises
         ------
         EOFError
-            If the file ends before.
+            If the file ends within the box.
         OSError
             If the system cannot read it.
         """
@@ -69,7 +69,7 @@ class PlainFrames:
                 self.read_part(fd, (frame, frame + 1), rows, columns, out[i : i + 1])
             return
         starts = starts + rows[0] * self.shape[1] * self.dtype.itemsize
-        if (np.diff(starts) == out[0].nbytes).all():  # one follows the other
+        if (np.diff(starts) == out[0].nbytes).all():  # without gaps between them
             pread_all(fd, [bytes_of(out)], int(starts[0]))
         else:
             pread_pieces(fd, out, starts)
@@ -77,7 +77,7 @@ class PlainFrames:
     def _read_window(
         self, fd: int, start: int, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
-        """Read some columns of one frame, by way of whole rows; convert their byte order."""
+        """Read some columns of one frame through a buffer of whole rows; convert the byte order."""
         if start == UNWRITTEN:
             out[...] = self.fill
             return

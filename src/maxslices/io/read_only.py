@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any] | None:
-    """Return a view that cannot be written to, if the array is C-contiguous."""
+    """Read-only view of a C-contiguous array; None for any other array."""
     if not array.flags.c_contiguous:
         return None
     view = array.view()

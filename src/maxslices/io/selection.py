@@ -1,4 +1,4 @@
-"""Which frames of a stack are meant, and which part of each."""
+"""A subset of the frames of a stack, cropped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .frames import Frames, FramesInMemory, IndexRange
 
 
 def consecutive_runs(indices: Iterable[int]) -> tuple[IndexRange, ...]:
-    """Return increasing indices as spans of consecutive ones.
+    """Group increasing indices into ranges of consecutive ones.
 
     Examples
     --------
@@ -32,41 +32,41 @@ def consecutive_runs(indices: Iterable[int]) -> tuple[IndexRange, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Some frames of a stack, and a window of each."""
+    """A subset of the frames of a stack, each cropped to the same rows and columns."""
 
     frames: Frames
     """The stack."""
     runs: tuple[IndexRange, ...]
-    """Which of its frames, at least one, as spans of consecutive ones in order."""
+    """Ranges of consecutive frames, in order; at least one frame."""
     rows: IndexRange
-    """Which of their rows."""
+    """Rows of each frame."""
     columns: IndexRange
-    """Which of their columns."""
+    """Columns of each frame."""
 
     @classmethod
     def of(cls, frames: Frames, indices: Iterable[int] | None = None) -> Selection:
-        """Return the frames with `indices` (None: all), whole."""
+        """Select whole frames by index; None selects all."""
         n_frames, n_rows, n_columns = frames.spec.shape
         runs = ((0, n_frames),) if indices is None else consecutive_runs(int(i) for i in indices)
         return cls(frames, runs, (0, n_rows), (0, n_columns))
 
     @property
     def spec(self) -> ArraySpec:
-        """Shape and dtype of what is selected."""
+        """Shape and dtype of the selection."""
         n_frames = sum(stop - start for start, stop in self.runs)
         shape = (n_frames, self.rows[1] - self.rows[0], self.columns[1] - self.columns[0])
         return ArraySpec(shape, self.frames.spec.dtype)
 
     @property
     def array(self) -> NDArray[Any] | None:
-        """What is selected, not copied and with gaps perhaps, if it is in memory; else None."""
+        """View of the selection, which may have gaps; None unless the frames are one array."""
         whole = self.frames.array if isinstance(self.frames, FramesInMemory) else None
         if whole is None or len(self.runs) != 1 or whole.dtype != self.frames.spec.dtype:
             return None
         return whole[slice(*self.runs[0]), slice(*self.rows), slice(*self.columns)]
 
     def part(self, frames: IndexRange) -> Selection:
-        """Return the selected frames from the one to before the other of `frames`."""
+        """Select a range of the selected frames."""
         runs, offset = [], 0
         for start, stop in self.runs:
             first = start + max(frames[0] - offset, 0)
@@ -77,7 +77,7 @@ class Selection:
         return Selection(self.frames, tuple(runs), self.rows, self.columns)
 
     def crop(self, rows: IndexRange, columns: IndexRange) -> Selection:
-        """Return a window of each frame, counted within the window that there is."""
+        """Crop each frame further; rows and columns count from the present crop."""
         (top, _), (left, _) = self.rows, self.columns
         return Selection(
             self.frames,
@@ -87,7 +87,7 @@ class Selection:
         )
 
     def read(self, frames: IndexRange, rows: IndexRange, out: NDArray[Any]) -> None:
-        """Read selected frames, and of them some rows, into `out` of that shape."""
+        """Read some rows of a range of the selected frames into `out`."""
         starts = [0]
         for start, stop in self.runs:
             starts.append(starts[-1] + stop - start)

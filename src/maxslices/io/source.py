@@ -1,4 +1,4 @@
-"""What a scan is to the runner."""
+"""The interface of a scan."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from .side_name import SideName
 
 @runtime_checkable
 class Source(Protocol):
-    """A scan that is read block by block; never held in memory as a whole.
+    """A scan that is read block by block.
 
     Axes are (angles, detector_y, detector_x). Darks, flats and frames marked invalid are
-    no part of the data. Everything that can be wrong with a file is found when the source
-    is opened, except what only reading can show (a damaged chunk, a missing codec).
+    not part of the data. A file is checked when the source is opened, except for what only
+    reading can show (a damaged chunk, a missing codec). `maxslices.io.access` has the optional
+    protocols of a source.
     """
 
     @property
     def name(self) -> str:
-        """What messages call it: the file, and the data set in it."""
+        """Name of the scan in messages: the file, and the data set in it."""
         ...
 
     @property
@@ -43,7 +44,7 @@ class Source(Protocol):
 
     @property
     def angles(self) -> NDArray[np.float32] | None:
-        """Angle of each projection in radians, or None where the scan does not say."""
+        """Angle of each projection in radians; None if the scan has none."""
         ...
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
@@ -66,14 +67,14 @@ class Source(Protocol):
         ...
 
     def read_side(self, name: SideName, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
-        """Return flats or darks for a block.
+        """Read the flats or darks for a block.
 
         Parameters
         ----------
         name : {"flats", "darks"}
-            Which of them.
+            Which stack.
         slice_dim : int
-            0 returns the whole stack, whatever `start` and `stop`; 1 the rows `start` to
+            0 reads the whole stack, whatever `start` and `stop`; 1 the rows `start` to
             `stop` of each frame.
         start, stop : int
             Slices of the block.
