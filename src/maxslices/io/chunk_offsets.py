@@ -23,7 +23,8 @@ def locate_data(data: h5py.Dataset) -> PlainFrames | Chunks | None:
     """Locate the frames or chunks of a data set; None if the HDF5 library must read them.
 
     The library must read data in external files, of a type that NumPy lacks, with filters other
-    than deflate and shuffle, in very small chunks, or behind another driver than plain files.
+    than deflate and shuffle, in very small chunks, or in a file with a user block or another
+    driver than ``sec2``.
 
     Parameters
     ----------
