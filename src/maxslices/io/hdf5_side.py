@@ -1,4 +1,4 @@
-"""Projections, flats and darks of an HDF5 file, told apart by its image key or its layout."""
+"""Flats, darks and projections of an HDF5 file, by its image key or its layout."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .selection import Selection
 from .side_name import SideName
 
 KIND_PROJECTION, KIND_FLAT, KIND_DARK = 0, 1, 2
-"""Values of a NeXus image key; 3 marks an invalid frame, and -1 one taken for alignment."""
+"""Values of a NeXus image key (NXtomo); 3 marks an invalid frame, -1 one taken for alignment."""
 
 _KINDS = (-1, 0, 1, 2, 3)
 _SIDE_KIND: dict[SideName, int] = {"flats": KIND_FLAT, "darks": KIND_DARK}
 
 
 def hdf5_side(side: SideName, path: Path, given: SideData) -> Selection:
-    """Open flats or darks that are in an HDF5 file, apart from the projections.
+    """Open flats or darks in an HDF5 file of their own, or at a path of their own.
 
     Raises
     ------
     SourceError
-        If there are none.
+        If there are none at that place.
     """
     file = open_file(path)
     try:
@@ -58,7 +58,7 @@ def hdf5_side(side: SideName, path: Path, given: SideData) -> Selection:
 
 
 def read_image_key(path: Path, file: h5py.File, name: str, n_frames: int) -> NDArray[Any]:
-    """Return the kind of each frame."""
+    """Read and check the kind of each frame."""
     data = dataset(path, file, name, "image_key_path")
     if data.dtype.kind not in "uif" or data.ndim != 1:
         raise SourceError(
@@ -81,7 +81,7 @@ def read_image_key(path: Path, file: h5py.File, name: str, n_frames: int) -> NDA
 
 
 def frames_of_kind(frames: Hdf5Frames, keys: NDArray[Any] | None, kind: int) -> Selection | None:
-    """Return the frames that the image key marks as `kind`; without a key all are projections."""
+    """Select the frames of a kind; without an image key all are projections."""
     if keys is None:
         return Selection.of(frames) if kind == KIND_PROJECTION else None
     indices = np.flatnonzero(keys == kind)
@@ -96,7 +96,7 @@ def side_of_layout(
     frames: Hdf5Frames,
     keys: NDArray[Any] | None,
 ) -> Selection | None:
-    """Return the flats or darks that are where the layout has them."""
+    """Select flats or darks as the layout has them."""
     separate = layout.flats if side == "flats" else layout.darks
     if separate is None:
         return frames_of_kind(frames, keys, _SIDE_KIND[side])

@@ -24,14 +24,14 @@ from .side_name import SideName
 def hdf5_source(path: Path, options: LoaderOptions) -> FrameSource:
     """Open an HDF5 or NeXus file as a scan.
 
-    Layouts that are found by themselves: NXtomo as Diamond (``entry1/tomo_entry``) and the
-    ESRF (``entry0000``) write it, or under any other entry, and APS Data Exchange
-    (``/exchange``). Angles are in degrees unless their ``units`` say radians.
+    Known layouts: NXtomo as Diamond (``entry1/tomo_entry``) and the ESRF (``entry0000``)
+    write it, or under any other entry, and APS Data Exchange (``/exchange``). Angles are in
+    degrees unless their ``units`` are radians.
 
     Raises
     ------
     SourceError
-        If it is not a scan, or not all of it is there.
+        If it is not a scan, or a part of it is missing.
     """
     with ExitStack() as opened:
         file = open_file(path)
@@ -82,7 +82,7 @@ def _angles(
     data: Selection,
     n_frames: int,
 ) -> NDArray[np.float32] | None:
-    """Return the angles of the projections in radians, or None."""
+    """Angles of the projections in radians; None without any."""
     given = angles_option(str(path), options)
     if isinstance(given, np.ndarray):
         angles, name = given, f"{path}: rotation_angles"
@@ -112,7 +112,7 @@ def _angles(
 
 
 def _in_radians(name: str, stored: h5py.Dataset) -> bool:
-    """Tell whether stored angles are in radians; degrees, if nothing is said."""
+    """True if stored angles are in radians; without units they are in degrees."""
     units = np.ravel(np.asarray(stored.attrs.get("units", "")))
     unit = units[0] if units.size else ""
     text = unit.decode(errors="replace") if isinstance(unit, bytes) else str(unit)

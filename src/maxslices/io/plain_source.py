@@ -1,4 +1,4 @@
-"""A scan in a file that holds frames and nothing else."""
+"""A scan in a file that has frames and no layout: an array, ``.npy``, TIFF."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def plain_source(
     flats: Selection | None = None,
     darks: Selection | None = None,
 ) -> FrameSource:
-    """Return the source of a file without a layout, which holds frames and nothing else.
+    """Make the source of a file without a layout.
 
     Parameters
     ----------
     name : str
-        What messages call the scan.
+        Name of the scan in messages.
     data : Selection
-        The projections; closed here if anything is wrong.
+        The projections; closed if an error is raised.
     options : LoaderOptions
         Must not name paths within an HDF5 file.
     angles, flats, darks : optional
-        What is there unless `options` say otherwise.
+        Used unless `options` give others.
     """
     with ExitStack() as opened:
         opened.callback(data.frames.close)

@@ -1,4 +1,4 @@
-"""What a scan's options add, whatever kind of file it is: angles, flats and darks."""
+"""Angles, flats and darks given by the loader's options."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .side_name import SideName
 
 
 def side_option(options: LoaderOptions, side: SideName) -> SideData | str:
-    """Return what the options say of flats or of darks."""
+    """Option for the flats or for the darks."""
     return options.flats if side == "flats" else options.darks
 
 
 def angles_option(name: str, options: LoaderOptions) -> NDArray[np.float32] | str | None:
-    """Return the options' angles in radians, the path where they are, or None for "auto"."""
+    """Angles given by the options, in radians; a path in the file, or None for "auto"."""
     given: Any = options.rotation_angles
     if isinstance(given, str):
         return None if given == "auto" else given
@@ -33,18 +33,18 @@ def angles_option(name: str, options: LoaderOptions) -> NDArray[np.float32] | st
 
 
 def open_side(side: SideName, path: Path, given: SideData, opened: ExitStack) -> Selection:
-    """Open flats or darks that are in a file of their own.
+    """Open flats or darks in a file of their own.
 
     Parameters
     ----------
     side : {"flats", "darks"}
-        Which.
+        Which stack.
     path : Path
         An HDF5 or ``.npy`` file, a TIFF or a folder of TIFFs.
     given : SideData
-        Where in an HDF5 file they are.
+        Where they are in an HDF5 file.
     opened : ExitStack
-        Is told to close what is opened here.
+        Closes what is opened here.
     """
     kind, suffix = check_readable(path), path.suffix.lower()
     if kind == "file" and (suffix in HDF5_SUFFIXES or holds_hdf5(path)):

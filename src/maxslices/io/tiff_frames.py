@@ -23,7 +23,11 @@ from .plain_frames import PlainFrames
 from .tiff_pages import TiffPage, decode_page, read_pages
 
 _HEAD_BYTES = 2**16
-"""Bytes around the pixels that are compared with those of another file."""
+"""Most bytes before the pixels, and after them, that are compared with those of another file.
+
+Tags take some hundred bytes; 64 KiB leave room for long descriptions, and are less than a page of
+pixels, so that comparing costs less than reading.
+"""
 
 
 class TiffFrames:
@@ -32,9 +36,9 @@ class TiffFrames:
     Parameters
     ----------
     name : str
-        What messages call them.
+        Name of the stack in messages.
     images : list of TiffPage
-        One a frame.
+        The frames in order.
     """
 
     def __init__(self, name: str, images: list[TiffPage]) -> None:
@@ -58,7 +62,7 @@ class TiffFrames:
 
     @property
     def name(self) -> str:
-        """What messages call them."""
+        """Name of the stack in messages."""
         return self._name
 
     @property
@@ -69,7 +73,7 @@ class TiffFrames:
     def read_box(
         self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
-        """Read a box into `out`: several frames at a time, each by one thread."""
+        """Read a box into `out`, in several threads."""
 
         def part(some: IndexRange, of_rows: IndexRange, target: NDArray[Any]) -> None:
             for path, images in groupby(self._images[slice(*some)], lambda image: image.path):
@@ -78,7 +82,7 @@ class TiffFrames:
                 target = target[len(together) :]
 
         packed = any(image.offset is None for image in self._images[slice(*frames)])
-        if packed:  # a frame that must be decoded is decoded whole, once
+        if packed:  # a frame is decoded as a whole, so its rows are not split over threads
             count = frames[1] - frames[0]
 
             def decode(i: int) -> None:
@@ -89,16 +93,16 @@ class TiffFrames:
             parallel_for_box(frames, rows, out, part)
 
     def close(self) -> None:
-        """Do nothing: files are open only while they are read."""
+        """No effect: files are open only while they are read."""
 
 
 def open_tiffs(path: Path) -> TiffFrames:
-    """Open a folder of TIFFs, sorted as people count, or one TIFF.
+    """Open a folder of TIFFs, in natural order of their names, or one TIFF.
 
     Raises
     ------
     SourceError
-        If there are none, or they differ.
+        If there are none, or they differ in size or dtype.
     """
     if check_readable(path) == "file":
         return TiffFrames(str(path), read_pages(path))
@@ -119,9 +123,9 @@ def open_tiffs(path: Path) -> TiffFrames:
             f"{' or '.join(TIFF_SUFFIXES)} files, or a file"
         )
     images: list[TiffPage] = []
-    alike: list[bool] = []
+    matches: list[bool] = []
     for i, file in enumerate(files):
-        if i and alike[i]:
+        if i and matches[i]:
             images.append(replace(images[0], path=file))
             continue
         pages = read_pages(file)
@@ -132,39 +136,39 @@ def open_tiffs(path: Path) -> TiffFrames:
             )
         images.append(pages[0])
         if i == 0:
-            alike = _alike(pages[0], files)
+            matches = _match_first(pages[0], files)
     return TiffFrames(str(path), images)
 
 
-def _alike(image: TiffPage, files: list[Path]) -> list[bool]:
-    """Tell which files are those of `image` but for the pixels, and need no looking into.
+def _match_first(image: TiffPage, files: list[Path]) -> list[bool]:
+    """True for each file that equals that of `image` in all but the pixels.
 
-    That is a tenth of the time that it takes to find out what is in a TIFF, and can be done by
+    Such a file need not be parsed. Comparing takes a tenth of the time of parsing, and is done by
     several threads.
     """
-    alike = [False] * len(files)
+    matches = [False] * len(files)
     n_bytes = int(np.prod(image.shape)) * image.dtype.itemsize
     if image.offset is None or image.offset > _HEAD_BYTES:
-        return alike
+        return matches
     try:
         head, tail, size = _around(image.path, image.offset, n_bytes)
     except OSError:
-        return alike
+        return matches
     if size > n_bytes + _HEAD_BYTES:
-        return alike
+        return matches
 
     def compare(i: int) -> None:
         try:
-            alike[i] = _around(files[i], image.offset or 0, n_bytes) == (head, tail, size)
+            matches[i] = _around(files[i], image.offset or 0, n_bytes) == (head, tail, size)
         except OSError:
-            return  # which is said when it is looked into
+            return  # parsing the file raises the error
 
     parallel_for(len(files), compare)
-    return alike
+    return matches
 
 
 def _around(path: Path, offset: int, n_bytes: int) -> tuple[bytes, bytes, int]:
-    """Return what is before and after the pixels in a file, and its size."""
+    """Bytes before and after the pixels in a file, and its size."""
     with path.open("rb", buffering=0) as file:
         fd = file.fileno()
         head, tail = os.pread(fd, offset, 0), os.pread(fd, _HEAD_BYTES, offset + n_bytes)
@@ -172,7 +176,7 @@ def _around(path: Path, offset: int, n_bytes: int) -> tuple[bytes, bytes, int]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts ``p2.tif`` before ``p10.tif``."""
+    """Key that sorts ``p2.tif`` before ``p10.tif``."""
     return [(int(t), "") if t.isdigit() else (-1, t) for t in re.split(r"([0-9]+)", name)]
 
 
