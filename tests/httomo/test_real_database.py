@@ -79,7 +79,7 @@ def test_nothing_of_theirs_is_imported(theirs):
         "print(sorted(roots & {'httomolibgpu', 'httomolib', 'httomo_backends', 'tomobar',"
         " 'cupy', 'scipy'}))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stderr
 
 

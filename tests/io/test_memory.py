@@ -141,5 +141,6 @@ def test_the_process_stays_small_while_large_data_go_through_it(tmp_path, kind, 
         check=True,
         capture_output=True,
         text=True,
+        timeout=120,
     )
     assert int(ended.stdout) < 16 * 2**20

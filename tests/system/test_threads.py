@@ -25,8 +25,9 @@ def test_every_item_once(n_items):
 
 
 def test_several_threads_work_at_the_same_time():
-    barrier = threading.Barrier(4, timeout=10)
-    threads.parallel_for(4, lambda i: barrier.wait())
+    barrier, met = threading.Barrier(4, timeout=10), []
+    threads.parallel_for(4, lambda i: met.append(barrier.wait()))
+    assert sorted(met) == [0, 1, 2, 3]
 
 
 def test_one_thread_is_the_calling_one(monkeypatch):
@@ -85,7 +86,13 @@ def test_two_callers_share_the_threads():
 
 def test_work_within_work_is_no_deadlock():
     done = []
-    threads.parallel_for(30, lambda i: threads.parallel_for(30, done.append))
+
+    def loops() -> None:
+        threads.parallel_for(30, lambda i: threads.parallel_for(30, done.append))
+
+    caller = threading.Thread(target=loops, daemon=True)
+    caller.start()
+    caller.join(60)
     assert len(done) == 900
 
 
@@ -135,7 +142,8 @@ def test_the_cores_of_the_process_count_and_not_those_of_the_machine(cores):
         "from maxslices.system import threads\n"
         f"assert (threads.N_CORES, threads.N_THREADS, threads.N_DECODERS) == ({cores}, 1, 1)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    ended = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    assert ended.returncode == 0
 
 
 @pytest.mark.parametrize("shape", [(7, 5, 3), (1, 50, 3), (100, 1, 1), (0, 5, 3), (30,)])
