@@ -1,4 +1,4 @@
-"""What is read by offset is what HDF5 itself reads, whatever the layout."""
+"""Reading by offset gives the same as the HDF5 library, for all layouts."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_missing_filter_is_named(tmp_path, monkeypatch):
 
 
 def test_a_scan_is_read_while_hdf5_is_busy(tmp_path):
-    """HDF5's lock is held by another thread all the time."""
+    """Another thread holds the lock of the HDF5 library."""
     path = write(tmp_path / "a.h5", "<u2", (1, 13, 17), "plain")
     frames = Hdf5Frames(path, open_file(path), "data")
     first = box_of(frames, WINDOWS[1])

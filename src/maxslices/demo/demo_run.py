@@ -25,10 +25,11 @@ from .picture import SectionBar, draw
 from .scan_file import N_DARKS, N_FLATS, PhantomScan, make_scan
 
 SCAN_NAME, PIPELINE_NAME, PICTURE_NAME = "scan.nxs", "demo.yaml", "demo.png"
+"""Files of a demo in its folder."""
 COMPARED_ROWS = 9
 """Slices that are compared with the phantom, evenly spread over the rows.
 
-Drawing the phantom takes longer than reading a slice; nine make the error stable to two digits.
+A slice of the phantom takes about 1 s to compute. With 80 slices the error is 1.3 % larger.
 """
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 INK, FAINT, ESTIMATED, MEASURED, LIMIT = "#22262b", "#8a9199", "#a9c4de", "#1f5f99", "#c8452e"
+"""Colours of the picture."""
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],

@@ -13,6 +13,7 @@ from ..errors import RegistrationError
 from .source_stubs import namespace_of, source_file
 
 Implementation = Literal["cpu", "gpu", "gpu_cupy"]
+"""CPU, GPU with NumPy arrays, GPU with CuPy arrays."""
 _DATABASE = "httomo_backends.methods_database"
 
 

@@ -19,8 +19,11 @@ from .loader_options import LoaderOptions
 _ENTRIES = ("entry1/tomo_entry", "entry0000", "entry")
 """Entries in which beamlines write NXtomo; others are found by their definition."""
 _DATA = ("data/data", "instrument/detector/data")
+"""Paths of the frames in an NXtomo entry, in order of preference."""
 _ANGLES = ("data/rotation_angle", "sample/rotation_angle")
-_KEY_PLACES = ("instrument/detector", "data")
+"""Paths of the rotation angles in an NXtomo entry."""
+_KEY_GROUPS = ("instrument/detector", "data")
+"""Groups of an NXtomo entry that may have the image key."""
 _LISTED = 6
 """Most data sets that a message lists, so that it stays readable."""
 
@@ -93,7 +96,7 @@ def _nxtomo(file: h5py.File, entry: str) -> Layout | None:
     if data is None:
         return None
     key = alignment = None
-    for place in _KEY_PLACES:
+    for place in _KEY_GROUPS:
         control = _first_present(file, entry, (f"{place}/image_key_control",))
         key = _first_present(file, entry, (f"{place}/image_key",)) or control
         if key is not None:

@@ -20,6 +20,7 @@ KIND_PROJECTION, KIND_FLAT, KIND_DARK = 0, 1, 2
 """Values of a NeXus image key (NXtomo); 3 marks an invalid frame, -1 one taken for alignment."""
 
 _KINDS = (-1, 0, 1, 2, 3)
+"""All valid values of an image key."""
 _SIDE_KIND: dict[SideName, int] = {"flats": KIND_FLAT, "darks": KIND_DARK}
 
 

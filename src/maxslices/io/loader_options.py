@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from ..errors import SourceError
 from ..registry.parameters import matches, nearest
 
-Auto = Literal["auto"]
-
 _AXES = ("angles", "detector_y", "detector_x")
+"""Names of the axes of a scan in a preview."""
 _SUBSET = "continuous_scan_subset"
 """A parameter of httomo's loader, which is null in its templates."""
 
@@ -67,6 +66,7 @@ class AxisIndex:
 Bound = int | AxisIndex | None
 """Start or stop of a part; None for that of the axis."""
 _MIDDLE = (AxisIndex("mid", -1), AxisIndex("mid", 2))
+"""The middle three indices, as httomo's ``mid`` means."""
 
 
 @dataclass(frozen=True, slots=True)

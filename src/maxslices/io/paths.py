@@ -10,7 +10,9 @@ from typing import Literal
 from ..errors import SourceError
 
 HDF5_SUFFIXES = (".h5", ".hdf5", ".nxs", ".hdf", ".nx", ".he5")
+"""Suffixes of HDF5 and NeXus files."""
 TIFF_SUFFIXES = (".tif", ".tiff")
+"""Suffixes of TIFFs."""
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """First bytes of an HDF5 file (HDF5 File Format Specification)."""
 

@@ -14,6 +14,7 @@ from ..errors import StoreError
 from ..model.arrays import ArraySpec
 
 SinkFormat = Literal["hdf5", "tiff"]
+"""File formats of results."""
 
 
 class Sink(Protocol):
