@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -39,14 +39,4 @@ class Frames(Protocol):
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
-        ...
-
-
-@runtime_checkable
-class FramesInMemory(Protocol):
-    """A stack of frames that is an array."""
-
-    @property
-    def array(self) -> NDArray[Any] | None:
-        """The array itself, in the dtype and byte order that it has; None once it is closed."""
         ...

@@ -10,7 +10,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ..model.arrays import ArraySpec
-from .frames import Frames, FramesInMemory, IndexRange
+from .array_frames import ArrayFrames
+from .frames import Frames, IndexRange
 
 
 def consecutive_runs(indices: Iterable[int]) -> tuple[IndexRange, ...]:
@@ -60,7 +61,7 @@ class Selection:
     @property
     def array(self) -> NDArray[Any] | None:
         """View of the selection, which may have gaps; None unless the frames are one array."""
-        whole = self.frames.array if isinstance(self.frames, FramesInMemory) else None
+        whole = self.frames.array if isinstance(self.frames, ArrayFrames) else None
         if whole is None or len(self.runs) != 1 or whole.dtype != self.frames.spec.dtype:
             return None
         return whole[slice(*self.runs[0]), slice(*self.rows), slice(*self.columns)]
