@@ -8,7 +8,6 @@ from maxslices.io import (
     MemoryStore,
     ScratchStore,
     Source,
-    SupportsForget,
     SupportsSideWindow,
     SupportsView,
     SupportsWindow,
@@ -20,7 +19,7 @@ from maxslices.model.arrays import ArraySpec
 SPEC = ArraySpec((4, 6, 5), np.dtype("uint16"))
 DATA = np.arange(4 * 6 * 5, dtype=np.uint16).reshape(SPEC.shape)
 
-ALL = {SupportsView, SupportsWindow, SupportsSideWindow, SupportsForget, HasDetectorStart}
+ALL = {SupportsView, SupportsWindow, SupportsSideWindow, HasDetectorStart}
 
 
 def offered(thing):
@@ -34,9 +33,9 @@ def test_what_is_offered_is_declared(tmp_path):
         ScratchStore(SPEC, tmp_path) as scratch,
         create_sink(tmp_path / "result", SPEC, 0) as sink,
     ):
-        assert offered(source) == ALL - {SupportsForget}
+        assert offered(source) == ALL
         assert offered(memory) == {SupportsView, SupportsWindow}
-        assert offered(scratch) == {SupportsForget}
+        assert offered(scratch) == set()
         assert offered(sink) == set()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +15,7 @@ from maxslices.model.memory_model import MemoryModel
 from maxslices.model.section_model import SectionModel, StepModel
 from maxslices.pipeline import ScanSpec
 from maxslices.planner import Budgets
-from maxslices.planner.block_size import AUTO_SLICES, FIRST_SLICES, wanted_block
+from maxslices.planner.block_size import AUTO_SLICES, wanted_block
 from maxslices.runner.block_ranges import blocks_of
 from tests.planner.ledgers import two
 
@@ -77,38 +76,10 @@ def section_of(*steps, n_slices=1024, **kwargs):
     return plan_pipeline(Pipeline.from_steps(steps, registry), scan, limits, **kwargs).sections[0]
 
 
-def first_of(*steps, **kwargs):
-    section = section_of(*steps, **kwargs)
-    return section.first_blocks, section.block
-
-
-def test_a_plan_counts_the_first_blocks_and_names_them():
-    section = section_of("same")
-    blocks = blocks_of(0, 1024, 32, (0, 0), section.first_blocks)
-    assert section.n_blocks == len(blocks) == 7 + 29
-    assert section.why.endswith("; 7, 7, 9, 12, 16, 20, 25 to begin with")
-    assert section_of("same", block=32).n_blocks == 32
-    assert section_of("same", block=33).n_blocks == 32
-    assert section_of("same", block=31).n_blocks == 34
-    assert section_of("same", block=np.uint8(31)).n_blocks == 34
-
-
-@pytest.mark.parametrize("n_slices", [256, 1024, 1801, 4000])
-def test_the_first_blocks_are_smaller(n_slices):
-    firsts, block = first_of("same", n_slices=n_slices)
-    assert FIRST_SLICES <= firsts[0] <= 2 * FIRST_SLICES
-    assert sum(firsts) % block == 0
-    assert all(a <= b <= 4 * a / 3 + 1 for a, b in pairwise([*firsts, block]))
-
-
-def test_all_blocks_are_of_one_size_where_smaller_ones_cost_more_than_they_gain():
-    assert first_of("same")[0]
-    assert not first_of("same", block=32)[0]  # as asked for
-    assert not first_of("same", n_slices=255)[0]  # too few
-    assert not first_of("same", in_memory=False)[0]  # read ahead
-    assert not first_of("wide")[0]  # a halo is computed again each time
-    assert not first_of("plans")[0]  # FFT plans are made for each size
-    assert first_of("same", budget=10**6) == ((), 32)  # no room for what they leave behind
+@pytest.mark.parametrize(("block", "n_blocks"), [(32, 32), (33, 32), (31, 34), (np.uint8(31), 34)])
+def test_a_plan_counts_the_blocks(block, n_blocks):
+    section = section_of("same", block=block)
+    assert section.n_blocks == len(blocks_of(0, 1024, int(block), (0, 0))) == n_blocks
 
 
 def probe(times):

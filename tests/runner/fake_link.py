@@ -215,8 +215,8 @@ class FakeGpu:
     def free_bytes(self) -> int:
         return 10**9
 
-    def limited(self, budget_bytes: int, kept_bytes: int = 0) -> Any:
-        self.events.append(f"limit {budget_bytes}, {kept_bytes} kept")
+    def limited(self, budget_bytes: int) -> Any:
+        self.events.append(f"limit {budget_bytes}")
         return nullcontext()
 
     def to_device(self, block: np.ndarray) -> np.ndarray:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import DoesNotFitError
-from maxslices.io import ScratchStore
 from maxslices.io.array_source import ArraySource
 from maxslices.model.account import PYTHON_BYTES
 from tests.planner.fakes import fakes
@@ -122,26 +121,6 @@ def test_a_scratch_file_between_sections_changes_nothing(tmp_path):
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
         "report.json", "result.h5", "timeline.json"
     }  # fmt: skip
-
-
-def test_a_scratch_file_is_given_back_while_it_is_read(tmp_path, monkeypatch):
-    forgotten = []
-    forget = ScratchStore.forget
-
-    def noting(store, slice_dim, until):
-        forgotten.append((slice_dim, until))
-        forget(store, slice_dim, until)
-
-    monkeypatch.setattr(ScratchStore, "forget", noting)
-    steps = ["to_float", "reaching", "work"]
-    report = result(steps, out=tmp_path / "out", memory=PYTHON_BYTES + 120_000)
-    read = report.plan.sections[1]
-    assert (read.origin, read.n_blocks > 4) == ("scratch file", True)
-    assert {slice_dim for slice_dim, _ in forgotten} == {1}
-    untils = [until for _, until in forgotten]
-    assert untils == sorted(untils)
-    # All but the block that waits to be written, and one more.
-    assert read.n_slices - 3 * read.block <= untils[-1] <= read.n_slices - read.block
 
 
 def test_nothing_is_written_where_nothing_is_to_be_saved(tmp_path):

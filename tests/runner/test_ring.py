@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from maxslices import Pipeline, Registry, from_ledger, run
+from maxslices import Pipeline, from_ledger, run
 from maxslices.io.array_frames import ArrayFrames
 from maxslices.io.array_source import ArraySource
 from maxslices.io.frame_source import FrameSource
@@ -153,27 +153,6 @@ def test_larger_blocks_are_gone_over_to(on_fake_gpu, tmp_path):
     assert sizes == [sizes[0], 2 * sizes[0], 4 * sizes[0]]
 
 
-def test_a_section_begins_with_smaller_blocks_and_keeps_the_pool_meanwhile(on_fake_gpu):
-    sizes, registry = [], Registry()
-
-    def note(data):
-        sizes.append(len(data))
-        return data * np.float32(2)
-
-    registry.register(note, pattern="projection", calc_max_slices=two)
-
-    with on_fake_gpu(grows=[]) as gpu:
-        scan = source(MANY, pinned_by=gpu)
-        report = run(scan, Pipeline.from_steps(["note"], registry), device="cuda")
-    firsts = report.plan.sections[0].first_blocks
-    n_firsts, block = len(firsts), report.plan.sections[0].block
-    assert sizes[0] < block // 2
-    assert tuple(sizes[:n_firsts]) == firsts
-    assert set(sizes[n_firsts:-1]) == {block}
-    assert sizes[-1] < block  # the last one is of another size too
-    assert gpu.events[1:] == ["reserve"] + ["forget plans"] * len({*firsts, block})
-
-
 def test_larger_blocks_are_decided_on_by_blocks_of_one_size(on_fake_gpu, monkeypatch):
     asked = []
 
@@ -187,7 +166,6 @@ def test_larger_blocks_are_decided_on_by_blocks_of_one_size(on_fake_gpu, monkeyp
         scan = source(MANY, pinned_by=gpu)
         report = run(scan, Pipeline.from_steps(["negate"], fakes), device="cuda")
     section = report.plan.sections[0]
-    assert section.first_blocks
     assert asked == [[section.block] * 4]
 
 
@@ -241,19 +219,14 @@ def test_slabs_are_counted_for_columns_of_pinned_memory(on_fake_gpu):
     size=st.integers(1, 210),
     halo=st.tuples(st.integers(0, 9), st.integers(0, 9)),
     start=st.integers(0, 199),
-    firsts=st.lists(st.integers(1, 9), max_size=4),
 )
-def test_blocks_are_all_slices_once_with_their_halo(total, size, halo, start, firsts):
+def test_blocks_are_all_slices_once_with_their_halo(total, size, halo, start):
     start = min(start, total - 1)
-    firsts = [min(size, first) for first in firsts]
-    if sum(firsts) >= total - start:
-        firsts = []
-    blocks = blocks_of(start, total, size, halo, firsts)
-    assert [b.stop - b.start for b in blocks[: len(firsts)]] == firsts
+    blocks = blocks_of(start, total, size, halo)
     assert [i for b in blocks for i in range(b.start, b.stop)] == list(range(start, total))
     for block in blocks:
-        assert 0 <= block.first <= max(0, block.start - halo[0])
-        assert total >= block.last >= min(total, block.stop + halo[1])
+        assert block.first == max(0, block.start - halo[0])
+        assert block.last == min(total, block.stop + halo[1])
         assert block.n_given <= size + sum(halo)
 
 

@@ -29,15 +29,13 @@ class Backend(Protocol):
     def free_bytes(self) -> int:
         """Return the bytes that a run may use if the user says nothing."""
 
-    def limited(self, budget_bytes: int, kept_bytes: int = 0) -> AbstractContextManager[None]:
+    def limited(self, budget_bytes: int) -> AbstractContextManager[None]:
         """Make this the current device, whose allocator hands out no more than a budget.
 
         Parameters
         ----------
         budget_bytes : int
             Beside what is in use already.
-        kept_bytes : int
-            What the allocator may hold in the end, and have held before, that nobody uses.
         """
 
     def to_device(self, block: np.ndarray) -> Any:

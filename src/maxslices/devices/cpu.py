@@ -32,7 +32,7 @@ class CpuBackend:
         return int(psutil.virtual_memory().available * AVAILABLE_SHARE)
 
     @contextmanager
-    def limited(self, budget_bytes: int, kept_bytes: int = 0) -> Iterator[None]:
+    def limited(self, budget_bytes: int) -> Iterator[None]:
         """Let the plan keep to the budget: nothing enforces it on a host."""
         try:
             yield

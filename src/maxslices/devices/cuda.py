@@ -73,30 +73,19 @@ class CudaBackend:
             return int(unused * FREE_SHARE) + self.reserved_bytes
 
     @contextmanager
-    def limited(self, budget_bytes: int, kept_bytes: int = 0) -> Iterator[None]:
-        """Make the device current and limit the pool to what it holds in use plus a budget.
-
-        What the pool keeps needs not be asked of the driver again, and the driver cleans what
-        it gets: copies to the device wait for that, 2 ms for a GB.
-        """
+    def limited(self, budget_bytes: int) -> Iterator[None]:
+        """Make the device current and limit the pool to what it has in use plus a budget."""
         with quick_collections(), self._device:
             pool = self._cupy.get_default_memory_pool()
             before = pool.get_limit()
-            self._trim(kept_bytes)
-            held_bytes = max(pool.used_bytes(), pool.total_bytes() - kept_bytes)
-            pool.set_limit(size=held_bytes + budget_bytes)
+            pool.free_all_blocks()
+            pool.set_limit(size=pool.total_bytes() + budget_bytes)
             try:
                 yield
             finally:
                 with suppress(RuntimeError):  # of a device that failed, which was said before
-                    self.release(kept_bytes)
+                    self.release()
                 pool.set_limit(size=before)
-
-    def _trim(self, kept_bytes: int) -> None:
-        """Free what the pool holds unused, if that is more than it may keep."""
-        pool = self._cupy.get_default_memory_pool()
-        if pool.free_bytes() > kept_bytes:
-            pool.free_all_blocks()
 
     def to_device(self, block: np.ndarray) -> Any:
         """Copy a block to the device."""
@@ -140,17 +129,12 @@ class CudaBackend:
 
     def forget_plans(self) -> None:
         """Clear CuPy's cache of FFT plans."""
-        cache = self._cupy.fft.config.get_plan_cache()
-        if cache.get_curr_size():  # to clear it collects garbage, which takes a while
-            cache.clear()
+        self._cupy.fft.config.get_plan_cache().clear()
 
-    def release(self, kept_bytes: int = 0) -> None:
-        """Drop cached FFT plans and unused blocks of the pool and of torch's allocator.
-
-        Those of the pool stay if they are no more than `kept_bytes`.
-        """
+    def release(self) -> None:
+        """Drop cached FFT plans and unused blocks of the pool and of torch's allocator."""
         self.forget_plans()
-        self._trim(kept_bytes)
+        self._cupy.get_default_memory_pool().free_all_blocks()
         release_cache()
 
     def is_out_of_memory(self, error: BaseException) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .access import (
     HasDetectorStart,
-    SupportsForget,
     SupportsSideWindow,
     SupportsView,
     SupportsWindow,
@@ -30,7 +29,6 @@ __all__ = [
     "SinkFormat",
     "Source",
     "Store",
-    "SupportsForget",
     "SupportsSideWindow",
     "SupportsView",
     "SupportsWindow",

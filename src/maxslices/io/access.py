@@ -87,25 +87,6 @@ class SupportsSideWindow(Protocol):
 
 
 @runtime_checkable
-class SupportsForget(Protocol):
-    """Slices that can be given up while the others are still read."""
-
-    def forget(self, slice_dim: int, stop: int) -> None:
-        """Give up the slices before `stop`: nothing reads them again.
-
-        Returns at once; the space is freed in the background.
-
-        Parameters
-        ----------
-        slice_dim : int
-            Axis along which the slices are read.
-        stop : int
-            First slice that is still needed. May be less than in an earlier call, or negative.
-        """
-        ...
-
-
-@runtime_checkable
 class HasDetectorStart(Protocol):
     """A scan of which a part of the detector is read."""
 

@@ -18,8 +18,7 @@ from ..system.disk_space import check_free_space, store_errors
 from ..system.positional_io import bytes_of, pread_all, pwrite_all
 from ..system.threads import parallel_for
 from ..tuning.batched_reads import pread_pieces
-from ..tuning.deferred_free import Freeing
-from .access import SupportsForget
+from ..tuning.deferred_free import close_in_background
 from .check_arrays import check_block, check_output_block
 from .closing import Closing
 
@@ -37,7 +36,7 @@ that a block of some 100 MiB is spread over all files.
 """
 
 
-class ScratchStore(Closing, SupportsForget):
+class ScratchStore(Closing):
     """A store in unnamed files, which vanish when it is closed or the process ends.
 
     The rows are split into bands, and a band holds its rows of all angles: (band, angle, row,
@@ -103,8 +102,6 @@ class ScratchStore(Closing, SupportsForget):
                     os.truncate(file.fileno(), n_bytes)
                     self._files.append(file)
                 opened.pop_all()
-        self._freeing = Freeing(self._files)
-        self._n_forgotten = self._n_in_memory
 
     def _allocate(self, n_rows: int) -> NDArray[Any]:
         n_angles, _, n_columns = self._spec.shape
@@ -139,15 +136,6 @@ class ScratchStore(Closing, SupportsForget):
         """Read slices `start` to `stop` along `slice_dim` into `out`."""
         check_output_block(self._spec, slice_dim, start, stop, out)
         self._transfer(slice_dim, start, out, writes=False)
-
-    def forget(self, slice_dim: int, stop: int) -> None:
-        """Start freeing the bands of slices before `stop`; see `SupportsForget.forget`."""
-        if slice_dim == 1:
-            while (self._n_forgotten + 1) * self._band_rows <= stop:
-                spans = self._band_offsets[self._n_forgotten : self._n_forgotten + 2].T.tolist()
-                for number, span in enumerate(spans):
-                    self._freeing.free(number, *span)
-                self._n_forgotten += 1
 
     def _transfer(self, slice_dim: int, start: int, block: NDArray[Any], *, writes: bool) -> None:
         """Write or read a block, one unit at a time, in several threads."""
@@ -200,8 +188,8 @@ class ScratchStore(Closing, SupportsForget):
     def close(self) -> None:
         """Free the memory, and start to free the disk space in the background."""
         self._in_memory = self._allocate(0)
-        self._files = []
-        self._freeing.close()
+        files, self._files = self._files, []
+        close_in_background(files)
 
 
 def _offsets_of_bands(

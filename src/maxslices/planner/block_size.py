@@ -21,9 +21,6 @@ AUTO_BLOCKS = 32
 on the CPU one of them is measured, which takes longer, and the progress bar gets coarser."""
 MIN_BLOCKS = 4
 """Blocks that are left where larger ones are tried: fewer overlap too little."""
-FIRST_SLICES = 6
-"""Slices that the first block has at least: in fewer, what a call takes beside its slices counts
-more than what nothing is copied out for."""
 MIN_TRIED_BLOCKS = 16
 """Blocks that a section must have for a few of them to be tried in another size."""
 CALL_SHARE = 0.05
@@ -125,40 +122,6 @@ def _even(block: int, total: int) -> int:
     """Return the smallest block that makes no more blocks than `block` does."""
     n_blocks = -(-total // block)
     return -(-total // n_blocks)
-
-
-def first_blocks(placement: Placement, chosen: int, available: Available) -> tuple[int, ...]:
-    """Return smaller blocks to begin with, increasing; together some of the chosen ones.
-
-    Nothing is computed before the first block is there, and nothing goes out before it is
-    computed. From there on each is about a quarter larger than the one before: then none is
-    waited for by the way out, if that takes longest.
-
-    Not where they are read from a file: some are read while flats and darks come, and large ones
-    go further. A method that keeps something between calls, such as FFT plans, would make it
-    for each size. And what is free after smaller blocks is in pieces, of no use where memory is
-    short.
-    """
-    section = placement.section
-    keeps = any(step.memory.kept_bytes(chosen) for step in section.steps)
-    is_long = section.n_slices >= 2 * MIN_BLOCKS * chosen
-    is_read = placement.origin == "scratch file" or (
-        placement.origin == "scan" and not placement.in_memory
-    )
-    if is_read or keeps or not is_long or not placement.overlaps or any(section.halo):
-        return ()
-    if not available.fits(placement, 4 * chosen):
-        return ()
-    found, block = [], 4 * chosen // 5
-    while block >= FIRST_SLICES:
-        found.append(block)
-        block = 4 * block // 5
-    rest = -sum(found) % chosen  # where bands of a file end, blocks go on ending
-    if rest >= FIRST_SLICES:
-        found.append(rest)
-    elif found:
-        found[-1] += rest
-    return tuple(sorted(found)) if len(found) > 1 else ()
 
 
 def larger_blocks(

@@ -11,7 +11,7 @@ from ..model.account import Destination
 from ..model.section_model import SectionModel, StepModel
 from ..model.units import format_bytes
 from .advice import check_room, would_fit
-from .block_size import BlockChoice, check_block, choose_block, first_blocks, larger_blocks
+from .block_size import BlockChoice, check_block, choose_block, larger_blocks
 from .budgets import Available, Budgets
 from .place_sections import PlacementSearch, available_beside_stores
 from .placement import Placement
@@ -160,9 +160,6 @@ def _plan_section(
         why = "only the slices that side results depend on are read"
     on_device = placement.device_bytes(chosen)
     larger = larger_blocks(placement, chosen, available) if block == "auto" else ()
-    firsts = first_blocks(placement, chosen, available) if block == "auto" else ()
-    if firsts:
-        why += f"; {', '.join(map(str, firsts))} to begin with"
     largest_block = max([chosen, *(each for each, _ in larger)])
     on_host = on_device
     if available.host_bytes is not None:
@@ -184,7 +181,6 @@ def _plan_section(
         origin=placement.origin,
         destination=placement.destination,
         overlaps=placement.overlaps,
-        first_blocks=firsts,
         larger=larger,
         on_blocks=placement.destination != "nothing" or section.runs_on_blocks,
         side_on_host=section.host_side.bytes(1) > 0,

@@ -80,8 +80,6 @@ class SectionPlan:
     """Host memory that holds a part of its output, where the rest is in a scratch file."""
     overlaps: bool = True
     """Whether the next block comes, and the last result goes, while one is worked on."""
-    first_blocks: tuple[int, ...] = ()
-    """Slices in the blocks that it begins with, if these are smaller."""
     larger: tuple[tuple[int, int], ...] = ()
     """Larger blocks that a run may go over to, and the peak with each."""
     on_blocks: bool = True
@@ -101,7 +99,7 @@ class SectionPlan:
     @property
     def n_blocks(self) -> int:
         """Number of blocks."""
-        return len(self.first_blocks) - (sum(self.first_blocks) - self.n_slices) // self.block
+        return -(-self.n_slices // self.block)
 
     @property
     def input(self) -> ArraySpec:

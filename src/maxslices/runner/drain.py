@@ -97,8 +97,7 @@ class Drain:
         if self._engine is None:
             self._leave_until(0)
             written = threading.Event()
-            way.n_sent = 1
-            self._writer.put(Piece(data, start, True, targets, way, written.set))
+            self._writer.put(Piece(data, start, targets, way, written.set))
             self._leaving.append((data, written))
         else:
             if not is_copyable(data):
@@ -134,10 +133,6 @@ class Drain:
     def lost_from(self) -> int | None:
         """Return the first slice of those that could not be written, once settled."""
         return self._writer.lost_from
-
-    def written_until(self, done: int) -> int:
-        """Return the slice before which nothing waits to be written, of those before `done`."""
-        return min([done, *(way.start for way in self._ways if way.n_written < way.n_sent)])
 
     def took_s(self, number: int) -> float:
         """Return how long the slowest stage of a result's way took, once it has left."""
@@ -179,7 +174,6 @@ class Drain:
         place = slices_to_copy(target, engine, self._slice_dim, start, stop)
         assert self._fetcher is not None
         if place is None:
-            way.n_sent += 1
             return self._fetcher.put(data, target, ready, way, waits)
         if self._overlaps and not waits and data.nbytes > AT_ONCE_BYTES:
             return self._fetcher.put(data, target, ready, way, waits, place)

@@ -24,9 +24,6 @@ from .run_timeline import Timeline
 from .section_run import SectionWork
 from .side_results import SideResults
 
-KEPT_PART = 32
-"""As little as this part of the budget may stay with the device's allocator for the next run."""
-
 
 def execute(
     plan: Plan,
@@ -93,7 +90,7 @@ def execute(
         with_torch = require_libraries(step.meta for step in pipeline.steps)
         all_sinks = {} if folder is None else _make_sinks(folder, plan, pipeline)
         budget_bytes = plan.budget_bytes - plan.reserved_bytes
-        held.enter_context(backend.limited(budget_bytes, budget_bytes // KEPT_PART))
+        held.enter_context(backend.limited(budget_bytes))
         if with_torch and backend.kind == "cuda":
             held.enter_context(shared_allocator(budget_bytes))
         for number, section in enumerate(plan.sections, start=1):

@@ -173,9 +173,6 @@ class Fetcher:
             first, stop = result.way.start + at, result.way.start + span.stop
             result.way.copies.append((first, stop, int(part.nbytes), begin, last))
             let_go = partial(pieces.free.put, piece)
-            is_last = span.stop == n_slices
-            self._writer.put(
-                Piece(place, first, is_last, [result.target], result.way, let_go, last)
-            )
+            self._writer.put(Piece(place, first, [result.target], result.way, let_go, last))
         if last is not None:
             last.synchronize()

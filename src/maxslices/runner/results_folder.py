@@ -14,7 +14,7 @@ from typing import Self
 from ..errors import StoreError
 from ..io import Sink, SinkFormat, create_sink, remove_result
 from ..model.arrays import ArraySpec
-from ..tuning.deferred_free import Freeing
+from ..tuning.deferred_free import close_in_background
 
 REPORT_NAME = "report.json"
 TIMELINE_NAME = "timeline.json"
@@ -270,4 +270,4 @@ def _remove_earlier(report: Path) -> None:
             remove_result(result)
         remove_result(report)
         opened.pop_all()
-    Freeing(files).close()
+    close_in_background(files)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import MethodError, OutOfMemoryError, ReadOnlyInputError
-from ..io import SupportsForget
 from ..model.arrays import SLICE_NAMES
 from ..planner import SectionPlan
 from .block_ranges import Block, blocks_of
@@ -145,10 +144,7 @@ class SectionWork:
         why, is_retry = plan.why, False
         while self.n_done < total:
             start = self.n_done
-            # Nothing overlaps with the first block: that is why it may be a smaller one.
-            is_first = start == 0 and pace.block == plan.block and self._caches.is_roomy
-            firsts = plan.first_blocks if is_first else ()
-            blocks = blocks_of(start, total, pace.block, plan.halo, firsts)
+            blocks = blocks_of(start, total, pace.block, plan.halo)
             if not self._sizes or self._sizes[-1].block != pace.block:
                 self._sizes.append(BlockUse(start, pace.block, why))
             clocks = Clocks(self.timeline, plan)
@@ -219,7 +215,6 @@ class SectionWork:
             work.load_frames()
             feed.send()
             measured = meter.to_measure(blocks)
-            n_firsts = sum(block.stop - block.start < pace.block for block in blocks[:-1])
             for block in blocks:
                 self._caches.change_to(block.n_given)
                 beside = work.resident_bytes + feed.resident_bytes + drain.resident_bytes
@@ -234,12 +229,11 @@ class SectionWork:
                     self._partial.setdefault(index, []).append((block.start, value))
                 self.n_done = block.stop
                 advance(block.stop - block.start)
-                self._forget(drain)
                 # All but the last one have been computed, since they are leaving or have left.
                 timed = clocks.n_added - 1
-                if pace.wants(timed - n_firsts):
+                if pace.wants(timed):
                     beside_s = max(feed.took_s(timed - 1), drain.took_s(timed - 2))
-                    if pace.learn(clocks.times_s(n_firsts, timed), beside_s):
+                    if pace.learn(clocks.times_s(0, timed), beside_s):
                         break
             # While the last result leaves.
             feed.close()
@@ -265,18 +259,6 @@ class SectionWork:
             finally:  # whatever the device says: else its thread waits for ever
                 drain.close()
         return None
-
-    def _forget(self, drain: Drain) -> None:
-        """Let what is read give back what no block needs again, even if memory runs out.
-
-        Blocks begin with their halo, and the last one with some slices more.
-        """
-        if isinstance(self.reader, SupportsForget):
-            plan = self.plan
-            largest = max([plan.block, *(block for block, _ in plan.larger)])
-            self.reader.forget(
-                plan.slice_dim, drain.written_until(self.n_done) - plan.halo[0] - largest
-            )
 
     def _take_back(self, drain: Drain, begin: int, advance: Callable[[int], None]) -> None:
         """Count slices as not done that were computed, but could not be written."""

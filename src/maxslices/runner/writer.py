@@ -32,10 +32,6 @@ class Way:
 
     start: int
     """The first of its slices."""
-    n_sent: int = 0
-    """Places that it was sent to by way of a writer."""
-    n_written: int = 0
-    """Those of them where it is."""
     copies: list[tuple[int, int, int, DeviceEvent, DeviceEvent]] = field(default_factory=list)
     """First slice, the one after the last, bytes, begin and end of each copy."""
     written_s: float = 0.0
@@ -47,8 +43,6 @@ class Piece:
 
     data: Any
     first: int
-    is_last: bool
-    """Whether they are the last of a result."""
     targets: Sequence[Target]
     way: Way
     let_go: Callable[[], None]
@@ -130,5 +124,4 @@ class Writer:
             target.write(self._slice_dim, piece.first, piece.data)
         ended, stop = time.perf_counter(), piece.first + piece.data.shape[self._slice_dim]
         piece.way.written_s += ended - began
-        piece.way.n_written += piece.is_last
         self._timeline.add("write", began, ended, piece.first, stop, int(piece.data.nbytes))

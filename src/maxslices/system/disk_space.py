@@ -17,8 +17,6 @@ from ..model.units import format_bytes
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk, or of a quota that is used up."""
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
-"""Modes of ``fallocate`` (linux/falloc.h)."""
 _IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR)
 """Errors of a file that has the name of a folder."""
 _freeing_threads: WeakSet[threading.Thread] = WeakSet()
@@ -91,26 +89,20 @@ def preallocate(fd: int, n_bytes: int) -> bool:
     OSError
         If the disk is full.
     """
-    error = _fallocate(fd, 0, 0, n_bytes)
+    error = _fallocate(fd, n_bytes)
     if error in _FULL:
         raise OSError(error, os.strerror(error))
     return error == 0
 
 
-def punch_hole(fd: int, start: int, stop: int) -> None:
-    """Free the disk space of a part of a file, if the file system can; it then reads as zeros."""
-    if stop > start:
-        _fallocate(fd, _KEEP_SIZE | _PUNCH_HOLE, start, stop - start)
-
-
-def _fallocate(fd: int, mode: int, start: int, n_bytes: int) -> int:
+def _fallocate(fd: int, n_bytes: int) -> int:
     """Call ``fallocate``; its error number, or 0."""
     try:
         fallocate = ctypes.CDLL(None, use_errno=True).fallocate
     except AttributeError:  # not Linux
         return errno.ENOSYS
     fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    while fallocate(fd, mode, start, n_bytes):
+    while fallocate(fd, 0, 0, n_bytes):
         error = ctypes.get_errno()
         if error != errno.EINTR:
             return error
