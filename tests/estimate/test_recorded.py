@@ -17,7 +17,7 @@ import pytest
 from maxslices.cli.main import main
 from maxslices.devices import select_backend
 from maxslices.errors import UsageError
-from maxslices.estimate import Question
+from maxslices.estimate import ModelRequest
 from maxslices.estimate.bench import Rung
 from maxslices.estimate.fingerprint import place, question, source_hash
 from maxslices.estimate.probed import Probe
@@ -49,7 +49,7 @@ META = describe(blur, pattern="projection", module="lab.filters")
 
 
 def asked(meta=META, slice_dim=0, dims=(10, 20), dtype="float32", supplied=None, **parameters):
-    given = Question(meta, slice_dim, dims, np.dtype(dtype), parameters, 50)
+    given = ModelRequest(meta, slice_dim, dims, np.dtype(dtype), parameters, 50)
     return question(given, supplied)
 
 

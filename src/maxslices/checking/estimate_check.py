@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import UsageError
-from ..estimate import Question, declared_model
+from ..estimate import ModelRequest, declared_model
 from ..estimate.bench import traced
 from ..model.arrays import ArraySpec, as_dtype
 from ..model.ledger import Device
@@ -193,8 +193,8 @@ def compare(
     estimated, _ = meta.calc_max_slices(
         slice_dim, other_dims, dtype, peak_bytes, device=device, **told
     )
-    asked = Question(meta, slice_dim, other_dims, dtype, told, shape[slice_dim])
-    model = declared_model(asked, device)
+    request = ModelRequest(meta, slice_dim, other_dims, dtype, told, shape[slice_dim])
+    model = declared_model(request, device)
     return CheckResult(
         method=meta.full_name,
         shape=shape,

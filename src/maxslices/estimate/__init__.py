@@ -2,7 +2,7 @@
 
 from .chooser import Choice, Chooser
 from .declared import declared_model
-from .model_request import Question
+from .model_request import ModelRequest
 from .recorded import Records
 
-__all__ = ["Choice", "Chooser", "Question", "Records", "declared_model"]
+__all__ = ["Choice", "Chooser", "ModelRequest", "Records", "declared_model"]

@@ -16,10 +16,10 @@ import numpy as np
 from ..devices import Backend
 from ..model.arrays import ArraySpec
 from ..model.memory_model import MemoryModel
-from .bisection_result import Attempt, Search
-from .model_request import Question
+from .bisection_result import Attempt, BisectionResult
+from .model_request import ModelRequest
 from .trial_process import reference_to
-from .trial_worker import Errand
+from .trial_worker import TrialJob
 from .trials import Trials
 
 Runs = Callable[[int, int], bool | None]
@@ -37,19 +37,19 @@ _SOUGHT = 4
 """Points that are sought where it does not."""
 
 
-def search(
-    asked: Question,
+def bisect_memory(
+    request: ModelRequest,
     backend: Backend,
     *,
     available_bytes: int,
     side: Mapping[str, ArraySpec] | None = None,
     limit_s: float = LIMIT_S,
-) -> Search:
+) -> BisectionResult:
     """Find how many slices a method can be given, by running it until it fails.
 
     Parameters
     ----------
-    asked : Question
+    request : ModelRequest
         The method with its parameters and data; another process must be able to import it.
         No more slices are tried than there are.
     backend : Backend
@@ -64,7 +64,7 @@ def search(
 
     Returns
     -------
-    Search
+    BisectionResult
 
     Raises
     ------
@@ -79,20 +79,20 @@ def search(
     of two or to 16.
     """
     margin = max(math.ceil(available_bytes * MARGIN), LEAST_MARGIN_BYTES[backend.kind])
-    errand = Errand(
-        method=reference_to(asked.meta),
-        slice_dim=asked.slice_dim,
-        other_dims=(int(asked.other_dims[0]), int(asked.other_dims[1])),
-        dtype=np.dtype(asked.dtype).str,
+    job = TrialJob(
+        method=reference_to(request.meta),
+        slice_dim=request.slice_dim,
+        other_dims=(int(request.other_dims[0]), int(request.other_dims[1])),
+        dtype=np.dtype(request.dtype).str,
         device=backend.name,
-        parameters=dict(asked.parameters),
+        parameters=dict(request.parameters),
         side=dict(side or {}),
     )
     allowed = max(0, available_bytes - margin)
-    total = asked.most_slices
+    total = request.most_slices
     attempts: list[Attempt] = []
-    with Trials(asked.meta, errand, limit_s, attempts) as trials:
-        n, fails_at, is_settled = _search(lambda k: trials.runs(k, allowed), total)
+    with Trials(request.meta, job, limit_s, attempts) as trials:
+        n, fails_at, is_settled = _bisect_slices(lambda k: trials.runs(k, allowed), total)
         points: dict[int, int] = {}
         rough: list[tuple[int, int]] = []
         slack = 0
@@ -100,7 +100,7 @@ def search(
             step = max(LEAST_MARGIN_BYTES[backend.kind] // 2, allowed // 1000)
             points, rough, slack = _points(trials.runs, n, allowed, step, fails_at is None)
     output_dtype, output_dims = trials.output or (None, None)
-    return Search(
+    return BisectionResult(
         n,
         fails_at,
         available_bytes,
@@ -194,7 +194,7 @@ def _least(runs: Runs, n: int, low: int, high: int, step_bytes: int) -> int:
     return high
 
 
-def _search(runs: Callable[[int], bool | None], total: int) -> tuple[int, int | None, bool]:
+def _bisect_slices(runs: Callable[[int], bool | None], total: int) -> tuple[int, int | None, bool]:
     """Return what runs, what does not, and whether that is settled.
 
     Parameters

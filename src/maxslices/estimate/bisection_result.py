@@ -28,7 +28,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class BisectionResult:
     """What was found by trying."""
 
     n_slices: int

@@ -10,7 +10,7 @@ from ..model.ledger import Device
 from ..model.memory_model import MemoryModel
 from ..model.units import format_bytes
 from .declared import declared_model
-from .model_request import Question
+from .model_request import ModelRequest
 from .probed import probe
 
 LOWER = 0.80
@@ -61,7 +61,7 @@ class Comparison:
 
 
 def compare(
-    asked: Question,
+    request: ModelRequest,
     device: Device,
     measured: MemoryModel,
     available_bytes: int,
@@ -71,7 +71,7 @@ def compare(
 
     Parameters
     ----------
-    asked : Question
+    request : ModelRequest
         The method, which has an estimator, with its parameters and data.
     device : {"cuda", "cpu"}
         Where it was measured.
@@ -87,12 +87,12 @@ def compare(
     EstimatorError
         If the method has no estimator, or it fails.
     """
-    declared = declared_model(asked, device)
-    n = measured.max_slices(available_bytes, asked.most_slices)
+    declared = declared_model(request, device)
+    n = measured.max_slices(available_bytes, request.most_slices)
     return Comparison(
-        method=asked.meta.full_name,
+        method=request.meta.full_name,
         available_bytes=available_bytes,
-        declared_slices=declared.max_slices(available_bytes, asked.most_slices),
+        declared_slices=declared.max_slices(available_bytes, request.most_slices),
         probed_slices=n,
         declared_bytes=declared.bytes(max(1, n)),
         probed_bytes=measured.bytes(max(1, n)),
@@ -101,7 +101,7 @@ def compare(
 
 
 def compare_with_probe(
-    asked: Question,
+    request: ModelRequest,
     backend: Backend,
     *,
     available_bytes: int,
@@ -112,7 +112,7 @@ def compare_with_probe(
 
     Parameters
     ----------
-    asked : Question
+    request : ModelRequest
         The method, which has an estimator, with its parameters and data.
     backend : Backend
         Where it is run.
@@ -136,8 +136,8 @@ def compare_with_probe(
     UserWarning
         Where the two disagree by more than the bounds allow, with both numbers.
     """
-    made = probe(asked, backend, available_bytes=available_bytes)
-    found = compare(asked, backend.kind, made.model(), available_bytes)
+    made = probe(request, backend, available_bytes=available_bytes)
+    found = compare(request, backend.kind, made.model(), available_bytes)
     if not found.agrees(lower, upper):
         warnings.warn(str(found), stacklevel=2)
     return found

@@ -10,7 +10,7 @@ from ..model.ledger import Device, LedgerEstimator
 from ..model.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
 from ..model.units import format_bytes
 from ..registry.method_meta import MethodMeta
-from .model_request import Question
+from .model_request import ModelRequest
 
 
 def speaks_of(meta: MethodMeta, device: Device) -> bool:
@@ -26,7 +26,7 @@ def speaks_of(meta: MethodMeta, device: Device) -> bool:
     return "device" in meta.callbacks["calc_max_slices"].told
 
 
-def declared_model(asked: Question, device: Device) -> MemoryModel:
+def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
     """Return the memory model that a method's own estimator stands for.
 
     A ledger gives it directly. A hand-written ``calc_max_slices`` is inverted by bisection
@@ -34,7 +34,7 @@ def declared_model(asked: Question, device: Device) -> MemoryModel:
 
     Parameters
     ----------
-    asked : Question
+    request : ModelRequest
         The method with its parameters and data; how many slices there are does not matter.
     device : {"cuda", "cpu"}
         Told to a ledger, and to an estimator that names ``device``.
@@ -47,16 +47,16 @@ def declared_model(asked: Question, device: Device) -> MemoryModel:
         memory there is or some where there is none, fewer for more memory, or if a
         ledger counts nothing.
     """
-    meta, slices = asked.meta, (asked.slice_dim, asked.other_dims, asked.dtype)
+    meta, slices = request.meta, (request.slice_dim, request.other_dims, request.dtype)
     if isinstance(meta.estimator, LedgerEstimator):
-        return _ledger_model(asked, meta.estimator, device)
+        return _ledger_model(request, meta.estimator, device)
 
     def ask(available_bytes: int) -> int:
-        return meta.ask_estimator(*slices, available_bytes, asked.parameters, device=device)[0]
+        return meta.ask_estimator(*slices, available_bytes, request.parameters, device=device)[0]
 
     def called() -> str:
         arguments = "slice_dim={}, other_dims={}, dtype={}".format(*slices)
-        given = "".join(f", {name}={value!r}" for name, value in asked.parameters.items())
+        given = "".join(f", {name}={value!r}" for name, value in request.parameters.items())
         return f"{meta.full_name}: its estimator {_name(meta)}({arguments}{given})"
 
     answers = _Answers(ask, called)
@@ -107,9 +107,9 @@ class _Answers:
             )
 
 
-def _ledger_model(asked: Question, estimator: LedgerEstimator, device: Device) -> MemoryModel:
-    meta, slices = asked.meta, (asked.slice_dim, asked.other_dims, asked.dtype)
-    merged = meta.merged(**asked.parameters)
+def _ledger_model(request: ModelRequest, estimator: LedgerEstimator, device: Device) -> MemoryModel:
+    meta, slices = request.meta, (request.slice_dim, request.other_dims, request.dtype)
+    merged = meta.merged(**request.parameters)
     hidden = meta.callbacks["calc_max_slices"].hidden
     given = {name: value for name, value in merged.items() if name not in hidden}
     model = estimator.model(*slices, device, **given)

@@ -17,29 +17,29 @@ import numpy as np
 
 from ..devices import Backend
 from ..model.arrays import ArraySpec
-from .model_request import Question
+from .model_request import ModelRequest
 from .package_versions import installed_version, required_versions
 
 
-def question(asked: Question, supplied: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def question(request: ModelRequest, supplied: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return what is asked about a method, as plain values that JSON can hold.
 
     Parameters
     ----------
-    asked : Question
+    request : ModelRequest
         The method with its parameters and data. How many slices there are does not matter.
     supplied : mapping, optional
         Flats, darks and angles, or their `ArraySpec`: shape and dtype count.
     """
-    meta = asked.meta
+    meta = request.meta
     return {
         "method": meta.full_name,
         "source": source_hash(meta.function),
         "package": package_version(meta.function),
-        "parameters": _plain(meta.merged(**asked.parameters)),
-        "slice_dim": int(asked.slice_dim),
-        "other_dims": [int(n) for n in asked.other_dims],
-        "dtype": str(np.dtype(asked.dtype)),
+        "parameters": _plain(meta.merged(**request.parameters)),
+        "slice_dim": int(request.slice_dim),
+        "other_dims": [int(n) for n in request.other_dims],
+        "dtype": str(np.dtype(request.dtype)),
         "side": {
             name: f"{value.shape[0]} {np.dtype(value.dtype)}"
             for name, value in sorted((supplied or {}).items())

@@ -12,7 +12,7 @@ from ..registry.method_meta import MethodMeta
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ModelRequest:
     """What a method is asked to be planned for."""
 
     meta: MethodMeta

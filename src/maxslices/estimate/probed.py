@@ -17,7 +17,7 @@ from ..devices import Backend
 from ..tuning.garbage_collection import quick_collections
 from .bench import Bench, traced
 from .climb import Climb
-from .model_request import Question
+from .model_request import ModelRequest
 from .probe_result import Probe
 from .random_state import random_state_kept
 from .sample_data import Samples
@@ -29,7 +29,7 @@ LIMIT_S = 2.5
 
 
 def probe(
-    asked: Question,
+    request: ModelRequest,
     backend: Backend,
     *,
     available_bytes: int,
@@ -42,7 +42,7 @@ def probe(
 
     Parameters
     ----------
-    asked : Question
+    request : ModelRequest
         The method, with its parameters and data.
     backend : Backend
         The device; it is run there.
@@ -78,12 +78,12 @@ def probe(
     On the CPU, resident memory that C libraries allocate shows from some 32 MiB up.
     """
     began = time.perf_counter()
-    meta = asked.meta
+    meta = request.meta
     samples = Samples(
         meta,
-        asked.slice_dim,
-        asked.other_dims,
-        asked.dtype,
+        request.slice_dim,
+        request.other_dims,
+        request.dtype,
         backend,
         first_slices,
         dict(supplied or {}),
@@ -94,12 +94,12 @@ def probe(
         stack.enter_context(backend.limited(backend.free_bytes()))
         stack.enter_context(traced(backend))
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
-        bench = Bench(meta, samples, backend, asked.parameters)
+        bench = Bench(meta, samples, backend, request.parameters)
         climb = Climb(
             bench,
             backend,
             available_bytes,
-            asked.most_slices,
+            request.most_slices,
             run_bytes,
             limit_s,
             strictly=strictly,

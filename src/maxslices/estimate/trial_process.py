@@ -1,6 +1,6 @@
 """A process that runs a method on request, so that nothing it does can harm the one that asks.
 
-This is its near side; `trial_worker` is the far one. Errands go there and answers come back
+This is its near side; `trial_worker` is the far one. Jobs go there and answers come back
 over pipes of their own: methods may print.
 """
 
@@ -22,7 +22,7 @@ from ..errors import EstimatorError
 from ..registry.method_meta import MethodMeta
 from . import trial_worker
 from .trial_limits import ENVIRONMENT
-from .trial_worker import Errand
+from .trial_worker import TrialJob
 
 _LOG_BYTES = 16_384
 """How much of the end of a log is looked at."""
@@ -86,7 +86,7 @@ class TrialProcess:
 
     Parameters
     ----------
-    errand : Errand
+    job : TrialJob
         The method, its parameters and the device.
 
     Raises
@@ -95,10 +95,10 @@ class TrialProcess:
         If parameters cannot be sent to another process.
     """
 
-    def __init__(self, errand: Errand) -> None:
-        self._name = f"{errand.method[1]}.{errand.method[2]}"
+    def __init__(self, job: TrialJob) -> None:
+        self._name = f"{job.method[1]}.{job.method[2]}"
         try:
-            packed = pickle.dumps((sys.path, errand))
+            packed = pickle.dumps((sys.path, job))
         except (AttributeError, TypeError, pickle.PicklingError) as error:
             raise EstimatorError(
                 f"{self._name}: its parameters cannot be sent to another process: {error}"

@@ -1,4 +1,4 @@
-"""The process in which a method is tried: it reads errands and answers each.
+"""The process in which a method is tried: it reads jobs and answers each.
 
 The one who asks is `trial_process.TrialProcess`.
 """
@@ -28,7 +28,7 @@ from .trial_limits import AddressSpace, Ballast
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class TrialJob:
     """What the other process must know to run the method."""
 
     method: tuple[str, str, str]
@@ -48,7 +48,7 @@ class Errand:
 
 
 def main(descriptor: int) -> None:
-    """Be that process: read an errand, then numbers of slices, and answer each."""
+    """Be that process: read a job, then numbers of slices, and answer each."""
     with suppress(ValueError):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks ends this process
     requests = sys.stdin.buffer
@@ -57,10 +57,10 @@ def main(descriptor: int) -> None:
         said = {"kind": kind, "text": text, **more}
         os.write(descriptor, json.dumps(said).encode() + b"\n")
 
-    path, errand = _next(requests)
+    path, job = _next(requests)
     sys.path[:] = path
     try:
-        trial = _Trial(errand)
+        trial = _JobRun(job)
     except Exception as error:  # noqa: BLE001 - whatever an import raises is for the one who asks
         answer("error", _said(error))
         return
@@ -74,7 +74,7 @@ def main(descriptor: int) -> None:
         answer(kind, text, output=trial.output, is_clean=trial.is_clean())
 
 
-def _tried(trial: _Trial, n_slices: int, allowed_bytes: int) -> tuple[str, str]:
+def _tried(trial: _JobRun, n_slices: int, allowed_bytes: int) -> tuple[str, str]:
     """Run the method and return what came of it; what it raised is gone after that."""
     try:
         trial.run(n_slices, allowed_bytes)
@@ -83,17 +83,17 @@ def _tried(trial: _Trial, n_slices: int, allowed_bytes: int) -> tuple[str, str]:
     return "ran", ""
 
 
-class _Trial:
+class _JobRun:
     """The method and its data, in the process that may die.
 
     It is called once without a limit, so that what the first call loads and keeps (the
     device's context, libraries, compiled kernels, caches) is not counted in any other.
     """
 
-    def __init__(self, errand: Errand) -> None:
-        self._errand = errand
-        self._meta = _find(errand.method)
-        self._backend = select_backend(errand.device)
+    def __init__(self, job: TrialJob) -> None:
+        self._job = job
+        self._meta = _find(job.method)
+        self._backend = select_backend(job.device)
         self._samples = self._new_samples()
         self.output: tuple[str, tuple[int, int]] | None = None
         self._limit: AddressSpace | Ballast
@@ -134,26 +134,26 @@ class _Trial:
             return False
 
     def _new_samples(self) -> Samples:
-        errand = self._errand
+        job = self._job
         return Samples(
             self._meta,
-            errand.slice_dim,
-            errand.other_dims,
-            np.dtype(errand.dtype),
+            job.slice_dim,
+            job.other_dims,
+            np.dtype(job.dtype),
             self._backend,
-            supplied=dict(errand.side),
+            supplied=dict(job.side),
         )
 
     def _call(self, n_slices: int, side: dict[str, Any]) -> None:
         data = self._samples.block(n_slices, "even")
-        result = call_method(self._meta, data, side | self._errand.parameters, self._backend)
+        result = call_method(self._meta, data, side | self._job.parameters, self._backend)
         if self._backend.kind == "cuda":
             import cupy
 
             cupy.cuda.runtime.deviceSynchronize()
         shape = getattr(result, "shape", ())
         if len(shape) == 3 and hasattr(result, "dtype"):
-            dims = [int(n) for axis, n in enumerate(shape) if axis != self._errand.slice_dim]
+            dims = [int(n) for axis, n in enumerate(shape) if axis != self._job.slice_dim]
             self.output = str(result.dtype), (dims[0], dims[1])
         del result
 

@@ -10,16 +10,16 @@ from ..errors import EstimatorError
 from ..registry.method_meta import MethodMeta
 from .bisection_result import Attempt, Outcome
 from .trial_process import Died, TimedOut, TrialProcess
-from .trial_worker import Errand
+from .trial_worker import TrialJob
 
 
 class Trials:
     """Makes tries, with a new process after one that did harm; closing it ends the process."""
 
     def __init__(
-        self, meta: MethodMeta, errand: Errand, limit_s: float, attempts: list[Attempt]
+        self, meta: MethodMeta, job: TrialJob, limit_s: float, attempts: list[Attempt]
     ) -> None:
-        self._meta, self._errand, self._attempts = meta, errand, attempts
+        self._meta, self._job, self._attempts = meta, job, attempts
         self._until = time.monotonic() + limit_s
         self._limit_s = limit_s
         self._process: TrialProcess | None = None
@@ -60,7 +60,7 @@ class Trials:
 
     def _try(self, n_slices: int, allowed_bytes: int) -> tuple[Outcome, str]:
         if self._process is None:
-            self._process, self._has_failed = TrialProcess(self._errand), False
+            self._process, self._has_failed = TrialProcess(self._job), False
         try:
             answer = self._process.ask(
                 n_slices, allowed_bytes, max(0.0, self._until - time.monotonic())

@@ -51,7 +51,7 @@ def check_room(
     texts += [
         f"{each.step.meta.name} with half_precision: true takes less and rounds coarsely"
         for each in routes[worst].cost.steps
-        if each.step.meta.merged(**each.asked.parameters).get("half_precision") is False
+        if each.step.meta.merged(**each.request.parameters).get("half_precision") is False
     ]
     if limits.kind != "cpu":
         texts.append("--device cpu runs all of it on the host")

@@ -202,7 +202,7 @@ def does_not_fit(route: Route, limits: Limits, room: Room) -> DoesNotFitError:
             f"{format_bytes(max(room.host_bytes, 0))} are available{beside}: allow "
             f"--host-memory {ask_for(limits.host_budget_bytes + lacking)}"
         )
-    dims = "x".join(map(str, worst.asked.other_dims))
+    dims = "x".join(map(str, worst.request.other_dims))
     n_slices = (
         f"one {unit}" if worst.looked_at < 2 else f"the {worst.looked_at} {unit}s it looks at"
     )

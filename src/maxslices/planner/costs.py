@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ..errors import SourceError
-from ..estimate import Chooser, Question
+from ..estimate import Chooser, ModelRequest
 from ..model.allocators import Allocator
 from ..model.arrays import ArraySpec
 from ..model.memory_model import MemoryModel
@@ -26,7 +26,7 @@ class StepCost:
 
     step: Step
     """The method and its parameters."""
-    asked: Question
+    request: ModelRequest
     """What its model was asked for."""
     input: ArraySpec
     """The whole array before it."""
@@ -194,8 +194,8 @@ def _step_cost(
 ) -> StepCost:
     meta, parameters = step.meta, step.known_parameters()
     other_dims, total = current.other_dims(slice_dim), current.shape[slice_dim]
-    asked = Question(meta, slice_dim, other_dims, current.dtype, parameters, total, is_first)
-    chosen = chooser.choose(asked)
+    request = ModelRequest(meta, slice_dim, other_dims, current.dtype, parameters, total, is_first)
+    chosen = chooser.choose(request)
     output = current
     if not meta.side_results:
         dtype, dims = chosen.output_dtype, chosen.output_dims
@@ -206,12 +206,12 @@ def _step_cost(
         whole = (total, *dims) if slice_dim == 0 else (dims[0], total, dims[1])
         output = ArraySpec(whole, dtype)
     model = chosen.model
-    if chosen.origin != "traced":  # a replay has asked the allocator: its rests are counted
+    if chosen.origin != "replayed":  # a replay has asked the allocator: its rests are counted
         one_slice = min(spec.with_slices(slice_dim, 1).nbytes for spec in (current, output))
         model = allocator.method(model, one_slice, total)
     return StepCost(
         step,
-        asked,
+        request,
         current,
         output,
         model=model.widened(extra, total),

@@ -199,12 +199,12 @@ def _candidates(cost: SectionCost, own: StepCost, route: Route) -> Iterator[tupl
 
 
 def _tilings(own: StepCost) -> Iterator[Tiling]:
-    margin = own.step.meta.tile_margin(**own.asked.parameters)
+    margin = own.step.meta.tile_margin(**own.request.parameters)
     # What was measured of whole slices says nothing of tiles.
     if margin is None or not own.estimator.startswith("declared"):
         return
     for parts in product(PARTS, PARTS):
-        tiling = Tiling.into(own.asked.other_dims, parts, margin)
+        tiling = Tiling.into(own.request.other_dims, parts, margin)
         is_small = any(
             n_parts > 1 and size < MIN_TILE
             for n_parts, size in zip(parts, tiling.tile, strict=True)
@@ -216,7 +216,7 @@ def _tilings(own: StepCost) -> Iterator[Tiling]:
 def _in_tiles(cost: SectionCost, own: StepCost, tiling: Tiling) -> StepCost:
     """Return a step that is given tiles: its input and output are whole beside one of them."""
     dims = tiling.given_dims
-    model = declared_model(replace(own.asked, other_dims=dims), cost.allocator.device)
+    model = declared_model(replace(own.request, other_dims=dims), cost.allocator.device)
     itemsize = min(own.input.dtype.itemsize, own.output.dtype.itemsize)
     model = cost.allocator.method(model, prod(dims) * itemsize, cost.n_slices)
     model = model.widened(sum(cost.section.halo), cost.n_slices)
@@ -235,7 +235,7 @@ def _on_host(cost: SectionCost, own: StepCost) -> StepCost:
 
 def _host_model(cost: SectionCost, own: StepCost) -> MemoryModel:
     """Return what a step takes on the host."""
-    model = declared_model(own.asked, "cpu")
+    model = declared_model(own.request, "cpu")
     if own.looked_at:
         n_bytes = model.bytes(own.looked_at)
         model = MemoryModel(lambda n: n_bytes)

@@ -33,7 +33,7 @@ def learn(plan: Plan, reports: Sequence[SectionReport], chooser: Chooser) -> lis
     answers, corrected = iter(chooser.chosen), []
     for section, report in zip(plan.sections, reports, strict=True):
         chosen = {step.name: next(answers) for step in section.steps}
-        question, choice = chosen[section.limited_by]
+        request, choice = chosen[section.limited_by]
         if choice.origin not in ("recorded", "probed"):
             continue
         block = min(section.block + sum(section.halo), section.n_slices)
@@ -42,6 +42,6 @@ def learn(plan: Plan, reports: Sequence[SectionReport], chooser: Chooser) -> lis
             needed = report.measured_bytes - section.side_bytes
         if report.n_splits:
             needed = max(needed, section.available_bytes - section.side_bytes + 1)
-        if needed and chooser.learn(question, block, needed):
-            corrected.append(question.meta.name)
+        if needed and chooser.learn(request, block, needed):
+            corrected.append(request.meta.name)
     return corrected
