@@ -12,9 +12,9 @@ from numpy.typing import DTypeLike
 
 from ..errors import UsageError
 from ..estimate import ModelRequest, declared_model
-from ..estimate.bench import traced
+from ..estimate.bench import tracemalloc_on
+from ..model.allocators import Device
 from ..model.arrays import ArraySpec, as_dtype
-from ..model.ledger import Device
 from ..model.memory_model import MemoryModel
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import registry
@@ -238,7 +238,7 @@ def _measure(trial: Trial) -> tuple[list[Run], int, int, tuple[str, ...]]:
     tuple of str
         Notes.
     """
-    with traced(trial.backend):
+    with tracemalloc_on(trial.backend):
         first = trial.run(seed=1)
         second = trial.run(seed=0)
         kept = second.kept_bytes

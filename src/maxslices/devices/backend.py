@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..model.ledger import Device
+from ..model.allocators import Device
 from .copy_engine import Link
 
 

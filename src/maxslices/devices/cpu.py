@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..model.ledger import Device
+from ..model.allocators import Device
 from ..tuning import malloc_retain as heap
 from .out_of_memory import is_out_of_memory
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import DeviceError
-from ..model.ledger import Device
+from ..model.allocators import Device
 from ..tuning.garbage_collection import quick_collections
 from .cuda_context import MODULES_BYTES, reserved_bytes
 from .cuda_copy_engine import CudaLink

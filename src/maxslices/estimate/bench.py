@@ -18,6 +18,7 @@ import numpy as np
 from ..devices import Backend, call_method, require_libraries
 from ..measure import Peak, measure_peak
 from ..measure.cupy_pool import GRAIN_BYTES
+from ..model.allocators import CUDA_GRANULE_BYTES
 from ..registry.method_meta import MethodMeta
 from .sample_data import Samples, array_module, made_up
 
@@ -29,9 +30,9 @@ _OUTSIDE_PART = {"cpu": 0.02, "cuda": 0.0}
 _MORE = 2.2
 """Times as much memory outside in proportion to the slices as before, from which on a call is
 repeated: arrays that a driver pads to a power of two take twice as much."""
-NOISE_BYTES = {"cpu": 16 * 1024, "cuda": 16 * 512}
+NOISE_BYTES = {"cpu": 16 * 1024, "cuda": 16 * CUDA_GRANULE_BYTES}
 """Python's own small objects, and the rounding of a few allocations."""
-ROUNDING_BYTES = {"cpu": 0, "cuda": 16 * 512}
+ROUNDING_BYTES = {"cpu": 0, "cuda": 16 * CUDA_GRANULE_BYTES}
 """How far the rounding of some allocations takes peaks off a line."""
 CUSHION_BYTES = {"cpu": 16 * 1024, "cuda": 0}
 """Counted on top of what is measured: Python's small objects are not the same each time."""
@@ -231,7 +232,7 @@ def _counted(peak: Peak) -> tuple[int, tuple[str, ...]]:
 
 
 @contextmanager
-def traced(backend: Backend) -> Iterator[None]:
+def tracemalloc_on(backend: Backend) -> Iterator[None]:
     """Keep tracemalloc on, so that what one call leaves on the CPU is known at the next."""
     start = backend.kind == "cpu" and not tracemalloc.is_tracing()
     if start:

@@ -20,7 +20,7 @@ from .bench import CUSHION_BYTES, NOISE_BYTES, ROUNDING_BYTES, Bench, Rung
 from .data_kinds import with_other_data
 from .ladder import Ladder
 from .probe_result import Probe
-from .retained_memory import Remains
+from .retained_memory import RetainedMemory
 from .sample_data import FIRST
 
 _CALLS = 25
@@ -81,7 +81,7 @@ class Climb:
         self.rungs: list[Rung] = []
         self._refusal = ""
         self.noise_bytes = NOISE_BYTES[backend.kind]
-        self.remains = Remains(self.noise_bytes)
+        self.retained = RetainedMemory(self.noise_bytes)
         self.ladder = Ladder(
             available_bytes,
             total_slices,
@@ -98,7 +98,7 @@ class Climb:
     def run(self) -> None:
         """Run the method as often as it takes."""
         first = self._first_call()
-        self.remains.begin(first, self.bench.stays_bytes, self.backend.modules_bytes)
+        self.retained.begin(first, self.bench.stays_bytes, self.backend.modules_bytes)
         self._leave_room()
         began = time.perf_counter()
         n = self._fewest = first.n_slices
@@ -169,7 +169,7 @@ class Climb:
         most, usual = max(found), self.bench.kind
         other, note = with_other_data(self.bench, found[most], self._measured, self.noise_bytes)
         self.notes += note
-        self.remains.judge(again, found.get(n + 1), other or again)
+        self.retained.judge(again, found.get(n + 1), other or again)
         tried: dict[int, Rung | None] = dict(found)
         if other is None or (other.n_bytes > found[most].n_bytes and self.bench.kind != usual):
             tried = {k: self._measured(k) for k in found}
@@ -210,7 +210,7 @@ class Climb:
             return nullcontext()
         self.backend.release()
         held_bytes = self.bench.pool_bytes() - self._before_bytes
-        room_bytes = self.ladder.run_bytes + self._side_bytes - self.remains.outside_bytes
+        room_bytes = self.ladder.run_bytes + self._side_bytes - self.retained.outside_bytes
         return self.backend.limited(max(1, room_bytes - held_bytes))
 
     def _leave_room(self) -> None:
@@ -228,7 +228,7 @@ class Climb:
     def _enter(self, rung: Rung, before_bytes: int | None = None) -> None:
         """Add what is alive from earlier calls, as far as it would be in a run, and note it."""
         if before_bytes is None:
-            before_bytes = self.remains.before_bytes(rung)
+            before_bytes = self.retained.before_bytes(rung)
         if self.bench.uses_outside and not self.ladder.is_rough:
             # What was too little to be clear in smaller calls was that, too.
             self.ladder.is_rough = True
@@ -238,10 +238,10 @@ class Climb:
                 self.ladder.lift(each.doubtful_bytes, each.n_slices)
         outside_of_slice = rung.outside_bytes / rung.n_slices
         self.ladder.outside_of_slice = max(self.ladder.outside_of_slice, outside_of_slice)
-        self.ladder.lift(self.remains.grown_outside(self.bench.stays_bytes))
-        before_bytes += self.remains.outside_bytes
+        self.ladder.lift(self.retained.grown_outside(self.bench.stays_bytes))
+        before_bytes += self.retained.outside_bytes
         self.rungs.append(rung)
-        self.remains.enter(rung, before_bytes)
+        self.retained.enter(rung, before_bytes)
         n_bytes = rung.n_bytes + before_bytes + CUSHION_BYTES[self.backend.kind]
         if self.bench.uses_outside:
             n_bytes += rung.doubtful_bytes
@@ -251,9 +251,9 @@ class Climb:
         """Return what was found."""
         ladder = self.ladder
         points = ladder.curve()
-        lost, note = self.remains.lost(points, ladder.available_bytes, ladder.total_slices)
+        lost, note = self.retained.lost(points, ladder.available_bytes, ladder.total_slices)
         points = tuple((n, size + lost) for n, size in points)
-        kept = tuple((n, size + lost) for n, size in self.remains.kept())
+        kept = tuple((n, size + lost) for n, size in self.retained.kept())
         if note:
             self.notes.append(note)
         self._describe()
@@ -261,7 +261,7 @@ class Climb:
         return Probe(
             points=points,
             kept=kept,
-            persistent_bytes=self.remains.left_bytes,
+            persistent_bytes=self.retained.left_bytes,
             rungs=tuple(self.rungs),
             available_bytes=self.available_bytes,
             total_slices=ladder.total_slices,
@@ -282,7 +282,7 @@ class Climb:
                 f"{format_bytes(most.outside_bytes)} with {most.n_slices} slices were outside the "
                 "pool: counted"
             )
-        stays = self.remains.outside_bytes
+        stays = self.retained.outside_bytes
         if stays:
             self.notes.append(f"{format_bytes(stays)} stay outside the pool after calls: counted")
         unseen = {text for rung in self.rungs if not rung.outside_bytes for text in rung.unseen}

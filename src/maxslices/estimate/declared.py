@@ -6,7 +6,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from ..errors import EstimatorError
-from ..model.ledger import Device, LedgerEstimator
+from ..model.allocators import Device
+from ..model.ledger import LedgerEstimator
 from ..model.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
 from ..model.units import format_bytes
 from ..registry.method_meta import MethodMeta

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..devices import Backend
 from ..tuning.garbage_collection import quick_collections
-from .bench import Bench, traced
+from .bench import Bench, tracemalloc_on
 from .climb import Climb
 from .model_request import ModelRequest
 from .probe_result import Probe
@@ -92,7 +92,7 @@ def probe(
         stack.enter_context(random_state_kept())
         stack.enter_context(quick_collections())
         stack.enter_context(backend.limited(backend.free_bytes()))
-        stack.enter_context(traced(backend))
+        stack.enter_context(tracemalloc_on(backend))
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
         bench = Bench(meta, samples, backend, request.parameters)
         climb = Climb(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from ..measure.cupy_pool import GRAIN_BYTES
+from ..model.allocators import CUDA_GRANULE_BYTES
 from ..model.memory_model import MemoryModel
 from ..model.units import format_bytes
 from .bench import Rung
 from .envelope import envelope
 
 Points = tuple[tuple[int, int], ...]
-LEAST_BYTES = 512
+LEAST_BYTES = CUDA_GRANULE_BYTES
 """What stays after a call, if it is at least this."""
 
 
-class Remains:
+class RetainedMemory:
     """What stays from call to call, as the calls show it.
 
     Parameters

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..devices import Backend
+from ..model.allocators import round_to_granule
 from ..model.arrays import ArraySpec, block_shape
 from ..registry.method_meta import MethodMeta
 
@@ -126,7 +127,7 @@ class Samples:
     def nbytes(self, n_slices: int) -> int:
         """Return the bytes of a block as the device's allocator counts them."""
         n_bytes = math.prod(self.shape(n_slices)) * self.dtype.itemsize
-        return -(-n_bytes // 512) * 512 if self.backend.kind == "cuda" else n_bytes
+        return round_to_granule(n_bytes) if self.backend.kind == "cuda" else n_bytes
 
     def block(self, n_slices: int, kind: str) -> Any:
         """Return an input on the device: one of `KINDS`, or "scan" for the scan's slices."""

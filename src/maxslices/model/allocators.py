@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from .ledger import CUDA_GRANULE_BYTES, Device
 from .memory_model import MemoryModel
+
+Device = Literal["cuda", "cpu"]
+"""Whose memory is meant: a GPU's or the host's."""
+
+CUDA_GRANULE_BYTES = 512
+"""CuPy's pool and torch's caching allocator hand out multiples of this: ``_allocation_unit_size``
+in CuPy's memory.pyx, ``kMinBlockSize`` in torch's CUDACachingAllocator."""
 
 UNSPLIT_BYTES = 2**20
 """torch's allocator leaves a free piece whole if no more than this is left over; smaller arrays
 come from pieces that it always splits."""
+
+
+def round_to_granule(n_bytes: int) -> int:
+    """Bytes that a CUDA allocator takes for an allocation of `n_bytes`."""
+    return -(-n_bytes // CUDA_GRANULE_BYTES) * CUDA_GRANULE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +37,7 @@ class Allocator:
         """Return the most that is taken for one array."""
         if self.device == "cpu":
             return n_bytes
-        rounded = -(-n_bytes // CUDA_GRANULE_BYTES) * CUDA_GRANULE_BYTES
+        rounded = round_to_granule(n_bytes)
         return rounded + UNSPLIT_BYTES if self.is_torchs and rounded > UNSPLIT_BYTES else rounded
 
     def array(self, bytes_per_slice: int) -> MemoryModel:

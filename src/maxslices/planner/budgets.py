@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..model.ledger import Device
+from ..model.allocators import Device
 from ..model.units import format_bytes
 from .placement import Route
 

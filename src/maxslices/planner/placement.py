@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
-from ..model.ledger import Device
+from ..model.allocators import Device
 from ..model.memory_model import MemoryModel
 from ..system.threads import BUFFER_BYTES, N_THREADS
 from .costs import SectionCost

@@ -14,7 +14,7 @@ from typing import Literal
 
 from ..errors import UsageError
 from ..estimate.declared import declared_model, speaks_of
-from ..model.ledger import CUDA_GRANULE_BYTES
+from ..model.allocators import CUDA_GRANULE_BYTES
 from ..model.memory_model import MemoryModel
 from ..model.tiling import Tiling
 from ..model.units import format_bytes
