@@ -14,7 +14,7 @@ from maxslices import ArraySpec, MaxslicesError, Pipeline, Registry, from_ledger
 from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError, UsageError
 from maxslices.estimate import Chooser, ModelRequest, Records
-from maxslices.estimate.fingerprint import place
+from maxslices.estimate.fingerprint import environment
 from maxslices.estimate.probed import Probe
 from maxslices.registry.method_meta import MethodMeta
 from tests.estimate.test_recorded import PROBE
@@ -156,9 +156,9 @@ def test_without_the_device_only_a_record_helps():
         absent.choose(request_for(meta))
     at_home = chooser()
     at_home.choose(request_for(meta))
-    known = at_home._question(request_for(meta))
-    elsewhere = place(select_backend("cpu"), doubled) | {"device": "NVIDIA H200"}
-    found = Records().find(known, place(select_backend("cpu"), doubled))
+    known = at_home._key(request_for(meta))
+    elsewhere = environment(select_backend("cpu"), doubled) | {"device": "NVIDIA H200"}
+    found = Records().find(known, environment(select_backend("cpu"), doubled))
     Records().add(known, elsewhere, found)
     choice = absent.choose(request_for(meta))
     assert choice.origin == "recorded"
@@ -195,7 +195,7 @@ def test_a_run_corrects_a_record_that_was_too_low(tmp_path):
     records.add(entry["question"], entry["place"], Probe.from_plain(spoiled))
 
     def recorded() -> int:
-        return records.find(entry["question"], place(backend, hungry)).model().bytes(SHAPE[0])
+        return records.find(entry["question"], environment(backend, hungry)).model().bytes(SHAPE[0])
 
     before = recorded()
     report = run(data, pipeline, tmp_path / "out", device="cpu", memory="40MB", block="max")

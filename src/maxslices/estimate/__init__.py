@@ -1,4 +1,9 @@
-"""Where memory models come from."""
+"""Memory models of methods, from five sources: all measuring happens here, before planning.
+
+`Chooser` decides which source answers a `ModelRequest`: what the author declared (`declared`), what
+was measured before (`recorded`), a replay of a torch method, measurements with a few slices
+(`probed`), or runs that are made to fail (`bisected`).
+"""
 
 from .chooser import Choice, Chooser
 from .declared import declared_model

@@ -153,9 +153,9 @@ class Chooser:
         """Correct what is recorded of a method by a measured peak; tell whether it was too low."""
         if self.backend is None or self.records is None:
             return False
-        from .fingerprint import place
+        from .fingerprint import environment
 
-        known, where = self._question(request), place(self.backend, request.meta.function)
+        known, where = self._key(request), environment(self.backend, request.meta.function)
         found = self.records.find(known, where)
         if found is None or found.model().bytes(n_slices) >= measured_bytes:
             return False
@@ -170,11 +170,11 @@ class Chooser:
     def _recorded(self, request: ModelRequest) -> tuple[Probe, str] | None:
         if self.records is None:
             return None
-        from .fingerprint import device_name, place
+        from .fingerprint import device_name, environment
 
-        known = self._question(request)
+        known = self._key(request)
         if self.backend is not None:
-            found = self.records.find(known, place(self.backend, request.meta.function))
+            found = self.records.find(known, environment(self.backend, request.meta.function))
             if found is None or not found.covers(self._available_bytes, request.total_slices):
                 return None
             return found, device_name(self.backend)
@@ -212,7 +212,7 @@ class Chooser:
 
     def _probed(self, request: ModelRequest) -> Probe:
         assert self.backend is not None
-        from .fingerprint import place
+        from .fingerprint import environment
         from .probed import probe
 
         first = None
@@ -227,8 +227,8 @@ class Chooser:
             strictly=True,
         )
         if self.records is not None:
-            where = place(self.backend, request.meta.function)
-            self.records.add(self._question(request), where, made)
+            where = environment(self.backend, request.meta.function)
+            self.records.add(self._key(request), where, made)
         return made
 
     def _bisected(self, request: ModelRequest) -> Choice:
@@ -259,10 +259,10 @@ class Chooser:
             f"{found.probed_slices}"
         )
 
-    def _question(self, request: ModelRequest) -> dict[str, Any]:
-        from .fingerprint import question
+    def _key(self, request: ModelRequest) -> dict[str, Any]:
+        from .fingerprint import request_key
 
-        return question(request, self._side)
+        return request_key(request, self._side)
 
     def _described(self, request: ModelRequest) -> str:
         from .fingerprint import device_name

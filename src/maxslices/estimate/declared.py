@@ -15,9 +15,9 @@ from .model_request import ModelRequest
 
 
 def speaks_of(meta: MethodMeta, device: Device) -> bool:
-    """Tell whether a method's estimator knows what happens on a device.
+    """True if a method's estimator describes a device.
 
-    A ledger knows both; a hand-written ``calc_max_slices`` speaks of CUDA, unless it
+    A ledger describes both; a hand-written ``calc_max_slices`` describes CUDA, unless it
     names a keyword ``device``.
     """
     if meta.estimator is None:
@@ -28,7 +28,7 @@ def speaks_of(meta: MethodMeta, device: Device) -> bool:
 
 
 def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
-    """Return the memory model that a method's own estimator stands for.
+    """Memory model of a method whose author declared an estimator.
 
     A ledger gives it directly. A hand-written ``calc_max_slices`` is inverted by bisection
     on ``available_memory``; it may answer below 0 for amounts smaller than its fixed costs.
@@ -36,17 +36,16 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
     Parameters
     ----------
     request : ModelRequest
-        The method with its parameters and data; how many slices there are does not matter.
+        The method with its parameters and data; the number of slices does not matter.
     device : {"cuda", "cpu"}
         Told to a ledger, and to an estimator that names ``device``.
 
     Raises
     ------
     EstimatorError
-        Naming the method and the call, at once or whenever the model is asked: if the
-        estimator raises, does not return a number of slices, returns none however much
-        memory there is or some where there is none, fewer for more memory, or if a
-        ledger counts nothing.
+        At once, or later from the model's methods; the text names the method and the call. The
+        estimator raised, did not return a number of slices, returned 0 for any amount of
+        memory, some slices for one byte or fewer for more memory; or the ledger counted nothing.
     """
     meta, slices = request.meta, (request.slice_dim, request.other_dims, request.dtype)
     if isinstance(meta.estimator, LedgerEstimator):
@@ -77,7 +76,7 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
 
 
 class _Answers:
-    """An estimator's answers by available memory; remembers them, and notices contradictions."""
+    """An estimator's answers by available memory: cached, and checked against each other."""
 
     def __init__(self, ask: Callable[[int], int], called: Callable[[], str]) -> None:
         self._ask = ask

@@ -1,6 +1,6 @@
-"""The process in which a method is tried: it reads jobs and answers each.
+"""The worker process of `trial_process.TrialProcess`, in which a method is run.
 
-The one who asks is `trial_process.TrialProcess`.
+It reads a job, then pairs (slices, bytes allowed), and writes an answer to each.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .trial_limits import AddressSpace, Ballast
 
 @dataclass(frozen=True, slots=True)
 class TrialJob:
-    """What the other process must know to run the method."""
+    """What a worker process needs to run a method."""
 
     method: tuple[str, str, str]
-    """Module that registers the method, and its full name in two parts: module and name."""
+    """Module to import, then the method's full name in two parts: module and name."""
     slice_dim: int
-    """Axis along which the data are cut."""
+    """Axis of the slices."""
     other_dims: tuple[int, int]
     """The two dims that remain."""
     dtype: str
@@ -44,13 +44,13 @@ class TrialJob:
     parameters: dict[str, Any]
     """The user's parameters."""
     side: dict[str, ArraySpec]
-    """Flats and darks, of which as many are made up."""
+    """Flats and darks; as many frames are made up."""
 
 
 def main(descriptor: int) -> None:
-    """Be that process: read a job, then numbers of slices, and answer each."""
+    """Worker main loop."""
     with suppress(ValueError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks ends this process
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     requests = sys.stdin.buffer
 
     def answer(kind: str, text: str = "", **more: Any) -> None:
@@ -61,7 +61,7 @@ def main(descriptor: int) -> None:
     sys.path[:] = path
     try:
         trial = _JobRun(job)
-    except Exception as error:  # noqa: BLE001 - whatever an import raises is for the one who asks
+    except Exception as error:  # noqa: BLE001 - whatever an import raises goes to the parent
         answer("error", _said(error))
         return
     answer("ready")
@@ -75,19 +75,19 @@ def main(descriptor: int) -> None:
 
 
 def _tried(trial: _JobRun, n_slices: int, allowed_bytes: int) -> tuple[str, str]:
-    """Run the method and return what came of it; what it raised is gone after that."""
+    """Outcome and message of one run; frees the exception, which holds arrays of the method."""
     try:
         trial.run(n_slices, allowed_bytes)
-    except Exception as error:  # noqa: BLE001 - what a method raises is for the one who asks
+    except Exception as error:  # noqa: BLE001 - what a method raises goes to the parent
         return ("out of memory" if is_out_of_memory(error) else "error"), _said(error)
     return "ran", ""
 
 
 class _JobRun:
-    """The method and its data, in the process that may die.
+    """A job under way in the worker: the method, its data and the limit of memory.
 
-    It is called once without a limit, so that what the first call loads and keeps (the
-    device's context, libraries, compiled kernels, caches) is not counted in any other.
+    The method is first called without a limit, so that what a first call loads and keeps (the
+    device's context, libraries, compiled kernels, caches) does not count in later ones.
     """
 
     def __init__(self, job: TrialJob) -> None:
@@ -102,7 +102,7 @@ class _JobRun:
         else:
             import cupy
 
-            # Nothing else runs here, so it stays the current one.
+            # Stays the current device: nothing else runs in this process.
             cupy.cuda.Device(int(self._backend.name.removeprefix("cuda:"))).use()
             self._limit = Ballast(self._backend.modules_bytes)
         self._first_call()
@@ -112,25 +112,25 @@ class _JobRun:
         for n_slices in FIRST:
             try:
                 return self._call(n_slices, self._samples.side(n_slices))
-            except Exception as error:  # noqa: BLE001 - it is met again when it is asked for
+            except Exception as error:  # noqa: BLE001 - comes again in the run that needs it
                 if is_out_of_memory(error):
                     return None
 
     def run(self, n_slices: int, allowed_bytes: int) -> None:
-        """Run the method once, with no more memory than it may take."""
+        """Run the method once with a limit of memory."""
         side = self._samples.side(n_slices)
-        self._samples.block(1, "even")  # what it keeps for the next is not the method's
+        self._samples.block(1, "even")  # its cache of values must not count as the method's
         self._settle()
         with self._limit.to(allowed_bytes):
             self._call(n_slices, side)
 
     def is_clean(self) -> bool:
-        """Give back what can be, and tell whether much of the last call is left."""
-        self._samples = self._new_samples()  # gives back the side data
+        """Free what can be freed; True if the last call has left little."""
+        self._samples = self._new_samples()  # frees the side data
         try:
             self._settle()
             return self._limit.is_clean()
-        except RuntimeError:  # a GPU's error that stays
+        except RuntimeError:  # a sticky CUDA error
             return False
 
     def _new_samples(self) -> Samples:
@@ -166,7 +166,7 @@ class _JobRun:
 
 
 def _find(method: tuple[str, str, str]) -> MethodMeta:
-    """Import what registers a method and return it."""
+    """Import the module that registers a method, and look it up."""
     from ..registry.method_registry import registry
 
     defined_in, module, name = method
