@@ -19,8 +19,8 @@ from ..model.memory_model import MemoryModel
 from .bisection_result import Attempt, BisectionResult
 from .model_request import ModelRequest
 from .trial_process import reference_to
+from .trial_runner import TrialRunner
 from .trial_worker import TrialJob
-from .trials import Trials
 
 Runs = Callable[[int, int], bool | None]
 LIMIT_S = 120.0
@@ -93,7 +93,7 @@ def bisect_memory(
     allowed = max(0, available_bytes - margin)
     total = request.most_slices
     attempts: list[Attempt] = []
-    with Trials(request.meta, job, limit_s, attempts) as trials:
+    with TrialRunner(request.meta, job, limit_s, attempts) as trials:
         n, fails_at, is_settled = _bisect_slices(lambda k: trials.runs(k, allowed), total)
         points: dict[int, int] = {}
         rough: list[tuple[int, int]] = []

@@ -13,8 +13,8 @@ from .trial_process import Died, TimedOut, TrialProcess
 from .trial_worker import TrialJob
 
 
-class Trials:
-    """Run attempts in a worker process, and replace the worker after a failure that harmed it.
+class TrialRunner:
+    """Runs attempts in a worker process, and replace the worker after a failure that harmed it.
 
     Leaving the ``with`` block ends the worker.
     """
@@ -29,7 +29,7 @@ class Trials:
         self._has_failed = False
         self.output: tuple[str, tuple[int, int]] | None = None
 
-    def __enter__(self) -> Trials:
+    def __enter__(self) -> TrialRunner:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
