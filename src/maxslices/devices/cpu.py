@@ -47,7 +47,7 @@ class CpuBackend:
         """Return the block as a NumPy array, finished and C-contiguous."""
         return np.ascontiguousarray(block)
 
-    def link(self) -> None:
+    def copy_engine(self) -> None:
         """Return None: a block is where it is."""
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:

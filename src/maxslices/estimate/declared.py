@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..errors import EstimatorError
 from ..model.allocators import Device
 from ..model.ledger import LedgerEstimator
 from ..model.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
+from ..model.section_model import DeclaredModel
 from ..model.units import format_bytes
 from ..registry.method_meta import MethodMeta
 from .model_request import ModelRequest
@@ -73,6 +75,13 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
             "available_memory"
         )
     return model
+
+
+def declared_models(request: ModelRequest) -> DeclaredModel:
+    """Make a method's own estimator a function of device and dims, for tiles and for the host."""
+    return lambda device, other_dims: declared_model(
+        replace(request, other_dims=other_dims), device
+    )
 
 
 class _Answers:

@@ -50,7 +50,7 @@ def request_key(request: ModelRequest, supplied: Mapping[str, Any] | None = None
 
 def environment(backend: Backend, function: Callable[..., Any]) -> dict[str, Any]:
     """Describe where a method runs: the device's name and the versions of its libraries."""
-    libraries = {"numpy": np.__version__} | required_versions(_package(function))
+    libraries = {"numpy": np.__version__} | required_versions(package_of(function))
     if backend.kind == "cuda":
         libraries |= _cuda_versions()
     if _module_source(function)[1]:
@@ -145,7 +145,7 @@ def _is_plain(value: Any) -> bool:
 
 def package_version(function: Callable[..., Any]) -> str:
     """Name and version of the package that defines a function."""
-    top = _package(function)
+    top = package_of(function)
     installed = installed_version(top)
     if installed == "unknown":
         found = getattr(sys.modules.get(top), "__version__", None)
@@ -153,7 +153,8 @@ def package_version(function: Callable[..., Any]) -> str:
     return f"{top} {installed}"
 
 
-def _package(function: Callable[..., Any]) -> str:
+def package_of(function: Callable[..., Any]) -> str:
+    """Top package that a function is from; "" where it says none."""
     return (getattr(_innermost(function), "__module__", None) or "").partition(".")[0]
 
 

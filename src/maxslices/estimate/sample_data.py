@@ -87,7 +87,7 @@ def tiled(shape: tuple[int, ...], start: np.ndarray, axis: int | None, backend: 
 
 
 class Samples:
-    """Make a method's input and side data, for any number of slices.
+    """Makes a method's input and side data, for any number of slices.
 
     Parameters
     ----------

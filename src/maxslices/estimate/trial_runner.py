@@ -14,7 +14,7 @@ from .trial_worker import TrialJob
 
 
 class TrialRunner:
-    """Runs attempts in a worker process, and replace the worker after a failure that harmed it.
+    """Runs attempts in a worker process, and replaces the worker after a failure that harmed it.
 
     Leaving the ``with`` block ends the worker.
     """
