@@ -24,7 +24,7 @@ import torch
 
 import maxslices
 from maxslices.demo.phantom import flower_head
-from maxslices.demo.scan_file import Scan, make_scan
+from maxslices.demo.scan_file import PhantomScan, make_scan
 from maxslices_methods._unet import denoise, new_weights, save_weights
 from maxslices_methods._unet_shape import UNetShape
 from maxslices_methods.recon import fbp
@@ -35,7 +35,7 @@ PHOTONS = 1500
 """On a pixel of the open beam, in a frame: much less than the demo has."""
 
 
-def halves(scan: Scan, pipeline: list[dict]) -> tuple[np.ndarray, np.ndarray]:
+def halves(scan: PhantomScan, pipeline: list[dict]) -> tuple[np.ndarray, np.ndarray]:
     """Return reconstructions of every second row, of even and of odd projections alone."""
     report = maxslices.run(scan.path, pipeline[:4], device="cpu")
     center = float(report.side_results["find_center_vo.cor"])
@@ -81,7 +81,7 @@ def train(
     return weights
 
 
-def rmse(volume: np.ndarray, scan: Scan) -> float:
+def rmse(volume: np.ndarray, scan: PhantomScan) -> float:
     """Return the difference from the phantom, 1/mm, over rows that nothing was learnt from."""
     rows = np.arange(1, scan.phantom.rows, 2)
     squares = [

@@ -108,7 +108,7 @@ def plain(table: Table, folder: Path, n_bytes: int) -> None:
             table.add(
                 f"plain {name}, {n_threads} threads, {n_files} files",
                 n_bytes // part * part,
-                lambda work=work, k=n_threads: threads.spread(n_bytes // part, work, k),
+                lambda work=work, k=n_threads: threads.parallel_for(n_bytes // part, work, k),
                 tries=1 if name == "pwrite" else 3,
             )
         for file in files:

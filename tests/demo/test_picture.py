@@ -3,7 +3,7 @@
 import matplotlib.image
 import numpy as np
 
-from maxslices.demo.picture import Stage, draw
+from maxslices.demo.picture import SectionBar, draw
 
 
 def test_a_picture_is_written(tmp_path):
@@ -13,7 +13,7 @@ def test_a_picture_is_written(tmp_path):
         tmp_path / "picture.png",
         truth=truth,
         result=truth + 0.1,
-        stages=[Stage("flat field", 4_000_000, 3_900_000), Stage("fbp", 3_100_000, None)],
+        bars=[SectionBar("flat field", 4_000_000, 3_900_000), SectionBar("fbp", 3_100_000, None)],
         budget_bytes=5_000_000,
         scan_bytes=20_000_000,
         caption="a caption",

@@ -34,7 +34,7 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def real(theirs: Path) -> Registry:
     """Return a registry with what the real database has."""
-    from maxslices.httomo.register import register_all
+    from maxslices.httomo.register_methods import register_all
 
     methods = Registry()
     register_all(methods)

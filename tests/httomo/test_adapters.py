@@ -11,9 +11,9 @@ import pytest
 
 from maxslices import Pipeline, Registry, plan, run
 from maxslices.errors import DeviceError, ParameterError, UnknownMethodError
-from maxslices.httomo.adapters import calculate_stats, global_stats
-from maxslices.httomo.database import read_entries
-from maxslices.httomo.register import register_entry
+from maxslices.httomo.method_adapters import calculate_stats, global_stats
+from maxslices.httomo.method_database import read_entries
+from maxslices.httomo.register_methods import register_entry
 from maxslices.registry.parameters import check_parameters
 
 ENTRY = """
@@ -198,7 +198,7 @@ def test_what_takes_numpy_arrays_is_given_them_and_its_result_goes_back(
         implementation=implementation,
     )
     may_be_imported(made)
-    monkeypatch.setattr("maxslices.httomo.arguments.to_device", OnDevice)
+    monkeypatch.setattr("maxslices.httomo.filled_call.to_device", OnDevice)
     result = methods["twice"].function(OnDevice(DATA))
     assert isinstance(result, OnDevice)
     np.testing.assert_array_equal(result.array, 2 * DATA)

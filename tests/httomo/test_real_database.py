@@ -15,7 +15,7 @@ import yaml
 
 from maxslices import Registry
 from maxslices.errors import PipelineError, UnknownMethodError
-from maxslices.httomo.register import NOT_SUPPORTED, register_all
+from maxslices.httomo.register_methods import NOT_SUPPORTED, register_all
 from maxslices.pipeline import Pipeline
 from maxslices.pipeline.sections import cut_into_sections
 
@@ -69,7 +69,7 @@ def test_nothing_of_theirs_is_imported(theirs):
     code = (
         f"import sys; sys.path.insert(0, {str(theirs)!r})\n"
         "from maxslices import Registry\n"
-        "from maxslices.httomo.register import register_all\n"
+        "from maxslices.httomo.register_methods import register_all\n"
         "methods = Registry(); register_all(methods)\n"
         "for meta in methods:\n"
         "    given = {k: v for k, v in {'newshape': [7, 9], 'overlap': 4}.items()"
@@ -79,7 +79,7 @@ def test_nothing_of_theirs_is_imported(theirs):
         "print(sorted(roots & {'httomolibgpu', 'httomolib', 'httomo_backends', 'tomobar',"
         " 'cupy', 'scipy'}))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stderr
 
 
@@ -252,7 +252,7 @@ def test_a_plain_name_means_a_method_of_another_package(real):
 
 
 def test_nothing_is_registered_without_httomo_backends(monkeypatch):
-    monkeypatch.setattr("maxslices.httomo.sources.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("maxslices.httomo.source_stubs.importlib.util.find_spec", lambda name: None)
     methods = Registry()
     register_all(methods)
     assert [meta.full_name for meta in methods] == ["httomo.methods.calculate_stats"]

@@ -13,7 +13,7 @@ DEGREES = np.linspace(-3.0, 180.0, KEYS.size)
 
 
 def frames(dtype: str = "uint16", shape: tuple[int, int, int] = (KEYS.size, 7, 11)) -> np.ndarray:
-    """Return frames in which every value tells where it is."""
+    """Frames in which every value is different, so far as the dtype allows."""
     values = np.arange(np.prod(shape)).reshape(shape)
     return (values % 120 if np.dtype(dtype).itemsize == 1 else values).astype(dtype)
 

@@ -1,4 +1,4 @@
-"""What sources and stores offer beyond reading and writing blocks, and how one asks for it."""
+"""The optional protocols of sources and stores."""
 
 import numpy as np
 import pytest

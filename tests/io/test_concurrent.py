@@ -78,4 +78,5 @@ def test_a_store_is_read_behind_its_writer(tmp_path, kind, slice_dim):
             out = np.empty_like(take(slice_dim, start, start + 4))
             store.read(slice_dim, start, start + 4, out)
             np.testing.assert_array_equal(out, take(slice_dim, start, start + 4))
-        writer.join()
+        writer.join(30)
+        assert not writer.is_alive()

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.io.array_source import ArrayFrames
-from maxslices.io.frame_source import Selection, runs_of
+from maxslices.io.array_frames import ArrayFrames
+from maxslices.io.selection import Selection, consecutive_runs
 
 DATA = np.arange(10 * 6 * 8).reshape(10, 6, 8)
 
@@ -22,7 +22,7 @@ def odd() -> Selection:
 
 
 def test_runs_of_nothing():
-    assert runs_of([]) == ()
+    assert consecutive_runs([]) == ()
 
 
 def test_a_part_of_a_part(odd):
@@ -30,11 +30,11 @@ def test_a_part_of_a_part(odd):
 
 
 def test_a_window_in_a_window(odd):
-    window = odd.window((1, 6), (2, 8)).window((1, 3), (1, 4))
+    window = odd.crop((1, 6), (2, 8)).crop((1, 3), (1, 4))
     np.testing.assert_array_equal(whole(window), DATA[[1, 3, 4, 5, 8], 2:4, 3:6])
 
 
 def test_frames_and_rows_within_a_window(odd):
     out = np.empty((2, 2, 8), int)
-    odd.window((1, 6), (0, 8)).read((2, 4), (1, 3), out)
+    odd.crop((1, 6), (0, 8)).read((2, 4), (1, 3), out)
     np.testing.assert_array_equal(out, DATA[[4, 5], 2:4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 
@@ -84,6 +85,22 @@ def test_empty_file(tmp_path):
     path = tmp_path / "scan.h5"
     path.touch()
     refused(path, "is empty, a file of no bytes")
+
+
+@pytest.mark.parametrize("libver", ["earliest", "v108", "v110", "latest"])
+def test_a_file_of_any_version_that_is_cut_off(tmp_path, libver):
+    path = tmp_path / "scan.h5"
+    with h5py.File(path, "w", libver=(libver, "latest")) as file:
+        file["exchange/data"] = np.zeros((3, 40, 50))
+    size = path.stat().st_size
+    os.truncate(path, size - 1)
+    refused(path, rf"is cut off \({size - 1} of {size} bytes\)", "copy it again")
+
+
+def test_a_file_that_another_program_has_locked(dls):
+    with dls.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)  # as HDF5 does while it writes
+        refused(dls, "is locked, so some program is writing it")
 
 
 def test_truncated(dls):

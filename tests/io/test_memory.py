@@ -17,11 +17,11 @@ from maxslices.model.arrays import ArraySpec
 SPEC = ArraySpec((64, 128, 512), np.float32)
 CHUNK_BYTES = SPEC.with_slices(0, 1).nbytes
 SLACK_BYTES = 40_000
-"""What h5py and tifffile allocate for themselves, whatever is read."""
+"""Most bytes that h5py and tifffile allocate for themselves."""
 
 
 def peak_bytes(work) -> int:
-    """Return what Python allocated at most while `work` ran; it ran once before."""
+    """Peak of Python's allocations during the second call of `work`."""
     work()
     tracemalloc.start()
     try:
@@ -141,5 +141,6 @@ def test_the_process_stays_small_while_large_data_go_through_it(tmp_path, kind, 
         check=True,
         capture_output=True,
         text=True,
+        timeout=120,
     )
     assert int(ended.stdout) < 16 * 2**20

@@ -130,6 +130,6 @@ def test_what_cannot_be_meant(text, message):
 )
 def test_a_preview_from_where_the_detector_begins_has_its_middle_and_ends(text, even, odd):
     preview = parse(f"preview: {{detector_y: {text}}}").preview
-    assert preview.window(1, 10, "scan") == even
-    assert preview.window(1, 11, "scan") == odd
-    assert preview.window(2, 10, "scan") == (0, 10)
+    assert preview.bounds(1, 10, "scan") == even
+    assert preview.bounds(1, 11, "scan") == odd
+    assert preview.bounds(2, 10, "scan") == (0, 10)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from maxslices.errors import StoreError, UsageError
 from maxslices.io import create_sink, hdf5_sink, open_source, remove_result
 from maxslices.model.arrays import ArraySpec
-from maxslices.system.disk_space import check_room
+from maxslices.system.disk_space import check_free_space
 from maxslices.tuning.mapped_output import is_safe_to_map
 
 pytestmark = pytest.mark.usefixtures("small_parts")
@@ -249,9 +249,9 @@ def test_too_little_room_is_said_before(tmp_path, monkeypatch):
     for format in ("hdf5", "tiff"):
         with pytest.raises(StoreError, match=r"a.*: needs .* kB, but the disk has 1.50 kB free"):
             create_sink(tmp_path / "sub" / "a", SPEC, 0, format)
-    check_room(tmp_path, 1500)
+    check_free_space(tmp_path, 1500)
     with pytest.raises(StoreError):
-        check_room(tmp_path / "not" / "there", 1501)
+        check_free_space(tmp_path / "not" / "there", 1501)
 
 
 @FORMATS

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from maxslices.errors import SourceError, UsageError
 from maxslices.io import LoaderOptions, Preview, SideData, Source, open_source
 from maxslices.io.array_source import ArraySource
-from maxslices.io.loader_options import Mark
+from maxslices.io.loader_options import AxisIndex
 from maxslices.model.arrays import ArraySpec
 
 from . import scans
@@ -122,7 +122,7 @@ def test_sides_and_angles_are_taken_from_elsewhere(paths, kind, side_kind):
 
 @pytest.mark.parametrize("kind", ["dls", "npy", "tiffs", "array"])
 def test_a_preview_counts_from_the_middle_and_the_ends(paths, kind):
-    preview = Preview(detector_y=(Mark("mid"), None), detector_x=(None, Mark("end", -2)))
+    preview = Preview(detector_y=(AxisIndex("mid"), None), detector_x=(None, AxisIndex("end", -2)))
     with open_source(paths[kind], LoaderOptions(preview=preview)) as source:
         assert source.detector_start == (3, 0)
         block = np.empty(source.spec.shape, np.uint16)

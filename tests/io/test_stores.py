@@ -142,7 +142,7 @@ def test_the_scratch_file_is_gone_when_the_process_is_killed(tmp_path):
         "store.write(0, 0, np.ones((2, 2, 2), 'u2'))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=60)
     assert ended.returncode == -9
     assert list(tmp_path.iterdir()) == []
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -119,7 +120,20 @@ def test_a_damaged_compressed_tiff(tmp_path):
         raw.write(b"\0" * size)
     with (
         open_source(folder) as source,
-        pytest.raises(SourceError, match=r"p_9\.tif: page 0 cannot be decoded"),
+        pytest.raises(SourceError, match=r"p_9\.tif: page 0 cannot be decoded \(.*\)$"),
+    ):
+        source.read(0, 0, 9, np.empty((9, 7, 11), "u2"))
+
+
+@pytest.mark.skipif(find_spec("imagecodecs") is not None, reason="has the codec")
+def test_a_missing_codec_is_named(tmp_path):
+    folder = scans.write_tiffs(tmp_path / "scan", DATA, compression="zlib")
+    for file in folder.iterdir():
+        with tifffile.TiffFile(file, mode="r+b") as opened:
+            opened.pages[0].tags["Compression"].overwrite(tifffile.COMPRESSION.LZW)
+    with (
+        open_source(folder) as source,
+        pytest.raises(SourceError, match=r"page 0 cannot be decoded .*: install imagecodecs$"),
     ):
         source.read(0, 0, 9, np.empty((9, 7, 11), "u2"))
 

@@ -11,9 +11,9 @@ import pytest
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import OutOfMemoryError, StoreError
 from maxslices.io.array_source import ArraySource
+from maxslices.io.atomic_sink import AtomicSink
 from maxslices.io.scratch import ScratchStore
 from maxslices.io.store import MemoryStore
-from maxslices.io.unfinished_sink import PartSink
 from tests.runner.fake_link import FakeGpu
 
 SHAPE = (13, 7, 5)
@@ -113,7 +113,7 @@ def on_hungry_gpu(on_fake_gpu, monkeypatch):
         monkeypatch.setattr(cls, name, told)
 
     current = []
-    for cls in (PartSink, ScratchStore, MemoryStore):
+    for cls in (AtomicSink, ScratchStore, MemoryStore):
         patched(cls, "write", lambda: current[-1])
     for cls in (ScratchStore, MemoryStore):
         patched(cls, "read", lambda: current[-1])
@@ -275,7 +275,7 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
         monkeypatch.setattr(cls, name, call)
 
     monkeypatch.setattr("maxslices.runner.read_ahead.np", Told())
-    told(PartSink, "write")
+    told(AtomicSink, "write")
     for cls in (MemoryStore, ScratchStore):
         told(cls, "write")
         told(cls, "read")

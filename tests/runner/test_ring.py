@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from maxslices import Pipeline, Registry, from_ledger, run
-from maxslices.io.array_source import ArrayFrames, ArraySource
-from maxslices.io.frame_source import FrameSource, Selection
+from maxslices.io.array_frames import ArrayFrames
+from maxslices.io.array_source import ArraySource
+from maxslices.io.frame_source import FrameSource
 from maxslices.io.loader_options import Preview
+from maxslices.io.selection import Selection
 from maxslices.runner.block_ranges import blocks_of
 from maxslices.runner.feed import make_feed
 from maxslices.runner.run_timeline import Timeline

@@ -76,7 +76,8 @@ def test_queues_are_used_again(fd, monkeypatch):
     for reader in readers:
         reader.start()
     for reader in readers:
-        reader.join()
+        reader.join(30)
+    assert not any(reader.is_alive() for reader in readers)
     assert 1 <= len(batches._contexts) <= 5
 
 

@@ -36,7 +36,7 @@ def test_all_files_are_closed_at_the_same_time():
     for file in files:
         file.may_end.set()
     given_back.close()
-    room.settle()
+    room.wait_until_freed()
     assert all(file.closed for file in files)
 
 
@@ -48,7 +48,7 @@ def test_a_closed_scratch_store_gives_its_room_back_meanwhile(tmp_path, monkeypa
     store.close()
     assert not slow.closed
     slow.may_end.set()
-    room.settle()
+    room.wait_until_freed()
     assert len(files) == 4
     assert all(file.closed for file in [*files, slow])
 
@@ -58,13 +58,13 @@ def test_where_room_is_short_what_is_being_given_back_is_waited_for(tmp_path, mo
     monkeypatch.setattr(room, "_free_bytes", lambda path: 100 if file.closed else 50)
     given_back = Freeing([file])
     given_back.close()
-    room.check_room(tmp_path, 50)
+    room.check_free_space(tmp_path, 50)
     assert not file.closed
     file.may_end.set()
-    room.check_room(tmp_path, 51)
+    room.check_free_space(tmp_path, 51)
     assert file.closed
     with pytest.raises(StoreError, match="has 100 B free"):
-        room.check_room(tmp_path, 101)
+        room.check_free_space(tmp_path, 101)
 
 
 @pytest.mark.parametrize("memory_rows", [0, 3])
@@ -74,13 +74,13 @@ def test_what_is_forgotten_takes_no_room_any_more(tmp_path, monkeypatch, memory_
     data = np.random.default_rng(2).random((64, 20, 1024), np.float32)
     row_bytes = data[:, 0].nbytes
     punched = threading.Semaphore(0)
-    punch = freeing.punch
+    punch = freeing.punch_hole
 
     def noting(fd, start, stop):
         punch(fd, start, stop)
         punched.release()
 
-    monkeypatch.setattr(freeing, "punch", noting)
+    monkeypatch.setattr(freeing, "punch_hole", noting)
     with ScratchStore(
         ArraySpec(data.shape, "f4"), tmp_path, band_rows=3, memory_bytes=memory_rows * row_bytes
     ) as store:
@@ -125,5 +125,5 @@ def test_an_earlier_result_is_gone_before_its_room_is_free(replaced, monkeypatch
         assert not path.exists()
     assert not slow.closed
     slow.may_end.set()
-    room.settle()
+    room.wait_until_freed()
     assert slow.closed

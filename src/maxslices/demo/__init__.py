@@ -1,4 +1,4 @@
-"""The demo: a phantom scan, planned and reconstructed within a budget, and shown."""
+"""The demo: the scan of a phantom, planned, reconstructed within a budget, and drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo from end to end: make a scan, plan it, run it, hold it against the truth."""
+"""The demo from end to end: make a scan, plan, run, compare with the phantom."""
 
 from __future__ import annotations
 
@@ -19,30 +19,34 @@ from ..errors import MaxslicesError, StoreError
 from ..model.units import format_bytes, parse_bytes
 from ..pipeline import Pipeline
 from ..runner import Report
-from ..system.disk_space import check_room, store_errors
+from ..system.disk_space import check_free_space, store_errors
 from .phantom import Phantom, flower_head
-from .picture import Stage, draw
-from .scan_file import N_DARKS, N_FLATS, Scan, make_scan
+from .picture import SectionBar, draw
+from .scan_file import N_DARKS, N_FLATS, PhantomScan, make_scan
 
 SCAN_NAME, PIPELINE_NAME, PICTURE_NAME = "scan.nxs", "demo.yaml", "demo.png"
+"""Files of a demo in its folder."""
 COMPARED_ROWS = 9
-"""Slices that are compared with the phantom, evenly spread over the rows."""
+"""Slices that are compared with the phantom, evenly spread over the rows.
+
+A slice of the phantom takes about 1 s to compute. With 80 slices the error is 1.3 % larger.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What the demo made and found."""
+    """Files and figures of a demo."""
 
-    scan: Scan
-    """The scan file, and the truth behind it."""
+    scan: PhantomScan
+    """The scan file and its phantom."""
     report: Report
-    """The run: its plan and what was measured."""
+    """Report of the run, with its plan."""
     axis: float
-    """Rotation axis that was found, as a detector column."""
+    """Rotation axis found by the run, as a detector column."""
     rmse: float
     """Root mean square of reconstruction minus phantom, 1/mm."""
     picture: Path
-    """The PNG."""
+    """Path of the PNG."""
 
 
 def run_demo(
@@ -55,7 +59,7 @@ def run_demo(
     n_angles: int = 541,
     say: Callable[[str], None] = print,
 ) -> DemoResult:
-    """Make a scan of a phantom, reconstruct it within a budget, and say what happened.
+    """Make a scan of a phantom, reconstruct it within a budget, and report.
 
     Parameters
     ----------
@@ -63,13 +67,13 @@ def run_demo(
         Folder for the scan, the pipeline file, the reconstruction and the picture. An
         earlier demo in it is replaced.
     memory : str or int
-        Budget: by default less than half of the scan's bytes.
+        Budget; the default is less than half of the bytes of the scan.
     device : str
         As for `maxslices.run`.
     rows, columns, n_angles : int
         Size of the scan.
     say : callable
-        Given each piece of text.
+        Called with each piece of text.
 
     Returns
     -------
@@ -88,15 +92,15 @@ def run_demo(
         raise MaxslicesError(
             "the demo draws with matplotlib, which is not installed: pip install 'maxslices[demo]'"
         ) from None
-    except ValueError as error:  # MPLBACKEND, which it reads as it is imported
+    except ValueError as error:  # from MPLBACKEND, which it reads on import
         raise MaxslicesError(f"matplotlib cannot be used: {error}") from None
     folder = _prepare(Path(out))
     path = folder / PIPELINE_NAME
     scan_bytes = 2 * (N_DARKS + N_FLATS + n_angles) * rows * columns
-    check_room(folder, scan_bytes)
+    check_free_space(folder, scan_bytes)
     with store_errors(folder, scan_bytes):
         path.write_bytes(_pipeline())
-        pipeline = Pipeline.from_file(path)  # before the scan: without the methods it fails at once
+        pipeline = Pipeline.from_file(path)  # fails here if a method is missing
         began = time.perf_counter()
         phantom = flower_head(rows, columns)
         scan = make_scan(folder / SCAN_NAME, phantom, n_angles, shift=0.011 * columns)
@@ -127,8 +131,8 @@ def run_demo(
         picture,
         truth=truth,
         result=result,
-        stages=[
-            Stage(_label(section.methods), section.estimated_bytes, section.measured_bytes)
+        bars=[
+            SectionBar(_label(section.methods), section.estimated_bytes, section.measured_bytes)
             for section in report.sections
         ],
         budget_bytes=report.plan.budget_bytes,
@@ -151,7 +155,7 @@ def _is_pipeline(path: Path) -> bool:
 
 
 def _prepare(folder: Path) -> Path:
-    """Return the folder, empty of an earlier demo's files; nothing else is removed."""
+    """Remove the files of an earlier demo from the folder, and nothing else."""
     ours = {SCAN_NAME, PIPELINE_NAME, PICTURE_NAME, "reconstruction"}
     try:
         there = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
@@ -172,7 +176,7 @@ def _prepare(folder: Path) -> Path:
 def _compare(
     path: Path, phantom: Phantom
 ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
-    """Return the RMSE over some slices, and the middle one's truth and reconstruction, 1/mm."""
+    """RMSE over some slices, and phantom and reconstruction of the middle slice, 1/mm."""
     rows = np.unique(np.linspace(0, phantom.rows - 1, COMPARED_ROWS).round().astype(int))
     middle = phantom.rows // 2
     with h5py.File(path) as file:
@@ -183,7 +187,7 @@ def _compare(
 
 
 def _label(methods: tuple[str, ...]) -> str:
-    """Return the methods of a section one below the other."""
+    """Names of the methods of a section, one per line."""
     return "\n".join(methods)
 
 

@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 GOLDEN_ANGLE = np.pi * (3 - 5**0.5)
+"""Angle between two seeds of the spiral, in radians."""
 Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Bodies:
+class Ellipsoids:
     """Ellipsoids as columns of numbers; lengths are in units of the field's half width.
 
     A body's cross-section at height z is an ellipse around ``centre + shear * z`` with the
@@ -45,7 +46,7 @@ class Bodies:
     """(bodies,): attenuation added inside the body, 1/mm."""
 
     def at(self, z: float) -> tuple[Float, Float, Float, Float]:
-        """Return the ellipses at height `z`: centres, semi-axes, turns and densities."""
+        """Ellipses at height `z`: centres, semi-axes, turns and densities."""
         scale_2 = 1 - ((z - self.z0) / self.semi_z) ** 2
         hit = scale_2 > 1e-4
         centre = self.centre[hit] + self.shear[hit] * z
@@ -55,14 +56,14 @@ class Bodies:
 
 @dataclass(frozen=True, slots=True)
 class Phantom:
-    """Bodies in the field of view of a detector.
+    """Ellipsoids in the field of view of a detector.
 
     Rows are detector rows and columns detector columns; slices are (columns, columns)
     images with the rotation axis at ``(columns - 1) / 2``.
     """
 
-    bodies: Bodies
-    """What is in the field."""
+    bodies: Ellipsoids
+    """The ellipsoids and cylinders."""
     rows: int
     """Detector rows."""
     columns: int
@@ -71,11 +72,11 @@ class Phantom:
     """Width of a detector pixel in mm."""
 
     def height(self, row: int) -> float:
-        """Return the height z of a detector row, in half widths of the field."""
+        """Height z of a detector row, in half widths of the field."""
         return (row - (self.rows - 1) / 2) * 2 / self.columns
 
     def slice(self, row: int, oversampling: int = 4) -> NDArray[np.float32]:
-        """Return the true attenuation in one row.
+        """Compute the true attenuation in one row.
 
         Parameters
         ----------
@@ -104,7 +105,7 @@ class Phantom:
         return mean[::-1]
 
     def line_integrals(self, angles: Float, axis: float) -> NDArray[np.float32]:
-        """Return the projections: attenuation along the rays, averaged over each pixel.
+        """Compute the projections: attenuation along the rays, averaged over each pixel.
 
         Parameters
         ----------
@@ -128,7 +129,7 @@ class Phantom:
         return result
 
     def _sinogram(self, angles: Float, axis: float, row: int) -> NDArray[np.float32]:
-        """Return the (angles, columns) line integrals of one row."""
+        """Line integrals (angles, columns) of one row."""
         half = self.columns / 2  # everything is in pixels from here on
         cos, sin = np.cos(angles), np.sin(angles)
         starts = np.arange(len(angles)) * self.columns
@@ -155,7 +156,7 @@ class Phantom:
 
 
 def flower_head(rows: int = 64, columns: int = 400, pixel_mm: float = 0.005) -> Phantom:
-    """Return the demo's phantom: always the same, at any size.
+    """Make the demo's phantom, the same at any size.
 
     Parameters
     ----------
@@ -210,7 +211,7 @@ def flower_head(rows: int = 64, columns: int = 400, pixel_mm: float = 0.005) -> 
     numbers = np.array(table)
     numbers[:, 0:2] += 0.045, -0.03  # no sample stands exactly on the axis
     return Phantom(
-        Bodies(
+        Ellipsoids(
             centre=numbers[:, 0:2],
             z0=numbers[:, 2],
             semi=numbers[:, 3:5],

@@ -1,4 +1,4 @@
-"""One picture of a run: what was found beside what is true, and the memory it took."""
+"""The picture of a run: reconstruction beside phantom, and the memory of each section."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 INK, FAINT, ESTIMATED, MEASURED, LIMIT = "#22262b", "#8a9199", "#a9c4de", "#1f5f99", "#c8452e"
+"""Colours of the picture."""
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -29,15 +30,15 @@ STYLE: Any = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """Memory of one section of a run."""
+class SectionBar:
+    """Memory of one section of a run, drawn as two bars."""
 
     label: str
-    """Its methods, as they are shown."""
+    """Names of its methods."""
     estimated_bytes: int
-    """Peak that the plan foresaw."""
+    """Peak by the plan."""
     measured_bytes: int | None
-    """Peak that was measured; None if nobody measured it."""
+    """Measured peak; None if it was not measured."""
 
 
 def draw(
@@ -45,7 +46,7 @@ def draw(
     *,
     truth: NDArray[Any],
     result: NDArray[Any],
-    stages: list[Stage],
+    bars: list[SectionBar],
     budget_bytes: int,
     scan_bytes: int,
     caption: str,
@@ -58,10 +59,10 @@ def draw(
         File to write.
     truth, result : numpy.ndarray
         (columns, columns) slices of the phantom and of the reconstruction, 1/mm.
-    stages : list of Stage
+    bars : list of SectionBar
         The run's sections in order.
     budget_bytes, scan_bytes : int
-        What the run was allowed, and the bytes of its projections.
+        Budget of the run, and bytes of the projections.
     caption : str
         Figures of the run, under the title.
     """
@@ -77,7 +78,7 @@ def draw(
         line = round(0.4167 * truth.shape[0])
         _slices(figure, truth, result, line)
         _profile(figure.add_axes((0.07, 0.085, 0.43, 0.235)), truth[line], result[line])
-        _memory(figure.add_axes((0.685, 0.085, 0.275, 0.235)), stages, budget_bytes, scan_bytes)
+        _memory(figure.add_axes((0.685, 0.085, 0.275, 0.235)), bars, budget_bytes, scan_bytes)
         figure.savefig(path, facecolor="white")
     _fewer_colours(path)
 
@@ -85,7 +86,7 @@ def draw(
 def _slices(figure: Any, truth: NDArray[Any], result: NDArray[Any], line: int) -> None:
     from matplotlib import colormaps
 
-    # few levels, because every level of the noise costs bytes in the file
+    # few levels, because each level of the noise makes the file larger
     gray, red_blue = colormaps["gray"].resampled(48), colormaps["RdBu_r"].resampled(27)
     top = float(np.percentile(truth, 99.3))
     panels = [
@@ -124,14 +125,14 @@ def _profile(axes: Any, truth: NDArray[Any], result: NDArray[Any]) -> None:
     axes.legend(frameon=False, fontsize=9, ncols=2, loc="lower right", bbox_to_anchor=(1.01, 0.98))
 
 
-def _memory(axes: Any, stages: list[Stage], budget_bytes: int, scan_bytes: int) -> None:
+def _memory(axes: Any, bars: list[SectionBar], budget_bytes: int, scan_bytes: int) -> None:
     mega = 1e6
-    for k, stage in enumerate(stages):
-        bars = [
-            (stage.estimated_bytes, ESTIMATED, INK, k - 0.19),
-            (stage.measured_bytes, MEASURED, "white", k + 0.19),
+    for k, section in enumerate(bars):
+        pair = [
+            (section.estimated_bytes, ESTIMATED, INK, k - 0.19),
+            (section.measured_bytes, MEASURED, "white", k + 0.19),
         ]
-        for n_bytes, colour, ink, y in bars:
+        for n_bytes, colour, ink, y in pair:
             if n_bytes is not None:
                 axes.barh(y, n_bytes / mega, height=0.36, color=colour)
                 axes.text(
@@ -144,8 +145,8 @@ def _memory(axes: Any, stages: list[Stage], budget_bytes: int, scan_bytes: int) 
         ha="right", transform=axes.get_xaxis_transform(),
     )  # fmt: skip
     axes.set_title("Peak memory of each section", pad=20)
-    axes.set_yticks(range(len(stages)), [stage.label for stage in stages], size=8.5)
-    axes.set_ylim(len(stages) - 0.4, -0.6)
+    axes.set_yticks(range(len(bars)), [section.label for section in bars], size=8.5)
+    axes.set_ylim(len(bars) - 0.4, -0.6)
     axes.set_xlim(0, budget_bytes / mega * 1.06)
     axes.set_xlabel(f"MB; the projections alone are {scan_bytes / mega:.3g} MB")
     axes.tick_params(axis="y", size=0)
@@ -159,7 +160,7 @@ def _memory(axes: Any, stages: list[Stage], budget_bytes: int, scan_bytes: int) 
 
 
 def _fewer_colours(path: Path) -> None:
-    """Write the PNG with a palette: noise in full colour would take several times the bytes."""
+    """Rewrite the PNG with a palette: noise in full colour takes several times the bytes."""
     from PIL import Image
 
     with Image.open(path) as image:

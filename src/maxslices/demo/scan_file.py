@@ -1,8 +1,8 @@
-"""The phantom as a detector sees it, written as a scan file.
+"""A simulated scan of the phantom, written as an NXtomo file.
 
-What a real scan brings is there: photon noise after Beer and Lambert's law, an uneven
-beam, an offset and read noise, pixels whose response drifts between flats and projections
-(they become rings), an axis that is off centre by a fraction of a pixel, 16 bits.
+It has the faults of a real scan: photon noise after Beer and Lambert's law, an uneven beam, an
+offset and read noise, pixels whose response drifts between flats and projections (they become
+rings), an axis that is off centre by a fraction of a pixel, 16 bits.
 """
 
 from __future__ import annotations
@@ -18,20 +18,26 @@ from numpy.typing import NDArray
 from .phantom import Phantom
 
 N_FLATS = N_DARKS = 20
+"""Flats and darks: enough that the noise of their mean is a fifth of that of one frame."""
 PHOTONS = 40_000
-"""Photons on a pixel in the middle of the open beam, in one frame; one count each."""
+"""Photons on a pixel in the middle of the open beam, in one frame; one count each.
+
+The noise is 0.5 %, as in a scan of good quality, and the counts fit 16 bits.
+"""
 OFFSET_COUNTS = 180.0
+"""Mean counts of a dark; CMOS cameras have one to several hundred."""
 READ_NOISE_COUNTS = 3.0
+"""Standard deviation of the read noise, in counts; CMOS cameras have a few."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """A scan file, and the truth behind it."""
+class PhantomScan:
+    """A scan file and the phantom in it."""
 
     path: Path
     """The NXtomo file."""
     phantom: Phantom
-    """What was scanned."""
+    """The phantom."""
     axis: float
     """Detector column of the rotation axis."""
     shape: tuple[int, int, int]
@@ -45,17 +51,17 @@ class Scan:
 
 def make_scan(
     path: Path, phantom: Phantom, n_angles: int, shift: float, photons: float = PHOTONS
-) -> Scan:
-    """Scan a phantom over half a turn, ends included, and write the file.
+) -> PhantomScan:
+    """Simulate a scan over half a turn, ends included, and write the file.
 
     Parameters
     ----------
     path : pathlib.Path
         File to write; one that exists is replaced.
     phantom : Phantom
-        What is scanned.
+        The phantom.
     n_angles : int
-        Projections.
+        Number of projections.
     shift : float
         Columns from the detector's middle to the rotation axis.
     photons : float
@@ -89,11 +95,11 @@ def make_scan(
         transmitted *= beam * drift
         for start in range(0, n_angles, 32):
             expose(N_DARKS + N_FLATS + start, transmitted[start : start + 32])
-    return Scan(path, phantom, axis, shape)
+    return PhantomScan(path, phantom, axis, shape)
 
 
 def _beam(rows: int, columns: int) -> NDArray[np.float64]:
-    """Return the beam's profile: bright in the middle, striped as by a multilayer mirror."""
+    """Profile of the beam: bright in the middle, striped as by a multilayer mirror."""
     y, x = np.linspace(-1, 1, rows)[:, None], np.linspace(-1, 1, columns)
     stripes = 1 + 0.06 * np.sin(23 * y + 2) + 0.04 * np.sin(61 * y + 0.5 * x)
     return np.asarray(np.exp(-0.35 * y**2 - 0.25 * (x - 0.15) ** 2) * stripes)

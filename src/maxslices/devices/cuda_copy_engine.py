@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model import account
-from ..system.threads import copy
+from ..system.threads import parallel_copy
 from .copy_engine import DeviceEvent
 from .pinned_memory import pinned
 
@@ -125,7 +125,7 @@ class CudaCopyEngine:
                 else:
                     slab, copied = free.pop(0)
                     copied.synchronize()
-                copy(slab[: part.size], part)
+                parallel_copy(slab[: part.size], part)
                 place = target[start : start + part.size].reshape(part.size, 1, 1)
                 _, end = self.send(slab[: part.size].reshape(part.size, 1, 1), place, after)
                 free.append((slab, end))

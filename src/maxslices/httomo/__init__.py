@@ -1,9 +1,8 @@
-"""The methods of httomolibgpu and httomolib, by the names that httomo's pipelines give them.
+"""The methods of httomolibgpu and httomolib, under their names in httomo's pipelines.
 
-What they need to be planned (pattern, halo, dims of the result) is read from the database
-in httomo-backends, signatures from their source; no estimator, so that their memory is
-measured. Nothing of theirs is imported before a method is called. With httomo-backends
-not installed nothing is registered, and nothing of this is loaded.
+Pattern, halo and dims of the result are read from the database in httomo-backends, signatures from
+the source of the packages. There are no estimators, so their memory is measured. The packages are
+imported when a method is first called. Without httomo-backends nothing is registered.
 """
 
 from __future__ import annotations
@@ -13,6 +12,6 @@ from importlib.util import find_spec
 from ..registry.method_registry import registry
 
 if find_spec("httomo_backends") is not None:
-    from .register import register_all
+    from .register_methods import register_all
 
     register_all(registry)

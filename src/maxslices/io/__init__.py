@@ -1,4 +1,4 @@
-"""Scans in, results out, and what lies between two sections."""
+"""Sources (scans), sinks (results) and stores (results between two sections)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from .access import (
     SupportsWindow,
 )
 from .loader_options import AngleRange, LoaderOptions, Preview, SideData
+from .open_source import open_source
 from .scratch import ScratchStore
 from .side_name import SideName
 from .sink import Sink, SinkFormat, create_sink, remove_result
-from .source import Source, open_source
+from .source import Source
 from .store import MemoryStore, Store
 
 __all__ = [

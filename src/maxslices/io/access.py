@@ -1,7 +1,7 @@
-"""What a source, a store or a sink may offer beyond reading and writing blocks.
+"""Optional protocols of sources, stores and sinks, beyond reading and writing blocks.
 
-Each protocol here is optional. A class declares one by inheriting from it, or by having its
-methods; the runner asks with ``isinstance``, and reads and writes blocks where it is not there.
+A class declares a protocol by inheriting from it, or by having its methods. The runner asks with
+``isinstance``, and reads and writes blocks if the protocol is missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Blocks, dtypes and angles held against what they must be."""
+"""Checks of blocks, dtypes and angles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..model.arrays import ArraySpec
 def check_block(
     spec: ArraySpec, slice_dim: int, start: int, stop: int, block: NDArray[Any]
 ) -> None:
-    """Hold a block that is read into, or written, against the whole.
+    """Check the shape and dtype of a block of slices.
 
     Raises
     ------
@@ -37,8 +37,10 @@ def check_block(
         )
 
 
-def check_target(spec: ArraySpec, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
-    """Hold a block that is to be filled against the whole.
+def check_output_block(
+    spec: ArraySpec, slice_dim: int, start: int, stop: int, out: NDArray[Any]
+) -> None:
+    """Check a block that slices are read into.
 
     Raises
     ------
@@ -51,12 +53,12 @@ def check_target(spec: ArraySpec, slice_dim: int, start: int, stop: int, out: ND
 
 
 def check_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the native dtype of frames stored as `dtype`.
+    """Native dtype of frames stored as `dtype`.
 
     Raises
     ------
     SourceError
-        If it is not real numbers of at most 8 bytes.
+        Unless it is of real numbers of at most 8 bytes.
     """
     if dtype.kind not in "uif" or dtype.itemsize > 8:
         raise SourceError(
@@ -66,8 +68,8 @@ def check_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype.newbyteorder("=")
 
 
-def radians_of(name: str, degrees: NDArray[Any] | Sequence[float]) -> NDArray[np.float32]:
-    """Return angles in degrees as float32 radians, converted in float64.
+def radians_from_degrees(name: str, degrees: NDArray[Any] | Sequence[float]) -> NDArray[np.float32]:
+    """Convert angles from degrees to float32 radians, in float64.
 
     Raises
     ------
@@ -78,7 +80,7 @@ def radians_of(name: str, degrees: NDArray[Any] | Sequence[float]) -> NDArray[np
 
 
 def check_angles(name: str, radians: NDArray[Any] | Sequence[float]) -> NDArray[np.float32]:
-    """Return angles in radians as float32.
+    """Check angles in radians, and convert them to float32.
 
     Raises
     ------

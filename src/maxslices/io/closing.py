@@ -1,4 +1,4 @@
-"""What is closed at the end of a ``with`` statement."""
+"""Base class of what is closed at the end of a ``with`` statement."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Something to be closed by who opened it."""
+    """A context manager that closes itself."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close it; a second call does nothing."""
+        """Close it; a second call has no effect."""
 
     def __enter__(self) -> Self:
         return self

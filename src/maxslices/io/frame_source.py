@@ -1,15 +1,12 @@
-"""A scan as stacks of frames: which frames are projections, flats and darks, and what of them.
+"""A scan made of stacks of frames: projections, flats and darks, each a `Selection`.
 
-Every kind of file needs to be able to do one thing, to read a box of consecutive frames
-(`Frames`); what a scan is beyond that is the same for all of them and is done here once.
+A kind of file only has to read boxes of consecutive frames (`Frames`); the rest of a `Source` is
+the same for all kinds of files, and is here.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,134 +14,12 @@ from numpy.typing import NDArray
 from ..errors import SourceError
 from ..model.arrays import ArraySpec
 from .access import HasDetectorStart, SupportsSideWindow, SupportsView, SupportsWindow
-from .check_arrays import check_target
+from .check_arrays import check_output_block
 from .closing import Closing
 from .loader_options import Preview
+from .read_only import read_only
+from .selection import Selection
 from .side_name import SideName
-
-Span = tuple[int, int]
-"""First index, and the one after the last."""
-
-
-class Frames(Protocol):
-    """A stack of frames that is read in boxes."""
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        ...
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape (frames, rows, columns) and native dtype."""
-        ...
-
-    def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
-        """Read a box into `out`, C-contiguous, of the box's shape and the native dtype.
-
-        Raises
-        ------
-        SourceError
-            If it cannot be read.
-        """
-        ...
-
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        ...
-
-
-def runs_of(indices: Iterable[int]) -> tuple[Span, ...]:
-    """Return increasing indices as spans of consecutive ones.
-
-    Examples
-    --------
-    >>> runs_of([0, 1, 2, 5, 7, 8])
-    ((0, 3), (5, 6), (7, 9))
-    """
-    runs: list[Span] = []
-    for index in indices:
-        if runs and runs[-1][1] == index:
-            runs[-1] = (runs[-1][0], index + 1)
-        else:
-            runs.append((index, index + 1))
-    return tuple(runs)
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Some frames of a stack, and a window of each."""
-
-    frames: Frames
-    """The stack."""
-    runs: tuple[Span, ...]
-    """Which of its frames, at least one, as spans of consecutive ones in order."""
-    rows: Span
-    """Which of their rows."""
-    columns: Span
-    """Which of their columns."""
-
-    @classmethod
-    def of(cls, frames: Frames, indices: Iterable[int] | None = None) -> Selection:
-        """Return the frames with `indices` (None: all), whole."""
-        n_frames, n_rows, n_columns = frames.spec.shape
-        runs = ((0, n_frames),) if indices is None else runs_of(int(i) for i in indices)
-        return cls(frames, runs, (0, n_rows), (0, n_columns))
-
-    @property
-    def spec(self) -> ArraySpec:
-        """Shape and dtype of what is selected."""
-        n_frames = sum(stop - start for start, stop in self.runs)
-        shape = (n_frames, self.rows[1] - self.rows[0], self.columns[1] - self.columns[0])
-        return ArraySpec(shape, self.frames.spec.dtype)
-
-    @property
-    def array(self) -> NDArray[Any] | None:
-        """What is selected, not copied and with gaps perhaps, if it is in memory; else None."""
-        whole: NDArray[Any] | None = getattr(self.frames, "array", None)
-        if whole is None or len(self.runs) != 1 or whole.dtype != self.frames.spec.dtype:
-            return None
-        return whole[slice(*self.runs[0]), slice(*self.rows), slice(*self.columns)]
-
-    def part(self, frames: Span) -> Selection:
-        """Return the selected frames from the one to before the other of `frames`."""
-        runs, offset = [], 0
-        for start, stop in self.runs:
-            first = start + max(frames[0] - offset, 0)
-            last = min(stop, start + frames[1] - offset)
-            if first < last:
-                runs.append((first, last))
-            offset += stop - start
-        return Selection(self.frames, tuple(runs), self.rows, self.columns)
-
-    def window(self, rows: Span, columns: Span) -> Selection:
-        """Return a window of each frame, counted within the window that there is."""
-        (top, _), (left, _) = self.rows, self.columns
-        return Selection(
-            self.frames,
-            self.runs,
-            (top + rows[0], top + rows[1]),
-            (left + columns[0], left + columns[1]),
-        )
-
-    def read(self, frames: Span, rows: Span, out: NDArray[Any]) -> None:
-        """Read selected frames, and of them some rows, into `out` of that shape."""
-        starts = [0]
-        for start, stop in self.runs:
-            starts.append(starts[-1] + stop - start)
-        box_rows = (self.rows[0] + rows[0], self.rows[0] + rows[1])
-        position = frames[0]
-        while position < frames[1]:
-            run = bisect_right(starts, position) - 1
-            last = min(frames[1], starts[run + 1])
-            first_frame = self.runs[run][0] + position - starts[run]
-            self.frames.read_box(
-                (first_frame, first_frame + last - position),
-                box_rows,
-                self.columns,
-                out[position - frames[0] : last - frames[0]],
-            )
-            position = last
 
 
 class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, HasDetectorStart):
@@ -153,7 +28,7 @@ class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, Has
     Parameters
     ----------
     name : str
-        What messages call the scan.
+        Name of the scan in messages.
     data : Selection
         The projections.
     flats, darks : Selection, optional
@@ -161,12 +36,12 @@ class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, Has
     angles : ndarray, optional
         Angle of each projection in radians.
     preview : Preview, optional
-        Part of the scan to show.
+        Part of the scan to read.
 
     Raises
     ------
     SourceError
-        If these do not go together.
+        If the flats, the darks or the angles do not fit the projections.
     """
 
     def __init__(
@@ -196,23 +71,23 @@ class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, Has
                 f"{name}: {angles.size} rotation angles for {n_angles} projections: give one angle "
                 "a projection (rotation_angles)"
             )
-        kept = preview.window(0, n_angles, name)
-        rows = preview.window(1, n_rows, name)
-        columns = preview.window(2, n_columns, name)
+        angle_range = preview.bounds(0, n_angles, name)
+        rows = preview.bounds(1, n_rows, name)
+        columns = preview.bounds(2, n_columns, name)
         self._detector_start = rows[0], columns[0]
-        self._data = data.part(kept).window(rows, columns)
+        self._data = data.part(angle_range).crop(rows, columns)
         for side, selection in self._sides.items():
             if selection is not None:
-                self._sides[side] = selection.window(rows, columns)
+                self._sides[side] = selection.crop(rows, columns)
         self._spec = self._data.spec
         self._angles = None
         if angles is not None:
-            self._angles = angles[slice(*kept)].copy()
+            self._angles = angles[slice(*angle_range)].copy()
             self._angles.flags.writeable = False
 
     @property
     def name(self) -> str:
-        """What messages call the scan."""
+        """Name of the scan in messages."""
         return self._name
 
     @property
@@ -239,23 +114,23 @@ class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, Has
 
     @property
     def angles(self) -> NDArray[np.float32] | None:
-        """Angle of each projection in radians (read-only), or None."""
+        """Angle of each projection in radians (read-only); None if the scan has none."""
         return self._angles
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read a block into `out`; see `Source.read`."""
-        check_target(self._spec, slice_dim, start, stop, out)
+        check_output_block(self._spec, slice_dim, start, stop, out)
         n_angles, n_rows, _ = self._spec.shape
         spans = ((start, stop), (0, n_rows)) if slice_dim == 0 else ((0, n_angles), (start, stop))
         self._data.read(*spans, out)
 
     def view(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
-        """Return slices of a scan that is in memory, read-only and not copied, or None."""
+        """Read-only view of slices; see `SupportsView.view`."""
         part = self.window(slice_dim, start, stop) if slice_dim == 0 else None
         return None if part is None else read_only(part)
 
     def window(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
-        """Return slices of a scan that is in memory, not copied and with gaps perhaps, or None."""
+        """View of slices; see `SupportsWindow.window`."""
         whole = self._data.array
         if whole is None:
             return None
@@ -264,13 +139,13 @@ class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, Has
     def side_window(
         self, name: SideName, slice_dim: int, start: int, stop: int
     ) -> NDArray[Any] | None:
-        """Return flats or darks for a block if they are in memory, not copied, or None."""
+        """View of flats or darks; see `SupportsSideWindow.side_window`."""
         side = self._sides[name]
         whole = None if side is None else side.array
         return whole if whole is None or slice_dim == 0 else whole[:, start:stop]
 
     def read_side(self, name: SideName, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
-        """Return flats or darks for a block; see `Source.read_side`."""
+        """Read flats or darks for a block; see `Source.read_side`."""
         side = self._sides[name]
         if side is None:
             raise SourceError(
@@ -288,12 +163,3 @@ class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, Has
         for selection in (self._data, *self._sides.values()):
             if selection is not None:
                 selection.frames.close()
-
-
-def read_only(array: NDArray[Any]) -> NDArray[Any] | None:
-    """Return a view that cannot be written to, if the array is C-contiguous."""
-    if not array.flags.c_contiguous:
-        return None
-    view = array.view()
-    view.flags.writeable = False
-    return view

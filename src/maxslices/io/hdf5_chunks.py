@@ -1,8 +1,8 @@
-"""Chunks of HDF5 data sets read by offset, and decompressed in several threads.
+"""Chunks of HDF5 data sets, read by offset and decompressed in several threads.
 
-HDF5 itself does one thing at a time, behind a lock. What it wrote is documented (HDF5 File
-Format Specification, "Filter Pipeline"), and of filters zlib's deflate and the shuffle
-of bytes are done here; whatever has others is left to HDF5.
+The HDF5 library runs one call at a time, behind a lock. Its file format is documented (HDF5 File
+Format Specification, "Filter Pipeline"); chunks without a filter, and with the filters deflate
+and shuffle, are read here, all others by the library.
 """
 
 from __future__ import annotations
@@ -18,50 +18,57 @@ from numpy.typing import NDArray
 from ..model.account import THREAD_BUFFER_BYTES
 from ..system import threads
 from ..system.positional_io import pread_all
-from ..system.threads import buffer, fitting, spread
-from .frame_source import Span
-from .plain_frames import NOWHERE
+from ..system.threads import fit_in_buffer, parallel_for
+from .frames import IndexRange
+from .plain_frames import UNWRITTEN
 
 DEFLATE, SHUFFLE = 1, 2
-"""HDF5's numbers of the filters."""
+"""Numbers of the filters in HDF5 (H5Z_FILTER_DEFLATE, H5Z_FILTER_SHUFFLE)."""
 _DECODED_BYTES = 2**29
-"""Bytes that all threads hold together while they decompress."""
+"""Bytes that all threads together hold while they decompress.
+
+A thread holds a chunk up to three times: as stored, decompressed, unshuffled. The limit lets
+16 threads work on chunks of 10 MiB, a frame of 2160 x 2560 uint16; for larger chunks there are
+fewer threads.
+"""
 
 
 class ChunkError(Exception):
-    """A chunk does not hold what it should."""
+    """A chunk whose size is not that of the data set's chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Where the chunks of a data set are in its file."""
+    """Offsets and filters of the chunks of a data set."""
 
     shape: tuple[int, int, int]
-    """Of the data set."""
+    """Shape of the data set."""
     chunk: tuple[int, int, int]
-    """Of a chunk; those at the edges are as large, and reach beyond."""
+    """Shape of a chunk; chunks at the edges are as large, and reach beyond the data."""
     dtype: np.dtype[Any]
     """As stored, byte order included."""
     fill: float
-    """What is read where no chunk is."""
+    """Value of the pixels of chunks that were never written."""
     filters: tuple[int, ...]
-    """What was done to each, in order: some of `SHUFFLE` and `DEFLATE`."""
+    """Filters in the order in which they were applied: `SHUFFLE`, `DEFLATE`, both or none."""
     offsets: NDArray[np.int64]
-    """Byte at which each chunk begins, or `NOWHERE`; of the shape of the grid of chunks."""
+    """Byte at which each chunk begins, or `UNWRITTEN`; one per chunk, in the grid of chunks."""
     sizes: NDArray[np.int64]
-    """Bytes of each in the file."""
+    """Bytes of each chunk in the file."""
     skipped: NDArray[np.uint32]
-    """Bit i is set where filter i was left out."""
+    """Filter mask of each chunk: bit i is set if filter i was not applied."""
 
-    def read(self, fd: int, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
-        """Read a box into `out`, native, in several threads.
+    def read(
+        self, fd: int, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
+        """Read a box into `out`, in native byte order, in several threads.
 
         Raises
         ------
         ChunkError, zlib.error
             If a chunk cannot be decompressed.
         EOFError
-            If the file ends before.
+            If the file ends within the box.
         OSError
             If the system cannot read it.
         """
@@ -69,7 +76,7 @@ class Chunks:
         first = [span[0] // n for span, n in zip(box, self.chunk, strict=True)]
         counts = [-(-span[1] // n) - f for span, n, f in zip(box, self.chunk, first, strict=True)]
         chunk_bytes = int(np.prod(self.chunk)) * self.dtype.itemsize
-        # Chunks of many frames are taken by several threads, a part of the frames each.
+        # Several threads share a large uncompressed chunk, eight buffers of frames or more each.
         n_parts = (
             1 if self.filters else min(self.chunk[0], -(-chunk_bytes // (8 * THREAD_BUFFER_BYTES)))
         )
@@ -89,7 +96,7 @@ class Chunks:
             spans = zip(low, high, box, strict=True)
             target = out[tuple(slice(a - span[0], b - span[0]) for a, b, span in spans)]
             inner = [(a - z, b - z) for a, b, z in zip(low, high, begin, strict=True)]
-            if self.offsets[at] == NOWHERE:
+            if self.offsets[at] == UNWRITTEN:
                 target[...] = self.fill
             elif self.filters:
                 target[...] = self._decoded(fd, at, inner)
@@ -97,31 +104,31 @@ class Chunks:
                 self._copy(fd, int(self.offsets[at]), inner, target)
 
         n_threads = min(threads.N_DECODERS, max(1, _DECODED_BYTES // (3 * chunk_bytes)))
-        spread(int(np.prod(counts)) * n_parts, work, n_threads if self.filters else None)
+        parallel_for(int(np.prod(counts)) * n_parts, work, n_threads if self.filters else None)
 
-    def _copy(self, fd: int, offset: int, inner: list[Span], out: NDArray[Any]) -> None:
-        """Read a box within an uncompressed chunk, by way of a thread's buffer."""
+    def _copy(self, fd: int, offset: int, inner: list[IndexRange], out: NDArray[Any]) -> None:
+        """Read a box within an uncompressed chunk through the thread's buffer."""
         frames, rows, columns = inner
         _, n_rows, n_columns = self.chunk
         row_bytes = n_columns * self.dtype.itemsize
         height = rows[1] - rows[0]
         together = 1
-        if height == n_rows:  # so frames follow each other without gaps
-            together = fitting(height * row_bytes)
-        step = min(height, fitting(row_bytes))
+        if height == n_rows:  # whole frames have no gaps between them
+            together = fit_in_buffer(height * row_bytes)
+        step = min(height, fit_in_buffer(row_bytes))
         for frame in range(frames[0], frames[1], together):
             last = min(frame + together, frames[1])
             for row in range(rows[0], rows[1], step):
                 bottom = min(row + step, rows[1])
-                held = buffer((last - frame) * (bottom - row) * row_bytes)
+                held = np.empty((last - frame) * (bottom - row) * row_bytes, np.uint8)
                 pread_all(fd, [held.data], offset + (frame * n_rows + row) * row_bytes)
                 stored = held.view(self.dtype).reshape(last - frame, bottom - row, n_columns)
                 out[frame - frames[0] : last - frames[0], row - rows[0] : bottom - rows[0]] = (
                     stored[:, :, slice(*columns)]
                 )
 
-    def _decoded(self, fd: int, at: tuple[int, ...], inner: list[Span]) -> NDArray[Any]:
-        """Return a box of a compressed chunk."""
+    def _decoded(self, fd: int, at: tuple[int, ...], inner: list[IndexRange]) -> NDArray[Any]:
+        """Decompress a chunk; a box of it."""
         size, offset = int(self.sizes[at]), int(self.offsets[at])
         data: Any = os.pread(fd, size, offset)
         if len(data) < size:
@@ -141,7 +148,7 @@ class Chunks:
 
 
 def _unshuffled(data: Any, size: int) -> NDArray[np.uint8]:
-    """Return elements of `size` bytes of which first all first bytes are stored, and so on."""
+    """Undo the shuffle filter, which stores the first bytes of all elements, then the second ..."""
     stored = np.frombuffer(data, np.uint8)
     if size == 1:
         return stored

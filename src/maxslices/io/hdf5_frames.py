@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from ..errors import SourceError
 from ..model.arrays import ArraySpec
 from .check_arrays import check_dtype
-from .chunk_offsets import missing_filters, places_of
-from .frame_source import Span
+from .chunk_offsets import locate_data, missing_filters
+from .frames import IndexRange
 from .hdf5_chunks import ChunkError, Chunks
-from .hdf5_layout import stacks_in
+from .hdf5_layout import list_stacks
+from .paths import HDF5_SIGNATURE
 from .plain_frames import PlainFrames
 
 
@@ -28,29 +29,52 @@ def open_file(path: Path) -> h5py.File:
     Raises
     ------
     SourceError
-        If it is not one, is cut off or is being written.
+        If it is not an HDF5 file, is cut off or is being written.
     """
     try:
         # Without a cache HDF5 reads the wanted part of a chunk, not all of it, and keeps none.
         return h5py.File(path, "r", rdcc_nbytes=0)
-    except OSError as error:
-        reason = str(error)
-    if "truncated" in reason:
-        raise SourceError(
-            f"{path}: is cut off ({_inside(reason)}): copy it again, or wait until it is written"
-        )
-    if "signature not found" in reason:
-        raise SourceError(f"{path}: is not an HDF5 file, whatever its name says")
-    if "lock" in reason:
+    except BlockingIOError:
         raise SourceError(
             f"{path}: is locked, so some program is writing it: wait until it is done"
-        )
-    raise SourceError(f"{path}: cannot be opened as HDF5 ({_inside(reason)})")
+        ) from None
+    except OSError as error:
+        if not h5py.is_hdf5(path):
+            raise SourceError(f"{path}: is not an HDF5 file, whatever its name says") from None
+        reason = _cause(error)
+        n_bytes, recorded_bytes = path.stat().st_size, recorded_size(path)
+        if recorded_bytes is not None and n_bytes < recorded_bytes:
+            raise SourceError(
+                f"{path}: is cut off ({n_bytes} of {recorded_bytes} bytes): copy it again, or wait "
+                "until it is written"
+            ) from None
+        raise SourceError(f"{path}: cannot be opened as HDF5 ({reason})") from None
 
 
-def _inside(reason: str) -> str:
-    """Return what HDF5 says in brackets at the end of its message, or all of it."""
-    return reason[reason.find("(") + 1 : -1] if reason.endswith(")") else reason
+def recorded_size(path: Path) -> int | None:
+    """Size that a file should have by its superblock; None if there is none at its beginning.
+
+    See "Disk Format: Level 0A" in the HDF5 File Format Specification. h5py has no error type for
+    a file that is cut off.
+    """
+    with path.open("rb") as file:
+        head = file.read(64)
+    if len(head) < 64 or not head.startswith(HDF5_SIGNATURE):
+        return None
+    version = head[8]
+    # Where the addresses begin: base address, one other, and then the end of the file.
+    first = {0: 24, 1: 28, 2: 12, 3: 12}.get(version)
+    if first is None:
+        return None
+    n_bytes = head[13] if version < 2 else head[9]
+    end = first + 2 * n_bytes
+    return int.from_bytes(head[end : end + n_bytes], "little")
+
+
+def _cause(error: Exception) -> str:
+    """Cause of an error of HDF5's, which is in brackets at the end of its message."""
+    text = str(error)
+    return text[text.find("(") + 1 : -1] if text.endswith(")") else text
 
 
 class Hdf5Frames:
@@ -59,11 +83,11 @@ class Hdf5Frames:
     Parameters
     ----------
     path : Path
-        The file, for messages.
+        Path of the file, for messages.
     file : h5py.File
-        Belongs to these frames from here on.
+        Is closed with these frames.
     data_path : str
-        The data set.
+        Path of the data set in the file.
     """
 
     def __init__(self, path: Path, file: h5py.File, data_path: str) -> None:
@@ -75,18 +99,18 @@ class Hdf5Frames:
             found = "nothing" if shape is None or 0 in shape else f"{len(shape)} dims, {shape}"
             raise SourceError(
                 f"{self._name}: holds {found}: a scan has three dims, (angles, detector_y, "
-                f"detector_x){stacks_in(file)}"
+                f"detector_x){list_stacks(file)}"
             )
         self._spec = ArraySpec(shape, check_dtype(self._name, self._data.dtype))
         _check_virtual(path, self._name, self._data)
-        self._places: PlainFrames | Chunks | None = None
+        self._locations: PlainFrames | Chunks | None = None
         self._fd: int | None = None
-        self._looked = self._closed = False
+        self._located = self._closed = False
         self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
-        """File and data set."""
+        """Path of the file and of the data set."""
         return self._name
 
     @property
@@ -94,8 +118,10 @@ class Hdf5Frames:
         """Shape and native dtype."""
         return self._spec
 
-    def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
-        """Read a box into `out`: by offset where the data lie open, else by HDF5."""
+    def read_box(
+        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
+        """Read a box into `out`: by offset where possible, else by the HDF5 library."""
         try:
             if not self._read_by_offset(frames, rows, columns, out):
                 box = (slice(*frames), slice(*rows), slice(*columns))
@@ -115,29 +141,36 @@ class Hdf5Frames:
                 )
             raise SourceError(
                 f"{self._name}: frames {frames[0]}:{frames[1]} cannot be read "
-                f"({_inside(str(error))}): {hint}"
+                f"({_cause(error)}): {hint}"
             ) from None
 
-    def _read_by_offset(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> bool:
-        """Read a box without HDF5, which may be busy for another thread; tell whether it went.
+    def _read_by_offset(
+        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> bool:
+        """Read a box without the HDF5 library, whose lock another thread may hold.
 
-        Where the data lie is looked up once, when they are first read.
+        The data are located when they are first read.
+
+        Returns
+        -------
+        bool
+            False if the library must read the box.
         """
         with self._lock:
             if self._closed:
                 raise SourceError(f"{self._name}: is closed")
-            if not self._looked:
-                self._places = places_of(self._data)
-                if self._places is not None:
+            if not self._located:
+                self._locations = locate_data(self._data)
+                if self._locations is not None:
                     self._fd = os.dup(self._data.file.id.get_vfd_handle())
-                self._looked = True
-            if self._fd is None or self._places is None:
+                self._located = True
+            if self._fd is None or self._locations is None:
                 return False
             fd = os.dup(self._fd)
         try:
-            self._places.read(fd, frames, rows, columns, out)
+            self._locations.read(fd, frames, rows, columns, out)
         except (ChunkError, zlib.error):
-            return False  # HDF5 knows more ways to store a chunk, or says what is wrong with it
+            return False  # the library knows more ways to store a chunk, or names the damage
         finally:
             os.close(fd)
         return True
@@ -153,7 +186,7 @@ class Hdf5Frames:
 
 
 def _check_virtual(path: Path, name: str, data: h5py.Dataset) -> None:
-    """See that the files behind a virtual data set are there: HDF5 reads zeros if not."""
+    """Check that the files of a virtual data set exist: HDF5 reads zeros for missing ones."""
     if not data.is_virtual:
         return
     for source in data.virtual_sources():
@@ -167,16 +200,16 @@ def _check_virtual(path: Path, name: str, data: h5py.Dataset) -> None:
 
 
 def dataset(path: Path, file: h5py.File, name: str, parameter: str) -> h5py.Dataset:
-    """Return a data set of a file.
+    """Open a data set of a file.
 
     Raises
     ------
     SourceError
-        If it is not there, or is a group or a link that leads nowhere.
+        If it does not exist, or is a group or a broken link.
     """
     try:
         found = file.get(name)
-    except (OSError, KeyError, RuntimeError):  # a link that leads nowhere, or in a circle
+    except (OSError, KeyError, RuntimeError):  # a broken or circular link
         found = None
     if isinstance(found, h5py.Dataset):
         return found
@@ -184,11 +217,11 @@ def dataset(path: Path, file: h5py.File, name: str, parameter: str) -> h5py.Data
     if link:
         raise SourceError(f"{path}: {name} {link}")
     what = "is a group, not a data set" if isinstance(found, h5py.Group) else "is not in the file"
-    raise SourceError(f"{path}: {name} {what}: give another {parameter}{stacks_in(file)}")
+    raise SourceError(f"{path}: {name} {what}: give another {parameter}{list_stacks(file)}")
 
 
 def _broken_link(file: h5py.File, name: str) -> str | None:
-    """Return where an external link on the way to `name` leads, if there is one."""
+    """Target of an external link on the way to `name`; None without one."""
     where = ""
     for part in name.strip("/").split("/"):
         where += "/" + part

@@ -1,4 +1,4 @@
-"""Where in an HDF5 file the parts of a scan are.
+"""Layouts of scans in HDF5 files: the paths of their data sets.
 
 NXtomo is an application definition of NeXus
 (https://manual.nexusformat.org/classes/applications/NXtomo.html); Data Exchange is the
@@ -17,57 +17,60 @@ from ..errors import SourceError
 from .loader_options import LoaderOptions
 
 _ENTRIES = ("entry1/tomo_entry", "entry0000", "entry")
-"""Where beamlines write NXtomo; other entries are known by their definition."""
+"""Entries in which beamlines write NXtomo; others are found by their definition."""
 _DATA = ("data/data", "instrument/detector/data")
+"""Paths of the frames in an NXtomo entry, in order of preference."""
 _ANGLES = ("data/rotation_angle", "sample/rotation_angle")
-_KEY_PLACES = ("instrument/detector", "data")
+"""Paths of the rotation angles in an NXtomo entry."""
+_KEY_GROUPS = ("instrument/detector", "data")
+"""Groups of an NXtomo entry that may have the image key."""
 _LISTED = 6
-"""Data sets that a message lists."""
+"""Most data sets that a message lists, so that it stays readable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Paths of the parts of a scan; None where there is no such part."""
+    """Paths of the parts of a scan; None for a part that it does not have."""
 
     data: str
-    """Frames."""
+    """The frames."""
     image_key: str | None = None
-    """Kind of each frame."""
+    """The kind of each frame: the NeXus image key."""
     alignment_key: str | None = None
-    """The ESRF's second image key, with -1 for frames taken to see how the sample moved."""
+    """The ESRF's second image key, with -1 for frames taken to correct motion of the sample."""
     angles: str | None = None
-    """Rotation angles."""
+    """The rotation angles."""
     flats: str | None = None
-    """Flats, where they are apart from the other frames."""
+    """The flats, if they have a data set of their own."""
     darks: str | None = None
-    """Darks, where they are apart from the other frames."""
+    """The darks, if they have a data set of their own."""
 
 
 def find_layout(path: Path, file: h5py.File, options: LoaderOptions) -> Layout:
-    """Return where things are, as `options` say or as they are found.
+    """Find the parts of a scan.
 
-    What is given is taken as it is; what is "auto" is looked for. If the data are given,
-    that is beside them, then where the layout that is found has it, if that has as many
-    frames.
+    Paths given in `options` are used as they are; those that are "auto" are searched for. If
+    `data_path` is given, the image key and the angles are searched for beside it, then in the
+    layout found in the file if its number of frames is the same.
 
     Raises
     ------
     SourceError
-        If the data are not found, or no image key is where one was asked for.
+        If the data are not found.
     """
     found = _search(file)
     if options.data_path == "auto":
         if found is None:
             raise SourceError(
                 f"{path}: no scan is found in it. Looked for {', '.join(_tried())} and any other "
-                f"NXtomo entry: give data_path{stacks_in(file)}"
+                f"NXtomo entry: give data_path{list_stacks(file)}"
             )
         layout = found
     elif found is not None and _same(file, found.data, options.data_path):
         layout = found
     else:
-        layout = _beside(file, options.data_path)
-        if found is not None and _frames(file, found.data) == _frames(file, layout.data):
+        layout = _layout_beside(file, options.data_path)
+        if found is not None and _n_frames(file, found.data) == _n_frames(file, layout.data):
             layout = replace(
                 layout,
                 image_key=layout.image_key or found.image_key,
@@ -80,7 +83,7 @@ def find_layout(path: Path, file: h5py.File, options: LoaderOptions) -> Layout:
 
 
 def _search(file: h5py.File) -> Layout | None:
-    """Return the first layout that is in the file."""
+    """First known layout in the file; None without one."""
     for entry in (*_ENTRIES, *_nxtomo_entries(file)):
         layout = _nxtomo(file, entry)
         if layout is not None:
@@ -89,40 +92,40 @@ def _search(file: h5py.File) -> Layout | None:
 
 
 def _nxtomo(file: h5py.File, entry: str) -> Layout | None:
-    data = _first(file, entry, _DATA)
+    data = _first_present(file, entry, _DATA)
     if data is None:
         return None
     key = alignment = None
-    for place in _KEY_PLACES:
-        control = _first(file, entry, (f"{place}/image_key_control",))
-        key = _first(file, entry, (f"{place}/image_key",)) or control
+    for place in _KEY_GROUPS:
+        control = _first_present(file, entry, (f"{place}/image_key_control",))
+        key = _first_present(file, entry, (f"{place}/image_key",)) or control
         if key is not None:
             alignment = control if control != key else None
             break
-    return Layout(data, key, alignment, _first(file, entry, _ANGLES))
+    return Layout(data, key, alignment, _first_present(file, entry, _ANGLES))
 
 
 def _data_exchange(file: h5py.File) -> Layout | None:
-    data = _first(file, "exchange", ("data",))
+    data = _first_present(file, "exchange", ("data",))
     if data is None:
         return None
     return Layout(
         data,
-        angles=_first(file, "exchange", ("theta",)),
-        flats=_first(file, "exchange", ("data_white",)),
-        darks=_first(file, "exchange", ("data_dark",)),
+        angles=_first_present(file, "exchange", ("theta",)),
+        flats=_first_present(file, "exchange", ("data_white",)),
+        darks=_first_present(file, "exchange", ("data_dark",)),
     )
 
 
-def _beside(file: h5py.File, data_path: str) -> Layout:
-    """Return what lies in the group of data whose path was given."""
+def _layout_beside(file: h5py.File, data_path: str) -> Layout:
+    """Layout of the parts in the group of the data set `data_path`."""
     group = data_path.strip("/").rpartition("/")[0] or "/"
-    key = _first(file, group, ("image_key", "image_key_control"))
-    return Layout(data_path, key, None, _first(file, group, ("rotation_angle",)))
+    key = _first_present(file, group, ("image_key", "image_key_control"))
+    return Layout(data_path, key, None, _first_present(file, group, ("rotation_angle",)))
 
 
 def _nxtomo_entries(file: h5py.File) -> Iterator[str]:
-    """Yield groups, at most two levels down, whose definition is NXtomo."""
+    """Iterate over groups, at most two levels down, whose definition is NXtomo."""
     for name, group in _groups(file):
         if _is_nxtomo(group):
             yield name
@@ -140,51 +143,51 @@ def _groups(parent: h5py.Group) -> Iterator[tuple[str, h5py.Group]]:
 
 
 def _is_nxtomo(group: h5py.Group) -> bool:
-    definition = _at(group, "definition")
+    definition = _get(group, "definition")
     if not isinstance(definition, h5py.Dataset) or definition.size != 1:
         return False
     value = definition[()] if definition.shape == () else definition[0]
     return value in (b"NXtomo", "NXtomo")
 
 
-def _first(file: h5py.File, group: str, names: tuple[str, ...]) -> str | None:
-    """Return the first of `names` in `group` that is there, be it a link that leads nowhere.
+def _first_present(file: h5py.File, group: str, names: tuple[str, ...]) -> str | None:
+    """First of `names` in `group` that is a data set or a broken external link.
 
-    Such a link is an error for who opens it, with its target named; to pass over it would
-    be to say that the file has no data.
+    Opening a broken link is an error that names its target; without the link in the layout the
+    error would be that the file has no data.
     """
     for name in names:
         where = f"{group}/{name}".replace("//", "/")
-        if isinstance(_at(file, where), h5py.Dataset) or _is_link(file, where):
+        if isinstance(_get(file, where), h5py.Dataset) or _is_link(file, where):
             return where
     return None
 
 
-def _at(group: h5py.Group, name: str) -> object:
+def _get(group: h5py.Group, name: str) -> object:
     try:
         return group.get(name)
-    except (OSError, KeyError, RuntimeError):  # a link that leads nowhere, or in a circle
+    except (OSError, KeyError, RuntimeError):  # a broken or circular link
         return None
 
 
 def _is_link(file: h5py.File, name: str) -> bool:
     try:
         return isinstance(file.get(name, getlink=True), h5py.ExternalLink) and not isinstance(
-            _at(file, name), h5py.Group
+            _get(file, name), h5py.Group
         )
     except (OSError, KeyError, RuntimeError):
         return False
 
 
 def _same(file: h5py.File, first: str, second: str) -> bool:
-    """Tell whether two paths lead to one data set."""
-    one, other = _at(file, first), _at(file, second)
+    """True if two paths lead to the same data set."""
+    one, other = _get(file, first), _get(file, second)
     return one is not None and one == other
 
 
-def _frames(file: h5py.File, name: str) -> int | None:
-    """Return the number of frames at `name`, or None if no data are there."""
-    data = _at(file, name)
+def _n_frames(file: h5py.File, name: str) -> int | None:
+    """Number of frames at `name`; None if it is not a data set."""
+    data = _get(file, name)
     return data.shape[0] if isinstance(data, h5py.Dataset) and data.shape else None
 
 
@@ -192,8 +195,8 @@ def _tried() -> list[str]:
     return [f"{entry}/{name}" for entry in _ENTRIES for name in _DATA] + ["exchange/data"]
 
 
-def stacks_in(file: h5py.File) -> str:
-    """Return the 3D data sets of a file, as the end of a message."""
+def list_stacks(file: h5py.File) -> str:
+    """List of the 3D data sets of a file, as the end of a message."""
     found: list[str] = []
 
     def visit(name: str, item: object) -> None:

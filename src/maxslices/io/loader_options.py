@@ -1,4 +1,4 @@
-"""Where in a scan's files things are, as a pipeline file's loader says it."""
+"""Options of a loader: the parts of a scan and where they are."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from ..errors import SourceError
 from ..registry.parameters import matches, nearest
 
-Auto = Literal["auto"]
-
 _AXES = ("angles", "detector_y", "detector_x")
+"""Names of the axes of a scan in a preview."""
 _SUBSET = "continuous_scan_subset"
-"""A parameter of httomo's loader, null in its templates."""
+"""A parameter of httomo's loader, which is null in its templates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,63 +32,64 @@ class AngleRange:
     """Number of angles."""
 
     def degrees(self) -> NDArray[np.float64]:
-        """Return the angles."""
+        """The angles in degrees."""
         return np.linspace(self.start, self.stop, self.count)
 
 
 @dataclass(frozen=True, slots=True)
 class SideData:
-    """Flats or darks that are not found with the projections."""
+    """Flats or darks that are not searched for with the projections."""
 
     file: Path | None
-    """The file, or a folder of TIFFs; None is the scan itself."""
+    """A file, or a folder of TIFFs; None for the file of the scan."""
     data_path: str = "auto"
-    """Data set in an HDF5 file, or ``"auto"``: what its layout marks as flats or darks."""
+    """Data set in an HDF5 file; ``"auto"``: what its layout marks as flats or darks."""
     image_key_path: str | None = None
-    """Image key that picks the frames; None takes all frames of a `data_path`."""
+    """Image key that selects the frames; None selects all frames of a `data_path`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """An index that follows from how long an axis is; as far as the axis goes at most."""
+class AxisIndex:
+    """An index relative to the beginning, middle or end of an axis, clipped to the axis."""
 
     keyword: str
-    """From where the offset counts: "begin", "mid" or "end"."""
+    """Origin of the offset: "begin", "mid" or "end"."""
     offset: int = 0
-    """Indices further."""
+    """Indices after the origin; may be negative."""
 
     def index(self, length: int) -> int:
-        """Return the index along an axis of `length`."""
+        """Index along an axis of `length`."""
         place = {"begin": 0, "mid": (length - 1) // 2, "end": length}[self.keyword]
         return min(max(0, place + self.offset), length)
 
 
-End = int | Mark | None
-"""Where a part starts or stops; None: where the axis does."""
-_MIDDLE = (Mark("mid", -1), Mark("mid", 2))
+Bound = int | AxisIndex | None
+"""Start or stop of a part; None for that of the axis."""
+_MIDDLE = (AxisIndex("mid", -1), AxisIndex("mid", 2))
+"""The middle three indices, as httomo's ``mid`` means."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """A part of a scan: (start, stop) along each axis, stop excluded, None for the end."""
+    """A part of a scan: (start, stop) along each axis, stop excluded."""
 
-    angles: tuple[End, End] = (None, None)
-    """Projections, counted without darks and flats."""
-    detector_y: tuple[End, End] = (None, None)
+    angles: tuple[Bound, Bound] = (None, None)
+    """Projections; darks and flats do not count."""
+    detector_y: tuple[Bound, Bound] = (None, None)
     """Detector rows."""
-    detector_x: tuple[End, End] = (None, None)
+    detector_x: tuple[Bound, Bound] = (None, None)
     """Detector columns."""
 
-    def window(self, axis: int, length: int, name: str) -> tuple[int, int]:
-        """Return (start, stop) along an axis of `length`.
+    def bounds(self, axis: int, length: int, name: str) -> tuple[int, int]:
+        """Compute (start, stop) along an axis of `length`.
 
         Raises
         ------
         SourceError
-            If it is empty or reaches beyond the scan called `name`.
+            If it is empty or reaches beyond the scan `name`.
         """
         ends = (self.angles, self.detector_y, self.detector_x)[axis]
-        start, stop = (end.index(length) if isinstance(end, Mark) else end for end in ends)
+        start, stop = (end.index(length) if isinstance(end, AxisIndex) else end for end in ends)
         start, stop = 0 if start is None else start, length if stop is None else stop
         if not 0 <= start < stop <= length:
             raise SourceError(
@@ -101,27 +101,27 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class LoaderOptions:
-    """What a scan's file does not say, or says elsewhere than usual.
+    """Parts of a scan that are not in its file, or not at a usual place.
 
     The fields are the parameters of httomo's ``standard_tomo`` loader.
     """
 
     data_path: str = "auto"
-    """Data set of the frames in an HDF5 file; ``"auto"`` finds it."""
+    """Data set of the frames in an HDF5 file; ``"auto"``: search for it."""
     image_key_path: str | None = "auto"
-    """Data set with the kind of each frame; None: all frames are projections."""
+    """Data set with the kind of each frame; ``"auto"``: search for it; None: projections only."""
     rotation_angles: str | AngleRange | Sequence[float] | NDArray[Any] = "auto"
-    """``"auto"``, the path of a data set, a range, or one angle a projection in degrees."""
+    """``"auto"``, the path of a data set, a range, or one angle per projection in degrees."""
     flats: SideData | Literal["auto", "ignore"] = "auto"
-    """Where the flats are; ``"ignore"``: use none."""
+    """Flats; ``"auto"``: those found with the projections; ``"ignore"``: none."""
     darks: SideData | Literal["auto", "ignore"] = "auto"
-    """Where the darks are; ``"ignore"``: use none."""
+    """Darks; ``"auto"``: those found with the projections; ``"ignore"``: none."""
     preview: Preview = Preview()
     """Part of the scan to read."""
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> LoaderOptions:
-        """Read the parameters of a loader as a pipeline file gives them.
+        """Make options from the loader parameters of a pipeline file.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class LoaderOptions:
         Raises
         ------
         SourceError
-            If a name is unknown or a value cannot be meant.
+            If a name is unknown or a value is not valid.
         """
         if isinstance(mapping, Mapping) and _SUBSET in mapping:
             if mapping[_SUBSET] is not None:
@@ -232,7 +232,7 @@ def _side(name: str, value: Any) -> SideData | Literal["auto", "ignore"]:
 
 def _preview(value: Any) -> Preview:
     _check_names("preview of the loader", value, _AXES)
-    given: dict[str, tuple[End, End]] = {}
+    given: dict[str, tuple[Bound, Bound]] = {}
     for axis, part in value.items():
         if part is None:
             continue
@@ -245,8 +245,8 @@ def _preview(value: Any) -> Preview:
     return Preview(**given)
 
 
-def _end(axis: str, part: Mapping[str, Any], name: str, default: str) -> End:
-    """Read where a part of an axis starts or stops."""
+def _end(axis: str, part: Mapping[str, Any], name: str, default: str) -> Bound:
+    """Parse the start or stop of a part of an axis."""
     place, offset = part.get(name), part.get(f"{name}_offset")
     for value in (place, offset):
         is_keyword = value is place and value in ("begin", "mid", "end")
@@ -256,10 +256,10 @@ def _end(axis: str, part: Mapping[str, Any], name: str, default: str) -> End:
                 f"offsets whole numbers, not {dict(part)}"
             )
     if isinstance(place, str):
-        return Mark(place, offset or 0)
+        return AxisIndex(place, offset or 0)
     if not offset:
         return place
-    return Mark(default, offset) if place is None else Mark("begin", place + offset)
+    return AxisIndex(default, offset) if place is None else AxisIndex("begin", place + offset)
 
 
 def _is_number(value: Any) -> bool:

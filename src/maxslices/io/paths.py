@@ -1,4 +1,4 @@
-"""Paths of scans: whether something is there, and what was perhaps meant."""
+"""Checks of the paths of scans."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from typing import Literal
 from ..errors import SourceError
 
 HDF5_SUFFIXES = (".h5", ".hdf5", ".nxs", ".hdf", ".nx", ".he5")
+"""Suffixes of HDF5 and NeXus files."""
 TIFF_SUFFIXES = (".tif", ".tiff")
+"""Suffixes of TIFFs."""
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+"""First bytes of an HDF5 file (HDF5 File Format Specification)."""
 
 
-def look_at(path: Path) -> Literal["file", "folder"]:
-    """Tell what is at `path`, having seen that it can be read.
+def check_readable(path: Path) -> Literal["file", "folder"]:
+    """Check that `path` exists and can be read; tell a file from a folder.
 
     Raises
     ------
     SourceError
-        If nothing is there (with the nearest names that are), or it cannot be read.
+        If nothing is there, or it cannot be read. The message has similar names that are there.
     """
     try:
         found = path.stat()
@@ -53,13 +57,13 @@ def look_at(path: Path) -> Literal["file", "folder"]:
 
 
 def holds_hdf5(path: Path) -> bool:
-    """Tell whether a file is HDF5 by how it begins, whatever its name."""
+    """True if a file begins as HDF5 does, whatever its name."""
     with path.open("rb") as file:
-        return file.read(8) == b"\x89HDF\r\n\x1a\n"
+        return file.read(8) == HDF5_SIGNATURE
 
 
 def _near(path: Path) -> str:
-    """Return what lies beside a missing path under a similar name, as the end of a message."""
+    """Similar names beside a missing path, as the end of a message."""
     for parent in path.parents:
         if parent.is_dir():
             break

@@ -1,4 +1,4 @@
-"""Where a result goes, and how a path becomes a place for it."""
+"""Results: the interface of a sink, creating one, and removing a result."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from ..errors import StoreError
 from ..model.arrays import ArraySpec
 
 SinkFormat = Literal["hdf5", "tiff"]
+"""File formats of results."""
 
 
 class Sink(Protocol):
-    """A result that is written block by block and gets its name when it is whole.
+    """A result that is written block by block and gets its name when it is complete.
 
-    Until `finish` everything is under a name ending in ``.part``. Leaving the ``with``
-    statement without having finished abandons it, whatever the reason.
+    Until `finish` it has a hidden name ending in ``.part``. Leaving the ``with`` statement
+    without `finish` removes it.
     """
 
     @property
     def path(self) -> Path:
-        """Where the finished result will be."""
+        """Path of the finished result."""
         ...
 
     @property
@@ -44,21 +45,37 @@ class Sink(Protocol):
         ...
 
     def finish(self) -> Path:
-        """Give the result its name and return that."""
+        """Give the result its name.
+
+        Returns
+        -------
+        Path
+            Path of the result.
+        """
         ...
 
     def set_aside(self, n_slices: int) -> Path:
-        """Keep the first slices of what was written as ``<name>.incomplete``, and return that.
+        """Keep the first slices as a result named ``<name>.incomplete``.
+
+        Parameters
+        ----------
+        n_slices : int
+            Slices that were written, along the sink's slice dim.
+
+        Returns
+        -------
+        Path
+            Path of the incomplete result.
 
         Raises
         ------
         StoreError
-            If there is something of that name, or the disk does not allow it.
+            If that name is taken, or the disk cannot be written.
         """
         ...
 
     def abandon(self) -> None:
-        """Remove what was written; after `finish`, and a second time, do nothing."""
+        """Remove what was written; no effect after `finish`, or a second time."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -77,26 +94,26 @@ def create_sink(
     slice_dim: int,
     format: SinkFormat = "hdf5",
 ) -> Sink:
-    """Make a place for a result.
+    """Create a sink.
 
     Parameters
     ----------
     path : path
         Without a suffix: ``.h5`` is added for HDF5 (unless it is there), and for TIFF it
-        is the name of a folder. Folders above it are made.
+        is the name of a folder. Missing parent folders are made.
     spec : ArraySpec
         The whole result.
     slice_dim : int
-        Axis along which the result will be looked at: an HDF5 chunk and a TIFF are one
-        slice along it.
+        Axis along which the result will be viewed: an HDF5 chunk and a TIFF are one slice
+        along it.
     format : {"hdf5", "tiff"}
         HDF5 in NeXus style with the data at ``/entry/data/data``, or one TIFF a slice.
 
     Raises
     ------
     StoreError
-        If there is something at `path` already, it cannot be made, or the disk has less
-        room than the result needs.
+        If `path` exists already or cannot be made, or the disk has less free space than the
+        result needs.
     """
     if format == "hdf5":
         from .hdf5_sink import Hdf5Sink
@@ -112,7 +129,7 @@ def create_sink(
 
 
 def remove_result(path: Path) -> None:
-    """Remove a finished result; do nothing if there is none.
+    """Remove a finished result, if there is one.
 
     Parameters
     ----------
@@ -122,8 +139,7 @@ def remove_result(path: Path) -> None:
     Raises
     ------
     StoreError
-        If it is a folder with something else in it, which is left as it is, or cannot be
-        removed.
+        If it is a folder with other files in it, which is left as it is, or cannot be removed.
     """
     try:
         if not path.is_dir() or path.is_symlink():

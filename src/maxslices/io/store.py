@@ -1,4 +1,4 @@
-"""Where an intermediate result lives between two sections."""
+"""Intermediate results between two sections: the interface, and a store in memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from ..errors import StoreError
 from ..model.arrays import ArraySpec
 from ..model.units import format_bytes
-from ..system.threads import copy
+from ..system.threads import parallel_copy
 from .access import SupportsView, SupportsWindow
-from .check_arrays import check_block, check_target
+from .check_arrays import check_block, check_output_block
 from .closing import Closing
-from .frame_source import read_only
+from .read_only import read_only
 
 
 class Store(Protocol):
@@ -35,7 +35,7 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what it holds; a second call does nothing."""
+        """Free its memory and disk space; a second call has no effect."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -51,13 +51,13 @@ class MemoryStore(Closing, SupportsView, SupportsWindow):
     spec : ArraySpec
         Shape and dtype of the whole.
     allocate : callable, optional
-        Makes the array of a shape and dtype, such as one in pinned memory; by default
+        Allocates an array from shape and dtype, such as one in pinned memory; by default
         `numpy.empty`.
 
     Raises
     ------
     StoreError
-        If there is not as much memory.
+        If there is not enough memory.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class MemoryStore(Closing, SupportsView, SupportsWindow):
 
     @property
     def array(self) -> NDArray[Any]:
-        """The whole, not a copy; it outlives the store."""
+        """The whole array, not a copy; it outlives the store."""
         if self._array is None:
             raise StoreError("this store is closed")
         return self._array
@@ -88,19 +88,19 @@ class MemoryStore(Closing, SupportsView, SupportsWindow):
         """Write a block whose first slice along `slice_dim` is `start`."""
         stop = start + block.shape[slice_dim]
         check_block(self._spec, slice_dim, start, stop, block)
-        copy(self._slices(slice_dim, start, stop), block)
+        parallel_copy(self._slices(slice_dim, start, stop), block)
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read slices `start` to `stop` along `slice_dim` into `out`."""
-        check_target(self._spec, slice_dim, start, stop, out)
-        copy(out, self._slices(slice_dim, start, stop))
+        check_output_block(self._spec, slice_dim, start, stop, out)
+        parallel_copy(out, self._slices(slice_dim, start, stop))
 
     def view(self, slice_dim: int, start: int, stop: int) -> NDArray[Any] | None:
-        """Return slices without a copy, read-only, where they are contiguous; else None."""
+        """Read-only view of slices; see `SupportsView.view`."""
         return read_only(self._slices(slice_dim, start, stop))
 
     def window(self, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
-        """Return slices without a copy, along the second dim with gaps between them."""
+        """View of slices; see `SupportsWindow.window`."""
         return self._slices(slice_dim, start, stop)
 
     def _slices(self, slice_dim: int, start: int, stop: int) -> NDArray[Any]:

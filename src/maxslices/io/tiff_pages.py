@@ -1,4 +1,4 @@
-"""The pages of TIFFs: what frames there are, where their pixels lie, and what has to be decoded."""
+"""The pages of TIFFs: shapes, dtypes, offsets of uncompressed pixels, and decoding."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ import tifffile
 from numpy.typing import NDArray
 
 from ..errors import SourceError
-from .paths import look_at
+from .paths import check_readable
 
 _CODEC_ERRORS = (zlib.error, lzma.LZMAError, RuntimeError)
-"""What tifffile's codecs raise on damaged data; those of imagecodecs are RuntimeErrors."""
+"""Errors of tifffile's codecs on damaged data; those of imagecodecs are RuntimeErrors."""
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """One frame in a file."""
+class TiffPage:
+    """One frame in a TIFF."""
 
     path: Path
-    """The file."""
+    """Path of the file."""
     page: int
     """Number of its page in the file."""
     shape: tuple[int, ...]
@@ -36,14 +36,20 @@ class Image:
     dtype: np.dtype[Any]
     """As stored, byte order included."""
     offset: int | None
-    """Where its pixels start, if they lie there uncompressed and in order."""
+    """Byte at which its pixels begin if they are uncompressed and contiguous, else None."""
 
 
-def pages_of(path: Path) -> list[Image]:
-    """Return the frames of a file."""
-    look_at(path)
+def read_pages(path: Path) -> list[TiffPage]:
+    """List the frames of a TIFF.
+
+    Raises
+    ------
+    SourceError
+        If it is not a TIFF, is damaged or is cut off.
+    """
+    check_readable(path)
     size_bytes = path.stat().st_size
-    with _said_once():
+    with _held_log():
         try:
             with tifffile.TiffFile(path) as file:
                 images = list(_images(path, file))
@@ -59,8 +65,8 @@ def pages_of(path: Path) -> list[Image]:
 
 
 @contextmanager
-def _said_once() -> Iterator[None]:
-    """Hold back what tifffile logs, and drop it where an error says what is wrong."""
+def _held_log() -> Iterator[None]:
+    """Hold back tifffile's log records, and drop them if an error is raised."""
     logger, records = logging.getLogger("tifffile"), SimpleQueue[logging.LogRecord]()
 
     def hold(record: logging.LogRecord) -> bool:
@@ -76,7 +82,7 @@ def _said_once() -> Iterator[None]:
         logger.handle(records.get())
 
 
-def _images(path: Path, file: tifffile.TiffFile) -> Iterator[Image]:
+def _images(path: Path, file: tifffile.TiffFile) -> Iterator[TiffPage]:
     byteorder = file.byteorder
     if len(file.pages) == 1:
         # ImageJ writes stacks of more than 4 GiB as one page with the frames behind it
@@ -86,23 +92,37 @@ def _images(path: Path, file: tifffile.TiffFile) -> Iterator[Image]:
             frame_bytes = int(np.prod(stack.shape[1:])) * dtype.itemsize
             for i in range(stack.shape[0]):
                 offset = stack.dataoffset + i * frame_bytes
-                yield Image(path, i, tuple(stack.shape[1:]), dtype, offset)
+                yield TiffPage(path, i, tuple(stack.shape[1:]), dtype, offset)
             return
     for i, page in enumerate(file.pages):
         whole = page.aspage()
         if whole.dtype is None:
             raise ValueError(f"page {i} has no pixels of a known type")
         start = whole.dataoffsets[0] if whole.is_final and whole.dataoffsets else None
-        yield Image(path, i, tuple(whole.shape), whole.dtype.newbyteorder(byteorder), start)
+        yield TiffPage(path, i, tuple(whole.shape), whole.dtype.newbyteorder(byteorder), start)
 
 
-def decoded(image: Image) -> NDArray[Any]:
-    """Return a frame that must be decoded as a whole."""
+def decode_page(image: TiffPage) -> NDArray[Any]:
+    """Decode a frame, as a whole."""
     try:
         frame: NDArray[Any] = tifffile.imread(image.path, key=image.page, maxworkers=1)
     except (tifffile.TiffFileError, OSError, ValueError, *_CODEC_ERRORS) as error:
-        hint = ": install imagecodecs" if "imagecodecs" in str(error) else ""
+        hint = "" if _has_codec(image) else ": install imagecodecs"
         raise SourceError(
             f"{image.path}: page {image.page} cannot be decoded ({error}){hint}"
         ) from None
     return frame
+
+
+def _has_codec(image: TiffPage) -> bool:
+    """True unless decoding a page needs the package imagecodecs, which is not installed."""
+    try:
+        with tifffile.TiffFile(image.path) as file:
+            page = file.pages[image.page].aspage()
+            tifffile.TIFF.DECOMPRESSORS[page.compression]
+            tifffile.TIFF.UNPREDICTORS[page.predictor]
+    except KeyError:  # what these mappings raise for a codec that they lack
+        return False
+    except (tifffile.TiffFileError, OSError, ValueError, IndexError):
+        return True  # the file is damaged
+    return True

@@ -15,17 +15,18 @@ from numpy.typing import NDArray
 from ..errors import UsageError
 from ..model.arrays import ArraySpec
 from ..system.positional_io import pwrite_all, write_rows
-from ..system.threads import spread
-from .unfinished_sink import PartSink
+from ..system.threads import parallel_for
+from .atomic_sink import AtomicSink
 
 _HEADER_BYTES = 4096
-"""Room that a small file takes on a disk beside its data."""
+"""Disk space of a file beside its pixels: at most one block of ext4 or XFS, for the header of 224
+bytes and what is left of the last block."""
 
 
-class TiffSink(PartSink):
+class TiffSink(AtomicSink):
     """A `Sink` that writes TIFFs; see `create_sink` for the parameters.
 
-    They are called ``<folder>_00000.tif`` and so on, with zeros in front so that they sort.
+    Files are named ``<folder>_00000.tif`` and so on, with leading zeros so that they sort.
     """
 
     def __init__(self, path: Path, spec: ArraySpec, slice_dim: int) -> None:
@@ -33,14 +34,14 @@ class TiffSink(PartSink):
         self._digits = max(5, len(str(n_slices - 1)))
         super().__init__(path, spec, slice_dim, spec.nbytes + n_slices * _HEADER_BYTES)
 
-    def _begin(self) -> None:
+    def _create(self) -> None:
         shape = self._spec.with_slices(self._slice_dim, 1).shape
         image = tuple(n for dim, n in enumerate(shape) if dim != self._slice_dim)
-        self._header = header_of((image[0], image[1]), self._spec.dtype)
+        self._header = tiff_header((image[0], image[1]), self._spec.dtype)
         self._part.mkdir()
 
     def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
-        """Write the slices of a block, which must be along the sink's own slice dim."""
+        """Write the slices of a block along the sink's own slice dim."""
         if slice_dim != self._slice_dim:
             raise UsageError(
                 f"{self._path}: has a TIFF for each slice along dim {self._slice_dim}, a block "
@@ -57,7 +58,7 @@ class TiffSink(PartSink):
             finally:
                 os.close(fd)
 
-        spread(block.shape[slice_dim], work)
+        parallel_for(block.shape[slice_dim], work)
 
     def _file_name(self, number: int) -> str:
         return f"{self._path.name}_{number:0{self._digits}d}.tif"
@@ -66,20 +67,20 @@ class TiffSink(PartSink):
         for number in range(n_slices, self._spec.shape[self._slice_dim]):
             (self._part / self._file_name(number)).unlink(missing_ok=True)
 
-    def _end(self) -> None:
-        """Do nothing: a file is open only while it is written."""
+    def _close(self) -> None:
+        """No effect: a file is open only while it is written."""
 
     def _remove(self) -> None:
         shutil.rmtree(self._part, ignore_errors=True)
 
 
-def header_of(shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:
-    """Return what a TIFF begins with; the rows of the image follow, and nothing after them.
+def tiff_header(shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:
+    """First bytes of a TIFF, which its pixels follow up to the end of the file.
 
-    The files of a folder differ in their pixels alone, so tifffile is asked once.
+    The files of a folder differ in their pixels only, so tifffile writes one of them.
     """
     file = BytesIO()
-    # pixels that take no memory: as many as there are, all one and the same
+    # an image of the whole shape that takes the memory of one pixel
     image = np.broadcast_to(np.zeros((), dtype), shape)
     tifffile.imwrite(file, image, photometric="minisblack", metadata=None)
     n_bytes = image.size * dtype.itemsize

@@ -12,7 +12,7 @@ from ..errors import MethodError
 from ..io import HasDetectorStart, MemoryStore, ScratchStore, Sink, Source, Store
 from ..pipeline import Pipeline
 from ..planner import Plan, SectionPlan
-from ..system.disk_space import check_room
+from ..system.disk_space import check_free_space
 from .block_run import BlockWork
 from .device_store import DeviceStore
 from .partial_results import keep_finished
@@ -199,7 +199,7 @@ def _moved(planned: str, instead: str) -> str:
 
 def _make_sinks(folder: RunFolder, plan: Plan, pipeline: Pipeline) -> dict[int, Sink]:
     """Make the places of all results: index of a step in the pipeline -> its sink."""
-    check_room(folder.path, plan.result_bytes + plan.scratch_bytes)
+    check_free_space(folder.path, plan.result_bytes + plan.scratch_bytes)
     planned = [(step, section) for section in plan.sections for step in section.steps]
     return {
         index: folder.sink(

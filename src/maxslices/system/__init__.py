@@ -1,1 +1,1 @@
-"""What is asked of the operating system: threads, files by offset, disk space."""
+"""Services of the operating system: threads, file access by offset, disk space."""

@@ -1,4 +1,4 @@
-"""Places on a disk: whether there is room, and what is said when there is not."""
+"""Disk space: checking, allocating and freeing it, and errors of writing."""
 
 from __future__ import annotations
 
@@ -16,24 +16,28 @@ from ..errors import StoreError
 from ..model.units import format_bytes
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a full disk, or of a quota that is used up."""
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
+"""Modes of ``fallocate`` (linux/falloc.h)."""
 _IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR)
-_giving_back: WeakSet[threading.Thread] = WeakSet()
+"""Errors of a file that has the name of a folder."""
+_freeing_threads: WeakSet[threading.Thread] = WeakSet()
+"""Threads that free disk space in the background."""
 
 
-def check_room(path: Path, n_bytes: int) -> None:
-    """See that the disk under `path`, which need not exist yet, has `n_bytes` free.
+def check_free_space(path: Path, n_bytes: int) -> None:
+    """Check that the disk of `path`, which need not exist yet, has `n_bytes` free.
 
-    Where it has less, what is being given back is waited for.
+    If it has less, wait for space that is being freed in the background.
 
     Raises
     ------
     StoreError
-        If it has less.
+        If it still has less.
     """
     free_bytes = _free_bytes(path)
     if free_bytes < n_bytes:
-        settle()
+        wait_until_freed()
         free_bytes = _free_bytes(path)
     if free_bytes < n_bytes:
         raise StoreError(
@@ -42,44 +46,45 @@ def check_room(path: Path, n_bytes: int) -> None:
         )
 
 
-def give_back(thread: threading.Thread) -> None:
-    """Start a thread that gives room back, and ends when it has."""
-    _giving_back.add(thread)
+def free_in_background(thread: threading.Thread) -> None:
+    """Start a thread that frees disk space and then ends."""
+    _freeing_threads.add(thread)
     thread.start()
 
 
-def settle() -> None:
-    """Wait until all is free that is being given back."""
-    for thread in list(_giving_back):
+def wait_until_freed() -> None:
+    """Wait for all threads that free disk space."""
+    for thread in list(_freeing_threads):
         thread.join()
 
 
-def check_vacant(path: Path) -> None:
-    """See that there is nothing at `path`.
+def check_absent(path: Path) -> None:
+    """Check that nothing exists at `path`.
 
     Raises
     ------
     StoreError
-        If there is: nothing is ever overwritten.
+        If something does: nothing is ever overwritten.
     """
     if os.path.lexists(path):
         raise StoreError(f"{path}: is there already: move it away, or choose another name")
 
 
-def part_of(path: Path) -> Path:
-    """Return the hidden name under which what will be `path` is written."""
+def hidden_path(path: Path) -> Path:
+    """Hidden path under which a result is written until it is complete."""
     return path.with_name(f".{path.name}.part")
 
 
-def reserve(fd: int, n_bytes: int) -> bool:
-    """Have a file's room given to it now, which makes writing faster, where the system can.
+def preallocate(fd: int, n_bytes: int) -> bool:
+    """Allocate the disk space of a file, which makes writing it faster.
 
-    ``os.posix_fallocate`` writes to all of the file where it cannot.
+    ``os.posix_fallocate`` is not used: on a file system that cannot allocate space, it writes the
+    whole file.
 
     Returns
     -------
     bool
-        Whether it was given.
+        False if the file system cannot allocate space.
 
     Raises
     ------
@@ -92,17 +97,17 @@ def reserve(fd: int, n_bytes: int) -> bool:
     return error == 0
 
 
-def punch(fd: int, start: int, stop: int) -> None:
-    """Give back the room of a part of a file, where the system can; it reads as zeros then."""
+def punch_hole(fd: int, start: int, stop: int) -> None:
+    """Free the disk space of a part of a file, if the file system can; it then reads as zeros."""
     if stop > start:
         _fallocate(fd, _KEEP_SIZE | _PUNCH_HOLE, start, stop - start)
 
 
 def _fallocate(fd: int, mode: int, start: int, n_bytes: int) -> int:
-    """Call the system; return its error number, 0 for none."""
+    """Call ``fallocate``; its error number, or 0."""
     try:
         fallocate = ctypes.CDLL(None, use_errno=True).fallocate
-    except AttributeError:  # not on every system
+    except AttributeError:  # not Linux
         return errno.ENOSYS
     fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     while fallocate(fd, mode, start, n_bytes):
@@ -114,14 +119,14 @@ def _fallocate(fd: int, mode: int, start: int, n_bytes: int) -> int:
 
 @contextmanager
 def store_errors(path: Path, n_bytes: int) -> Iterator[None]:
-    """Turn what the system says about writing `path` into a `StoreError`.
+    """Turn an OSError from writing `path` into a `StoreError`.
 
     Parameters
     ----------
     path : Path
-        What is written.
+        File or folder that is written.
     n_bytes : int
-        Bytes of the whole of it.
+        Bytes of the complete result.
     """
     try:
         yield
@@ -147,6 +152,6 @@ def _free_bytes(path: Path) -> int:
 
 
 def _existing(path: Path) -> Path:
-    """Return `path`, or the nearest folder above it that is there."""
+    """Nearest existing path: `path` itself or a parent folder."""
     path = path.absolute()
     return next((p for p in (path, *path.parents) if p.exists()), Path("/"))

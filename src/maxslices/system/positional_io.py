@@ -1,4 +1,4 @@
-"""Bytes of arrays to and from places in files, by offset: no position, and no lock."""
+"""Reading and writing arrays at an offset of a file, without a file position or a lock."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .threads import buffer, fitting
+from .threads import fit_in_buffer
 
 _CALL_BYTES = 2**30
-"""Bytes that one system call is given; Linux takes a little under 2 GiB."""
+"""Most bytes in one system call; Linux moves at most 0x7ffff000, a little under 2 GiB."""
 _CALL_PIECES = 1024
-"""Pieces of memory that one system call takes (IOV_MAX)."""
+"""Most pieces of memory in one system call (Linux: IOV_MAX)."""
 
 
 def bytes_of(array: NDArray[Any]) -> memoryview:
-    """Return the memory of a C-contiguous array as bytes."""
+    """Memory of a C-contiguous array as bytes."""
     if not array.flags.c_contiguous:
         raise ValueError(f"an array of strides {array.strides} is not contiguous")
     return array.reshape(-1).view(np.uint8).data
 
 
 def pwrite_all(fd: int, pieces: Sequence[memoryview], offset: int) -> None:
-    """Write pieces of memory one after the other, from `offset` of a file."""
+    """Write all bytes of some pieces of memory at `offset` of a file."""
     rest = list(pieces)
     while rest:
         call = _call(rest)
@@ -36,12 +36,12 @@ def pwrite_all(fd: int, pieces: Sequence[memoryview], offset: int) -> None:
 
 
 def pread_all(fd: int, pieces: Sequence[memoryview], offset: int) -> None:
-    """Fill pieces of memory one after the other, from `offset` of a file.
+    """Fill some pieces of memory with the bytes at `offset` of a file.
 
     Raises
     ------
     EOFError
-        If the file ends before.
+        If the file ends before they are filled.
     """
     rest = list(pieces)
     while rest:
@@ -55,21 +55,21 @@ def pread_all(fd: int, pieces: Sequence[memoryview], offset: int) -> None:
 
 
 def write_rows(fd: int, rows: NDArray[Any], offset: int) -> None:
-    """Write rows one after the other: out of their own memory, or through a thread's buffer."""
+    """Write rows without gaps, through the thread's buffer if they have gaps in memory."""
     if rows.flags.c_contiguous:
         pwrite_all(fd, [bytes_of(rows)], offset)
         return
     row_bytes = rows.shape[1] * rows.itemsize
-    step = fitting(row_bytes)
+    step = fit_in_buffer(row_bytes)
     for row in range(0, len(rows), step):
         some = rows[row : row + step]
-        held = buffer(some.nbytes)
+        held = np.empty(some.nbytes, np.uint8)
         held.view(rows.dtype).reshape(some.shape)[...] = some
         pwrite_all(fd, [held.data], offset + row * row_bytes)
 
 
 def _call(pieces: list[memoryview]) -> list[memoryview]:
-    """Return the first of `pieces`, as many as one system call takes."""
+    """First of `pieces`, as many as one system call takes."""
     if len(pieces[0]) > _CALL_BYTES:
         return [pieces[0][:_CALL_BYTES]]
     n_bytes = 0
@@ -81,7 +81,7 @@ def _call(pieces: list[memoryview]) -> list[memoryview]:
 
 
 def _drop(pieces: list[memoryview], n_bytes: int) -> None:
-    """Drop the first bytes of `pieces`, and such as are empty after them."""
+    """Remove the first bytes of `pieces`, and pieces that are then empty."""
     n_done = 0
     while n_done < len(pieces) and len(pieces[n_done]) <= n_bytes:
         n_bytes -= len(pieces[n_done])

@@ -1,8 +1,8 @@
-"""Work spread over threads, for what waits in the system or in code that needs no interpreter.
+"""Parallel loops over threads, for work that releases Python's lock.
 
-Reading, writing, copying and decompressing all let go of Python's lock, so a few threads keep
-a disk, or the memory, as busy as it can be. They are shared by all that reads and writes,
-and made when they are first needed.
+Reading, writing, copying and decompressing release the lock, so a few threads use the full
+bandwidth of a disk or of the memory. All readers and writers share the threads, which are started
+when they are first needed.
 """
 
 from __future__ import annotations
@@ -21,49 +21,52 @@ from ..model.account import THREAD_BUFFER_BYTES
 
 
 def _cores() -> int:
-    """Return the number of cores that this process may run on."""
+    """Number of cores that this process may run on."""
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
+    except AttributeError:  # not Linux
         return os.cpu_count() or 1
 
 
 N_CORES = _cores()
+"""Cores that this process may run on."""
 N_THREADS = 1 if N_CORES <= 2 else min(12, max(2, N_CORES * 5 // 8))
-"""Threads that move bytes: as many as it takes to read what a GPU's link carries (16 cores: 10
-threads, 45 GB/s), and some cores left. One or two cores are left to the computation."""
-N_DECODERS = 1 if N_CORES <= 2 else N_CORES - 1
-"""Threads that decompress, which is bound by the cores themselves."""
-_POOL_THREADS = max(2 * 12, N_CORES)
-"""Most threads there are, made when needed: a reader's and a writer's at the same time."""
-_PART_BYTES = (2**20, 2**24)
-"""Bytes that a thread takes on at one time, least and most."""
+"""Threads that move bytes: 5 of 8 cores.
 
-_local = threading.local()
+With 16 cores, 10 threads read 45 GB/s, nearly what a GPU's link carries (55 GB/s), and 6 cores
+are left. More than 12 are not needed for that; one or two cores are left to the computation.
+"""
+N_DECODERS = 1 if N_CORES <= 2 else N_CORES - 1
+"""Threads that decompress, which is bound by the cores; one core is left to the computation."""
+_POOL_THREADS = max(2 * 12, N_CORES)
+"""Most threads in the pool: those of a reader and of a writer at the same time."""
+_PART_BYTES = (2**20, 2**24)
+"""Least and most bytes that a thread works on at one time; see `part_count`."""
+
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 
 
-def spread(n_items: int, work: Callable[[int], object], n_threads: int | None = None) -> None:
-    """Call ``work(i)`` for each i below `n_items`, in several threads; return when all is done.
+def parallel_for(n_items: int, work: Callable[[int], object], n_threads: int | None = None) -> None:
+    """Call ``work(i)`` for each i below `n_items`, in several threads, and wait for all.
 
-    The calling thread works with the others, so that it never waits for threads that are
-    busy elsewhere, and a single thread needs no other.
+    The calling thread works too, so it never waits for threads that are busy elsewhere, and with
+    one thread no other is started.
 
     Parameters
     ----------
     n_items : int
         Number of calls.
     work : callable
-        Must be safe to be called by several threads at once, in any order.
+        Is called by several threads at once, in any order.
     n_threads : int, optional
         Most threads; `N_THREADS` if not given.
 
     Raises
     ------
     BaseException
-        What `work` raised first. No further item is begun then, and none is under way any
-        more when it is raised.
+        The first error of `work`. No further call is started after it, and all calls have ended
+        when it is raised.
     """
     items = iter(range(n_items))
     stopped = False
@@ -95,14 +98,14 @@ def _start(run: Callable[[], None], count: int) -> list[Future[None]]:
         if _pool is None:
             _pool = ThreadPoolExecutor(_POOL_THREADS, thread_name_prefix="maxslices-io")
         started: list[Future[None]] = []
-        with suppress(RuntimeError):  # the interpreter ends: no threads are started any more
+        with suppress(RuntimeError):  # the interpreter is shutting down
             for _ in range(count):
-                started.append(_pool.submit(run))  # noqa: PERF401  (those before the end count)
+                started.append(_pool.submit(run))  # noqa: PERF401  (threads started before the error count)
         return started
 
 
 def _forget_threads() -> None:
-    """Begin anew in a forked process, where the threads of its parent do not run."""
+    """Start without threads in a forked process, where those of its parent do not run."""
     global _pool, _lock
     _pool, _lock = None, threading.Lock()
 
@@ -112,34 +115,23 @@ if hasattr(os, "register_at_fork"):
 
 
 def part_count(n_bytes: int) -> int:
-    """Return into how many parts work on `n_bytes` is cut: as many for each thread.
+    """Number of parts into which work on `n_bytes` is split, the same for each thread.
 
-    Large parts are read faster than many that keep the threads even: 57 frames of 2.6 MB by 10
-    threads at 33 GB/s in one part each, at 22 in four.
+    A few large parts are read faster than many that would balance the threads: 10 threads read 57
+    frames of 2.6 MB at 33 GB/s in one part each, and at 22 GB/s in four.
     """
     least, most = _PART_BYTES
     rounds = -(-n_bytes // (N_THREADS * most))
     return max(1, min(N_THREADS * rounds, n_bytes // least))
 
 
-def buffer(n_bytes: int) -> NDArray[np.uint8]:
-    """Return memory of the calling thread's own, the same at each call while it is enough."""
-    if n_bytes > THREAD_BUFFER_BYTES:
-        return np.empty(n_bytes, np.uint8)
-    kept: NDArray[np.uint8] | None = getattr(_local, "buffer", None)
-    if kept is None or kept.size < n_bytes:
-        kept = _local.buffer = None
-        kept = _local.buffer = np.empty(n_bytes, np.uint8)
-    return kept[:n_bytes]
-
-
-def fitting(n_bytes: int) -> int:
-    """Return how many things of `n_bytes` fit into a thread's buffer; at least 1."""
+def fit_in_buffer(n_bytes: int) -> int:
+    """Number of items of `n_bytes` that fit into a thread's buffer; at least 1."""
     return max(1, THREAD_BUFFER_BYTES // n_bytes)
 
 
-def copy(out: NDArray[Any], source: NDArray[Any]) -> None:
-    """Copy an array into another of its shape, in several threads; convert its byte order."""
+def parallel_copy(out: NDArray[Any], source: NDArray[Any]) -> None:
+    """Copy an array into another of its shape, in several threads, converting the byte order."""
     axis = 0 if out.ndim < 2 or out.shape[0] >= 2 * N_THREADS else int(np.argmax(out.shape[:2]))
     length = out.shape[axis]
     step = max(1, -(-length // part_count(out.nbytes)))
@@ -149,26 +141,28 @@ def copy(out: NDArray[Any], source: NDArray[Any]) -> None:
         box = (*before, slice(i * step, (i + 1) * step))
         np.copyto(out[box], source[box])
 
-    spread(-(-length // step), part)
+    parallel_for(-(-length // step), part)
 
 
-def spread_box(
+def parallel_for_box(
     frames: tuple[int, int],
     rows: tuple[int, int],
     array: NDArray[Any],
     work: Callable[[tuple[int, int], tuple[int, int], NDArray[Any]], object],
 ) -> None:
-    """Cut a box of frames into parts, of some frames or of some rows of one, for several threads.
+    """Split a box of frames into parts, and work on them in several threads.
+
+    A part is some frames, or some rows of one frame.
 
     Parameters
     ----------
     frames, rows : (int, int)
-        First, and the one after the last, of what is in `array`.
+        First index, and the index after the last, of what is in `array`.
     array : ndarray
         The box (frames, rows, columns).
     work : callable
-        Is called with frames, rows and the part of `array` that is theirs. Where `array` is
-        C-contiguous, so is that.
+        Is called with the frames and rows of a part, and that part of `array`, which is
+        C-contiguous if `array` is.
     """
     n_frames, n_rows = array.shape[:2]
     count = part_count(array.nbytes)
@@ -185,4 +179,4 @@ def spread_box(
             array[first:last, top:bottom],
         )
 
-    spread(-(-n_frames // frame_step) * per_frame, one)
+    parallel_for(-(-n_frames // frame_step) * per_frame, one)

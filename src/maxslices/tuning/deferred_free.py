@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import IO
 
-from ..system.disk_space import give_back, punch
+from ..system.disk_space import free_in_background, punch_hole
 
 
 class Freeing:
@@ -49,10 +49,10 @@ class Freeing:
             for pair in zip(self._files, self._spans, strict=True)
         ]
         for thread in self._threads:
-            give_back(thread)
+            free_in_background(thread)
 
     def _work(self, file: IO[bytes], spans: SimpleQueue[tuple[int, int] | None]) -> None:
         # What is left when all is closed goes with the file.
         while (span := spans.get()) is not None and not self._is_closing:
-            punch(file.fileno(), *span)
+            punch_hole(file.fileno(), *span)
         file.close()

@@ -114,7 +114,7 @@ def large(shape: list[int], memory: str, host_memory: str | None) -> dict[str, A
     import numpy as np
 
     from maxslices import Pipeline, Registry, from_ledger, method, run
-    from maxslices.system.disk_space import settle
+    from maxslices.system.disk_space import wait_until_freed
 
     from .data import tiled
     from .part_link import said
@@ -159,7 +159,7 @@ def large(shape: list[int], memory: str, host_memory: str | None) -> dict[str, A
     began = time.perf_counter()
     report = run(source, pipeline, device=machine.DEVICE, **limits)
     wall_s = time.perf_counter() - began
-    settle()
+    wait_until_freed()
     free_s = time.perf_counter() - began
     ends = (stack.frame(shape[0] - 1), stack.frame(0))
     expected = sum(0.5 * frame.astype(np.float32) for frame in ends)

@@ -11,7 +11,9 @@ import h5py
 import numpy as np
 
 from maxslices.io.array_source import ArraySource
-from maxslices.io.frame_source import FrameSource, Selection, Span
+from maxslices.io.frame_source import FrameSource
+from maxslices.io.frames import IndexRange
+from maxslices.io.selection import Selection
 
 from .machine import pinned, write_all
 
@@ -72,7 +74,7 @@ class TiledFrames:
         """Return one frame."""
         return self.plates[k % len(self.plates)]
 
-    def read_box(self, frames: Span, rows: Span, columns: Span, out: Any) -> None:
+    def read_box(self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: Any) -> None:
         """Copy a box, by threads."""
 
         def one(k: int) -> None:

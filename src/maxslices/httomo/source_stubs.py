@@ -1,6 +1,6 @@
-"""Reading Python source without importing it: signatures, and functions of plain arithmetic.
+"""Signatures, and functions of plain arithmetic, from Python source that is not imported.
 
-httomolibgpu needs CuPy, and importing it takes seconds. A plan needs neither.
+Importing httomolibgpu needs CuPy and takes seconds. A plan needs neither.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-_HARMLESS = sys.stdlib_module_names | {"numpy"}
-"""Packages that are imported where source is read; all others only when they are used."""
+_IMPORTABLE = sys.stdlib_module_names | {"numpy"}
+"""Packages that source may import when it is read; others are imported on first use."""
 
 
 def source_file(module: str) -> Path | None:
-    """Return the file of a module, found without importing the packages that it is in.
+    """Find the source file of a module without importing its packages.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def source_file(module: str) -> Path | None:
     Returns
     -------
     pathlib.Path or None
-        None if it is not installed, or is no Python source.
+        None if it is not installed, or has no Python source.
     """
     package, *rest = module.split(".")
     spec = importlib.util.find_spec(package)
@@ -44,11 +44,11 @@ def source_file(module: str) -> Path | None:
     return None
 
 
-def stand_in(module: str, name: str) -> Callable[..., Any] | None:
-    """Return an empty function with the signature and docstring of one in a module's source.
+def make_stub(module: str, name: str) -> Callable[..., Any] | None:
+    """Make an empty function with the signature and docstring of one in a module's source.
 
-    Its annotations are text, as with ``from __future__ import annotations``, and `inspect`
-    finds the source of the function that it stands for.
+    Its annotations are text, as with ``from __future__ import annotations``. `inspect` finds the
+    source of the original function.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def stand_in(module: str, name: str) -> Callable[..., Any] | None:
     Raises
     ------
     Exception
-        Whatever its default values raise that cannot be told without its imports.
+        Any error of default values that need an import.
     """
     file = source_file(module)
     if file is None:
@@ -76,7 +76,7 @@ def stand_in(module: str, name: str) -> Callable[..., Any] | None:
         empty.body = [ast.copy_location(ast.Pass(), node.body[0])]
     namespace: dict[str, Any] = {"__name__": module}
     for statement in tree.body:
-        if isinstance(statement, ast.Import | ast.ImportFrom) and _is_harmless(statement):
+        if isinstance(statement, ast.Import | ast.ImportFrom) and _is_importable(statement):
             _execute([statement], file, namespace)
     _execute([empty], file, namespace)
     function: Callable[..., Any] = namespace[name]
@@ -84,7 +84,7 @@ def stand_in(module: str, name: str) -> Callable[..., Any] | None:
 
 
 def namespace_of(module: str) -> dict[str, Any]:
-    """Run a module's source, in which what it imports is imported only when it is used.
+    """Run a module's source with lazy imports.
 
     Returns
     -------
@@ -99,20 +99,22 @@ def namespace_of(module: str) -> dict[str, Any]:
 def _namespace(module: str, file: Path) -> dict[str, Any]:
     namespace: dict[str, Any] = {"__name__": module, "__file__": str(file)}
     for statement in _parsed(file).body:
-        if not isinstance(statement, ast.Import | ast.ImportFrom) or _is_harmless(statement):
+        if not isinstance(statement, ast.Import | ast.ImportFrom) or _is_importable(statement):
             _execute([statement], file, namespace)
         elif isinstance(statement, ast.Import):
             for alias in statement.names:
                 bound = alias.asname or alias.name.partition(".")[0]
-                namespace[bound] = _Later(alias.name if alias.asname else bound)
+                namespace[bound] = _LazyImport(alias.name if alias.asname else bound)
         else:
             for alias in statement.names:
-                namespace[alias.asname or alias.name] = _Later(statement.module or "", alias.name)
+                namespace[alias.asname or alias.name] = _LazyImport(
+                    statement.module or "", alias.name
+                )
     return namespace
 
 
-class _Later:
-    """What an import would have bound; imports it when it is called or looked into."""
+class _LazyImport:
+    """Stand-in for an imported module or name, which imports it on a call or attribute access."""
 
     def __init__(self, module: str, name: str | None = None) -> None:
         self._target = module, name
@@ -136,12 +138,12 @@ def _parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"), str(file))
 
 
-def _is_harmless(statement: ast.Import | ast.ImportFrom) -> bool:
+def _is_importable(statement: ast.Import | ast.ImportFrom) -> bool:
     if isinstance(statement, ast.ImportFrom):
         names = [statement.module or ""] if not statement.level else [""]
     else:
         names = [alias.name for alias in statement.names]
-    return all(name.partition(".")[0] in _HARMLESS for name in names)
+    return all(name.partition(".")[0] in _IMPORTABLE for name in names)
 
 
 def _execute(statements: list[ast.stmt], file: Path, namespace: dict[str, Any]) -> None:

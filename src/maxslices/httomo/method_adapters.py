@@ -1,7 +1,7 @@
-"""From an entry of the database to a method: most are called as they are, a few are not.
+"""From an entry of the database to a registered method.
 
-httomo wraps centre finding, saving of images and statistics; what its wrappers do is done
-here with side results.
+Most methods are called as they are. httomo wraps centre finding, saving of images and statistics;
+here they are methods with side results.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ParameterError
-from .arguments import Call, show, to_device, to_host
-from .database import Entry
+from .filled_call import FilledCall, edit_signature, to_device, to_host
+from .method_database import DatabaseEntry
 
 Declaration = dict[str, Any]
 """Keywords for `Registry.register`."""
 
 
-def adapt(entry: Entry, stub: Callable[..., Any]) -> tuple[Callable[..., Any], Declaration]:
-    """Return a method and what is declared of it.
+def adapt(entry: DatabaseEntry, stub: Callable[..., Any]) -> tuple[Callable[..., Any], Declaration]:
+    """Make a method and its declaration.
 
     Parameters
     ----------
-    entry : Entry
-        What the database says.
+    entry : DatabaseEntry
+        The method in the database.
     stub : function
-        The method's signature, from `stand_in`; it is changed to what pipelines may give.
+        Has the method's signature, from `make_stub`; reduced to the parameters of pipelines.
     """
     kind = entry.module.rpartition(".")[2]
     if kind == "rotation":
@@ -42,9 +42,11 @@ def adapt(entry: Entry, stub: Callable[..., Any]) -> tuple[Callable[..., Any], D
     return _plain(entry, stub)
 
 
-def _plain(entry: Entry, stub: Callable[..., Any]) -> tuple[Callable[..., Any], Declaration]:
-    call = Call(entry, stub)
-    show(stub, added=call.supplied())
+def _plain(
+    entry: DatabaseEntry, stub: Callable[..., Any]
+) -> tuple[Callable[..., Any], Declaration]:
+    call = FilledCall(entry, stub)
+    edit_signature(stub, added=call.supplied())
 
     @functools.wraps(stub)
     def method(data: Any, /, **parameters: Any) -> Any:
@@ -57,78 +59,82 @@ def _plain(entry: Entry, stub: Callable[..., Any]) -> tuple[Callable[..., Any], 
     }
 
 
-_MAKES_REAL = ("normalize", "phase", "algorithm")
-_MAKES_REAL_TOO = ("data_resampler",)
+_MODULES_TO_FLOAT = ("normalize", "phase", "algorithm")
+"""Modules whose methods turn integers into float32."""
+_METHODS_TO_FLOAT = ("data_resampler",)
+"""Further methods that do; they interpolate."""
 
 
-def _output_dtype(entry: Entry, call: Call) -> Callable[..., Any]:
-    """Return what guesses the dtype of the result, of which the database says nothing.
+def _output_dtype(entry: DatabaseEntry, call: FilledCall) -> Callable[..., Any]:
+    """Make the function that guesses the dtype of the result, which the database does not have.
 
-    It counts as long as nobody has looked, see `Choice.output_dtype`.
+    The guess is used until the method has been measured.
 
-    Real numbers stay what they are. Integers become float32 where they are normalized,
-    filtered for their phase, reconstructed or interpolated, and stay what they are in all
-    other methods. With a parameter ``bits`` the result has unsigned integers of that size.
+    Floats keep their dtype. Integers become float32 in `_MODULES_TO_FLOAT` and
+    `_METHODS_TO_FLOAT`, and keep their dtype in all other methods. With a parameter ``bits`` the
+    result has unsigned integers of that size.
     """
     module = entry.module.rpartition(".")[2]
-    makes_real = module in _MAKES_REAL or entry.name in _MAKES_REAL_TOO
+    makes_float = module in _MODULES_TO_FLOAT or entry.name in _METHODS_TO_FLOAT
 
     def output_dtype(dtype: np.dtype[Any], **parameters: Any) -> np.dtype[Any]:
         if "bits" in call.names and parameters.get("bits") in (8, 16, 32):
             return np.dtype(f"uint{parameters['bits']}")
-        return np.dtype(np.float32) if makes_real and dtype.kind in "biu" else dtype
+        return np.dtype(np.float32) if makes_float and dtype.kind in "biu" else dtype
 
     output_dtype.is_guess = True  # type: ignore[attr-defined]
     return output_dtype
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """What a block contributes to finding a centre of rotation, in host memory."""
+class _CentreInput:
+    """Input from one block for finding a centre of rotation, in host memory."""
 
     frames: tuple[NDArray[Any], ...]
     """One sinogram's rows (angles, detector_x), or the first and last projection."""
     parameters: Declaration
     """The method's parameters; angles are those of the block."""
     on_device: bool
-    """Whether the data were on a GPU."""
+    """True if the data were on a GPU."""
 
 
-def _rotation(entry: Entry, stub: Callable[..., Any]) -> tuple[Callable[..., Any], Declaration]:
-    """Find the centre from one sinogram, or two projections, that blocks of projections give."""
-    call = Call(entry, stub)
+def _rotation(
+    entry: DatabaseEntry, stub: Callable[..., Any]
+) -> tuple[Callable[..., Any], Declaration]:
+    """Adapt centre finding: blocks of projections give one sinogram, or two projections."""
+    call = FilledCall(entry, stub)
     of_two = {"proj1", "proj2"} <= set(call.names)
     returns = str(stub.__annotations__.get("return", ""))
     names = ["cor"]
     if returns.lower().startswith("tuple"):
         names += ["overlap", "side", "overlap_position"]
     if of_two:
-        show(
+        edit_signature(
             stub,
             data_name="data",
             added=dict.fromkeys(("proj1", "proj2"), "auto"),
             hidden=("proj1", "proj2"),
         )
     else:
-        _let_mid(stub)
-        show(stub, added=call.supplied())
+        _accept_mid(stub)
+        edit_signature(stub, added=call.supplied())
 
     @functools.wraps(stub)
-    def method(data: Any, /, **parameters: Any) -> _Part:
-        call.require_place(data)
+    def method(data: Any, /, **parameters: Any) -> _CentreInput:
+        call.require_device(data)
         given = call.arguments(data, parameters)
         if of_two:
             given = {name: v for name, v in given.items() if name not in ("proj1", "proj2")}
             frames: tuple[Any, ...] = (data[0], data[-1])
         else:
             frames = (_sinogram(data, given),)
-        return _Part(
+        return _CentreInput(
             tuple(np.array(to_host(frame), np.float32) for frame in frames),
             given,
             not isinstance(data, np.ndarray),
         )
 
-    def combine(parts: list[_Part]) -> Any:
+    def combine(parts: list[_CentreInput]) -> Any:
         given = dict(parts[0].parameters)
         if "angles" in given:
             given["angles"] = np.concatenate([part.parameters["angles"] for part in parts])
@@ -146,14 +152,17 @@ def _rotation(entry: Entry, stub: Callable[..., Any]) -> tuple[Callable[..., Any
     return method, {"side_results": names, "combine": combine}
 
 
-def _let_mid(stub: Callable[..., Any]) -> None:
-    """Let ``ind`` be "mid", which httomo takes for None."""
+def _accept_mid(stub: Callable[..., Any]) -> None:
+    """Accept "mid" for ``ind``, which httomo treats as None."""
     if "ind" in stub.__annotations__:
         stub.__annotations__["ind"] = "int | str | None"
 
 
 def _sinogram(data: Any, given: Declaration) -> Any:
-    """Return the rows of one sinogram, (projections, detector_x), and settle how it is picked."""
+    """One sinogram (projections, detector_x), averaged over ``average_radius`` as `given` says.
+
+    Sets ``average_radius`` to 0 if the average was taken.
+    """
     n_rows, index = data.shape[1], given.get("ind")
     if index is None or index == "mid":
         index = (n_rows - 1) // 2
@@ -170,18 +179,20 @@ def _sinogram(data: Any, given: Declaration) -> Any:
 
 
 def _centre(found: Any) -> Any:
-    """Return a centre, or a centre with overlap, side and overlap position, as plain values."""
+    """Convert a centre, or (centre, overlap, side, overlap position), to plain values."""
     if isinstance(found, tuple):
         cor, overlap, side, position = found
         return float(cor), float(overlap), None if side is None else str(side), float(position)
     return float(found[0] if getattr(found, "ndim", 0) else found)
 
 
-def _images(entry: Entry, stub: Callable[..., Any]) -> tuple[Callable[..., Any], Declaration]:
-    """Save a block's slices as images; the data pass through, the side result is the folder."""
-    call = Call(entry, stub)
+def _images(
+    entry: DatabaseEntry, stub: Callable[..., Any]
+) -> tuple[Callable[..., Any], Declaration]:
+    """Adapt saving of images: the data pass through, the side result is the folder."""
+    call = FilledCall(entry, stub)
     added = {"slice_dim": 0, "first_slice": 0, "results_folder": None}
-    show(stub, hidden=("out_dir", "offset"), added=added)
+    edit_signature(stub, hidden=("out_dir", "offset"), added=added)
 
     @functools.wraps(stub)
     def method(
@@ -198,10 +209,10 @@ def _images(entry: Entry, stub: Callable[..., Any]) -> tuple[Callable[..., Any],
                 f"{entry.name}: images are saved along the axis that the data are cut along, "
                 f"which is {slice_dim} here: give axis: auto, not {parameters['axis']}"
             )
-        # A copy: it may set what is not finite to 0 in the array that it is given.
+        # A copy, because the method may set non-finite values to 0 in its input.
         block = np.array(to_host(data))
         if results_folder is None:
-            return None  # a run that keeps its result in memory has no place for images
+            return None  # a run with its result in memory has no folder for images
         given = call.arguments(block, parameters | {"slice_dim": slice_dim})
         call.function(block, out_dir=str(results_folder), offset=first_slice, **given)
         return str(results_folder)
@@ -210,7 +221,7 @@ def _images(entry: Entry, stub: Callable[..., Any]) -> tuple[Callable[..., Any],
 
 
 def calculate_stats(data: Any) -> tuple[float, float, float, int]:
-    """Return minimum, maximum, sum and number of values; what is not finite counts as 0.
+    """Compute minimum, maximum, sum and number of values; non-finite values count as 0.
 
     Parameters
     ----------
@@ -225,6 +236,6 @@ def calculate_stats(data: Any) -> tuple[float, float, float, int]:
 
 
 def global_stats(parts: list[tuple[float, float, float, int]]) -> tuple[float, float, float, int]:
-    """Return (minimum, maximum, mean, number of values) of all blocks."""
+    """Combine the statistics of blocks: (minimum, maximum, mean, number of values)."""
     minima, maxima, sums, numbers = zip(*parts, strict=True)
     return min(minima), max(maxima), sum(sums) / sum(numbers), sum(numbers)

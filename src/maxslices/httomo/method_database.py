@@ -1,4 +1,4 @@
-"""The database of methods that httomo-backends brings: YAML files and supporting functions."""
+"""The method database of httomo-backends: YAML files and supporting functions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any, Literal
 import yaml
 
 from ..errors import RegistrationError
-from .sources import namespace_of, source_file
+from .source_stubs import namespace_of, source_file
 
 Implementation = Literal["cpu", "gpu", "gpu_cupy"]
+"""CPU, GPU with NumPy arrays, GPU with CuPy arrays."""
 _DATABASE = "httomo_backends.methods_database"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What the database says of a method."""
+class DatabaseEntry:
+    """One method in the database."""
 
     module: str
     """Dotted module, as in a pipeline's ``module_path``."""
@@ -27,11 +28,11 @@ class Entry:
     pattern: str
     """"projection", "sinogram" or "all"."""
     implementation: Implementation
-    """Arrays that it takes: NumPy ("cpu", and "gpu" that copies by itself) or CuPy."""
+    """Arrays that it takes: NumPy ("cpu", and "gpu", which copies to the GPU itself) or CuPy."""
     output_dims_change: bool
-    """Whether the other two dims of its result differ from its input's."""
+    """True if the other two dims of its result differ from its input's."""
     padding: bool
-    """Whether it needs slices around its block."""
+    """True if it needs a halo."""
 
     @property
     def full_name(self) -> str:
@@ -39,7 +40,7 @@ class Entry:
         return f"{self.module}.{self.name}"
 
     def output_dims(self) -> Callable[..., Any] | None:
-        """Return what gives the result's other two dims, or None where they do not change."""
+        """Make the function of the result's other two dims; None if they do not change."""
         if not self.output_dims_change:
             return None
         function = self._supporting("_calc_output_dim_")
@@ -51,7 +52,7 @@ class Entry:
         return output_dims
 
     def halo(self) -> Callable[..., Any] | int:
-        """Return what gives the slices (before, after) that it needs around its block, or 0."""
+        """Make the function of the halo (slices before, after); 0 without one."""
         if not self.padding:
             return 0
         function = self._supporting("_calc_padding_")
@@ -63,7 +64,7 @@ class Entry:
         return halo
 
     def _supporting(self, prefix: str) -> Callable[..., Any]:
-        """Return a supporting function of httomo-backends; its module is read on first use."""
+        """Get a supporting function of httomo-backends, whose module is read on first use."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             package, _, rest = self.module.partition(".")
@@ -79,8 +80,8 @@ class Entry:
         return call
 
 
-def read_entries(package: str) -> Iterator[Entry]:
-    """Yield what the database has of a package, such as "httomolibgpu"."""
+def read_entries(package: str) -> Iterator[DatabaseEntry]:
+    """Iterate over the methods of a package, such as "httomolibgpu"."""
     query = source_file(f"{_DATABASE}.query")
     if query is None:
         return
@@ -92,7 +93,7 @@ def read_entries(package: str) -> Iterator[Entry]:
         yield from _walk(yaml.load(opened, Loader=loader) or {}, (package,), file)
 
 
-def _walk(node: Mapping[str, Any], path: tuple[str, ...], file: Path) -> Iterator[Entry]:
+def _walk(node: Mapping[str, Any], path: tuple[str, ...], file: Path) -> Iterator[DatabaseEntry]:
     for key, value in node.items():
         if not isinstance(value, Mapping):
             continue
@@ -100,7 +101,7 @@ def _walk(node: Mapping[str, Any], path: tuple[str, ...], file: Path) -> Iterato
             yield from _walk(value, (*path, key), file)
             continue
         try:
-            yield Entry(
+            yield DatabaseEntry(
                 module=".".join(path),
                 name=key,
                 pattern=value["pattern"],

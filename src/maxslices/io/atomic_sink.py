@@ -1,4 +1,4 @@
-"""What all results have in common: a hidden name until they are whole, and clear errors."""
+"""Base of all sinks: a hidden name until the result is complete, and clear errors."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from numpy.typing import NDArray
 
 from ..errors import StoreError
 from ..model.arrays import ArraySpec
-from ..system.disk_space import check_room, check_vacant, part_of, store_errors
+from ..system.disk_space import check_absent, check_free_space, hidden_path, store_errors
 from .check_arrays import check_block
 
 INCOMPLETE = ".incomplete"
-"""Part of the name of a result that is not whole."""
+"""Part of the name of an incomplete result."""
 
 
-class PartSink(ABC):
-    """A `Sink` under a hidden name, which takes its own when it is whole.
+class AtomicSink(ABC):
+    """A `Sink` that writes under a hidden name and renames the result when it is complete.
 
     Parameters
     ----------
     path : Path
-        Where the finished result will be.
+        Path of the finished result.
     spec : ArraySpec
         The whole result.
     slice_dim : int
-        Axis along which it will be looked at.
+        Axis along which it will be viewed.
     needed_bytes : int
-        Room that it takes on the disk.
+        Disk space that the result takes.
     """
 
     def __init__(self, path: Path, spec: ArraySpec, slice_dim: int, needed_bytes: int) -> None:
@@ -39,15 +39,15 @@ class PartSink(ABC):
         self._spec = spec
         self._slice_dim = slice_dim
         self._needed_bytes = needed_bytes
-        self._part = part_of(path)
+        self._part = hidden_path(path)
         self._open = False
-        check_vacant(path)
+        check_absent(path)
         with store_errors(path, needed_bytes):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._remove()  # what a killed run left behind
-            check_room(path, needed_bytes)
+            check_free_space(path, needed_bytes)
             try:
-                self._begin()
+                self._create()
             except BaseException:
                 self.abandon()
                 raise
@@ -55,7 +55,7 @@ class PartSink(ABC):
 
     @property
     def path(self) -> Path:
-        """Where the finished result will be."""
+        """Path of the finished result."""
         return self._path
 
     @property
@@ -72,10 +72,10 @@ class PartSink(ABC):
             self._write(slice_dim, start, block)
 
     def finish(self) -> Path:
-        """Give the result its name."""
+        """Give the result its name; see `Sink.finish`."""
         with store_errors(self._path, self._needed_bytes):
             self._open = False
-            self._end()
+            self._close()
             if os.path.lexists(self._path):
                 raise StoreError(
                     f"{self._path}: something else took this name meanwhile: the result is whole, "
@@ -85,20 +85,20 @@ class PartSink(ABC):
         return self._path
 
     def set_aside(self, n_slices: int) -> Path:
-        """Keep the first slices, under a name that says that they are not all."""
+        """Keep the first slices under another name; see `Sink.set_aside`."""
         path = self._path.with_name(f"{self._path.stem}{INCOMPLETE}{self._path.suffix}")
         with store_errors(path, self._needed_bytes):
             self._open = False
-            self._end()
+            self._close()
             self._shorten(n_slices)
-            check_vacant(path)
+            check_absent(path)
             self._part.rename(path)
         return path
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove what was written; see `Sink.abandon`."""
         self._open = False
-        self._end()
+        self._close()
         self._remove()
 
     def __enter__(self) -> Self:
@@ -114,21 +114,21 @@ class PartSink(ABC):
             self.abandon()
 
     @abstractmethod
-    def _begin(self) -> None:
-        """Make what is under the hidden name."""
+    def _create(self) -> None:
+        """Create the file or folder of the hidden name."""
 
     @abstractmethod
     def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
-        """Write a block that was checked."""
+        """Write a block, whose shape and dtype are right."""
 
     @abstractmethod
-    def _end(self) -> None:
-        """Close what is open; a second call does nothing."""
+    def _close(self) -> None:
+        """Close open files; a second call has no effect."""
 
     @abstractmethod
     def _shorten(self, n_slices: int) -> None:
-        """Leave only the first slices of what is under the hidden name, and closed."""
+        """Cut the closed result to its first slices, still under the hidden name."""
 
     @abstractmethod
     def _remove(self) -> None:
-        """Remove what is under the hidden name, if anything is."""
+        """Remove the file or folder of the hidden name, if it exists."""

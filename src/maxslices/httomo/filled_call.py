@@ -1,4 +1,4 @@
-"""What a method of theirs is called with, beyond what a pipeline says: as httomo fills it in."""
+"""Calls of httomo's methods, with the parameters that httomo fills in beside the pipeline's."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import DeviceError
-from .database import Entry
+from .method_database import DatabaseEntry
 
 HIDDEN = ("calc_peak_gpu_mem",)
-"""Parameters that turn a method into its own memory estimator."""
+"""Parameters that a pipeline cannot give: they make a method estimate its own memory."""
 _AUTO = Literal["auto"]
 
 
-def show(
+def edit_signature(
     stub: Callable[..., Any],
     *,
     hidden: tuple[str, ...] = (),
     added: Mapping[str, Any] | None = None,
     data_name: str | None = None,
 ) -> None:
-    """Change the signature that a stand-in shows to pipelines.
+    """Change the signature of a stub.
 
     Parameters
     ----------
     stub : function
-        Made by `stand_in`; its signature is changed.
+        Made by `make_stub`; changed in place.
     hidden : tuple of str
         Parameters that a pipeline does not give.
     added : mapping
         Parameters that the runner fills in, with their defaults.
     data_name : str, optional
-        A first parameter to put before all others.
+        Name of a new first parameter.
     """
     signature = inspect.signature(stub)
     parameters = list(signature.parameters.values())
@@ -49,7 +49,7 @@ def show(
         if parameter.name == "axis":
             _accept_auto(stub, "axis")
             parameter = parameter.replace(default="auto")
-        # By name, so that one without a default may follow one with a default.
+        # Keyword-only, so that one without a default may follow one with a default.
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
             parameter = parameter.replace(kind=parameter.KEYWORD_ONLY)
         kept.append(parameter)
@@ -60,30 +60,30 @@ def show(
 
 
 def _accept_auto(stub: Callable[..., Any], name: str) -> None:
-    """Let an annotation, which is text, accept "auto" too."""
+    """Add "auto" to the values that a textual annotation accepts."""
     annotation = stub.__annotations__.get(name)
     if annotation is not None:
         stub.__globals__["_maxslices_auto"] = _AUTO
         stub.__annotations__[name] = f"_maxslices_auto | ({annotation})"
 
 
-class Call:
-    """Calls a method of theirs, imported when it is first called.
+class FilledCall:
+    """A method, imported when it is first called, and the parameters that httomo fills in.
 
     Parameters
     ----------
-    entry : Entry
+    entry : DatabaseEntry
         The method.
     stub : function
-        Its stand-in, as it was read.
+        Its stub, with the signature of the source.
     """
 
-    def __init__(self, entry: Entry, stub: Callable[..., Any]) -> None:
+    def __init__(self, entry: DatabaseEntry, stub: Callable[..., Any]) -> None:
         self.entry = entry
         self.names = tuple(inspect.signature(stub).parameters)
 
     def supplied(self) -> dict[str, Any]:
-        """Return what the runner fills in for it, with defaults: names and values."""
+        """Parameters that the runner fills in, with their defaults."""
         added: dict[str, Any] = {}
         if "axis" in self.names:
             added["slice_dim"] = 0
@@ -92,11 +92,10 @@ class Call:
         return added
 
     def arguments(self, data: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters with which the method itself is called on `data`.
+        """Fill in the parameters with which the method is called on `data`.
 
-        ``axis: auto`` becomes the axis along which the data are cut; a missing ``gpu_id``
-        the device that holds them; a missing ``shift_xy`` or ``shift_seam_index`` where
-        the loader's preview starts.
+        ``axis: auto`` becomes the slice dim, a missing ``gpu_id`` the device of the data, and a
+        missing ``shift_xy`` or ``shift_seam_index`` the start of the loader's preview.
         """
         given = dict(parameters)
         slice_dim = given.pop("slice_dim", 0)
@@ -112,22 +111,22 @@ class Call:
         return given
 
     def __call__(self, data: Any, given: Mapping[str, Any]) -> Any:
-        """Call the method on an array of the kind that it takes; the result is where `data` is.
+        """Call the method on the arrays that it takes; move the result to the device of `data`.
 
         Raises
         ------
         DeviceError
             If it needs a GPU and the data are in host memory.
         """
-        self.require_place(data)
+        self.require_device(data)
         on_host = isinstance(data, np.ndarray)
         if self.entry.implementation == "gpu_cupy":
             return self.function(data, **given)
         result = self.function(to_host(data), **given)
         return result if on_host or not isinstance(result, np.ndarray) else to_device(result)
 
-    def require_place(self, data: Any) -> None:
-        """Require that the method can work on data that are where these are.
+    def require_device(self, data: Any) -> None:
+        """Check that the method can work on the device of `data`.
 
         Raises
         ------
@@ -150,12 +149,12 @@ class Call:
 
 
 def to_host(data: Any) -> np.ndarray:
-    """Return an array as NumPy's; one that is NumPy's already as it is."""
+    """Copy a CuPy array to the host; a NumPy array is returned as it is."""
     return data if isinstance(data, np.ndarray) else np.asarray(data.get())
 
 
 def to_device(data: np.ndarray) -> Any:
-    """Return a NumPy array as CuPy's, on the current device."""
+    """Copy a NumPy array to the current device, as a CuPy array."""
     import cupy
 
     return cupy.asarray(data)

@@ -1,4 +1,4 @@
-"""Scans in TIFFs: a folder with one a projection, or one file of many pages."""
+"""Frames in TIFFs: a folder with one TIFF a frame, or one file of many pages."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from numpy.typing import NDArray
 from ..errors import SourceError
 from ..model.arrays import ArraySpec
 from ..system import threads
-from ..system.threads import spread, spread_box
+from ..system.threads import parallel_for, parallel_for_box
 from .check_arrays import check_dtype
-from .frame_source import FrameSource, Selection, Span
-from .loader_options import LoaderOptions
-from .paths import TIFF_SUFFIXES, look_at
+from .frames import IndexRange
+from .paths import TIFF_SUFFIXES, check_readable
 from .plain_frames import PlainFrames
-from .side_data import plain_source
-from .tiff_pages import Image, decoded, pages_of
+from .tiff_pages import TiffPage, decode_page, read_pages
 
 _HEAD_BYTES = 2**16
-"""Bytes around the pixels that are compared with those of another file."""
+"""Most bytes before the pixels, and after them, that are compared with those of another file.
+
+Tags take some hundred bytes; 64 KiB leave room for long descriptions, and are less than a page of
+pixels, so that comparing costs less than reading.
+"""
 
 
 class TiffFrames:
@@ -34,12 +36,12 @@ class TiffFrames:
     Parameters
     ----------
     name : str
-        What messages call them.
-    images : list of Image
-        One a frame.
+        Name of the stack in messages.
+    images : list of TiffPage
+        The frames in order.
     """
 
-    def __init__(self, name: str, images: list[Image]) -> None:
+    def __init__(self, name: str, images: list[TiffPage]) -> None:
         first = images[0]
         if len(first.shape) != 2:
             raise SourceError(
@@ -60,7 +62,7 @@ class TiffFrames:
 
     @property
     def name(self) -> str:
-        """What messages call them."""
+        """Name of the stack in messages."""
         return self._name
 
     @property
@@ -68,57 +70,42 @@ class TiffFrames:
         """Shape and native dtype."""
         return self._spec
 
-    def read_box(self, frames: Span, rows: Span, columns: Span, out: NDArray[Any]) -> None:
-        """Read a box into `out`: several frames at a time, each by one thread."""
+    def read_box(
+        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
+        """Read a box into `out`, in several threads."""
 
-        def part(some: Span, of_rows: Span, target: NDArray[Any]) -> None:
+        def part(some: IndexRange, of_rows: IndexRange, target: NDArray[Any]) -> None:
             for path, images in groupby(self._images[slice(*some)], lambda image: image.path):
                 together = list(images)
                 _read(path, together, of_rows, columns, target[: len(together)])
                 target = target[len(together) :]
 
         packed = any(image.offset is None for image in self._images[slice(*frames)])
-        if packed:  # a frame that must be decoded is decoded whole, once
+        if packed:  # a frame is decoded as a whole, so its rows are not split over threads
             count = frames[1] - frames[0]
 
             def decode(i: int) -> None:
                 part((frames[0] + i, frames[0] + i + 1), rows, out[i : i + 1])
 
-            spread(count, decode, threads.N_DECODERS)
+            parallel_for(count, decode, threads.N_DECODERS)
         else:
-            spread_box(frames, rows, out, part)
+            parallel_for_box(frames, rows, out, part)
 
     def close(self) -> None:
-        """Do nothing: files are open only while they are read."""
+        """No effect: files are open only while they are read."""
 
 
-def tiff_source(path: Path, options: LoaderOptions) -> FrameSource:
-    """Open a folder of TIFFs, or one TIFF of many pages, as a scan.
-
-    Raises
-    ------
-    SourceError
-        If there are no TIFFs, or they are not the frames of a scan.
-    """
-    frames = tiff_frames(path)
-    if frames.spec.shape[0] == 1 and path.is_file():
-        raise SourceError(
-            f"{path}: has one page, which is not a scan: give the folder of its TIFFs, "
-            f"{path.parent}"
-        )
-    return plain_source(str(path), Selection.of(frames), options)
-
-
-def tiff_frames(path: Path) -> TiffFrames:
-    """Open a folder of TIFFs, sorted as people count, or one TIFF.
+def open_tiffs(path: Path) -> TiffFrames:
+    """Open a folder of TIFFs, in natural order of their names, or one TIFF.
 
     Raises
     ------
     SourceError
-        If there are none, or they differ.
+        If there are none, or they differ in size or dtype.
     """
-    if look_at(path) == "file":
-        return TiffFrames(str(path), pages_of(path))
+    if check_readable(path) == "file":
+        return TiffFrames(str(path), read_pages(path))
     files = sorted(
         (
             p
@@ -135,13 +122,13 @@ def tiff_frames(path: Path) -> TiffFrames:
             f"{path}: is a folder without TIFFs, {holds}{more}: give a folder of "
             f"{' or '.join(TIFF_SUFFIXES)} files, or a file"
         )
-    images: list[Image] = []
-    alike: list[bool] = []
+    images: list[TiffPage] = []
+    matches: list[bool] = []
     for i, file in enumerate(files):
-        if i and alike[i]:
+        if i and matches[i]:
             images.append(replace(images[0], path=file))
             continue
-        pages = pages_of(file)
+        pages = read_pages(file)
         if len(pages) != 1:
             raise SourceError(
                 f"{file}: has {len(pages)} pages: a folder has one TIFF a frame; give a file of "
@@ -149,39 +136,39 @@ def tiff_frames(path: Path) -> TiffFrames:
             )
         images.append(pages[0])
         if i == 0:
-            alike = _alike(pages[0], files)
+            matches = _match_first(pages[0], files)
     return TiffFrames(str(path), images)
 
 
-def _alike(image: Image, files: list[Path]) -> list[bool]:
-    """Tell which files are those of `image` but for the pixels, and need no looking into.
+def _match_first(image: TiffPage, files: list[Path]) -> list[bool]:
+    """True for each file that equals that of `image` in all but the pixels.
 
-    That is a tenth of the time that it takes to find out what is in a TIFF, and can be done by
+    Such a file need not be parsed. Comparing takes a tenth of the time of parsing, and is done by
     several threads.
     """
-    alike = [False] * len(files)
+    matches = [False] * len(files)
     n_bytes = int(np.prod(image.shape)) * image.dtype.itemsize
     if image.offset is None or image.offset > _HEAD_BYTES:
-        return alike
+        return matches
     try:
         head, tail, size = _around(image.path, image.offset, n_bytes)
     except OSError:
-        return alike
+        return matches
     if size > n_bytes + _HEAD_BYTES:
-        return alike
+        return matches
 
     def compare(i: int) -> None:
         try:
-            alike[i] = _around(files[i], image.offset or 0, n_bytes) == (head, tail, size)
+            matches[i] = _around(files[i], image.offset or 0, n_bytes) == (head, tail, size)
         except OSError:
-            return  # which is said when it is looked into
+            return  # parsing the file raises the error
 
-    spread(len(files), compare)
-    return alike
+    parallel_for(len(files), compare)
+    return matches
 
 
 def _around(path: Path, offset: int, n_bytes: int) -> tuple[bytes, bytes, int]:
-    """Return what is before and after the pixels in a file, and its size."""
+    """Bytes before and after the pixels in a file, and its size."""
     with path.open("rb", buffering=0) as file:
         fd = file.fileno()
         head, tail = os.pread(fd, offset, 0), os.pread(fd, _HEAD_BYTES, offset + n_bytes)
@@ -189,11 +176,13 @@ def _around(path: Path, offset: int, n_bytes: int) -> tuple[bytes, bytes, int]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts ``p2.tif`` before ``p10.tif``."""
+    """Key that sorts ``p2.tif`` before ``p10.tif``."""
     return [(int(t), "") if t.isdigit() else (-1, t) for t in re.split(r"([0-9]+)", name)]
 
 
-def _read(path: Path, images: list[Image], rows: Span, columns: Span, out: NDArray[Any]) -> None:
+def _read(
+    path: Path, images: list[TiffPage], rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+) -> None:
     """Read a box of frames that are in one file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -202,7 +191,7 @@ def _read(path: Path, images: list[Image], rows: Span, columns: Span, out: NDArr
     try:
         for i, image in enumerate(images):
             if image.offset is None:
-                out[i] = decoded(image)[slice(*rows), slice(*columns)]
+                out[i] = decode_page(image)[slice(*rows), slice(*columns)]
             else:
                 offsets = np.array([image.offset], np.int64)
                 frame = PlainFrames(offsets, (image.shape[0], image.shape[1]), image.dtype)
@@ -213,5 +202,5 @@ def _read(path: Path, images: list[Image], rows: Span, columns: Span, out: NDArr
         os.close(fd)
 
 
-def _size(image: Image) -> str:
+def _size(image: TiffPage) -> str:
     return f"{'x'.join(map(str, image.shape))} {image.dtype}"

@@ -1,12 +1,12 @@
-"""Registering what the database has and the installed packages bring."""
+"""Registering the methods of the database whose packages are installed."""
 
 from __future__ import annotations
 
 from ..errors import RegistrationError
 from ..registry.method_registry import Registry
-from .adapters import adapt, calculate_stats, global_stats
-from .database import Entry, read_entries
-from .sources import stand_in
+from .method_adapters import adapt, calculate_stats, global_stats
+from .method_database import DatabaseEntry, read_entries
+from .source_stubs import make_stub
 
 PACKAGES = ("httomolibgpu", "httomolib")
 """Packages whose methods are registered."""
@@ -18,14 +18,14 @@ NOT_SUPPORTED = {
         "the angles of the averaged projections would be lost; average the scan beforehand"
     ),
 }
-"""Full name -> why it cannot run here, where the database does not show that."""
+"""Full name -> why the method cannot run here; the database does not tell."""
 
 
 def register_all(methods: Registry) -> None:
     """Register every method of the database whose package is installed.
 
-    A plain name means another package's method where there is one of the same name:
-    theirs are meant by ``module_path``, as in httomo's pipeline files.
+    They are found by ``module_path``, as in httomo's pipeline files. Their plain names stay free
+    for methods of other packages.
     """
     for package in PACKAGES:
         for entry in read_entries(package):
@@ -41,13 +41,13 @@ def register_all(methods: Registry) -> None:
     )
 
 
-def register_entry(methods: Registry, entry: Entry) -> None:
-    """Register one method, or say why it cannot be used; not at all if it is not installed."""
+def register_entry(methods: Registry, entry: DatabaseEntry) -> None:
+    """Register one method, if it is installed, or the reason why it cannot be used."""
     if entry.full_name in NOT_SUPPORTED:
         methods.refuse(entry.full_name, NOT_SUPPORTED[entry.full_name])
         return
     try:
-        stub = stand_in(entry.module, entry.name)
+        stub = make_stub(entry.module, entry.name)
         if stub is None:
             return
         method, declaration = adapt(entry, stub)

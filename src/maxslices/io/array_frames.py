@@ -1,0 +1,60 @@
+"""Frames in an array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SourceError
+from ..model.arrays import ArraySpec
+from ..system.threads import parallel_copy
+from .check_arrays import check_dtype
+from .frames import IndexRange
+
+
+class ArrayFrames:
+    """Frames in an array."""
+
+    def __init__(self, name: str, array: NDArray[Any]) -> None:
+        if isinstance(array, np.ma.MaskedArray):
+            raise SourceError(
+                f"{name}: is a masked array, and methods know no masks: give array.filled(value), "
+                "or array.data to count what is masked"
+            )
+        if array.ndim != 3 or 0 in array.shape:
+            raise SourceError(
+                f"{name}: has shape {array.shape}: a scan has three dims, (angles, detector_y, "
+                "detector_x), of at least 1"
+            )
+        self._name = name
+        self._array: NDArray[Any] | None = array
+        self._spec = ArraySpec(array.shape, check_dtype(name, array.dtype))
+
+    @property
+    def name(self) -> str:
+        """Name of the stack in messages."""
+        return self._name
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape and native dtype."""
+        return self._spec
+
+    @property
+    def array(self) -> NDArray[Any] | None:
+        """The array itself; None once it is closed."""
+        return self._array
+
+    def read_box(
+        self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
+        """Copy a box into `out`."""
+        if self._array is None:
+            raise SourceError(f"{self._name}: is closed")
+        parallel_copy(out, self._array[slice(*frames), slice(*rows), slice(*columns)])
+
+    def close(self) -> None:
+        """Drop the array."""
+        self._array = None

@@ -1,0 +1,76 @@
+"""A scan in a file that has frames and no layout: an array, ``.npy``, TIFF."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SourceError
+from .frame_source import FrameSource
+from .loader_options import LoaderOptions, SideData
+from .selection import Selection
+from .side_data import angles_option, open_side, side_option
+from .side_name import SideName
+
+
+def plain_source(
+    name: str,
+    data: Selection,
+    options: LoaderOptions,
+    *,
+    angles: NDArray[np.float32] | None = None,
+    flats: Selection | None = None,
+    darks: Selection | None = None,
+) -> FrameSource:
+    """Make the source of a file without a layout.
+
+    Parameters
+    ----------
+    name : str
+        Name of the scan in messages.
+    data : Selection
+        The projections; closed if an error is raised.
+    options : LoaderOptions
+        Must not name paths within an HDF5 file.
+    angles, flats, darks : optional
+        Used unless `options` give others.
+    """
+    with ExitStack() as opened:
+        opened.callback(data.frames.close)
+        if options.data_path != "auto" or options.image_key_path not in ("auto", None):
+            raise SourceError(
+                f"{name}: is not an HDF5 file, so it has no data_path and no image_key_path: "
+                "leave them out"
+            )
+        found: dict[SideName, Selection | None] = {"flats": flats, "darks": darks}
+        for side, selection in found.items():
+            given = side_option(options, side)
+            if isinstance(given, SideData):
+                if given.file is None:
+                    raise SourceError(
+                        f"{name}: holds projections alone, so {side} cannot be in it: give "
+                        "their file"
+                    )
+                found[side] = open_side(side, given.file, given, opened)
+            elif given == "ignore":
+                found[side] = None
+            elif selection is not None:
+                opened.callback(selection.frames.close)
+        given_angles = angles_option(name, options)
+        if isinstance(given_angles, str):
+            raise SourceError(
+                f"{name}: is not an HDF5 file, so the rotation angles cannot be at "
+                f"{given_angles}: give them in degrees"
+            )
+        source = FrameSource(
+            name,
+            data,
+            flats=found["flats"],
+            darks=found["darks"],
+            angles=angles if given_angles is None else given_angles,
+            preview=options.preview,
+        )
+        opened.pop_all()
+    return source
