@@ -169,7 +169,7 @@ def test_work_areas_are_those_of_a_device_that_is_here(monkeypatch):
 def test_a_plan_has_a_line_for_work_areas():
     request = ModelRequest(denoised.meta, 0, (256, 256), np.dtype("float32"), {}, total_slices=100)
     choice = Chooser("cuda").choose(request)
-    step = SimpleNamespace(step=SimpleNamespace(meta=denoised.meta), why=choice.why)
+    step = SimpleNamespace(name=denoised.meta.name, why=choice.why)
     step.estimator = choice.origin
     lines = _origins([SimpleNamespace(steps=[step])])
     assert lines[0].startswith("denoised is replayed: it declares no estimator; replayed")
