@@ -35,7 +35,7 @@ import numpy as np
 
 from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError
-from maxslices.estimate.model_request import Question
+from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
 from maxslices.estimate.sample_data import Samples
 from maxslices.measure import measure_peak
@@ -247,7 +247,7 @@ def row_of(case: Case, backend: Any) -> dict[str, Any]:
     }
     try:
         truth = Truth(case, backend, side)
-        asked = Question(
+        request = ModelRequest(
             truth.meta,
             case.slice_dim,
             case.other_dims,
@@ -255,7 +255,7 @@ def row_of(case: Case, backend: Any) -> dict[str, Any]:
             case.parameters,
             case.total_slices,
         )
-        found = probe(asked, backend, available_bytes=truth.n_bytes, supplied=side)
+        found = probe(request, backend, available_bytes=truth.n_bytes, supplied=side)
     except (ValueError, TypeError, LookupError, RuntimeError, EstimatorError, MemoryError) as error:
         clean()
         return row | {"error": f"{type(error).__name__}: {str(error)[:120]}"}

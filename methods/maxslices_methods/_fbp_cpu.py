@@ -3,11 +3,11 @@
 By the Fourier slice theorem the filtered spectra of the rows are the slice's spectrum on a
 polar grid, and back-projection is the sum of their waves at the pixels: a type-1 non-uniform
 FFT (FINUFFT; Barnett, Magland and af Klinteberg, SIAM J. Sci. Comput. 41, C479, 2019). It costs
-some N^2 log N in place of N^3, and interpolates between detector pixels by a sinc, not linearly.
+N^2 log N in place of N^3, and interpolates between detector pixels by a sinc, not linearly.
 The data are real, so half of the plane is enough.
 
-Slices are shared out to threads, each with a plan of its own that runs on one thread: the same
-operations in the same order for a slice, whichever block and thread it comes to.
+Each thread works on slices of its own with a single-threaded plan of its own: the operations on a
+slice, and their order, do not depend on its block or thread.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ from maxslices.model.ledger import Ledger
 from ._fbp_geometry import Lengths, angle_weights, row_filter
 
 EPS = 1e-4
-"""Relative error asked of the FFT; a tenth of that of the window's choice in practice."""
+"""Relative error of the FFT: about a tenth of the difference between two choices of the filter's
+window."""
 UPSAMPLING = 1.25
-"""FINUFFT's finer grid, per side; at this accuracy four times as fast as its usual 2."""
+"""FINUFFT's oversampling per side: at this accuracy four times as fast as its default of 2."""
 MAX_WORKERS = 8
-"""Threads, at most: each has a grid and a spectrum of its own."""
+"""Most threads: each takes memory for a grid and a spectrum of its own."""
 ROWS = 32
-"""Rows that a thread filters at one time: they stay in its cache."""
+"""Rows that a thread filters at one time, few enough for its cache."""
 GARBAGE_BYTES = 5 * 2**14
-"""What FINUFFT's Python side leaves to the garbage collector, at most, until it comes by."""
+"""Most bytes that FINUFFT's Python objects take until the garbage collector frees them."""
 TRACE_DOMAIN = 0x66_62_70
-"""Where `tracemalloc` keeps FINUFFT's memory, apart from Python's (0) and NumPy's."""
+"""`tracemalloc` domain of FINUFFT's memory, apart from those of Python (0) and NumPy."""
 
 
 def reconstruct(
     data: NDArray[Any], angles: NDArray[np.float64], center: float, filter_type: str, size: Lengths
 ) -> NDArray[np.float32]:
-    """Return the slices, (size, slices, size) float32, of a NumPy array; see `recon.fbp`."""
+    """Reconstruct slices (size, slices, size), float32, from a NumPy array; see `recon.fbp`."""
     n_slices, side = data.shape[1], size.size
     period = _period(size)
     slices = np.empty((side, n_slices, side), dtype=np.float32)
@@ -86,7 +87,7 @@ def reconstruct(
 
 
 def account(m: Ledger, size: Lengths, n_slices: int) -> None:
-    """Enter what `reconstruct` allocates after its result.
+    """Enter the allocations of `reconstruct` after its result.
 
     FINUFFT's own memory is in it; it is shown to `tracemalloc`, which does not see what a C++
     library allocates.
@@ -94,7 +95,7 @@ def account(m: Ledger, size: Lengths, n_slices: int) -> None:
     period, side = _period(size), size.size
     waves = (size.n_angles, period // 2 + 1)
     m.alloc(waves, np.complex64)  # factors
-    m.alloc((2, *waves), np.float32)  # where the waves are
+    m.alloc((2, *waves), np.float32)  # positions of the waves
     if np.isfinite(size.radius):
         m.alloc((side, side), np.bool_)  # outside
     rows = min(ROWS, size.n_angles)
@@ -110,7 +111,7 @@ def account(m: Ledger, size: Lengths, n_slices: int) -> None:
 def _waves(
     angles: NDArray[np.float64], center: float, filter_type: str, size: Lengths
 ) -> tuple[NDArray[np.complex64], NDArray[np.float32], NDArray[np.float32]]:
-    """Return for each (angle, frequency) the factor of its wave, and its place in the plane.
+    """Factor and position in the frequency plane of the wave of each (angle, frequency).
 
     The factor holds filter, weight of the angle, and the phase that moves the axis from
     `center` to the middle of the slice: FINUFFT counts pixels from the one at ``side // 2``.
@@ -136,7 +137,7 @@ def _waves(
 
 
 def _outside(size: Lengths) -> NDArray[np.bool_] | None:
-    """Return where a slice is masked, or None where nothing is."""
+    """Mask of the pixels outside the circle, or None without a mask."""
     if not np.isfinite(size.radius):
         return None
     squares = ((np.arange(size.size) - (size.size - 1) / 2) ** 2).astype(np.float32)
@@ -151,7 +152,7 @@ def _period(size: Lengths) -> int:
 
 
 def _n_workers(n_slices: int) -> int:
-    """Return the number of threads: one for each processor that this process may use."""
+    """Number of threads: one for each processor that this process may use."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(usable or 1, MAX_WORKERS, n_slices))
 
@@ -168,7 +169,7 @@ def _plan(side: int, rows_at: NDArray[np.float32], columns_at: NDArray[np.float3
 
 @contextmanager
 def _shown_to_tracemalloc(plans: list[Any], plan_bytes: int) -> Iterator[None]:
-    """Report what each plan holds to `tracemalloc`, as CPython has extensions do."""
+    """Report the memory of each plan to `tracemalloc`, by CPython's interface for extensions."""
     python, domain = ctypes.pythonapi, ctypes.c_uint(TRACE_DOMAIN)
     keys = [ctypes.c_size_t(id(plan)) for plan in plans]
     for key in keys:
@@ -181,13 +182,13 @@ def _shown_to_tracemalloc(plans: list[Any], plan_bytes: int) -> Iterator[None]:
 
 
 def _plan_bytes(side: int, n_waves: int) -> int:
-    """Return what FINUFFT allocates: the finer grid, and an index that sorts the waves."""
+    """Bytes of a FINUFFT plan: the oversampled grid, and an index that sorts the waves."""
     grid = _fine_side(side)
     return grid * grid * 8 + n_waves * 8
 
 
 def _fine_side(side: int) -> int:
-    """Return the side of FINUFFT's grid: even, without primes over 5, room for its kernel."""
+    """Side of FINUFFT's grid: even, without primes above 5, and no smaller than its kernel."""
     length = max(int(np.ceil(UPSAMPLING * side)), 16)
     length += length % 2
     while scipy.fft.next_fast_len(length, real=True) != length:

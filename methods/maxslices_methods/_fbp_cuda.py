@@ -1,7 +1,7 @@
-"""Filtered back-projection on CUDA: cuFFT for the filter, a kernel of our own for the rest.
+"""Filtered back-projection on CUDA: cuFFT for the filter, a kernel of its own for the rest.
 
-Four slices are filtered together and interleaved, so that a thread finds its place on the
-detector once for all four and reads each sample of the four in one 16-byte load. Trigonometry
+Four slices are filtered together and interleaved, so that a thread computes its detector
+position once for all four and reads each sample of the four in one 16-byte load. Trigonometry
 and weights are computed once. Every sum has a fixed order: results are reproducible, and
 independent of the block.
 """
@@ -20,8 +20,8 @@ from maxslices.model.ledger import Ledger
 from ._fbp_geometry import Lengths, angle_weights, row_filter
 
 FILTER_ITEMS = 2**24
-"""Samples that are filtered at one time, about: a device is busy from far fewer on, and the
-three arrays that it takes stay small beside a block."""
+"""Approximate number of samples filtered at one time: far more than keep a device busy, while the
+three arrays of this size (about 200 MB) are small beside a block."""
 
 SOURCE = r"""
 extern "C" __global__ void interleave(
@@ -106,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(256) backproject(
 def reconstruct(
     data: Any, angles: NDArray[np.float64], center: float, filter_type: str, size: Lengths
 ) -> Any:
-    """Return the slices, (size, slices, size) float32, of a CuPy array; see `recon.fbp`."""
+    """Reconstruct slices (size, slices, size), float32, from a CuPy array; see `recon.fbp`."""
     import cupy as cp
     from cupyx.scipy import fft
 
@@ -146,7 +146,7 @@ def reconstruct(
                     np.int32(period), np.int32(width), np.int32(start % period),
                 ),
             )  # fmt: skip
-            del spectrum, filtered  # before the next ones are made
+            del spectrum, filtered  # so that two pairs are never alive at once
         tiles = -(-size.size // 32)
         backproject(
             (tiles, tiles, -(-n // 4)),
@@ -161,7 +161,7 @@ def reconstruct(
 
 
 def account(m: Ledger, size: Lengths) -> None:
-    """Enter what `reconstruct` allocates after its result."""
+    """Enter the allocations of `reconstruct` after its result."""
     period, rows, groups = _chunks(size)
     m.alloc((size.n_angles, 2), np.float32)  # directions
     m.alloc(size.n_angles, np.float32)  # weights
@@ -175,10 +175,10 @@ def account(m: Ledger, size: Lengths) -> None:
 
 
 def _chunks(size: Lengths) -> tuple[int, int, int]:
-    """Return the length of a row's FFT, and how many angles and groups of 4 are filtered at once.
+    """Length of a row's FFT, and the numbers of angles and of groups of 4 filtered at once.
 
-    They do not depend on the number of slices: cuFFT might add in another order otherwise.
-    Powers of two need no work area up to 16384.
+    They do not depend on the number of slices because cuFFT may add in another order for another
+    number of rows. Lengths of a power of two need no workspace up to 16384.
     """
     period = 1 << (size.row_min - 1).bit_length()
     group_items = size.n_angles * 4 * period
@@ -188,7 +188,7 @@ def _chunks(size: Lengths) -> tuple[int, int, int]:
 
 
 def _width(size: Lengths) -> int:
-    """Return how many samples of a filtered row slices reach, and two for rounding."""
+    """Samples of a filtered row that slices reach, and two for rounding."""
     return 2 * size.reach + 4
 
 

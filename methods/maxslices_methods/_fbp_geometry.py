@@ -1,4 +1,4 @@
-"""What filtered back-projection is made of on any device: lengths, filter, weights.
+"""Lengths, filter and angular weights of filtered back-projection, for all devices.
 
 Conventions
 -----------
@@ -27,7 +27,7 @@ WEDGE_GAPS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Sizes that follow from shape and parameters, never from the axis or the block."""
+    """Sizes that follow from shape and parameters alone, not from the axis or the block."""
 
     n_angles: int
     detector: int
@@ -83,7 +83,7 @@ def lengths(
 
 
 def host_angles(angles: Any, n_angles: int) -> NDArray[np.float64]:
-    """Return the angles in radians on the host.
+    """Copy the angles, in radians, to the host and check them.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def host_angles(angles: Any, n_angles: int) -> NDArray[np.float64]:
 
 
 def angle_weights(angles: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the angle that each projection stands for, in radians; they sum to about pi.
+    """Angular weight of each projection in radians; the weights sum to about pi.
 
     Directions t and t + pi are the same, so all are taken modulo pi; each projection gets
     half of the gap to its two neighbours there. Thus evenly spaced angles over 180 or 360
@@ -124,7 +124,7 @@ def angle_weights(angles: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def row_filter(length: int, filter_type: str) -> NDArray[np.float64]:
-    """Return the filter's response at the frequencies of a real FFT of `length` points.
+    """Response of the filter at the frequencies of a real FFT of `length` points.
 
     The ramp is the transform of the band-limited kernel sampled in space (Kak and Slaney,
     chapter 3.3.3), so that the mean of a slice is right; windows as in scikit-image.

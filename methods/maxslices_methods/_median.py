@@ -3,8 +3,8 @@
 The median of 3 x 3 x 3 voxels shares work between neighbours: each column of three is
 sorted once, each plane of nine is merged from three sorted columns, and of three sorted
 planes only thirteen voxels can be the median. That takes 92 minima and maxima a voxel
-with whole arrays; in the CUDA kernel, where a thread walks along a line and shares its
-planes with itself alone, 104. Larger cubes are SciPy's.
+with whole arrays, and 104 in the CUDA kernel, where a thread shares planes only with the voxels
+of its own line. Larger cubes are left to SciPy.
 
 Values are compared as integer keys of the same order: integers as they are, floats by
 their bits. So NaN has a place, above every number, and NumPy and CUDA agree bitwise.
@@ -35,24 +35,25 @@ SELECT = (
     (1, 4, "high"), (2, 7, "low"), (8, 4, "both"), (11, 2, "both"), (8, 11, "high"),
     (2, 4, "low"), (11, 2, "high"),
 )  # fmt: skip
-"""Steps (a, b, which) that leave the median of the thirteen candidates (lowest, middle,
-highest, each by rank) at `SELECTED`: the minimum goes to a, the maximum to b, and what is
-not named is not needed any more. Found by a search over pruned selection networks; right
-for all 120 arrangements of zeros and ones that the candidates can have, so for all values."""
+"""Steps (a, b, which) that leave the median of the thirteen candidates (lowest, middle, highest,
+each by rank) at `SELECTED`: the minimum goes to a, the maximum to b; "low" and "high" need only the
+one of them. Found by a search over pruned selection networks. It is right for all 120 arrangements
+of zeros and ones that the candidates can have, and therefore for all values."""
 SELECTED = 2
+"""Candidate at which `SELECT` leaves the median."""
 
 VIEWS_BYTES = 12288
-"""What the views of the arrays below take; it shows where the data are small."""
+"""Bytes of the NumPy views of the arrays below, which count where the data are small."""
 
 TILE_VOXELS = 8192
-"""Voxels worked on at a time: some thirty arrays of this size stay in a core's cache."""
+"""Voxels worked on at a time: thirty arrays of this size fit in a core's cache."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Finish = Callable[[Array, Array], None]
 
 
 def key_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of the keys of values of `dtype`, an unsigned integer or float32."""
+    """Dtype of the keys of values of `dtype`, an unsigned integer or float32."""
     return np.dtype(np.int32) if dtype.kind == "f" else dtype
 
 
@@ -76,7 +77,7 @@ def to_values(keys: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _flip_negative(keys: Array) -> None:
-    """Flip all bits but the sign of negative keys: floats' bits to keys, and back."""
+    """Flip all bits but the sign of negative keys, which turns floats' bits to keys and back."""
     top = np.iinfo(keys.dtype).max
     scratch = np.empty(min(keys.size, TILE_VOXELS), keys.dtype)
     for first in range(0, keys.size, TILE_VOXELS):
@@ -148,7 +149,7 @@ def _fill(column: Array, plane: Array, y: int, n: int) -> None:
 
 
 def _rows(line: Array, n: int, wide: int) -> Array:
-    """Return the `n` rows of a line that ends before the two voxels of no meaning."""
+    """View a line as `n` rows, without the two meaningless voxels between rows."""
     step = line.itemsize
     return np.lib.stride_tricks.as_strided(line, (n, wide - 2), (wide * step, step))
 
@@ -169,7 +170,7 @@ def _sort_three(
     u: Array, v: Array, w: Array, low: Array | None, middle: Array | None, high: Array | None,
     scratch: Array, more: Array | None = None,
 ) -> None:  # fmt: skip
-    """Sort three arrays, which stay as they are, into those of low, middle, high that are wanted.
+    """Sort three arrays, which are not changed, into low, middle and high where these are given.
 
     `scratch`, and `more` where `high` is not wanted, are overwritten.
     """
@@ -204,7 +205,7 @@ def _choose(nines: Sequence[Array], candidates: list[Array]) -> None:
 
 
 def median_cube(data: Array, out: Array, size: int, finish: Finish | None = None) -> None:
-    """Do the same for cubes of `size` voxels, several slices at a time, with SciPy."""
+    """Write the medians of cubes of `size` voxels with SciPy, several slices at a time."""
     n_z = data.shape[0]
     radius = size // 2
     for z in range(0, n_z, 4 * radius):
@@ -228,7 +229,7 @@ def median_cube(data: Array, out: Array, size: int, finish: Finish | None = None
 def count_medians(
     m: Ledger, shape: Sequence[int], dtype: np.dtype[Any], size: int, tests: bool
 ) -> None:
-    """Enter the scratch of `median_27` or `median_cube`; `tests`: with that of `put_back`."""
+    """Enter the scratch of `median_27` or `median_cube`; with `tests`, of `put_back` as well."""
     n_z, n_y, n_x = shape
     if size == 3:
         rows, wide = _tile_rows(n_y, n_x), n_x + 2
@@ -245,7 +246,7 @@ def count_medians(
         m.alloc(cube, dtype)
         m.alloc(cube, dtype)
         m.alloc_bytes(VIEWS_BYTES // 2)
-        tile = 0  # one of the cubes is gone when single slices are tested
+        tile = 0  # smaller than the cube that is freed before single slices are tested
     if tests:
         m.alloc((2, tile), dtype)
         m.alloc(tile, bool)

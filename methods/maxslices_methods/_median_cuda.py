@@ -1,7 +1,7 @@
-"""Medians of cubes of voxels on a GPU: two kernels of our own.
+"""Medians of cubes of voxels on a GPU, by two CUDA kernels.
 
-cupyx's filter sorts each neighbourhood in local memory; of 27 values a network in
-registers finds the median in 104 steps. The order of values, the edges and the network
+cupyx's filter sorts each neighbourhood in local memory. The kernel for 27 values finds the
+median with a network of 104 steps in registers. The order of values, the edges and the network
 are those of `_median`.
 """
 
@@ -18,7 +18,8 @@ from ._median import HIGHEST, LOWEST, MERGE_COLUMNS, MIDDLE, SELECT, SELECTED
 C_TYPES = {"uint8": "unsigned char", "uint16": "unsigned short", "float32": "float"}
 THREADS = 128
 ROWS = 48
-"""Rows that a thread of the 3 x 3 x 3 kernel walks along, two of them twice."""
+"""Rows that a thread of the 3 x 3 x 3 kernel walks along. It reads two rows more at their ends, so
+that few rows would mean many reads."""
 TILE_X, TILE_Y = 32, 8
 
 _COMMON = r"""
@@ -134,7 +135,7 @@ median_cube(const T* data, T* out, int n_z, int n_y, int n_x,
 
 
 def source(dtype: str, size: int) -> str:
-    """Return the CUDA source of the kernel for a dtype and an edge of the cube."""
+    """CUDA source of the kernel for a dtype and an edge of the cube."""
     lines = [f"typedef {C_TYPES[dtype]} T;"]
     if size == 3:
         constants, body = {"THREADS": THREADS, "ROWS": ROWS}, _network() + _SMALL
@@ -212,7 +213,7 @@ def median(data: Any, out: Any, size: int, dif: float | None) -> None:
     steps = [np.int64(step // data.itemsize) for step in data.strides]
     numbers = [np.int32(n) for n in data.shape]
     if dif is None:
-        dif = -1.0  # nothing differs by less
+        dif = -1.0  # no difference is below: all voxels are replaced
     elif data.dtype.kind == "u":
         dif = min(math.ceil(dif), 2**16)
     kernel = _kernel(str(data.dtype), size)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 def denoise_slices(
     planes: torch.Tensor, strength: float, noise: float, patch: int, search: int
 ) -> torch.Tensor:
-    """Return float32 slices (n, y, x) as means of pixels with similar surroundings."""
+    """Average pixels with similar surroundings, in float32 slices (n, y, x)."""
     _, rows, columns = planes.shape
     beside, reach = patch // 2, search // 2
     margin = beside + reach
@@ -36,6 +36,6 @@ def denoise_slices(
 
 
 def mirrored(first: int, stop: int, n: int, device: torch.device) -> torch.Tensor:
-    """Return indices `first` to `stop` of n values that are mirrored beyond either end."""
+    """Indices `first` to `stop` into n values that are mirrored beyond both ends."""
     indices = torch.arange(first, stop, device=device).remainder_(2 * n)
     return torch.minimum(indices, 2 * n - 1 - indices)

@@ -1,4 +1,4 @@
-"""Normalisation on a GPU: in one pass over the data what takes a pass for each operation else."""
+"""Normalisation on a GPU in one pass over the data, by fused kernels."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _KERNELS = {
         "out = -log(min(fmax((float)data, least), most))",
     ),
 }
-"""Inputs, outputs and code of each; the results are the same bits as of CuPy's operations, and,
-but for the logarithm, of NumPy's."""
+"""Inputs, outputs and code of each kernel. Results are bitwise those of CuPy's single operations
+and, except for the logarithm, of NumPy's."""
 
 
 @cache
@@ -38,17 +38,17 @@ def _kernel(name: str) -> Any:
 
 
 def mean_frame(frames: Any) -> Any:
-    """Return the mean of frames (frames, y, x): (y, x), float32, added up in their order."""
+    """Mean frame (y, x), float32, of frames (frames, y, x), which are added in their order."""
     import cupy
 
     return _kernel("mean_frame")(frames, len(frames), cupy.empty(frames.shape[1:], cupy.float32))
 
 
 def correction(data: Any, dark: Any, signal: Any) -> Any:
-    """Return (data - dark) / signal as float32; `dark` may be a number."""
+    """Compute (data - dark) / signal as float32; `dark` may be a number."""
     return _kernel("correction")(data, dark, signal)
 
 
 def minus_log(data: Any, least: float, most: float) -> Any:
-    """Return the negative logarithm as float32; NaN and what is less than `least` count as that."""
+    """Negative logarithm as float32; NaN and values below `least` count as `least`."""
     return _kernel("minus_log")(data, least, most)

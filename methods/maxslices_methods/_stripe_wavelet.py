@@ -1,14 +1,14 @@
 """The wavelet and Fourier filter for stripes, as two matrix products.
 
-The filter of Münch takes wavelet transforms of a sinogram, and out of every band of
-vertical details the low frequencies along the angles. What it takes out depends linearly on
-the sinogram, and along angles and detector apart: level j takes low-pass filters of both
+The filter of Münch transforms a sinogram into wavelet bands, and removes the low frequencies
+along the angles from each band of vertical details. What it removes is linear in the sinogram
+and separates into angles and detector: level j applies low-pass filters of both
 directions j - 1 times, then the low-pass of the angles and the high-pass of the detector.
-Bands with high-pass angles are never changed, so they need not be computed.
+Bands that are high-pass along the angles are never changed, and not computed.
 
 Along the angles, low-pass filters and the few lowest frequencies together are one small
-matrix for all levels, `Tables.gather`; so is the way back, `Tables.spread`. Between the two
-products a sinogram is some 200 rows, and the transforms along the detector are cheap.
+matrix for all levels, `Tables.gather`; so is their inverse, `Tables.spread`. Between the two
+products a sinogram has about 200 rows, and the transforms along the detector are cheap.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ from maxslices import Ledger
 from .namespaces import array_namespace
 
 NEGLIGIBLE = 5.8
-"""Standard deviations after which a Gaussian is below the resolution of float32."""
+"""Standard deviations beyond which a Gaussian is below the resolution of float32:
+exp(-5.8^2 / 2) = 5e-8."""
 
 CHUNK_NUMBERS = {"cuda": 2**26, "cpu": 1}
-"""Numbers in the arrays of the sinograms that are filtered at one time; on a processor one
-sinogram, which need not stand at a certain place in a chunk to give the same to the last bit."""
+"""Numbers in the arrays of the sinograms that are filtered at one time: 256 MiB on a GPU. On a CPU
+one sinogram, because its result would depend on its place in a chunk, in the last bits."""
 
 Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What the filter needs beside the data; arrays of the host, or of the device."""
+    """Matrices and filters of the stripe filter, as arrays of the host or of the device."""
 
     gather: Any
     """(rows, angles) float32: low frequencies of the low-pass bands of all levels."""
     spread: Any
-    """(angles, rows) float32: the way back."""
+    """(angles, rows) float32: the inverse of `gather`, for what is removed."""
     counts: tuple[int, ...]
     """Rows of each level, finest first."""
     reflected: tuple[Any, ...]
-    """For each level (coefficients, taps): where the detector's analysis filter reads."""
+    """For each level (coefficients, taps): indices that the analysis filter reads."""
     windows: tuple[Any, ...]
-    """For each level (pairs of samples, taps / 2): where the synthesis filter reads."""
+    """For each level (pairs of samples, taps / 2): indices that the synthesis filter reads."""
     analysis: tuple[Any, Any]
     """Low-pass and high-pass (taps, 1) float32, in the order of `reflected`."""
     synthesis: tuple[Any, Any]
@@ -58,7 +59,7 @@ class Tables:
     """Length along the detector, before the first level and after each."""
 
     def on(self, xp: Any) -> Tables:
-        """Return the same tables as arrays of `xp`."""
+        """Copy the tables to arrays of `xp`."""
         return Tables(
             xp.asarray(self.gather),
             xp.asarray(self.spread),
@@ -72,7 +73,7 @@ class Tables:
 
 
 def filter_length(wname: str) -> int:
-    """Return the number of taps of a wavelet.
+    """Number of taps of a wavelet.
 
     Raises
     ------
@@ -88,7 +89,7 @@ def filter_length(wname: str) -> int:
 
 
 def level_count(n_angles: int, width: int, level: int | None) -> int:
-    """Return the number of levels: as given, or enough for the longer side."""
+    """Number of levels: as given, or enough for the longer side."""
     most = max(1, math.ceil(math.log2(max(n_angles, width))))
     if level is None:
         return most
@@ -101,7 +102,7 @@ def level_count(n_angles: int, width: int, level: int | None) -> int:
 
 
 def lengths(size: int, taps: int, levels: int) -> tuple[int, ...]:
-    """Return the length of a signal and of its coefficients at each level."""
+    """Length of a signal and of its coefficients at each level."""
     sizes = [size]
     for _ in range(levels):
         sizes.append((sizes[-1] + taps - 1) // 2)
@@ -109,7 +110,7 @@ def lengths(size: int, taps: int, levels: int) -> tuple[int, ...]:
 
 
 def row_counts(angle_lengths: tuple[int, ...], sigma: float) -> tuple[int, ...]:
-    """Return how many real Fourier components of each level's angles are damped."""
+    """Number of real Fourier components along the angles that each level damps."""
     reach = math.ceil(NEGLIGIBLE * sigma)
     return tuple(min(n, 2 * min(n // 2, reach) + 1) for n in angle_lengths[1:])
 
@@ -118,7 +119,7 @@ def row_counts(angle_lengths: tuple[int, ...], sigma: float) -> tuple[int, ...]:
 def chunk_slices(
     device: str, n_angles: int, width: int, sigma: float, wname: str, levels: int
 ) -> int:
-    """Return how many sinograms are filtered at one time, at least one."""
+    """Number of sinograms filtered at one time, at least one."""
     taps = filter_length(wname)
     n_rows = sum(row_counts(lengths(n_angles, taps, levels), sigma))
     numbers = n_angles * width + n_rows * (width + lengths(width, taps, 1)[1] * taps)
@@ -160,11 +161,11 @@ def make_tables(n_angles: int, width: int, sigma: float, wname: str, levels: int
 
 
 cached_tables = lru_cache(maxsize=4)(make_tables)
-"""`make_tables` that remembers: on a GPU a block can take less time than its tables."""
+"""`make_tables` with a cache: on a GPU a block can take less time than its tables."""
 
 
 def _low_frequencies(length: int, count: int, sigma: float) -> tuple[Float64, Float64]:
-    """Return cosines and sines as columns, and what a Gaussian low-pass makes of them."""
+    """Cosines and sines as columns, and their weights in a Gaussian low-pass."""
     frequency = (np.arange(count) + 1) // 2
     phase = 2 * np.pi / length * np.outer(np.arange(length), frequency)
     is_cosine = np.arange(count) % 2 == 1
@@ -176,7 +177,7 @@ def _low_frequencies(length: int, count: int, sigma: float) -> tuple[Float64, Fl
 
 
 def _reflected(size: int, taps: int) -> NDArray[np.int64]:
-    """Return where the coefficients of `size` samples read, tap by tap.
+    """Indices of the samples that each coefficient of `size` samples reads, tap by tap.
 
     Beyond its ends the signal is mirrored, the last sample twice.
     """
@@ -203,7 +204,7 @@ def _adjoint_of_analysis(columns: Float64, low: Float64, size: int) -> Float64:
 
 
 def _synthesis(columns: Float64, low: Float64, size: int) -> Float64:
-    """Return the first `size` samples of the low-pass synthesis of each column."""
+    """First `size` samples of the low-pass synthesis of each column."""
     taps, n = len(low), len(columns)
     wide = np.zeros((2 * n + taps - 2, columns.shape[1]))
     for tap, factor in enumerate(low):
@@ -212,7 +213,7 @@ def _synthesis(columns: Float64, low: Float64, size: int) -> Float64:
 
 
 def _even_and_odd(synthesis_filter: Float64) -> NDArray[np.float32]:
-    """Return (taps / 2, 2): the taps that make even samples, and those that make odd ones."""
+    """Taps that make even samples and those that make odd ones, (taps / 2, 2)."""
     return synthesis_filter[::-1].reshape(-1, 2)[:, ::-1].astype(np.float32)
 
 
@@ -222,7 +223,7 @@ def stripes_into(block: Any, tables: Tables) -> None:
     Parameters
     ----------
     block : array, float32, shape (angles, slices, detector), C-contiguous
-        Overwritten by what the filter takes out.
+        Overwritten by what the filter removes.
     tables : Tables
         On the same device.
     """
@@ -251,13 +252,13 @@ def stripes_into(block: Any, tables: Tables) -> None:
 
 
 def _products(read: Any, taps: Any) -> Any:
-    """Return the product of the last axis with the columns of `taps`."""
+    """Product of the last axis with the columns of `taps`."""
     xp = array_namespace(read)
     return xp.matmul(read.reshape(-1, len(taps)), taps).reshape(*read.shape[:-1], taps.shape[1])
 
 
 def _synthesize(coefficients: Any, place: Any, taps: Any, out: Any) -> None:
-    """Write the samples that coefficients of one kind stand for."""
+    """Write the samples that coefficients of one band synthesise."""
     xp = array_namespace(coefficients)
     pairs = _products(xp.take(coefficients, place, axis=-1), taps)
     out[...] = pairs.reshape(*out.shape[:-1], -1)[..., : out.shape[-1]]
@@ -272,7 +273,7 @@ def account(
     wname: str,
     levels: int,
 ) -> None:
-    """Enter the tables, and what `stripes_into` allocates for `n_slices` sinograms."""
+    """Enter the tables, and the allocations of `stripes_into` for `n_slices` sinograms."""
     taps = filter_length(wname)
     widths, angles = lengths(width, taps, levels), lengths(n_angles, taps, levels)
     counts = row_counts(angles, sigma)
@@ -306,7 +307,7 @@ def account(
 
 
 def account_tables(m: Ledger, n_angles: int, sigma: float, wname: str, levels: int) -> None:
-    """Enter what `make_tables` allocates on the host before there is a result."""
+    """Enter the allocations of `make_tables` on the host before there is a result."""
     taps = filter_length(wname)
     angles = lengths(n_angles, taps, levels)
     counts = row_counts(angles, sigma)

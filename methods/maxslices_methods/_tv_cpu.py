@@ -1,7 +1,7 @@
 """Total variation on a CPU: iterations sweep the volume plane by plane, in place.
 
-A plane's update needs the old planes beside it and nothing else, so work arrays are a few
-planes, which stay in the processor's cache where planes are small.
+The update of a plane needs only the old planes beside it, so scratch is a few planes, which stay
+in the processor's cache where planes are small.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from maxslices.model.ledger import Ledger
 Array = NDArray[np.float32]
 
 SMALL = np.float32(1e-8)
-"""Keeps a flat region's gradient away from 0."""
+"""Added under the root, so that the length of a gradient is not 0 in a flat region."""
 BUFFER_ITEMS = 8192
-"""NumPy's buffer for an operand of an operation on arrays with gaps between rows."""
+"""Items of NumPy's buffer (``np.getbufsize()``) for an operand with gaps between its rows."""
 SMALL_BYTES = 2**13
-"""What the objects beside the arrays take."""
+"""Bytes of Python objects besides the arrays."""
 
 
 def rof(source: Array, strength: float, iterations: int, step: float) -> Array:
-    """Return the volume after `iterations` explicit steps; see `total_variation_rof`."""
+    """Smooth a volume by `iterations` explicit steps; see `total_variation_rof`."""
     volume = source.copy()
     _, rows, columns = volume.shape
     below, here, above = (np.empty((rows + 2, columns + 2), np.float32) for _ in range(3))
@@ -55,7 +55,7 @@ def rof(source: Array, strength: float, iterations: int, step: float) -> Array:
 
 
 def account_rof(m: Ledger, shape: tuple[int, int, int], iterations: int) -> None:
-    """Enter what `rof` allocates."""
+    """Enter the allocations of `rof`."""
     _, rows, columns = shape
     m.alloc(shape, np.float32)
     m.alloc((3, rows + 2, columns + 2), np.float32)
@@ -119,7 +119,7 @@ def _divergence(
 def _flow(
     ahead: Array, at: Array, sides: tuple[tuple[Array, Array], ...], work: list[Array]
 ) -> Array:
-    """Return a forward difference over the length of the gradient, in ``work[0]``."""
+    """Divide a forward difference by the length of the gradient, into ``work[0]``."""
     flow, length, first, second, least = work
     np.subtract(ahead, at, out=flow)
     np.multiply(flow, flow, out=length)
@@ -127,7 +127,7 @@ def _flow(
     for after, before in sides:
         np.subtract(after, at, out=first)
         np.subtract(at, before, out=second)
-        # minmod, which is the middle one of both and 0
+        # minmod: the median of both and 0
         np.minimum(first, second, out=least)
         np.maximum(first, second, out=first)
         np.minimum(first, np.float32(0), out=first)
@@ -149,7 +149,7 @@ def primal_dual(
     isotropic: bool,
     nonnegativity: bool,
 ) -> Array:
-    """Return the volume after `iterations` of Chambolle and Pock; see `total_variation_pd`."""
+    """Smooth a volume by `iterations` of Chambolle and Pock; see `total_variation_pd`."""
     volume = source.copy()
     ahead = source.copy()
     dual = [np.zeros_like(source) for _ in range(3)]
@@ -175,7 +175,7 @@ def primal_dual(
             if z:
                 divergence -= dual[0][z - 1]
             old[...] = volume[z]
-            # the primal step, then the point beyond it that the next dual step looks at
+            # the primal step, then the extrapolated point for the next dual step
             np.multiply(divergence, tau, out=divergence)
             divergence += old
             np.multiply(source[z], pull, out=volume[z])
@@ -189,7 +189,7 @@ def primal_dual(
 
 
 def account_pd(m: Ledger, shape: tuple[int, int, int]) -> None:
-    """Enter what `primal_dual` allocates."""
+    """Enter the allocations of `primal_dual`."""
     for _ in range(5):
         m.alloc(shape, np.float32)
     m.alloc((2, shape[1], shape[2]), np.float32)

@@ -1,4 +1,4 @@
-"""Total variation on CUDA: one or two kernels an iteration, without work arrays."""
+"""Total variation on CUDA: one or two kernels an iteration, without scratch arrays."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ MAX_GRID = 65535
 
 
 def rof(source: Any, strength: float, iterations: int, step: float) -> Any:
-    """Return the volume after `iterations` explicit steps; see `total_variation_rof`."""
+    """Smooth a volume by `iterations` explicit steps; see `total_variation_rof`."""
     import cupy as cp
 
     source = cp.ascontiguousarray(source)
@@ -129,7 +129,7 @@ def rof(source: Any, strength: float, iterations: int, step: float) -> Any:
 
 
 def account_rof(m: Ledger, shape: tuple[int, int, int], iterations: int) -> None:
-    """Enter what `rof` allocates."""
+    """Enter the allocations of `rof`."""
     for _ in range(min(iterations, 2)):
         m.alloc(shape, np.float32)
 
@@ -144,7 +144,7 @@ def primal_dual(
     isotropic: bool,
     nonnegativity: bool,
 ) -> Any:
-    """Return the volume after `iterations` of Chambolle and Pock; see `total_variation_pd`."""
+    """Smooth a volume by `iterations` of Chambolle and Pock; see `total_variation_pd`."""
     import cupy as cp
 
     source = cp.ascontiguousarray(source)
@@ -167,7 +167,7 @@ def primal_dual(
 
 
 def account_pd(m: Ledger, shape: tuple[int, int, int]) -> None:
-    """Enter what `primal_dual` allocates."""
+    """Enter the allocations of `primal_dual`."""
     for _ in range(5):
         m.alloc(shape, np.float32)
 

@@ -1,8 +1,8 @@
 """The U-Net of `denoise_unet`: a small network, applied tile by tile.
 
 Ronneberger, Fischer and Brox (MICCAI 2015), smaller: averages in place of maxima, nearest
-neighbours on the way up, and what the last convolution returns is taken away from the input. No
-layer looks at more than a neighbourhood, so that tiles give what the whole does.
+neighbours on the way up, and the output of the last convolution is subtracted from the input. All
+layers have a finite receptive field, so that tiles give the result of the whole image.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Weights = Mapping[str, torch.Tensor]
 
 
 def new_weights(size: UNetShape, mean: float, scale: float) -> dict[str, torch.Tensor]:
-    """Return weights to train: random ones for data of this mean and standard deviation.
+    """Random weights to begin training with, for data of this mean and standard deviation.
 
-    The last layer begins with 0, so that the network begins by leaving images as they are.
+    The last layer is 0, so that the untrained network leaves images unchanged.
     """
     found = {}
     for name, shape in size.weights().items():
@@ -36,7 +36,7 @@ def new_weights(size: UNetShape, mean: float, scale: float) -> dict[str, torch.T
 
 
 def denoise(weights: Weights, size: UNetShape, images: torch.Tensor) -> torch.Tensor:
-    """Return images (n, 1, y, x) without the noise; sides are multiples of ``size.step``."""
+    """Remove the noise of images (n, 1, y, x) whose sides are multiples of ``size.step``."""
     names = iter(size.convolutions())
 
     def convolved(x: torch.Tensor) -> torch.Tensor:
@@ -68,7 +68,7 @@ def save_weights(weights: Weights, path: str) -> None:
 def load_weights(
     path: str, device: torch.device | str = "cpu"
 ) -> tuple[dict[str, torch.Tensor], UNetShape]:
-    """Return the weights that a file holds, float32 on a device, and the network's size.
+    """Read weights from a file to a device, as float32, and the size of their network.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def load_weights(
     on_cpu = torch.device(device).type == "cpu"
     weights = {}
     for name, each in tensors.items():
-        # In this order oneDNN writes results in place of copies of them.
+        # With channels last oneDNN writes its result without another copy.
         order = torch.channels_last if on_cpu and each.ndim == 4 else torch.preserve_format
         weights[name] = torch.from_numpy(each).to(
             device, torch.float32, copy=True, memory_format=order
@@ -91,10 +91,10 @@ def load_weights(
 def denoise_slice(
     weights: Weights, size: UNetShape, plane: torch.Tensor, out: torch.Tensor, tile: int
 ) -> None:
-    """Write a slice without its noise, tile by tile.
+    """Remove the noise of a slice, tile by tile.
 
-    All tiles are of one shape, and the slice is mirrored beyond its edges, so that what is
-    computed does not depend on anything but the slice.
+    All tiles have one shape, and the slice is mirrored beyond its edges, so that the result
+    depends on nothing but the slice.
     """
     rows, columns = plane.shape
     tall, wide = size.tile_dims((rows, columns), tile)

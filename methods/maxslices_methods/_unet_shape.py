@@ -1,4 +1,4 @@
-"""The U-Net of `denoise_unet` without torch: its weights, how far it sees, and its memory."""
+"""The U-Net of `denoise_unet` without torch: weights, receptive field and memory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from ._safetensors import read_shapes
 
 Shapes = dict[str, tuple[int, ...]]
 LARGE_BYTES, SPARE_BYTES = 2**20, 2**19
-"""Allocation on a GPU from which torch may hand out more, and how much more it is on average."""
+"""From `LARGE_BYTES` on, torch's allocator may hand out a block that is larger by up to 1 MiB (it
+is not split, see `maxslices.model.allocators`): `SPARE_BYTES` on average."""
 UNFOLDED_ITEMS = 20480
-"""Size of an image up to which torch's own convolution, which unfolds it, is used on a CPU."""
+"""Largest image that torch convolves on a CPU by unfolding it; larger ones go to oneDNN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +32,18 @@ class UNetShape:
 
     @property
     def step(self) -> int:
-        """What the sides of its input have to be multiples of."""
+        """Number of which the sides of an input are multiples."""
         return int(2 ** (self.levels - 1))
 
     @property
     def halo(self) -> int:
-        """Pixels around a tile beyond which nothing has an effect on it; a multiple of `step`."""
+        """Pixels around a tile that affect it; a multiple of `step`."""
         down = 2 * (2**self.levels - 1)
         up = 2 * (2 ** (self.levels - 1) - 1)
         return (-(-(down + up) // self.step) + 1) * self.step
 
     def convolutions(self) -> list[tuple[str, int, int, int]]:
-        """Return name, input channels, output channels and kernel side of each, in order."""
+        """Name, input channels, output channels and kernel side of each convolution, in order."""
         widths = [self.channels * 2**level for level in range(self.levels)]
         found = []
         before = 1
@@ -59,7 +60,7 @@ class UNetShape:
         return [*found, ("last", before, 1, 1)]
 
     def weights(self) -> Shapes:
-        """Return the shapes of all weights by name."""
+        """Shapes of all weights by name."""
         found: Shapes = {"mean": (), "scale": ()}
         for name, inputs, outputs, side in self.convolutions():
             found[f"{name}.weight"] = (outputs, inputs, side, side)
@@ -67,20 +68,20 @@ class UNetShape:
         return found
 
     def tile_dims(self, dims: tuple[int, int], tile: int) -> tuple[int, int]:
-        """Return the sides of the tiles that a slice is cut into, without their halo."""
+        """Sides of the tiles that a slice is cut into, without their halo."""
         step = self.step
         tall, wide = (-(-min(n, tile) // step) * step for n in dims)
         return tall, wide
 
 
 def shape_of_file(path: str) -> UNetShape:
-    """Return the size of the U-Net whose weights a file holds.
+    """Size of the U-Net whose weights a file holds.
 
     Raises
     ------
     ValueError
-        If there is no such file, it is no safetensors file, or holds another model's weights;
-        the first names and shapes that differ are named.
+        If the file is missing, is not a safetensors file, or holds the weights of another model;
+        the text names the first names and shapes that differ.
     """
     try:
         changed = os.stat(path).st_mtime_ns
@@ -96,7 +97,7 @@ def _shape_of_file(path: str, changed: int) -> UNetShape:
 
 
 def shape_of_weights(found: Shapes, where: str) -> UNetShape:
-    """Return the size of the U-Net that has these weights; see `shape_of_file`."""
+    """Size of the U-Net that has these weights; see `shape_of_file`."""
     levels = 1
     while f"down.{levels}.0.weight" in found:
         levels += 1
@@ -127,7 +128,7 @@ def _text(shape: tuple[int, ...]) -> str:
 
 
 def account(m: Ledger, size: UNetShape, dims: tuple[int, int], tile: int) -> None:
-    """Enter what the network allocates for a slice, its weights included; all is free after."""
+    """Enter the allocations of the network for a slice, weights included; all are freed."""
     held = [m.alloc(shape, np.float32) for shape in size.weights().values()]
     tall, wide = (n + 2 * size.halo for n in size.tile_dims(dims, tile))
 
@@ -142,7 +143,7 @@ def account(m: Ledger, size: UNetShape, dims: tuple[int, int], tile: int) -> Non
             pixels = (tall >> level) * (wide >> level)
             if inputs * pixels <= UNFOLDED_ITEMS:
                 m.free(m.alloc((inputs, *sides, pixels), np.float32))
-            else:  # oneDNN puts the weights in another order
+            else:  # oneDNN reorders the weights
                 m.free(m.alloc((outputs, inputs, *sides), np.float32))
         if before not in skipped:
             m.free(before)

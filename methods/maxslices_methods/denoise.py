@@ -1,8 +1,8 @@
 """Noise removal that keeps edges: total variation in three dimensions.
 
-Both methods carry information by one voxel an iteration, along every axis, so they need as
-many slices around a block as they make iterations; the result then does not depend on the
-block. That is why the defaults are tens of iterations and not thousands.
+An iteration carries information by one voxel along every axis, so a block needs a halo of as many
+slices as there are iterations; its result then does not depend on the block. The defaults are
+therefore tens of iterations and not thousands.
 """
 
 from __future__ import annotations

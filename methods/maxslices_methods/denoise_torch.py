@@ -1,4 +1,4 @@
-"""Noise removal on torch tensors: non-local means, and a network that has learnt the noise."""
+"""Noise removal on torch tensors: non-local means, and a trained network."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from maxslices.model.ledger import Ledger, from_ledger
 from ._unet_shape import account, alloc_tensor, shape_of_file
 
 PIXELS = 2**20
-"""Pixels that `nonlocal_means` works on at least, if there are as many."""
+"""`nonlocal_means` works on at least this many pixels at a time, enough to keep a GPU busy."""
 SMALL_BYTES, LOADING_BYTES = 2**13, 36 * 2**10
-"""What objects beside the arrays take; and where a file is read."""
+"""Bytes of Python objects besides the arrays, in a call and while weights are read."""
 
 
 @from_ledger
@@ -118,7 +118,7 @@ def nonlocal_means(
 
 
 def _at_a_time(rows: int, columns: int) -> int:
-    """Return how many slices are worked on together: one if it is large enough for a GPU."""
+    """Number of slices worked on together: one if it is large enough for a GPU."""
     return max(1, PIXELS // (rows * columns))
 
 

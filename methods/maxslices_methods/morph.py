@@ -1,4 +1,4 @@
-"""Changes of shape: half-turn sinograms from full turns, and other numbers of pixels."""
+"""Changes of shape: half-turn sinograms from full turns, and resampling."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from maxslices.model.ledger import Ledger, from_ledger
 from .namespaces import array_namespace, on_gpu
 
 PIECE_VOXELS = {"cpu": 2**16, "cuda": 2**23}
-"""Voxels of scratch: a core's cache, and 32 MiB of a GPU's memory."""
+"""Voxels of scratch: 256 KiB of float32 on a CPU, for a core's cache, and 32 MiB on a GPU."""
 
 VIEWS_BYTES = 4096
-"""What NumPy's views of a piece take, or CuPy's rounding of its arrays; it shows where the
+"""Bytes of NumPy's views of a piece, or of CuPy's rounding of its arrays, which count where the
 data are small."""
 
 BROADCAST_BYTES = 2**15
-"""NumPy multiplies by a short row or column through a buffer of 8192 float32."""
+"""NumPy broadcasts a short row or column through a buffer of 8192 items (``np.getbufsize()``)."""
 
 
 def _even(overlap: float) -> int:
-    """Return the overlap in pixels: rounded to an int, and an odd one up to an even one."""
+    """Overlap in pixels, rounded to an integer and then up to an even one."""
     pixels = round(overlap)
     return pixels + pixels % 2
 
@@ -39,7 +39,7 @@ def _stitched_dims(other_dims: tuple[int, int], overlap: float) -> tuple[int, in
 
 
 def _blend_angles(n_rows: int, n_angles: int, overlap: int, device: str) -> int:
-    """Return for how many angles the overlap is blended at a time."""
+    """Number of angles whose overlap is blended at a time."""
     return min(n_angles, max(1, PIECE_VOXELS[device] // max(1, n_rows * overlap)))
 
 
@@ -149,7 +149,7 @@ def _new_dims(other_dims: tuple[int, int], newshape: list[int]) -> tuple[int, in
 def _resample_piece(
     n_slices: int, n_columns: int, newshape: Sequence[int], device: str
 ) -> tuple[int, int]:
-    """Return how many slices, and how many new rows of each, are resampled at a time."""
+    """Numbers of slices, and of new rows of each, that are resampled at a time."""
     lines = max(1, PIECE_VOXELS[device] // max(n_columns, newshape[1]))
     return min(n_slices, max(1, lines // newshape[0])), min(newshape[0], lines)
 
@@ -253,7 +253,7 @@ def data_resampler(
 
 
 def _places(xp: Any, n: int, n_new: int, interpolation: str) -> list[Any]:
-    """Return the nearest of `n` pixels to each new one; or both neighbours and the weight."""
+    """Nearest of `n` pixels for each new one; or both neighbours and the weight."""
     where = np.linspace(0, n - 1, n_new)
     if interpolation == "nearest":
         return [xp.asarray(np.ceil(where - 0.5).astype(np.int64))]
@@ -263,7 +263,7 @@ def _places(xp: Any, n: int, n_new: int, interpolation: str) -> list[Any]:
 
 
 def _resampled(xp: Any, block: Any, at_rows: list[Any], at_columns: list[Any]) -> Any:
-    """Return rows of a block of slices, resampled along rows, then along columns."""
+    """Resample rows of a block of slices along rows, then along columns."""
     if len(at_rows) == 1:
         return block[:, at_rows[0]][:, :, at_columns[0]]
     low, high, weight = at_rows
@@ -277,7 +277,7 @@ def _resampled(xp: Any, block: Any, at_rows: list[Any], at_columns: list[Any]) -
 
 
 def _mixed(low: Any, high: Any, weight: Any) -> Any:
-    """Return ``low + weight * (high - low)`` in the memory of `low`; `high` is overwritten."""
+    """Interpolate ``low + weight * (high - low)`` into `low`; `high` is overwritten."""
     with np.errstate(invalid="ignore", over="ignore"):
         high -= low
         high *= weight

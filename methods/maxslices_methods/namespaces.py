@@ -1,4 +1,4 @@
-"""The library beside the array: SciPy's modules for NumPy, cupyx's for CuPy."""
+"""The array library of an array: SciPy's modules for NumPy, cupyx's for CuPy."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from array_api_compat import array_namespace, is_cupy_array
 
 
 def on_gpu(data: Any) -> bool:
-    """Tell whether `data` is a CuPy array."""
+    """True if `data` is a CuPy array."""
     return bool(is_cupy_array(data))
 
 
 def scipy_module(data: Any, name: str) -> ModuleType:
-    """Return ``scipy.<name>``, or ``cupyx.scipy.<name>`` where `data` is a CuPy array."""
+    """Import ``scipy.<name>``, or ``cupyx.scipy.<name>`` if `data` is a CuPy array."""
     package = "cupyx.scipy" if on_gpu(data) else "scipy"
     return importlib.import_module(f"{package}.{name}")
 

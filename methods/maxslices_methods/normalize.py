@@ -14,14 +14,14 @@ from . import _normalize_cuda
 from .namespaces import array_namespace, on_gpu
 
 LEAST_SIGNAL = 1e-6
-"""A pixel whose flat is not above its dark by this much is dead: it sees no light."""
+"""A pixel whose flat is not above its dark by this much counts as dead: it sees no light."""
 
 LEAST_TRANSMISSION = 1e-6
-"""Transmission in place of values without a logarithm, one photon in a million."""
+"""Values without a logarithm count as this transmission, one photon in a million."""
 
 BROADCAST_BYTES = 2**15
-"""NumPy subtracts a frame of less than half as many bytes, before 2.3 of as many, through a buffer
-of this size."""
+"""NumPy broadcasts a frame through a buffer of 8192 float32 if the frame has less than half as many
+bytes; before NumPy 2.3, as many."""
 
 
 @from_ledger
@@ -108,7 +108,7 @@ def dark_flat_field_correction(
 
 
 def _mean(xp: Any, name: str, frames: Any, frame_shape: tuple[int, ...]) -> Any:
-    """Return the mean frame, a new float32 array, or None where there are no frames."""
+    """Mean frame as a new float32 array; None if there are no frames."""
     if frames is None or frames.shape[0] == 0:
         return None
     if frames.shape[-2:] != frame_shape or frames.ndim not in (2, 3):

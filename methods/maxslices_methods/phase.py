@@ -1,4 +1,4 @@
-"""Phase retrieval of projections that were taken some way behind the object."""
+"""Phase retrieval of projections taken at a distance behind the object."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ from .namespaces import array_namespace, on_gpu, scipy_module
 PaddingMethod = Literal["next_power_of_2", "next_fast_length", "use_pad_x_y"]
 
 CHUNK_BYTES = {"cuda": 128 * 2**20, "cpu": 4 * 2**20}
-"""Padded frames that are transformed at one time: enough to keep a GPU busy, and what stays
-in the caches of a processor."""
+"""Bytes of padded frames transformed at one time: enough to keep a GPU busy, and few enough for the
+caches of a CPU."""
 
 MAX_CHUNK_FRAMES = 16
-"""Frames of a chunk are at most this many: on a GPU every chunk has the same number of frames,
-and a block with fewer pays for those that it does not have."""
+"""Most frames of a chunk: on a GPU every chunk has the same number of frames, and a block with
+fewer is padded to it."""
 
 HC_KEV_UM = 1.239841984e-3
 """Planck's constant times the speed of light, in keV times micrometre."""
 
 OBJECT_BYTES = {"cuda": 0, "cpu": 2**15}
-"""Headers of arrays, NumPy's buffers before 2.3: they count where Python's memory is the data's."""
+"""Bytes of array objects and, before NumPy 2.3, of NumPy's buffers: on a CPU they are in the
+budget."""
 
 LOWEST_TRANSMISSION = 1e-6
-"""Filtered transmissions below this, of which there is no logarithm, are taken as this."""
+"""Filtered transmissions below this count as this, since they may have no logarithm."""
 
 
 def _chunk_frames(height: int, width: int, device: str) -> int:
-    """Return how many padded frames are transformed at one time."""
+    """Number of padded frames transformed at one time."""
     return min(max(1, CHUNK_BYTES[device] // (height * width * 4)), MAX_CHUNK_FRAMES)
 
 
 def _padding(
     shape: tuple[int, ...], calculate_padding_value_method: str, pad_x_y: list[int] | None
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (top, left) margins and the padded (height, width) of frames of ``shape[1:]``.
+    """Margins (top, left) and padded (height, width) of frames of ``shape[1:]``.
 
-    Widths come out even, which real transforms want: with an odd width cuFFT would work on
-    two rows as one complex row, and the result depend on which rows are neighbours.
+    The width is even: with an odd one cuFFT transforms two rows as one complex row, and the result
+    would depend on which rows are neighbours.
     """
     frame = (shape[1], shape[2])
     if calculate_padding_value_method == "use_pad_x_y":
@@ -75,7 +76,7 @@ def _padding(
 
 @lru_cache(maxsize=64)
 def _work(frames: int, height: int, width: int, device: Literal["cuda", "cpu"]) -> Ledger:
-    """Return the account of all that is not in proportion to the number of slices."""
+    """Ledger of all allocations that do not grow with the number of slices."""
     half = width // 2 + 1
     with Ledger(device) as m:
         m.alloc_bytes(OBJECT_BYTES[device])
@@ -107,7 +108,7 @@ def _paganin_needs(
 
 
 def _response(xp: Any, height: int, width: int, pixel_size: float, alpha: float) -> Any:
-    """Return 1 / (1 + alpha k^2) over height * width, for the half-plane of a real transform."""
+    """1 / (1 + alpha k^2) over height * width, in the half-plane of a real transform."""
     scale = float(height * width)
     ky = 2 * math.pi * np.fft.fftfreq(height, pixel_size)
     kx = 2 * math.pi * np.fft.rfftfreq(width, pixel_size)
@@ -134,7 +135,7 @@ def _filter_chunk(
     padded[:n, top:bottom, :left] = chunk[:, :, :1]
     padded[:n, top:bottom, right:] = chunk[:, :, -1:]
     for frame in range(n) if not on_gpu(chunk) else [slice(None, n)]:
-        # By frame NumPy sees that the rows do not overlap; else it would copy them.
+        # Frame by frame, so that NumPy sees that rows do not overlap, and copies nothing.
         padded[frame, ..., :top, :] = padded[frame, ..., top : top + 1, :]
         padded[frame, ..., bottom:, :] = padded[frame, ..., bottom - 1 : bottom, :]
     spectrum = fft.rfft2(padded)

@@ -17,25 +17,26 @@ Bits = Literal[8, 16, 32]
 Statistics = tuple[float, float, float, int]
 
 PIECE_VOXELS = {"cpu": 2**15, "cuda": 2**23}
-"""Voxels converted to float64 at a time: a core's cache, and 64 MiB of a GPU's memory."""
+"""Voxels converted to float64 at a time: 256 KiB on a CPU, for a core's cache, and 64 MiB on a
+GPU."""
 
 VIEWS_BYTES = 4096
-"""What NumPy's views of a piece take; it shows where the data are small."""
+"""Bytes of NumPy's views of a piece, which count where the data are small."""
 
 REDUCTION_BYTES = {"cpu": 2**16, "cuda": 2**18}
-"""What reductions of one piece take: NumPy's buffer before 2.3; more than CuPy's 32 bytes for each
-2048 voxels, and results."""
+"""Bytes of the reductions of one piece: NumPy's buffer before 2.3; on a GPU 32 bytes for each 2048
+voxels (2**17 for a piece) and the results, rounded up."""
 
 
 def _piece_shape(shape: Sequence[int], device: str) -> tuple[int, int, int]:
-    """Return the shape of the pieces worked on: some rows of a slice, or some slices."""
+    """Shape of the pieces worked on: some rows of a slice, or some slices."""
     n_z, n_y, n_x = shape
     rows = max(1, PIECE_VOXELS[device] // n_x)
     return min(n_z, max(1, rows // n_y)), min(n_y, rows), n_x
 
 
 def _piece_voxels(shape: Sequence[int], device: str) -> int:
-    """Return the most voxels of a piece: never fewer for more slices."""
+    """Most voxels of a piece; never fewer for more slices."""
     return min(math.prod(shape), max(PIECE_VOXELS[device], shape[2]))
 
 
@@ -67,7 +68,7 @@ def _statistics_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any]) ->
 
 
 def _combine(blocks: Sequence[Statistics]) -> Statistics:
-    """Return the statistics of all blocks together, each weighted by its elements."""
+    """Combine the statistics of all blocks, each weighted by its number of elements."""
     counted = [block for block in blocks if block[3]]
     if not counted:
         return math.nan, math.nan, math.nan, 0
@@ -87,7 +88,7 @@ def _combine(blocks: Sequence[Statistics]) -> Statistics:
     combine=_combine,
 )
 def calculate_stats(data: Any) -> Statistics:
-    """Return minimum, maximum, mean and number of the finite elements.
+    """Compute minimum, maximum, mean and number of the finite elements.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Where the axis of rotation is."""
+"""Find the axis of rotation."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from .namespaces import array_namespace, on_gpu, scipy_module
 logger = logging.getLogger(__name__)
 
 WIDE, MANY = 2000, 2000
-"""Beyond so many columns and angles the coarse search works on means of 4 and of 2."""
+"""With more columns or angles than these, the coarse search averages 4 columns or 2 angles."""
 SMALL_BYTES = {"cpu": 3 * 2**13, "cuda": 512}
-"""What sums over an array take: NumPy's buffers, more of them before 2.3."""
+"""Bytes of sums over an array: NumPy's buffers, of which there are three before 2.3; the granule of
+CuPy's pool."""
 
 
 def _middle_sinograms(
     n_slices: int, ind: int | Literal["mid"] | None = None, average_radius: int = 0
 ) -> range:
-    """Return the sinograms that `find_center_vo` averages."""
+    """Indices of the sinograms that `find_center_vo` averages."""
     index = n_slices // 2 if ind is None or ind == "mid" else ind
     if not 0 <= index < n_slices:
         raise ValueError(f"ind must be a sinogram from 0 to {n_slices - 1}, not {index}")
@@ -42,7 +43,7 @@ def _find_center_vo_bytes(
     m.alloc((n_angles, width), np.float32)  # mean of the sinograms
     by_rows, by_columns = _reductions(n_angles, width)
     stacked, small = (2 * n_angles, width), (2 * (n_angles // by_rows), width // by_columns)
-    if small != stacked:  # the coarse search needs less, but its plan stays
+    if small != stacked:  # the coarse search needs less, but its FFT plan is kept
         m.fft(small, np.float32, (0, 1), "r2c")
     m.alloc(stacked, np.float32)
     half = (stacked[0], width // 2 + 1)
@@ -52,7 +53,7 @@ def _find_center_vo_bytes(
     if 2 * step % 1:
         m.alloc((n_angles, width), np.float32)  # a term of the interpolation
         if m.device == "cuda":
-            m.alloc((3, width), np.float32)  # where it reads
+            m.alloc((3, width), np.float32)  # positions that it reads
         if m.device == "cpu":  # NumPy's buffers, where rows have gaps between them
             m.free(m.alloc((3, min(8192, n_angles * width)), np.float32))
     m.fft(stacked, np.float32, (0, 1), "r2c")
@@ -160,12 +161,12 @@ def find_center_vo(
 
 
 def _reductions(n_angles: int, width: int) -> tuple[int, int]:
-    """Return of how many rows and columns the coarse search takes means."""
+    """Numbers of rows and columns that the coarse search averages."""
     return (2 if n_angles > MANY else 1), (4 if width > WIDE else 1)
 
 
 def _stacked(sinogram: Any, sigma: tuple[int, int], by_rows: int, by_columns: int) -> Any:
-    """Return an array for two sinograms, one above the other, with the smoothed one on top."""
+    """Make an array for two sinograms, one above the other, with the smoothed one on top."""
     xp = array_namespace(sinogram)
     rows, columns = sinogram.shape[0] // by_rows, sinogram.shape[1] // by_columns
     stack = xp.empty((2 * rows, columns), dtype=xp.float32)
@@ -184,12 +185,12 @@ def _stacked(sinogram: Any, sigma: tuple[int, int], by_rows: int, by_columns: in
 
 
 def _metrics(stack: Any, shifts: Any, ratio: float, drop: int) -> Any:
-    """Return for each shift what the spectrum holds where it should be empty.
+    """Sum, for each shift, the spectrum where it should be empty.
 
     Parameters
     ----------
     stack : array
-        What `_stacked` returns, (2 * angles, detector_x); its lower half is overwritten.
+        From `_stacked`, (2 * angles, detector_x); its lower half is overwritten.
     shifts : numpy.ndarray
         Columns by which the mirrored sinogram is moved to the right.
 
@@ -209,7 +210,7 @@ def _metrics(stack: Any, shifts: Any, ratio: float, drop: int) -> Any:
         _mirror(xp, stack, float(shift), term)
         spectrum = rfft2(stack)
         xp.abs(spectrum, out=magnitudes)
-        del spectrum  # before the next one is made
+        del spectrum  # so that two spectra are never alive at once
         xp.multiply(magnitudes, mask, out=magnitudes)
         metrics[i] = magnitudes.sum()
     return metrics.get() if on_gpu(stack) else metrics
@@ -218,8 +219,8 @@ def _metrics(stack: Any, shifts: Any, ratio: float, drop: int) -> Any:
 def _mirror(xp: Any, stack: Any, shift: float, term: Any) -> None:
     """Fill the lower half with the upper one mirrored and moved to the right by `shift`.
 
-    Columns that it does not reach are taken from the upper half turned upside down, as the
-    sinogram goes on there nearly so.
+    Columns that it does not reach are filled from the upper half turned upside down, which nearly
+    continues the sinogram.
     """
     n_rows, width = stack.shape[0] // 2, stack.shape[1]
     upper, lower = stack[:n_rows], stack[n_rows:]
@@ -242,17 +243,17 @@ def _mirror(xp: Any, stack: Any, shift: float, term: Any) -> None:
 
 
 def _cubic(distance: float) -> float:
-    """Return the weight of a sample in cubic convolution (Keys 1981, a = -1/2)."""
+    """Weight of a sample in cubic convolution (Keys 1981, a = -1/2)."""
     if distance < 1:
         return (1.5 * distance - 2.5) * distance**2 + 1
     return ((-0.5 * distance + 2.5) * distance - 4) * distance + 2 if distance < 2 else 0.0
 
 
 def _empty_wedge(xp: Any, shape: tuple[int, int], ratio: float, drop: int) -> Any:
-    """Return where the spectrum of a 360-degree sinogram is empty: equation 3 of the paper.
+    """Mask where the spectrum of a 360-degree sinogram is empty: equation 3 of the paper.
 
-    It is laid out as a real FFT is: rows in the FFT's order, columns of frequencies from 0 on;
-    those that stand for two columns of the full spectrum weigh 2.
+    The layout is that of a real FFT: rows in the FFT's order, columns of frequencies from 0 on.
+    Columns that stand for two columns of the full spectrum have the weight 2.
     """
     rows, width = shape
     row = np.abs(np.rint(np.fft.fftfreq(rows) * rows))
@@ -269,7 +270,7 @@ def _empty_wedge(xp: Any, shape: tuple[int, int], ratio: float, drop: int) -> An
 
 
 def _vertex(values: Any, at: int) -> float:
-    """Return where, in steps from `at`, the parabola through three values is least."""
+    """Position of the minimum of the parabola through three values, in steps from `at`."""
     if not 0 < at < len(values) - 1:
         return 0.0
     left, mid, right = (float(v) for v in values[at - 1 : at + 2])

@@ -1,4 +1,4 @@
-"""Removal of stripes from sinograms, which would be rings in the reconstruction."""
+"""Remove stripes from sinograms, which would be rings in the reconstruction."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ._stripe_wavelet import (
 from .namespaces import array_namespace, on_gpu, scipy_module
 
 FOURIER_ROWS = 32
-"""Profiles transformed at one time, fewer only in memory that is there anyway: cuFFT may round
+"""Profiles transformed at one time. Fewer are padded to this number, because cuFFT may round
 otherwise for another number of rows."""
 
 OBJECT_BYTES = {"cuda": 0, "cpu": 8 * 1024}
-"""Headers of arrays and other objects, which count where Python's memory is the data's."""
+"""Bytes of array objects and others, which are part of the budget on a CPU."""
 
 
 def _require_dtype(data: Any, name: str) -> None:
@@ -215,10 +215,10 @@ def _fw_work(
     wname: str,
     levels: int,
 ) -> tuple[int, int]:
-    """Return the bytes of making the tables, and those beside the data of all that follows."""
+    """Bytes of making the tables, and of everything after that besides the data."""
     tables, filtering = Ledger(device), Ledger(device)
     if device == "cpu":
-        # Objects of levels and tables, and a buffer of NumPy's.
+        # Python objects of levels and tables, and a buffer of NumPy's.
         tables.alloc_bytes(16384)
         account_tables(tables, n_angles, sigma, wname, levels)
         filtering.alloc_bytes(16384 + 4 * min(n_angles * width, 8192))

@@ -65,7 +65,7 @@ def plan_cache(data):
 
 
 def growing_work_area(data):
-    """Keep one work area, of the largest size so far."""
+    """Keep one workspace, of the largest size so far."""
     if 0 not in CACHE or len(CACHE[0]) < len(data) * ROWS * COLUMNS:
         CACHE.pop(0, None)
         CACHE[0] = slices(len(data))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from maxslices.estimate.model_request import Question
+from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
 from maxslices.measure import Peak
 from maxslices.model.account import MODULES_BYTES
@@ -100,8 +100,8 @@ def probed_on(gpu, take, available_bytes, **kw):
         name="f",
         module="m",
     )
-    asked = Question(meta, 1, DIMS, np.dtype("f4"), {}, 2160)
-    return probe(asked, gpu, available_bytes=available_bytes, **kw)
+    request = ModelRequest(meta, 1, DIMS, np.dtype("f4"), {}, 2160)
+    return probe(request, gpu, available_bytes=available_bytes, **kw)
 
 
 def most_of(needs, available):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from maxslices import ArraySpec, MaxslicesError, Pipeline, Registry, from_ledger, plan, run
 from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError, UsageError
-from maxslices.estimate import Chooser, Question, Records
-from maxslices.estimate.fingerprint import place
+from maxslices.estimate import Chooser, ModelRequest, Records
+from maxslices.estimate.fingerprint import environment
 from maxslices.estimate.probed import Probe
 from maxslices.registry.method_meta import MethodMeta
 from tests.estimate.test_recorded import PROBE
@@ -56,8 +56,8 @@ def registered(declares: bool) -> tuple[Registry, MethodMeta]:
     return registry, meta
 
 
-def question(meta: MethodMeta) -> Question:
-    return Question(meta, 0, SHAPE[1:], np.dtype("float32"), {}, SHAPE[0])
+def request_for(meta: MethodMeta) -> ModelRequest:
+    return ModelRequest(meta, 0, SHAPE[1:], np.dtype("float32"), {}, SHAPE[0])
 
 
 def chooser(**given) -> Chooser:
@@ -72,15 +72,15 @@ def chooser(**given) -> Chooser:
 
 def test_what_the_author_declares_comes_first_and_runs_nothing():
     _, meta = registered(declares=True)
-    choice = chooser().choose(question(meta))
+    choice = chooser().choose(request_for(meta))
     assert (choice.origin, choice.why, CALLS) == ("declared", "", [])
 
 
 def test_without_a_declaration_it_is_probed_once_and_then_recorded():
     _, meta = registered(declares=False)
-    first = chooser().choose(question(meta))
+    first = chooser().choose(request_for(meta))
     n_calls = len(CALLS)
-    again = chooser().choose(question(meta))
+    again = chooser().choose(request_for(meta))
     assert (first.origin, again.origin) == ("probed", "recorded")
     assert n_calls > 2
     assert len(CALLS) == n_calls
@@ -93,7 +93,7 @@ def test_without_a_declaration_it_is_probed_once_and_then_recorded():
 
 def test_probing_can_be_asked_for_where_an_estimator_is_declared():
     _, meta = registered(declares=True)
-    choice = chooser(forced="probed").choose(question(meta))
+    choice = chooser(forced="probed").choose(request_for(meta))
     assert choice.origin == "probed"
     assert "as asked for" in choice.why
     assert CALLS
@@ -113,7 +113,7 @@ def test_an_estimator_that_a_probe_contradicts_is_warned_of_with_both_numbers():
     ):
         meta = Registry().register(doubled, pattern="projection", calc_max_slices=estimator)
         with pytest.warns(UserWarning, match=said):
-            choice = chooser(forced="probed").choose(question(meta))
+            choice = chooser(forced="probed").choose(request_for(meta))
         assert choice.model.max_slices(2_000_000) in (30, 31)
 
 
@@ -128,7 +128,7 @@ def test_without_a_declaration_the_result_is_what_was_seen():
     for declared, expected in ((None, "bool"), (guesses, "bool"), ("uint8", None)):
         meta = Registry().register(judged, pattern="projection", output_dtype=declared)
         for origin in ("probed", "recorded"):
-            choice = chooser().choose(question(meta))
+            choice = chooser().choose(request_for(meta))
             assert choice.origin == origin
             assert choice.output_dtype == (expected and np.dtype(expected))
             assert choice.output_dims == (42, 97)
@@ -145,7 +145,7 @@ def test_without_a_declaration_the_result_is_what_was_seen():
 def test_a_source_that_has_no_answer_says_so(forced, message):
     _, meta = registered(declares=False)
     with pytest.raises(EstimatorError, match=message):
-        chooser(forced=forced).choose(question(meta))
+        chooser(forced=forced).choose(request_for(meta))
     assert CALLS == []
 
 
@@ -153,14 +153,14 @@ def test_without_the_device_only_a_record_helps():
     _, meta = registered(declares=False)
     absent = Chooser("cuda", records=Records(), available_bytes=10**9)
     with pytest.raises(EstimatorError, match="no such device here"):
-        absent.choose(question(meta))
+        absent.choose(request_for(meta))
     at_home = chooser()
-    at_home.choose(question(meta))
-    known = at_home._question(question(meta))
-    elsewhere = place(select_backend("cpu"), doubled) | {"device": "NVIDIA H200"}
-    found = Records().find(known, place(select_backend("cpu"), doubled))
+    at_home.choose(request_for(meta))
+    known = at_home._key(request_for(meta))
+    elsewhere = environment(select_backend("cpu"), doubled) | {"device": "NVIDIA H200"}
+    found = Records().find(known, environment(select_backend("cpu"), doubled))
     Records().add(known, elsewhere, found)
-    choice = absent.choose(question(meta))
+    choice = absent.choose(request_for(meta))
     assert choice.origin == "recorded"
     assert "NVIDIA H200" in choice.why
 
@@ -195,7 +195,7 @@ def test_a_run_corrects_a_record_that_was_too_low(tmp_path):
     records.add(entry["question"], entry["place"], Probe.from_plain(spoiled))
 
     def recorded() -> int:
-        return records.find(entry["question"], place(backend, hungry)).model().bytes(SHAPE[0])
+        return records.find(entry["question"], environment(backend, hungry)).model().bytes(SHAPE[0])
 
     before = recorded()
     report = run(data, pipeline, tmp_path / "out", device="cpu", memory="40MB", block="max")
@@ -236,18 +236,18 @@ def test_a_corrected_model_is_at_no_number_of_slices_below_the_old_nor_what_was_
 
 def test_memory_that_ran_out_is_learnt_and_the_next_block_is_smaller():
     _, meta = registered(declares=False)
-    asked, available = question(meta), 2_000_000
+    request, available = request_for(meta), 2_000_000
     first = chooser()
-    n = first.choose(asked).model.max_slices(available)
-    assert not first.learn(asked, n, available // 2)
-    assert first.learn(asked, n, available + 1)
-    model = chooser().choose(asked).model
+    n = first.choose(request).model.max_slices(available)
+    assert not first.learn(request, n, available // 2)
+    assert first.learn(request, n, available + 1)
+    model = chooser().choose(request).model
     assert 0.9 * n < model.max_slices(available) < n
     (entry,) = Records().entries()
     assert "a run measured 2.00 MB" in entry["probe"]["notes"][-1]
-    assert first.learn(asked, n - 1, available + 1)
-    again = chooser().choose(asked).model
+    assert first.learn(request, n - 1, available + 1)
+    again = chooser().choose(request).model
     assert again.max_slices(available) < model.max_slices(available)
-    assert not Chooser("cpu", records=Records()).learn(asked, n, 10**9)
+    assert not Chooser("cpu", records=Records()).learn(request, n, 10**9)
     Records().clear()
-    assert not first.learn(asked, n, 10**9)
+    assert not first.learn(request, n, 10**9)

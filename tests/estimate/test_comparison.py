@@ -9,7 +9,7 @@ import pytest
 
 from maxslices import from_ledger
 from maxslices.devices import select_backend
-from maxslices.estimate import Question
+from maxslices.estimate import ModelRequest
 from maxslices.estimate.comparison import compare_with_probe
 from maxslices.registry.declaration import describe
 
@@ -37,9 +37,9 @@ def compare(n_results):
         output_dtype="float32",
         calc_max_slices=estimator(n_results),
     )
-    asked = Question(meta, 0, DIMS, np.dtype("float32"), {}, 1000)
+    request = ModelRequest(meta, 0, DIMS, np.dtype("float32"), {}, 1000)
     available_bytes = 100 * 2 * 4 * DIMS[0] * DIMS[1]
-    return compare_with_probe(asked, select_backend("cpu"), available_bytes=available_bytes)
+    return compare_with_probe(request, select_backend("cpu"), available_bytes=available_bytes)
 
 
 def test_a_right_estimator_agrees():
@@ -70,8 +70,8 @@ def test_a_method_that_looks_at_one_slice_is_held_against_that():
         looks_at=lambda n_slices: [n_slices // 2],
         calc_max_slices=from_ledger(lambda m, shape, dtype: m.alloc_bytes(10**6)),
     )
-    asked = Question(meta, 0, DIMS, np.dtype("float32"), {}, 1000)
+    request = ModelRequest(meta, 0, DIMS, np.dtype("float32"), {}, 1000)
     with pytest.warns(UserWarning, match="allows 1 slices, a probe 1 ") as caught:
-        found = compare_with_probe(asked, select_backend("cpu"), available_bytes=10**9)
+        found = compare_with_probe(request, select_backend("cpu"), available_bytes=10**9)
     assert "for 1 it expects 1.00 MB, measured were" in str(caught[0].message)
     assert 1 <= found.probed_bytes / (2 * 4 * DIMS[0] * DIMS[1]) < 1.5

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from maxslices import Registry, from_ledger, method
 from maxslices.errors import EstimatorError
-from maxslices.estimate import Question
+from maxslices.estimate import ModelRequest
 from maxslices.estimate.declared import declared_model, speaks_of
 
 
 def model_of(estimator, device="cuda", dims=(10, 20), dtype="float32", **parameters):
     return declared_model(
-        Question(meta_of(estimator), 0, dims, np.dtype(dtype), parameters, 100), device
+        ModelRequest(meta_of(estimator), 0, dims, np.dtype(dtype), parameters, 100), device
     )
 
 

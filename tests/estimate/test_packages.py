@@ -16,13 +16,13 @@ import json, sys
 import numpy as np
 import maxslices.estimate.comparison  # which what is declared is held against
 from maxslices.devices import select_backend
-from maxslices.estimate import Question
+from maxslices.estimate import ModelRequest
 from maxslices.estimate.chooser import Chooser
 from maxslices.estimate.recorded import Records
 from maxslices.registry.method_registry import registry
 
 meta = registry.get("maxslices_methods.normalize.minus_log")
-asked = Question(meta, 0, (20, 30), np.dtype("f4"), {}, 90)
+request = ModelRequest(meta, 0, (20, 30), np.dtype("f4"), {}, 90)
 chooser = Chooser(
     "cpu",
     backend=select_backend("cpu"),
@@ -34,7 +34,7 @@ seen = []
 kinds = {"open": "open", "os.listdir": "list", "os.scandir": "list", "import": "import"}
 sys.addaudithook(lambda event, given: event in kinds and seen.append((kinds[event], str(given[0]))))
 for _ in range(2):
-    found = chooser.choose(asked)
+    found = chooser.choose(request)
     print(json.dumps([found.origin, [each for each in seen if each[0] in ("open", "list")]]))
     seen.clear()
 """

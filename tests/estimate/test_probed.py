@@ -16,8 +16,8 @@ from maxslices.checking.measured_call import Trial
 from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError
 from maxslices.estimate import bench, climb, declared_model, probed
-from maxslices.estimate.bench import Bench, traced
-from maxslices.estimate.model_request import Question
+from maxslices.estimate.bench import Bench, tracemalloc_on
+from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import Probe, probe
 from maxslices.estimate.sample_data import Samples
 from maxslices.registry.declaration import describe
@@ -70,8 +70,8 @@ def probed_on(
 ):
     meta = describe(function, pattern=kw.pop("pattern", "projection"))
     parameters = kw.pop("parameters", {})
-    asked = Question(meta, meta.slice_dims()[0], dims, np.dtype(dtype), parameters, total)
-    return probe(asked, CPU, available_bytes=available_bytes, **kw)
+    request = ModelRequest(meta, meta.slice_dims()[0], dims, np.dtype(dtype), parameters, total)
+    return probe(request, CPU, available_bytes=available_bytes, **kw)
 
 
 @pytest.mark.parametrize("n", [40, 64, 211])
@@ -221,7 +221,7 @@ def test_random_numbers_of_the_caller_stay_what_they_were():
 
 
 def test_memory_is_given_back():
-    with traced(CPU):
+    with tracemalloc_on(CPU):
         probed_on(HARD[0].function, 10**7)
         meta = describe(HARD[0].function, pattern="projection")
         measure = Bench(meta, Samples(meta, 0, (3, 3), np.dtype("f4"), CPU), CPU, {})
@@ -451,13 +451,13 @@ def test_the_packs_methods_are_probed_as_well_as_declared(case, no_collections):
     meta = registry.get(case.method)
     slice_dim = meta.slice_dims()[-1] if case.slice_dim is None else case.slice_dim
     trial = Trial(meta, case.shape, np.dtype(case.dtype), slice_dim, "cpu", case.parameters)
-    with traced(CPU):
+    with tracemalloc_on(CPU):
         trial.run(seed=1)
         peak = max(trial.run(seed=0).peak.counted_bytes for _ in range(3))
     n, dims, dtype = trial.n_slices, trial.other_dims, trial.dtype
-    asked = Question(meta, slice_dim, dims, dtype, case.parameters, 4 * n)
-    found = probe(asked, CPU, available_bytes=peak + ROOM_BYTES)
-    declared = declared_model(asked, "cpu")
+    request = ModelRequest(meta, slice_dim, dims, dtype, case.parameters, 4 * n)
+    found = probe(request, CPU, available_bytes=peak + ROOM_BYTES)
+    declared = declared_model(request, "cpu")
     assert 0.995 * peak <= found.model().bytes(n) <= 1.05 * peak + ROOM_BYTES
     # Declared are also the buffers that NumPy took before 2.3.
     assert 0.995 * peak <= declared.bytes(n) <= 1.02 * peak + ROOM_BYTES + 2**16

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from maxslices.errors import EstimatorError
-from maxslices.estimate.model_request import Question
+from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
 from maxslices.model.account import MODULES_BYTES
 from maxslices.registry.declaration import describe
@@ -78,8 +78,8 @@ def test_dtype_and_dims_of_the_result_are_told(gpu):
         return np.broadcast_to(np.uint8(1), (50, data.shape[1], 60))
 
     meta = describe(method, pattern="sinogram", name="f", module="m")
-    asked = Question(meta, 1, DIMS, np.dtype("f4"), {}, 99)
-    found = probe(asked, gpu, available_bytes=24 * 10**9)
+    request = ModelRequest(meta, 1, DIMS, np.dtype("f4"), {}, 99)
+    found = probe(request, gpu, available_bytes=24 * 10**9)
     assert found.output_dtype == "uint8"
     assert found.output_dims == (50, 60)
     assert type(found).from_plain(found.as_plain()) == found

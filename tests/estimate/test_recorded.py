@@ -17,9 +17,9 @@ import pytest
 from maxslices.cli.main import main
 from maxslices.devices import select_backend
 from maxslices.errors import UsageError
-from maxslices.estimate import Question
+from maxslices.estimate import ModelRequest
 from maxslices.estimate.bench import Rung
-from maxslices.estimate.fingerprint import place, question, source_hash
+from maxslices.estimate.fingerprint import environment, request_key, source_hash
 from maxslices.estimate.probed import Probe
 from maxslices.estimate.record_files import FORMAT
 from maxslices.estimate.recorded import Records
@@ -49,11 +49,11 @@ META = describe(blur, pattern="projection", module="lab.filters")
 
 
 def asked(meta=META, slice_dim=0, dims=(10, 20), dtype="float32", supplied=None, **parameters):
-    given = Question(meta, slice_dim, dims, np.dtype(dtype), parameters, 50)
-    return question(given, supplied)
+    given = ModelRequest(meta, slice_dim, dims, np.dtype(dtype), parameters, 50)
+    return request_key(given, supplied)
 
 
-HERE = place(CPU, blur)
+HERE = environment(CPU, blur)
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_it_is_found_in_less_than_5_ms_among_many(records):
     times = []
     for _ in range(5):
         began = time.perf_counter()
-        assert records.find(asked(size=30), place(CPU, blur)) == PROBE
+        assert records.find(asked(size=30), environment(CPU, blur)) == PROBE
         times.append(time.perf_counter() - began)
     assert min(times) < 0.005
 

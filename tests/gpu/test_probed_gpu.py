@@ -8,7 +8,7 @@ import pytest
 from maxslices import Pipeline, Registry, run
 from maxslices.devices import select_backend
 from maxslices.devices.device_count import count_devices
-from maxslices.estimate import Question
+from maxslices.estimate import ModelRequest
 from maxslices.estimate.probed import probe
 from maxslices.measure import measure_peak
 from maxslices.registry.declaration import describe
@@ -50,13 +50,13 @@ def test_what_fits_is_found(method, strictly):
     import cupy
 
     meta = describe(method, pattern="projection", name=method.__name__, module="tests")
-    asked = Question(meta, 0, DIMS, np.dtype(np.float32), {}, TOTAL)
+    request = ModelRequest(meta, 0, DIMS, np.dtype(np.float32), {}, TOTAL)
     right = max(n for n in range(1, TOTAL) if needs(method.__name__, n) <= ROOM_BYTES)
     backend = select_backend("cuda:0")
     pool = cupy.get_default_memory_pool()
     before = pool.get_limit(), pool.used_bytes()
     with measure_peak("cuda") as peak:
-        found = probe(asked, backend, available_bytes=ROOM_BYTES, strictly=strictly)
+        found = probe(request, backend, available_bytes=ROOM_BYTES, strictly=strictly)
     print(method.__name__, found.answer, "of", right, peak.cupy_held_bytes, found.notes)
     assert 0.98 * right <= found.answer <= right
     model = found.model()

@@ -34,18 +34,18 @@ def test_they_run_and_are_planned(run_with_plugins):
 import json
 import numpy as np
 from maxslices import registry
-from maxslices.estimate import Question, declared_model
+from maxslices.estimate import ModelRequest, declared_model
 
 data = np.arange(4 * 6 * 8, dtype=np.uint16).reshape(4, 6, 8)
 binned = registry["bin_detector"]
 scaled = registry.get("scale", "fake_lab_methods.filters")
 flipped = registry["fake_lab_methods.flip"]
-asked = Question(binned, 0, (6, 8), data.dtype, {"factor": 2}, 4)
+request = ModelRequest(binned, 0, (6, 8), data.dtype, {"factor": 2}, 4)
 print(json.dumps({
     "binned": [list(binned.function(data, factor=2).shape), float(binned.function(data)[0, 0, 0])],
     "dims": binned.output_other_dims(0, (6, 8), factor=2),
     "dtype": str(binned.output_dtype(0, (6, 8), data.dtype)),
-    "bytes": declared_model(asked, "cpu").bytes(4),
+    "bytes": declared_model(request, "cpu").bytes(4),
     "scaled": int(scaled.function(data, strength=2.0)[0, 0, 1]),
     "slices": scaled.calc_max_slices(0, (10, 20), np.float32(), 14450)[0],
     "halo": registry["mean_filter"].halo_slices(radius=2),

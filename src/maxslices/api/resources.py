@@ -20,7 +20,7 @@ from ..system.threads import N_THREADS
 def measures(pipeline: Pipeline, estimator: str | None) -> bool:
     """Tell whether a method's estimate has to be measured, or was."""
     undeclared = any(step.meta.estimator is None for step in pipeline.steps)
-    return undeclared or estimator in ("recorded", "traced", "probed", "searched")
+    return undeclared or estimator in ("recorded", "replayed", "probed", "bisected")
 
 
 def card_here(device: str) -> Backend | None:

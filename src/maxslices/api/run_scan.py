@@ -83,7 +83,7 @@ def run(
         Whether the results of an earlier run in `out` may be replaced.
     progress : bool
         Whether to show a progress bar, if standard error is a terminal.
-    estimator : {"declared", "recorded", "traced", "probed", "searched"}, optional
+    estimator : {"declared", "recorded", "replayed", "probed", "bisected"}, optional
         The only source of estimates to use; see `plan`.
     plan : Plan, optional
         A plan that was made before, perhaps elsewhere: nothing is measured or planned then. It

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import UsageError
-from ..estimate import Question, declared_model
-from ..estimate.bench import traced
+from ..estimate import ModelRequest, declared_model
+from ..estimate.bench import tracemalloc_on
 from ..model.allocators import Device
 from ..model.arrays import ArraySpec, as_dtype
 from ..model.memory_model import MemoryModel
@@ -193,8 +193,8 @@ def compare(
     estimated, _ = meta.calc_max_slices(
         slice_dim, other_dims, dtype, peak_bytes, device=device, **told
     )
-    asked = Question(meta, slice_dim, other_dims, dtype, told, shape[slice_dim])
-    model = declared_model(asked, device)
+    request = ModelRequest(meta, slice_dim, other_dims, dtype, told, shape[slice_dim])
+    model = declared_model(request, device)
     return CheckResult(
         method=meta.full_name,
         shape=shape,
@@ -238,7 +238,7 @@ def _measure(trial: Trial) -> tuple[list[Run], int, int, tuple[str, ...]]:
     tuple of str
         Notes.
     """
-    with traced(trial.backend):
+    with tracemalloc_on(trial.backend):
         first = trial.run(seed=1)
         second = trial.run(seed=0)
         kept = second.kept_bytes

@@ -42,8 +42,8 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--estimator",
-        choices=["declared", "recorded", "traced", "probed", "searched"],
-        help="the only source of estimates to use (default: declared, else recorded, traced or "
+        choices=["declared", "recorded", "replayed", "probed", "bisected"],
+        help="the only source of estimates to use (default: declared, else recorded, replayed or "
         "probed)",
     )
 

@@ -1,8 +1,13 @@
-"""Where memory models come from."""
+"""Memory models of methods, from five sources: all measuring happens here, before planning.
+
+`Chooser` decides which source answers a `ModelRequest`: what the author declared (`declared`), what
+was measured before (`recorded`), a replay of a torch method, measurements with a few slices
+(`probed`), or runs that are made to fail (`bisected`).
+"""
 
 from .chooser import Choice, Chooser
 from .declared import declared_model
-from .model_request import Question
+from .model_request import ModelRequest
 from .recorded import Records
 
-__all__ = ["Choice", "Chooser", "Question", "Records", "declared_model"]
+__all__ = ["Choice", "Chooser", "ModelRequest", "Records", "declared_model"]

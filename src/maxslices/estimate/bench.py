@@ -1,4 +1,4 @@
-"""Runs a method on slices and says what memory it took."""
+"""Call a method with a number of slices and measure the memory of the call."""
 
 from __future__ import annotations
 
@@ -18,51 +18,57 @@ import numpy as np
 from ..devices import Backend, call_method, require_libraries
 from ..measure import Peak, measure_peak
 from ..measure.cupy_pool import GRAIN_BYTES
+from ..model.allocators import CUDA_GRANULE_BYTES
 from ..registry.method_meta import MethodMeta
 from .sample_data import Samples, array_module, made_up
 
 OUTSIDE_BYTES = {"cpu": 32 * 2**20, "cuda": 8 * 2**20}
-"""Memory outside the allocators below this is not told from what drivers and C libraries
-load and keep."""
+"""Memory outside the allocators counts only above this: below, it cannot be told from what drivers
+and C libraries load and keep. On a GPU four of the 2 MiB steps in which the driver hands out
+memory."""
 _OUTSIDE_PART = {"cpu": 0.02, "cuda": 0.0}
-"""The same, as a part of what the allocators took."""
+"""The same, as a part of the bytes in arrays; the larger of the two counts."""
 _MORE = 2.2
-"""Times as much memory outside in proportion to the slices as before, from which on a call is
-repeated: arrays that a driver pads to a power of two take twice as much."""
-NOISE_BYTES = {"cpu": 16 * 1024, "cuda": 16 * 512}
-"""Python's own small objects, and the rounding of a few allocations."""
-ROUNDING_BYTES = {"cpu": 0, "cuda": 16 * 512}
-"""How far the rounding of some allocations takes peaks off a line."""
+"""A call is repeated if it takes more than 2.2 times the memory per slice outside the pool that
+earlier calls took. Arrays that a driver pads to a power of two take up to twice as much, and are no
+reason."""
+NOISE_BYTES = {"cpu": 16 * 1024, "cuda": 16 * CUDA_GRANULE_BYTES}
+"""Differences between peaks that are ignored: small Python objects, which are not the same in each
+call, and on a GPU the rounding of 16 allocations to the granule."""
+ROUNDING_BYTES = {"cpu": 0, "cuda": 16 * CUDA_GRANULE_BYTES}
+"""How far peaks lie off a line because of rounding: 16 allocations of one granule each."""
 CUSHION_BYTES = {"cpu": 16 * 1024, "cuda": 0}
-"""Counted on top of what is measured: Python's small objects are not the same each time."""
+"""Added to each measured peak: on the CPU small Python objects count, and differ from call to
+call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One call of a method, measured."""
+    """One measured call of a method."""
 
     n_slices: int
     """Slices that it was given."""
     n_bytes: int
-    """Most bytes alive at once during the call, input and output included."""
+    """Peak: most bytes alive at once during the call, input and output included."""
     kept_bytes: int
-    """Bytes that the call left when its result was gone: FFT plans with their work areas too."""
+    """Bytes left after the call when its result is freed; cached FFT plans and their workspaces
+    included."""
     left_bytes: int
-    """Bytes that it left beyond these plans."""
+    """Bytes left after the call when cached FFT plans are dropped, too."""
     before_bytes: int
     """Bytes that earlier calls had left."""
     outside_bytes: int
-    """Part of `n_bytes` that was allocated outside the pool; 0 where that is not clear."""
+    """Part of `n_bytes` that was allocated outside the pool; 0 where meters cannot tell."""
     duration_s: float
-    """Duration of the call, of making its input and of measuring."""
+    """Duration of the call with making its input and measuring."""
     unseen: tuple[str, ...] = ()
-    """What the meters could not attribute."""
+    """Memory that the meters could not attribute, in words."""
     doubtful_bytes: int = 0
-    """What seemed to be outside the pool, too little to be clear; not part of `n_bytes`."""
+    """Bytes that seemed to be outside the pool but were too few to count; not in `n_bytes`."""
     call_s: float = 0.0
-    """Duration of the call alone; 0 where it was not noted."""
+    """Duration of the call alone; 0 where it was not recorded."""
     stays_bytes: int = 0
-    """What the call left outside the pool: modules, caches of C libraries. Not in `n_bytes`."""
+    """Bytes left outside the pool: modules, caches of C libraries. Not in `n_bytes`."""
 
 
 class Bench:
@@ -77,7 +83,7 @@ class Bench:
     backend : Backend
         Where it runs.
     parameters : mapping
-        The user's; side data among them replace those of `samples`.
+        The user's parameters; side data among them replace those of `samples`.
     """
 
     def __init__(
@@ -88,27 +94,28 @@ class Bench:
         self.parameters = dict(parameters)
         self.kind = "scan" if samples.first_slices is not None else "even"
         self.uses_outside = False
-        """Whether calls have taken memory outside the pool, and again when repeated."""
+        """True once a call has taken memory outside the pool, and again when it was repeated."""
         self.stays_bytes = 0
-        """What all calls together have left outside the pool."""
+        """Bytes that all calls together have left outside the pool."""
         self.output_dtype: str | None = None
-        """Dtype of the result; None where it is no block of slices."""
+        """Dtype of the result; None if it is not a block of slices."""
         self.output_dims: tuple[int, int] | None = None
         """The result's other two dims, in array order."""
         self.side_bytes = 0
-        """What the flats and darks of the last call take, which do not count."""
+        """Bytes of the last call's flats and darks, which are not part of a peak."""
         self._left_bytes = 0
         self._outside_of_slice = 0.0
 
     def first(self, n_slices: int) -> Rung:
-        """Call the method for the first time: what is outside the pool may be for good."""
+        """Call the method for the first time, which loads libraries, compiles and fills caches."""
         return self._run(n_slices)
 
     def run(self, n_slices: int) -> Rung:
-        """Call the method once, everything it allocates counted.
+        """Call the method once and measure it.
 
-        Memory outside the pool counts where two calls show it, and as much as both show; a
-        call is repeated where it first appears, and where there is far more than in proportion.
+        Memory outside the pool counts only if two calls show it, and then the smaller figure. A
+        call is repeated where such memory first appears, and where there is far more of it per
+        slice than before.
         """
         rung = self._run(n_slices)
         usual = _MORE * self._outside_of_slice * n_slices + OUTSIDE_BYTES[self.backend.kind]
@@ -118,7 +125,7 @@ class Bench:
         return rung
 
     def _agreed(self, rung: Rung, again: Rung) -> Rung:
-        """Return what two calls with the same slices both show."""
+        """Combine two calls with the same slices: outside the pool, what both show."""
         both = min(rung.outside_bytes, again.outside_bytes)
         inside = max(r.n_bytes - r.outside_bytes for r in (rung, again))
         doubtful = min(max(r.outside_bytes, r.doubtful_bytes) for r in (rung, again)) - both
@@ -139,8 +146,8 @@ class Bench:
         side = self.samples.side(n_slices)
         self.side_bytes = sum(int(side[name].nbytes) for name in ("flats", "darks") if name in side)
         if self.kind != "scan":
-            made_up(self.samples.dtype, self.kind)  # outlives the call, and is not the method's
-        self.backend.release()  # what is held from now on is this call's
+            made_up(self.samples.dtype, self.kind)  # its cache must not count as the method's
+        self.backend.release()  # from here on, memory that is held is this call's
         start, before = self._allocated(), self._left_bytes
         data = self.samples.block(n_slices, self.kind)
         self._finish()
@@ -152,7 +159,7 @@ class Bench:
             self.backend.release()
             left = self._allocated() - start
         if left > 0:
-            gc.collect()  # cycles hold arrays until then; it takes too long to do it each time
+            gc.collect()  # reference cycles hold arrays; too slow to do after every call
             kept -= left - (left := self._allocated() - start)
         self._left_bytes += left
         counted, unseen = _counted(peak)
@@ -179,13 +186,13 @@ class Bench:
         )
 
     def close(self) -> None:
-        """Give back the side data."""
+        """Free the side data."""
         self.samples.frames = {}
         self.backend.release()
 
     def _call(self, data: Any, side: dict[str, Any]) -> None:
         level = logging.root.manager.disable
-        with warnings.catch_warnings():  # what is said about made-up data helps nobody
+        with warnings.catch_warnings():  # warnings about made-up data are of no use
             warnings.simplefilter("ignore")
             logging.disable(logging.CRITICAL)
             try:
@@ -200,16 +207,16 @@ class Bench:
         self._finish()
 
     def _finish(self) -> None:
-        """Wait for the device."""
+        """Wait until the device has finished."""
         if self.backend.kind == "cuda":
             array_module(self.backend).cuda.get_current_stream().synchronize()
 
     def pool_bytes(self) -> int:
-        """Return what a GPU's pool holds: once unused blocks are given back, what is in use."""
+        """Bytes that the GPU's pool holds; after `Backend.release`, those in use."""
         return int(array_module(self.backend).get_default_memory_pool().total_bytes())
 
     def _allocated(self) -> int:
-        """Return what is allocated: the pool's bytes in use, or traced NumPy arrays."""
+        """Bytes allocated now: in use in the GPU's pools, or in NumPy arrays by tracemalloc."""
         if self.backend.kind == "cuda":
             in_use = int(array_module(self.backend).get_default_memory_pool().used_bytes())
             torch: Any = sys.modules.get("torch")
@@ -223,7 +230,7 @@ class Bench:
 
 
 def _counted(peak: Peak) -> tuple[int, tuple[str, ...]]:
-    """Return the most bytes alive at once in arrays; two libraries' peaks are added up."""
+    """Peak in arrays, and what meters could not attribute; the peaks of two libraries are added."""
     counted = peak.counted_bytes
     if counted is None:
         counted = (peak.cupy_in_use_bytes or 0) + (peak.torch_allocated_bytes or 0)
@@ -231,8 +238,8 @@ def _counted(peak: Peak) -> tuple[int, tuple[str, ...]]:
 
 
 @contextmanager
-def traced(backend: Backend) -> Iterator[None]:
-    """Keep tracemalloc on, so that what one call leaves on the CPU is known at the next."""
+def tracemalloc_on(backend: Backend) -> Iterator[None]:
+    """Keep tracemalloc on between calls, which shows what each leaves on the CPU."""
     start = backend.kind == "cpu" and not tracemalloc.is_tracing()
     if start:
         tracemalloc.start(1)

@@ -1,9 +1,9 @@
-"""The slices that fit, by trying: for memory that no meter sees.
+"""Memory models by bisection, for memory that no meter sees.
 
-A C library may allocate where neither CuPy's pool nor tracemalloc looks. What is left is to
-run the method until it fails: twice as many slices each time, then bisection; and then with
-less memory, so that there is a model to plan with. Tries are made in another process: a crash,
-or a CUDA error that stays, ends that one.
+A C library may allocate memory that neither CuPy's pool nor tracemalloc counts. The method is then
+run until it fails: with twice as many slices each time, then by bisection; and then with less
+memory, which gives a model for planning. All runs are made in another process, so that a crash or a
+sticky CUDA error ends that one only.
 """
 
 from __future__ import annotations
@@ -16,83 +16,85 @@ import numpy as np
 from ..devices import Backend
 from ..model.arrays import ArraySpec
 from ..model.memory_model import MemoryModel
-from .bisection_result import Attempt, Search
-from .model_request import Question
+from .bisection_result import Attempt, BisectionResult
+from .model_request import ModelRequest
 from .trial_process import reference_to
-from .trial_worker import Errand
-from .trials import Trials
+from .trial_runner import TrialRunner
+from .trial_worker import TrialJob
 
 Runs = Callable[[int, int], bool | None]
 LIMIT_S = 120.0
-"""Time for all tries together."""
+"""Time for all attempts together. A large method took 26 s on an H200 (docs/estimators.md)."""
 FINENESS = 128
-"""The answer is settled when what ran and what did not differ by this part of it, or by 1."""
+"""Bisection ends where success and failure differ by 1/128 or by one slice. Together with `MARGIN`
+the answer is 98 to 100 % of what runs."""
 MARGIN = 1 / 200
-"""Part of the available memory that is left free while it is tried."""
+"""Part of the available memory that is left free in every attempt."""
 LEAST_MARGIN_BYTES = {"cpu": 2**20, "cuda": 8 * 2**20}
-"""The least that is left free: a library's own small allocations are not always the same."""
+"""Least memory that is left free: the small allocations of a library differ from call to call."""
 _CHECKS = 3
-"""Points between two others at which it is tried whether a line goes through."""
-_SOUGHT = 4
-"""Points that are sought where it does not."""
+"""Slice counts between two points at which the line through them is confirmed. Each costs a call
+and about 0.1 s."""
+_EXTRA_POINTS = 4
+"""Maximum extra points if the line does not hold. Each is a bisection of memory: seven calls."""
 
 
-def search(
-    asked: Question,
+def bisect_memory(
+    request: ModelRequest,
     backend: Backend,
     *,
     available_bytes: int,
     side: Mapping[str, ArraySpec] | None = None,
     limit_s: float = LIMIT_S,
-) -> Search:
-    """Find how many slices a method can be given, by running it until it fails.
+) -> BisectionResult:
+    """Find the most slices that run and their memory, by running a method until it fails.
 
     Parameters
     ----------
-    asked : Question
+    request : ModelRequest
         The method with its parameters and data; another process must be able to import it.
-        No more slices are tried than there are.
+        No more slices are tried than the scan has.
     backend : Backend
-        The device; the other process uses the same. On a GPU all but the memory allowed is
-        taken while it is tried, on the CPU the process's address space is limited.
+        The device, which the other process uses as well. On a GPU all memory beyond the amount
+        allowed is occupied during an attempt; on the CPU the address space is limited.
     available_bytes : int
         Memory that the method may take, input and output included.
     side : mapping, optional
-        Flats and darks as `ArraySpec`; not counted.
+        Flats and darks as `ArraySpec`; their memory is not counted.
     limit_s : float
-        Time for all tries together, in seconds. When it is up, the answer is what ran.
+        Time for all attempts together. When it is up, the largest success is the answer.
 
     Returns
     -------
-    Search
+    BisectionResult
 
     Raises
     ------
     EstimatorError
-        If the method fails for another reason than a lack of memory, crashes or takes too
-        long on a single slice, or another process cannot import it.
+        If the method fails for another reason than a lack of memory, crashes or exceeds the time
+        with a single slice, or cannot be imported by another process.
 
     Notes
     -----
-    After the answer for the memory available, less and less of it is tried with one slice, and
-    with some numbers of slices between: 2^k + 1, which shows what is rounded up to a power
-    of two or to 16.
+    After the most slices for the memory available, the least memory for one slice is bisected, and
+    then lines between the points are confirmed with 2^k + 1 slices, where memory that is rounded up
+    to a power of two or to a multiple of 16 is highest above a line.
     """
     margin = max(math.ceil(available_bytes * MARGIN), LEAST_MARGIN_BYTES[backend.kind])
-    errand = Errand(
-        method=reference_to(asked.meta),
-        slice_dim=asked.slice_dim,
-        other_dims=(int(asked.other_dims[0]), int(asked.other_dims[1])),
-        dtype=np.dtype(asked.dtype).str,
+    job = TrialJob(
+        method=reference_to(request.meta),
+        slice_dim=request.slice_dim,
+        other_dims=(int(request.other_dims[0]), int(request.other_dims[1])),
+        dtype=np.dtype(request.dtype).str,
         device=backend.name,
-        parameters=dict(asked.parameters),
+        parameters=dict(request.parameters),
         side=dict(side or {}),
     )
     allowed = max(0, available_bytes - margin)
-    total = asked.most_slices
+    total = request.most_slices
     attempts: list[Attempt] = []
-    with Trials(asked.meta, errand, limit_s, attempts) as trials:
-        n, fails_at, is_settled = _search(lambda k: trials.runs(k, allowed), total)
+    with TrialRunner(request.meta, job, limit_s, attempts) as trials:
+        n, fails_at, is_settled = _bisect_slices(lambda k: trials.runs(k, allowed), total)
         points: dict[int, int] = {}
         rough: list[tuple[int, int]] = []
         slack = 0
@@ -100,7 +102,7 @@ def search(
             step = max(LEAST_MARGIN_BYTES[backend.kind] // 2, allowed // 1000)
             points, rough, slack = _points(trials.runs, n, allowed, step, fails_at is None)
     output_dtype, output_dims = trials.output or (None, None)
-    return Search(
+    return BisectionResult(
         n,
         fails_at,
         available_bytes,
@@ -118,22 +120,22 @@ def search(
 def _points(
     runs: Runs, most: int, allowed_bytes: int, step_bytes: int, is_loose: bool
 ) -> tuple[dict[int, int], list[tuple[int, int]], int]:
-    """Return memory with which some numbers of slices ran, and how it goes between them.
+    """Memory with which some numbers of slices ran.
 
-    That is: neighbours between which no line was tried, and how much too low lines were.
+    Also: neighbouring points between which no line was confirmed, and how much too low lines were.
 
     Parameters
     ----------
     runs : callable
-        Tells whether a number of slices runs in so many bytes; None when the time is up.
+        ``runs(n_slices, n_bytes)``: whether the method runs; None when the time is up.
     most : int
-        Slices that ran with all that is allowed.
+        Slices that ran with `allowed_bytes`.
     allowed_bytes : int
-        That.
+        All of the memory allowed.
     step_bytes : int
-        How finely memory is sought.
+        Resolution of the bisection of memory.
     is_loose : bool
-        Whether more slices might have run with it, so that they need less perhaps.
+        Whether the scan has no more slices: `most` may need less than `allowed_bytes`, then.
     """
     top = _least(runs, most, 0, allowed_bytes, step_bytes) if is_loose else allowed_bytes
     points = {most: top}
@@ -141,7 +143,7 @@ def _points(
         return points, [], 0
     points[1] = _least(runs, 1, 0, top, step_bytes)
     rough: list[tuple[int, int]] = []
-    pending, n_sought, slack = [(1, most)], 0, 0
+    pending, n_extra, slack = [(1, most)], 0, 0
     while pending:
         low, high = pending.pop()
         line = MemoryModel.piecewise([(low, points[low]), (high, points[high])])
@@ -155,10 +157,10 @@ def _points(
             if answer:
                 points[n], above = min(expected, limit), n
                 continue
-            if answer is None or n_sought == _SOUGHT:
+            if answer is None or n_extra == _EXTRA_POINTS:
                 rough.append((low, above))
                 break
-            n_sought += 1
+            n_extra += 1
             points[n] = _least(runs, n, raised, limit, step_bytes)
             slack = max(slack, points[n] - line.bytes(n))
             pending += [(low, n), (n, above)]
@@ -167,9 +169,9 @@ def _points(
 
 
 def _between(low: int, high: int) -> list[int]:
-    """Return slice counts at which a line is tried, downward.
+    """Slice counts at which a line is confirmed, largest first.
 
-    Such as are one more than a round number, where what is rounded up to one is highest.
+    Each is one more than a round number, where memory that is rounded up is highest above a line.
     """
     powers = [2**k + 1 for k in range(1, high.bit_length()) if low < 2**k + 1 < high]
     if powers:
@@ -184,7 +186,7 @@ def _between(low: int, high: int) -> list[int]:
 
 
 def _least(runs: Runs, n: int, low: int, high: int, step_bytes: int) -> int:
-    """Return memory with which n slices run, close to the least, from what did not and did."""
+    """Least memory with which n slices run, by bisection between a failure and a success."""
     while high - low > max(step_bytes, high // FINENESS):
         middle = (low + high) // 2
         answer = runs(n, middle)
@@ -194,15 +196,15 @@ def _least(runs: Runs, n: int, low: int, high: int, step_bytes: int) -> int:
     return high
 
 
-def _search(runs: Callable[[int], bool | None], total: int) -> tuple[int, int | None, bool]:
-    """Return what runs, what does not, and whether that is settled.
+def _bisect_slices(runs: Callable[[int], bool | None], total: int) -> tuple[int, int | None, bool]:
+    """Most slices that run, fewest that do not, and whether the bisection was finished.
 
     Parameters
     ----------
     runs : callable
-        Tells whether a number of slices runs; None when the time is up.
+        ``runs(n_slices)``: whether the method runs; None when the time is up.
     total : int
-        The most that are asked for.
+        Slices of the scan.
     """
     good, bad = 0, None
     while good < total and (bad is None or bad - good > max(1, good // FINENESS)):

@@ -1,4 +1,4 @@
-"""What a search found: what was tried, and the memory that follows from it."""
+"""Result of bisection: the runs that were tried, and the memory model that follows from them."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ class Attempt:
     n_slices: int
     """Slices that it was given."""
     allowed_bytes: int
-    """Memory that it had, beside what the process had loaded."""
+    """Memory that it was allowed, in addition to what the process had loaded."""
     outcome: Outcome
-    """What came of it."""
+    """How it ended."""
     duration_s: float
-    """Duration, the start of a process included where one was started."""
+    """Duration; includes the start of a process where one was started."""
     said: str = ""
-    """What the method or the library said when it failed."""
+    """Message of the method or the library if it failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
-    """What was found by trying."""
+class BisectionResult:
+    """Slices that run, and the memory that they need, found by runs that succeed or fail."""
 
     n_slices: int
     """Most slices that ran; 0 if not even one did."""
     fails_at: int | None
-    """Fewest slices that did not run; None if all that there are did."""
+    """Fewest slices that did not run; None if all slices of the scan did."""
     available_bytes: int
-    """Memory for which the answer was sought."""
+    """Memory for which `n_slices` is the answer."""
     margin_bytes: int
-    """Part of it that was kept free in every try."""
+    """Part of it that was left free in every attempt."""
     points: tuple[tuple[int, int], ...]
     """(slices, bytes) that ran, margin included, by slices; the last is the answer."""
     rough: tuple[tuple[int, int], ...]
-    """Pairs of neighbouring points between which a line was not tried: slices between them cost
-    what the higher point does."""
+    """Pairs of neighbouring points between which no line was confirmed: all slices between them
+    count as much as the higher point."""
     slack_bytes: int
-    """Added between points: as much as a line was ever found too low."""
+    """Added between points: the most that a line was found to be too low."""
     attempts: tuple[Attempt, ...]
-    """What was tried, in order."""
+    """All runs, in order."""
     is_settled: bool
-    """Whether it ended by itself, and not because the time was up."""
+    """False if time ran out before the bisection was done."""
     output_dtype: str | None = None
     """Dtype of the method's result; None where it returned no array."""
     output_dims: tuple[int, int] | None = None
@@ -57,11 +57,11 @@ class Search:
 
     @property
     def duration_s(self) -> float:
-        """Return the time that all tries took."""
+        """Duration of all attempts."""
         return sum(attempt.duration_s for attempt in self.attempts)
 
     def model(self) -> MemoryModel:
-        """Return a memory model: through what ran; more than the most that ran does not fit."""
+        """Memory model through the points that ran; more slices than ran never fit."""
         if not self.points:
             return MemoryModel(lambda n: UNREACHABLE_BYTES)
         line, sizes = MemoryModel.piecewise(self.points), dict(self.points)
@@ -78,9 +78,9 @@ class Search:
 
     def __str__(self) -> str:
         allowed = self.available_bytes - self.margin_bytes
-        asked = [a for a in self.attempts if a.allowed_bytes == allowed]
-        tried = ", ".join(f"{a.n_slices} {a.outcome}" for a in asked)
-        others = len(self.attempts) - len(asked)
+        at_full = [a for a in self.attempts if a.allowed_bytes == allowed]
+        tried = ", ".join(f"{a.n_slices} {a.outcome}" for a in at_full)
+        others = len(self.attempts) - len(at_full)
         less = f"; {others} tries with less memory" if others else ""
         end = "" if self.is_settled else "; the time was up"
         return (

@@ -17,16 +17,16 @@ from ..model.arrays import ArraySpec
 from ..model.memory_model import MemoryModel
 from ..nn.replay.replay_errors import TraceError
 from .declared import declared_model, speaks_of
-from .model_request import Question
+from .model_request import ModelRequest
 
 if TYPE_CHECKING:  # measuring is imported when something is measured
     from ..nn.method_estimator import Traced
-    from .bisection_result import Search
+    from .bisection_result import BisectionResult
     from .probed import Probe
     from .recorded import Records
 
-Origin = Literal["declared", "recorded", "traced", "probed", "searched"]
-"""Where a model comes from, in the order in which they are tried; a search only if asked for."""
+Origin = Literal["declared", "recorded", "replayed", "probed", "bisected"]
+"""Where a model comes from, in the order in which they are tried; bisection only if asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Choice:
     model: MemoryModel
     """Bytes for n slices."""
     origin: str
-    """"declared", "declared for CUDA", "recorded", "traced", "probed" or "searched"."""
+    """"declared", "declared for CUDA", "recorded", "replayed", "probed" or "bisected"."""
     why: str = ""
     """Why not the source before it, and what was noticed; empty for what authors declare.
     Lines after the first stand for themselves."""
@@ -66,7 +66,7 @@ class Chooser:
         Flats and darks as `ArraySpec`.
     first_slices : callable, optional
         ``first_slices(slice_dim, n)``, the first n slices of the scan.
-    forced : {"declared", "recorded", "traced", "probed", "searched"}, optional
+    forced : {"declared", "recorded", "replayed", "probed", "bisected"}, optional
         The only source that may be used.
     """
 
@@ -91,25 +91,25 @@ class Chooser:
         self._side = dict(side or {})
         self._first_slices = first_slices
         self._forced = forced
-        self.chosen: list[tuple[Question, Choice]] = []
+        self.chosen: list[tuple[ModelRequest, Choice]] = []
         """What was asked and answered, in order."""
 
-    def choose(self, asked: Question) -> Choice:
-        """Return a method's memory model: declared, else recorded, traced or probed.
+    def choose(self, request: ModelRequest) -> Choice:
+        """Return a method's memory model: declared, else recorded, replayed or probed.
 
         Raises
         ------
         EstimatorError
             If no source has an answer, naming what would give one; or one fails.
         """
-        choice = self._choose(asked)
-        self.chosen.append((asked, choice))
+        choice = self._choose(request)
+        self.chosen.append((request, choice))
         return choice
 
-    def _choose(self, asked: Question) -> Choice:
-        meta, forced = asked.meta, self._forced
+    def _choose(self, request: ModelRequest) -> Choice:
+        meta, forced = request.meta, self._forced
         if forced in (None, "declared") and meta.estimator is not None:
-            return self._declared(asked)
+            return self._declared(request)
         if forced == "declared":
             raise EstimatorError(
                 f"{meta.full_name} declares no memory estimator: give calc_max_slices where it is "
@@ -117,65 +117,65 @@ class Chooser:
             )
         missing = "it declares no estimator" if meta.estimator is None else "as asked for"
         if forced in (None, "recorded"):
-            found = self._recorded(asked)
+            found = self._recorded(request)
             if found is not None:
                 probed, where = found
-                why = f"{missing}; measured on {where}{self._beside(asked, probed.model())}"
-                return _choice(asked, probed, "recorded", why)
+                why = f"{missing}; measured on {where}{self._beside(request, probed.model())}"
+                return _choice(request, probed, "recorded", why)
         if forced == "recorded":
             raise EstimatorError(
-                f"nothing is recorded of {self._described(asked)}: measure it there (--estimator "
+                f"nothing is recorded of {self._described(request)}: measure it there (--estimator "
                 "probed), or import records from there (maxslices records import)"
             )
-        if forced == "traced" or (forced is None and self._is_traceable(asked)):
+        if forced == "replayed" or (forced is None and self._is_replayable(request)):
             try:
-                return self._traced(asked, missing)
+                return self._replayed(request, missing)
             except TraceError as error:
-                if forced == "traced" or self.backend is None:
+                if forced == "replayed" or self.backend is None:
                     raise
-                missing += f"; it cannot be traced ({error})"
+                missing += f"; it cannot be replayed ({error})"
         if self.backend is None:
             has = [] if meta.estimator is not None else ["no memory estimator is declared"]
             has += ["nothing is recorded"] if forced is None else []
             raise EstimatorError(
-                f"{self._described(asked)}: {', '.join([*has, 'there is no such device here'])} to "
-                "measure it on: import records from one (maxslices records import)"
+                f"{self._described(request)}: {', '.join([*has, 'there is no such device here'])} "
+                "to measure it on: import records from one (maxslices records import)"
             )
-        if forced == "searched":
-            return self._searched(asked)
-        made = self._probed(asked)
+        if forced == "bisected":
+            return self._bisected(request)
+        made = self._probed(request)
         noticed = "".join(f"; {note}" for note in made.notes)
         ran = f"probed in {made.duration_s:.2g} s, {len(made.rungs)} runs{noticed}"
-        ran += self._beside(asked, made.model())
-        return _choice(asked, made, "probed", f"{missing}; {ran}")
+        ran += self._beside(request, made.model())
+        return _choice(request, made, "probed", f"{missing}; {ran}")
 
-    def learn(self, asked: Question, n_slices: int, measured_bytes: int) -> bool:
+    def learn(self, request: ModelRequest, n_slices: int, measured_bytes: int) -> bool:
         """Correct what is recorded of a method by a measured peak; tell whether it was too low."""
         if self.backend is None or self.records is None:
             return False
-        from .fingerprint import place
+        from .fingerprint import environment
 
-        known, where = self._question(asked), place(self.backend, asked.meta.function)
+        known, where = self._key(request), environment(self.backend, request.meta.function)
         found = self.records.find(known, where)
         if found is None or found.model().bytes(n_slices) >= measured_bytes:
             return False
         self.records.add(known, where, found.corrected(n_slices, measured_bytes))
         return True
 
-    def _declared(self, asked: Question) -> Choice:
+    def _declared(self, request: ModelRequest) -> Choice:
         # An estimator that knows nothing of the CPU is the best there is for it; the plan says so.
-        origin = "declared" if speaks_of(asked.meta, self.device) else "declared for CUDA"
-        return Choice(declared_model(asked, self.device), origin)
+        origin = "declared" if speaks_of(request.meta, self.device) else "declared for CUDA"
+        return Choice(declared_model(request, self.device), origin)
 
-    def _recorded(self, asked: Question) -> tuple[Probe, str] | None:
+    def _recorded(self, request: ModelRequest) -> tuple[Probe, str] | None:
         if self.records is None:
             return None
-        from .fingerprint import device_name, place
+        from .fingerprint import device_name, environment
 
-        known = self._question(asked)
+        known = self._key(request)
         if self.backend is not None:
-            found = self.records.find(known, place(self.backend, asked.meta.function))
-            if found is None or not found.covers(self._available_bytes, asked.total_slices):
+            found = self.records.find(known, environment(self.backend, request.meta.function))
+            if found is None or not found.covers(self._available_bytes, request.total_slices):
                 return None
             return found, device_name(self.backend)
         for name in self.records.devices():
@@ -185,41 +185,41 @@ class Chooser:
                     return found, name
         return None
 
-    def _is_traceable(self, asked: Question) -> bool:
-        is_torch = asked.meta.array_module == "torch" and self.device == "cuda"
+    def _is_replayable(self, request: ModelRequest) -> bool:
+        is_torch = request.meta.array_module == "torch" and self.device == "cuda"
         return is_torch and importlib.util.find_spec("torch") is not None
 
-    def _traced(self, asked: Question, missing: str) -> Choice:
-        if not self._is_traceable(asked):
+    def _replayed(self, request: ModelRequest, missing: str) -> Choice:
+        if not self._is_replayable(request):
             raise EstimatorError(
-                f"{self._described(asked)}: traced are methods for torch (array_module='torch'), "
-                "on a CUDA device, where torch is installed"
+                f"{self._described(request)}: replayed are methods for torch (array_module="
+                "'torch'), on a CUDA device, where torch is installed"
             )
         from ..nn.method_estimator import trace_method
 
         found = trace_method(
-            asked.meta,
-            asked.slice_dim,
-            asked.other_dims,
-            asked.dtype,
-            asked.parameters,
+            request.meta,
+            request.slice_dim,
+            request.other_dims,
+            request.dtype,
+            request.parameters,
             supplied=self._side,
             device="" if self.backend is None else self.backend.name,
         )
         noticed = "".join(f"; {note}" for note in found.notes)
-        why = f"{missing}; {found}{noticed}{self._beside(asked, found.model())}"
-        return _choice(asked, found, "traced", f"{why}\n{found.work_areas_line()}")
+        why = f"{missing}; {found}{noticed}{self._beside(request, found.model())}"
+        return _choice(request, found, "replayed", f"{why}\n{found.work_areas_line()}")
 
-    def _probed(self, asked: Question) -> Probe:
+    def _probed(self, request: ModelRequest) -> Probe:
         assert self.backend is not None
-        from .fingerprint import place
+        from .fingerprint import environment
         from .probed import probe
 
         first = None
-        if asked.is_first and self._first_slices is not None:
-            first = self._first_slices(asked.slice_dim, 1)
+        if request.is_first and self._first_slices is not None:
+            first = self._first_slices(request.slice_dim, 1)
         made = probe(
-            asked,
+            request,
             self.backend,
             available_bytes=self._available_bytes,
             first_slices=first,
@@ -227,26 +227,28 @@ class Chooser:
             strictly=True,
         )
         if self.records is not None:
-            where = place(self.backend, asked.meta.function)
-            self.records.add(self._question(asked), where, made)
+            where = environment(self.backend, request.meta.function)
+            self.records.add(self._key(request), where, made)
         return made
 
-    def _searched(self, asked: Question) -> Choice:
+    def _bisected(self, request: ModelRequest) -> Choice:
         assert self.backend is not None
-        from .bisected import search
+        from .bisected import bisect_memory
 
-        found = search(asked, self.backend, available_bytes=self._available_bytes, side=self._side)
-        why = f"as asked for; {found}{self._beside(asked, found.model(), found.margin_bytes)}"
-        return _choice(asked, found, "searched", why)
+        found = bisect_memory(
+            request, self.backend, available_bytes=self._available_bytes, side=self._side
+        )
+        why = f"as asked for; {found}{self._beside(request, found.model(), found.margin_bytes)}"
+        return _choice(request, found, "bisected", why)
 
-    def _beside(self, asked: Question, measured: MemoryModel, margin_bytes: int = 0) -> str:
+    def _beside(self, request: ModelRequest, measured: MemoryModel, margin_bytes: int = 0) -> str:
         """Say what the author's estimator answers; warn where the two disagree."""
-        if not speaks_of(asked.meta, self.device):
+        if not speaks_of(request.meta, self.device):
             return ""
         from .comparison import compare
 
         try:
-            found = compare(asked, self.device, measured, self._available_bytes, margin_bytes)
+            found = compare(request, self.device, measured, self._available_bytes, margin_bytes)
         except EstimatorError as error:
             warnings.warn(str(error), stacklevel=2)
             return "; its own estimator fails"
@@ -257,29 +259,31 @@ class Chooser:
             f"{found.probed_slices}"
         )
 
-    def _question(self, asked: Question) -> dict[str, Any]:
-        from .fingerprint import question
+    def _key(self, request: ModelRequest) -> dict[str, Any]:
+        from .fingerprint import request_key
 
-        return question(asked, self._side)
+        return request_key(request, self._side)
 
-    def _described(self, asked: Question) -> str:
+    def _described(self, request: ModelRequest) -> str:
         from .fingerprint import device_name
 
-        dims = "x".join(map(str, asked.other_dims))
-        unit = "projections" if asked.slice_dim == 0 else "sinograms"
+        dims = "x".join(map(str, request.other_dims))
+        unit = "projections" if request.slice_dim == 0 else "sinograms"
         where = device_name(self.backend) if self.backend else f"a {self.device} device"
-        return f"{asked.meta.full_name} for {unit} of {dims} {asked.dtype} on {where}"
+        return f"{request.meta.full_name} for {unit} of {dims} {request.dtype} on {where}"
 
 
-def _choice(asked: Question, found: Probe | Search | Traced, origin: Origin, why: str) -> Choice:
+def _choice(
+    request: ModelRequest, found: Probe | BisectionResult | Traced, origin: Origin, why: str
+) -> Choice:
     """Return what was measured; of its result what the author does not declare."""
-    meta, dtype, dims = asked.meta, None, None
+    meta, dtype, dims = request.meta, None, None
     if meta.estimator is None:
         if found.output_dtype is not None and _is_open(meta.declared_dtype):
             dtype = np.dtype(found.output_dtype)
         if _is_open(meta.output_dims):
             dims = found.output_dims
-    timed = getattr(found, "pace_s", None)  # what was traced or searched was not
+    timed = getattr(found, "pace_s", None)  # what was replayed or bisected was not
     pace = None if timed is None else timed()
     return Choice(found.model(), origin, why, dtype, dims, pace)
 

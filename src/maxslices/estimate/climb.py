@@ -1,8 +1,8 @@
-"""Runs a method on a few slices, then on more, until it is known what it takes.
+"""Measure a method with a few slices, then with more, until its memory model is known.
 
-`Ladder` decides what to run next; what is here starts it, tells apart what stays from call to
-call, and looks for what would make the answer wrong: memory that depends on the data, that
-leaks, that no meter sees.
+`Ladder` chooses the slice counts. `Climb` makes the calls, separates the memory that stays from
+call to call, and looks for what would make the answer wrong: memory that depends on the data,
+leaks, and memory outside the pool.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from .bench import CUSHION_BYTES, NOISE_BYTES, ROUNDING_BYTES, Bench, Rung
 from .data_kinds import with_other_data
 from .ladder import Ladder
 from .probe_result import Probe
-from .retained_memory import Remains
+from .retained_memory import RetainedMemory
 from .sample_data import FIRST
 
 _CALLS = 25
-"""As many calls as short as the shortest may take, if that is longer..."""
+"""If calls are long, the time limit is that of 25 calls like the shortest..."""
 _LONGEST = 3.2
-"""... but not longer than so many times the limit."""
+"""... but at most 3.2 times the limit: 8 s in place of 2.5."""
 QUICK_S = 0.1
-"""Time within which an answer is confirmed though nothing speaks against it."""
+"""A confirmation that nothing calls for is made only if the probe ends within 0.1 s."""
 _EXPENSIVE = 0.1
-"""Part of the time limit: a method whose calls take longer is not called for side issues."""
+"""A method whose calls take more than a tenth of the limit, 0.25 s, is not called for side issues
+(leaks, caches, data)."""
 _ROUGH_BYTES = {"cpu": 0, "cuda": 2 * GRAIN_BYTES}
-"""Differences below this mean nothing where memory outside the pool is counted."""
+"""Differences below this are ignored where memory outside the pool counts: two of the steps of 2
+MiB in which a driver hands it out."""
 _NOT_SIZES = (
     ImportError,
     NameError,
@@ -42,11 +44,11 @@ _NOT_SIZES = (
     OSError,
     SyntaxError,
 )
-"""Errors that do not depend on the number of slices."""
+"""Errors that do not depend on the number of slices: no other number is tried after them."""
 
 
 class Climb:
-    """One probe under way.
+    """One probe in progress.
 
     Parameters
     ----------
@@ -57,7 +59,7 @@ class Climb:
     available_bytes, total_slices, run_bytes, limit_s
         See `Ladder`.
     strictly : bool
-        Whether no more than that may be in use meanwhile, save for the fewest slices.
+        See `probe`.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class Climb:
         self.rungs: list[Rung] = []
         self._refusal = ""
         self.noise_bytes = NOISE_BYTES[backend.kind]
-        self.remains = Remains(self.noise_bytes)
+        self.retained = RetainedMemory(self.noise_bytes)
         self.ladder = Ladder(
             available_bytes,
             total_slices,
@@ -96,16 +98,16 @@ class Climb:
             self._predict_strictly()
 
     def run(self) -> None:
-        """Run the method as often as it takes."""
+        """Make all measurements."""
         first = self._first_call()
-        self.remains.begin(first, self.bench.stays_bytes, self.backend.modules_bytes)
+        self.retained.begin(first, self.bench.stays_bytes, self.backend.modules_bytes)
         self._leave_room()
         began = time.perf_counter()
         n = self._fewest = first.n_slices
         if n > 1:
             self.notes.append(f"it cannot be run on fewer than {n} slices ({self._refusal})")
         again = None
-        if first.duration_s <= 3 * self.limit_s:  # it may have compiled: what does a call take?
+        if first.duration_s <= 3 * self.limit_s:  # the first call may have compiled: time another
             again = self._measured(n)
         if again is None or again.duration_s > _EXPENSIVE * self.limit_s:
             least = again or first
@@ -125,16 +127,16 @@ class Climb:
             self._climb(rung)
 
     def _first_call(self) -> Rung:
-        """Import, compile and fill caches, with as few slices as the method runs on."""
+        """Make the first call, which imports and compiles, with the fewest slices that run."""
         total = self.ladder.total_slices
         tried = [n for n in FIRST if n <= total]
         errors: list[Exception] = []
         for n in tried:
             try:
                 return self.bench.first(n)
-            except DeviceError:  # says itself what to do
+            except DeviceError:  # its text says what to do
                 raise
-            except Exception as error:  # noqa: BLE001  raised below if it is not the number
+            except Exception as error:  # noqa: BLE001  raised below if no number of slices runs
                 errors.append(error)
                 self._refusal = f"{type(error).__name__}: {error}"
                 if isinstance(error, _NOT_SIZES) or self.backend.is_out_of_memory(error):
@@ -155,7 +157,7 @@ class Climb:
         )
 
     def _few(self, again: Rung) -> None:
-        """Run few slices, to see what stays, what grows, and what the data do."""
+        """Run n, n + 2 and n + 1 slices: find what stays, what grows, and whether data matter."""
         n = again.n_slices
         found: dict[int, Rung] = {n: again}
         self.ladder.expect(n, again.n_bytes)
@@ -169,7 +171,7 @@ class Climb:
         most, usual = max(found), self.bench.kind
         other, note = with_other_data(self.bench, found[most], self._measured, self.noise_bytes)
         self.notes += note
-        self.remains.judge(again, found.get(n + 1), other or again)
+        self.retained.judge(again, found.get(n + 1), other or again)
         tried: dict[int, Rung | None] = dict(found)
         if other is None or (other.n_bytes > found[most].n_bytes and self.bench.kind != usual):
             tried = {k: self._measured(k) for k in found}
@@ -192,7 +194,7 @@ class Climb:
             self._enter(rung)
 
     def _measured(self, n: int) -> Rung | None:
-        """Run n slices; None where the memory did not suffice."""
+        """Measure n slices; None if memory ran out."""
         try:
             with self._limit(n):
                 return self.bench.run(n)
@@ -202,35 +204,35 @@ class Climb:
             raise self._cannot(error, [n]) from error
 
     def _limit(self, n: int) -> AbstractContextManager[None]:
-        """Have the pool hold no more than may be used, side data and what calls left included.
+        """Limit the pool to the memory that may be used, side data and what calls left included.
 
-        What a plan cannot do without is known of the fewest slices even if they do not fit.
+        The fewest slices are not limited: a plan must know their peak even if they do not fit.
         """
         if not (self.strictly and self._has_pool) or n <= self._fewest:
             return nullcontext()
         self.backend.release()
         held_bytes = self.bench.pool_bytes() - self._before_bytes
-        room_bytes = self.ladder.run_bytes + self._side_bytes - self.remains.outside_bytes
+        room_bytes = self.ladder.run_bytes + self._side_bytes - self.retained.outside_bytes
         return self.backend.limited(max(1, room_bytes - held_bytes))
 
     def _leave_room(self) -> None:
-        """Leave room for flats and darks, where these are in the memory, too."""
+        """Leave room for flats and darks if they must stay within the memory, too."""
         if self.strictly:
             self.ladder.leave(self.bench.side_bytes - self._side_bytes)
             self._side_bytes = self.bench.side_bytes
 
     def _predict_strictly(self) -> None:
-        """Run less that may take too much, where nothing stops it if it does."""
+        """Do not run slices that may take too much where nothing limits memory."""
         if self.strictly and self._has_pool:
             self.ladder.at_worst_bytes = self.ladder.run_bytes
         self.ladder.tries_more = not self.strictly
 
     def _enter(self, rung: Rung, before_bytes: int | None = None) -> None:
-        """Add what is alive from earlier calls, as far as it would be in a run, and note it."""
+        """Enter a rung, with the memory that earlier calls of a run would have left."""
         if before_bytes is None:
-            before_bytes = self.remains.before_bytes(rung)
+            before_bytes = self.retained.before_bytes(rung)
         if self.bench.uses_outside and not self.ladder.is_rough:
-            # What was too little to be clear in smaller calls was that, too.
+            # What seemed to be outside the pool in smaller calls, but was not clear, was so.
             self.ladder.is_rough = True
             self._predict_strictly()
             self.ladder.noise_bytes = max(self.noise_bytes, _ROUGH_BYTES[self.backend.kind])
@@ -238,22 +240,22 @@ class Climb:
                 self.ladder.lift(each.doubtful_bytes, each.n_slices)
         outside_of_slice = rung.outside_bytes / rung.n_slices
         self.ladder.outside_of_slice = max(self.ladder.outside_of_slice, outside_of_slice)
-        self.ladder.lift(self.remains.grown_outside(self.bench.stays_bytes))
-        before_bytes += self.remains.outside_bytes
+        self.ladder.lift(self.retained.grown_outside(self.bench.stays_bytes))
+        before_bytes += self.retained.outside_bytes
         self.rungs.append(rung)
-        self.remains.enter(rung, before_bytes)
+        self.retained.enter(rung, before_bytes)
         n_bytes = rung.n_bytes + before_bytes + CUSHION_BYTES[self.backend.kind]
         if self.bench.uses_outside:
             n_bytes += rung.doubtful_bytes
         self.ladder.add(rung.n_slices, n_bytes, rung.duration_s)
 
     def result(self, duration_s: float) -> Probe:
-        """Return what was found."""
+        """Result of the probe."""
         ladder = self.ladder
         points = ladder.curve()
-        lost, note = self.remains.lost(points, ladder.available_bytes, ladder.total_slices)
+        lost, note = self.retained.lost(points, ladder.available_bytes, ladder.total_slices)
         points = tuple((n, size + lost) for n, size in points)
-        kept = tuple((n, size + lost) for n, size in self.remains.kept())
+        kept = tuple((n, size + lost) for n, size in self.retained.kept())
         if note:
             self.notes.append(note)
         self._describe()
@@ -261,7 +263,7 @@ class Climb:
         return Probe(
             points=points,
             kept=kept,
-            persistent_bytes=self.remains.left_bytes,
+            persistent_bytes=self.retained.left_bytes,
             rungs=tuple(self.rungs),
             available_bytes=self.available_bytes,
             total_slices=ladder.total_slices,
@@ -282,7 +284,7 @@ class Climb:
                 f"{format_bytes(most.outside_bytes)} with {most.n_slices} slices were outside the "
                 "pool: counted"
             )
-        stays = self.remains.outside_bytes
+        stays = self.retained.outside_bytes
         if stays:
             self.notes.append(f"{format_bytes(stays)} stay outside the pool after calls: counted")
         unseen = {text for rung in self.rungs if not rung.outside_bytes for text in rung.unseen}

@@ -1,4 +1,4 @@
-"""A declared estimator held against a probe."""
+"""Compare a declared estimator with a probe."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ from ..model.allocators import Device
 from ..model.memory_model import MemoryModel
 from ..model.units import format_bytes
 from .declared import declared_model
-from .model_request import Question
+from .model_request import ModelRequest
 from .probed import probe
 
 LOWER = 0.80
 UPPER = 1.02
-"""Probed over declared bytes: what the checks of an estimator allow, and two in a hundred for
-what a probe counts besides, Python's own objects and what it cannot tell from them."""
+"""Bounds of probed over declared bytes. The lower one is that of `check_max_slices`; the upper one
+allows 2 % for what a probe counts besides arrays: Python's objects, and what meters cannot tell
+from them."""
 
 NOISE_BYTES = {"cpu": 2**16, "cuda": 2**22}
-"""What a measurement counts more of one call than of another: small objects, a driver's steps."""
+"""Differences between two measurements of one call: 64 KiB of small Python objects on the CPU; on a
+GPU 4 MiB, two of the 2 MiB steps in which a driver hands out memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How many slices fit, as declared and as probed."""
+    """Slices that fit and their peak, as declared and as measured."""
 
     method: str
     """Full name."""
     available_bytes: int
-    """Memory that both were asked about."""
+    """Memory for which both were evaluated."""
     declared_slices: int
     """Slices that the author's estimator says fit."""
     probed_slices: int
     """Slices that fit by what was measured."""
     declared_bytes: int
-    """Peak that the author's estimator expects for `probed_slices`, of at least 1."""
+    """Peak that the author's estimator expects for `probed_slices`, at least for one slice."""
     probed_bytes: int
-    """Peak that the measurements give for as many."""
+    """Peak by the measurements for as many slices."""
     noise_bytes: int = 0
-    """Difference that says nothing."""
+    """Difference that is ignored."""
 
     @property
     def ratio(self) -> float:
-        """Return declared over probed slices; above 1 the declared number would not fit."""
+        """Declared over probed slices; above 1 the declared number does not fit."""
         return self.declared_slices / self.probed_slices if self.probed_slices else 0.0
 
     def __str__(self) -> str:
@@ -55,44 +57,44 @@ class Comparison:
         )
 
     def agrees(self, lower: float = LOWER, upper: float = UPPER) -> bool:
-        """Tell whether the author's estimator is safe, and not much too careful."""
+        """True if the author's estimator is safe and not far too high."""
         expected, noise = self.declared_bytes, self.noise_bytes
         return lower * expected - noise <= self.probed_bytes <= upper * expected + noise
 
 
 def compare(
-    asked: Question,
+    request: ModelRequest,
     device: Device,
     measured: MemoryModel,
     available_bytes: int,
     margin_bytes: int = 0,
 ) -> Comparison:
-    """Hold a method's own estimator against a model that was measured.
+    """Compare a method's own estimator with a measured model.
 
     Parameters
     ----------
-    asked : Question
+    request : ModelRequest
         The method, which has an estimator, with its parameters and data.
     device : {"cuda", "cpu"}
         Where it was measured.
     measured : MemoryModel
-        What was measured.
+        The measured model.
     available_bytes : int
         Memory that slices have to fit in.
     margin_bytes : int
-        Part of what was measured that is there for safety.
+        Safety margin contained in the measured model.
 
     Raises
     ------
     EstimatorError
         If the method has no estimator, or it fails.
     """
-    declared = declared_model(asked, device)
-    n = measured.max_slices(available_bytes, asked.most_slices)
+    declared = declared_model(request, device)
+    n = measured.max_slices(available_bytes, request.most_slices)
     return Comparison(
-        method=asked.meta.full_name,
+        method=request.meta.full_name,
         available_bytes=available_bytes,
-        declared_slices=declared.max_slices(available_bytes, asked.most_slices),
+        declared_slices=declared.max_slices(available_bytes, request.most_slices),
         probed_slices=n,
         declared_bytes=declared.bytes(max(1, n)),
         probed_bytes=measured.bytes(max(1, n)),
@@ -101,26 +103,25 @@ def compare(
 
 
 def compare_with_probe(
-    asked: Question,
+    request: ModelRequest,
     backend: Backend,
     *,
     available_bytes: int,
     lower: float = LOWER,
     upper: float = UPPER,
 ) -> Comparison:
-    """Ask a method's own estimator and a probe the same question.
+    """Compare a method's own estimator with a probe made now.
 
     Parameters
     ----------
-    asked : Question
+    request : ModelRequest
         The method, which has an estimator, with its parameters and data.
     backend : Backend
         Where it is run.
     available_bytes : int
         Memory that slices have to fit in.
     lower, upper : float
-        Bounds of probed over declared bytes, for as many slices as fit; outside them there is
-        a warning.
+        Bounds of probed over declared bytes, for as many slices as fit.
 
     Returns
     -------
@@ -134,10 +135,10 @@ def compare_with_probe(
     Warns
     -----
     UserWarning
-        Where the two disagree by more than the bounds allow, with both numbers.
+        If the ratio is outside the bounds, with both numbers.
     """
-    made = probe(asked, backend, available_bytes=available_bytes)
-    found = compare(asked, backend.kind, made.model(), available_bytes)
+    made = probe(request, backend, available_bytes=available_bytes)
+    found = compare(request, backend.kind, made.model(), available_bytes)
     if not found.agrees(lower, upper):
         warnings.warn(str(found), stacklevel=2)
     return found

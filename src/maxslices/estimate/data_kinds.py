@@ -1,4 +1,4 @@
-"""Memory that depends on the values of the data: with which it is most."""
+"""Methods whose memory depends on the values of the data: find the kind that takes most."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from ..model.units import format_bytes
 from .bench import Bench, Rung
 
 _SAME = 0.01
-"""Peaks that differ by less are the same."""
+"""Peaks within 1 % count as equal; chosen, not measured."""
 
 
 def with_other_data(
     bench: Bench, rung: Rung, run: Callable[[int], Rung | None], noise_bytes: int
 ) -> tuple[Rung | None, list[str]]:
-    """Run a rung again with other values; where memory changes, keep to those that take most.
+    """Repeat a rung with other values; if its memory changes, go on with those that take most.
 
     Parameters
     ----------
     bench : Bench
-        What is run; its `kind` is that of the data afterwards.
+        Runs the method; its `kind` is set to that of the data to go on with.
     rung : Rung
-        What was measured with the usual data.
+        The measurement with the usual data.
     run : callable
-        Runs as many slices as it is given; None where the memory does not suffice.
+        Measures a number of slices; None if memory runs out.
     noise_bytes : int
-        Differences below this mean nothing.
+        Differences below this are ignored.
 
     Returns
     -------
     other : Rung or None
-        The same slices with data that take most; None if memory does not suffice for them.
+        The same slices with the data that take most; None if memory runs out with them.
     notes : list of str
-        What was noticed.
+        Findings for the user.
 
     Raises
     ------
     EstimatorError
-        If the method cannot be run on data spread otherwise over the same range.
+        If the method raises for values with another histogram over the same range.
     """
     usual, n = bench.kind, rung.n_slices
     found = {usual: rung}
@@ -49,7 +49,7 @@ def with_other_data(
         except EstimatorError:
             if kind == "dark":
                 raise
-            continue  # all values the same may be what it cannot work with
+            continue  # a method may refuse data whose values are all equal
         if other is None:
             return None, [
                 f"its memory depends on the data: it ran out with {n} slices of another kind "
@@ -68,7 +68,7 @@ def with_other_data(
 
 
 def _is_same(other: Rung, first: Rung, noise_bytes: int) -> bool:
-    """Tell whether two calls take the same, save for what the first had to cache."""
+    """True if two calls take the same, apart from what the first one cached."""
     cached = max(0, first.left_bytes - other.left_bytes)
     gap = abs(first.n_bytes - cached - other.n_bytes)
     return gap <= max(noise_bytes, _SAME * other.n_bytes)

@@ -13,13 +13,13 @@ from ..model.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
 from ..model.section_model import DeclaredModel
 from ..model.units import format_bytes
 from ..registry.method_meta import MethodMeta
-from .model_request import Question
+from .model_request import ModelRequest
 
 
 def speaks_of(meta: MethodMeta, device: Device) -> bool:
-    """Tell whether a method's estimator knows what happens on a device.
+    """True if a method's estimator describes a device.
 
-    A ledger knows both; a hand-written ``calc_max_slices`` speaks of CUDA, unless it
+    A ledger describes both; a hand-written ``calc_max_slices`` describes CUDA, unless it
     names a keyword ``device``.
     """
     if meta.estimator is None:
@@ -29,37 +29,36 @@ def speaks_of(meta: MethodMeta, device: Device) -> bool:
     return "device" in meta.callbacks["calc_max_slices"].told
 
 
-def declared_model(asked: Question, device: Device) -> MemoryModel:
-    """Return the memory model that a method's own estimator stands for.
+def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
+    """Memory model of a method whose author declared an estimator.
 
     A ledger gives it directly. A hand-written ``calc_max_slices`` is inverted by bisection
     on ``available_memory``; it may answer below 0 for amounts smaller than its fixed costs.
 
     Parameters
     ----------
-    asked : Question
-        The method with its parameters and data; how many slices there are does not matter.
+    request : ModelRequest
+        The method with its parameters and data; the number of slices does not matter.
     device : {"cuda", "cpu"}
         Told to a ledger, and to an estimator that names ``device``.
 
     Raises
     ------
     EstimatorError
-        Naming the method and the call, at once or whenever the model is asked: if the
-        estimator raises, does not return a number of slices, returns none however much
-        memory there is or some where there is none, fewer for more memory, or if a
-        ledger counts nothing.
+        At once, or later from the model's methods; the text names the method and the call. The
+        estimator raised, did not return a number of slices, returned 0 for any amount of
+        memory, some slices for one byte or fewer for more memory; or the ledger counted nothing.
     """
-    meta, slices = asked.meta, (asked.slice_dim, asked.other_dims, asked.dtype)
+    meta, slices = request.meta, (request.slice_dim, request.other_dims, request.dtype)
     if isinstance(meta.estimator, LedgerEstimator):
-        return _ledger_model(asked, meta.estimator, device)
+        return _ledger_model(request, meta.estimator, device)
 
     def ask(available_bytes: int) -> int:
-        return meta.ask_estimator(*slices, available_bytes, asked.parameters, device=device)[0]
+        return meta.ask_estimator(*slices, available_bytes, request.parameters, device=device)[0]
 
     def called() -> str:
         arguments = "slice_dim={}, other_dims={}, dtype={}".format(*slices)
-        given = "".join(f", {name}={value!r}" for name, value in asked.parameters.items())
+        given = "".join(f", {name}={value!r}" for name, value in request.parameters.items())
         return f"{meta.full_name}: its estimator {_name(meta)}({arguments}{given})"
 
     answers = _Answers(ask, called)
@@ -78,13 +77,15 @@ def declared_model(asked: Question, device: Device) -> MemoryModel:
     return model
 
 
-def declared_models(asked: Question) -> DeclaredModel:
+def declared_models(request: ModelRequest) -> DeclaredModel:
     """Make a method's own estimator a function of device and dims, for tiles and for the host."""
-    return lambda device, other_dims: declared_model(replace(asked, other_dims=other_dims), device)
+    return lambda device, other_dims: declared_model(
+        replace(request, other_dims=other_dims), device
+    )
 
 
 class _Answers:
-    """An estimator's answers by available memory; remembers them, and notices contradictions."""
+    """An estimator's answers by available memory: cached, and checked against each other."""
 
     def __init__(self, ask: Callable[[int], int], called: Callable[[], str]) -> None:
         self._ask = ask
@@ -115,9 +116,9 @@ class _Answers:
             )
 
 
-def _ledger_model(asked: Question, estimator: LedgerEstimator, device: Device) -> MemoryModel:
-    meta, slices = asked.meta, (asked.slice_dim, asked.other_dims, asked.dtype)
-    merged = meta.merged(**asked.parameters)
+def _ledger_model(request: ModelRequest, estimator: LedgerEstimator, device: Device) -> MemoryModel:
+    meta, slices = request.meta, (request.slice_dim, request.other_dims, request.dtype)
+    merged = meta.merged(**request.parameters)
     hidden = meta.callbacks["calc_max_slices"].hidden
     given = {name: value for name, value in merged.items() if name not in hidden}
     model = estimator.model(*slices, device, **given)

@@ -1,4 +1,4 @@
-"""Lines through measured points that are never below what was measured."""
+"""Turn measured points into an upper bound of straight lines."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from itertools import pairwise
 from .trend import Trend
 
 _JUMP = 4
-"""Times the slope of all points, from which a slope between two is a step..."""
+"""A slope between two points is a step if it is 4 times that of all points..."""
 _UP = 8
-"""... from this number of slices on."""
+"""... from 8 slices on: among fewer, slopes differ for other reasons."""
 
 
 def envelope(points: list[tuple[int, int]], noise_bytes: int) -> list[tuple[int, int]]:
-    """Return points whose straight lines are never below a function that never decreases.
+    """Points whose lines are an upper bound of the measured function, which never decreases.
 
-    Where an interval is not known to be straight, all of it costs what its end costs.
+    All of an interval that is not known to be straight costs as much as its end.
     """
     found, jumps = points[:1], _has_jump(points)
     for index, ((m, _), (n, size)) in enumerate(pairwise(points)):
@@ -27,7 +27,7 @@ def envelope(points: list[tuple[int, int]], noise_bytes: int) -> list[tuple[int,
 
 
 def _has_jump(points: list[tuple[int, int]]) -> bool:
-    """Tell whether a slice far up was seen to take a step, as others may that were not run."""
+    """True if memory jumped between two points far up; it may jump elsewhere as well."""
     (m, a), (n, b) = points[0], points[-1]
     rise = _JUMP * (b - a) / max(1, n - m)
     return any(
@@ -50,14 +50,14 @@ def _is_straight(points: list[tuple[int, int]], index: int, noise_bytes: int) ->
 
 
 def curve(trend: Trend) -> tuple[tuple[int, int], ...]:
-    """Return points between which straight lines are never below the memory, nor beyond."""
+    """Points whose lines, between them and beyond, are an upper bound of the memory."""
     points = trend.lifted()
-    if not points:  # not even the fewest slices fit
+    if not points:  # even the fewest slices do not fit
         return (trend.above or (1, trend.available_bytes + 1),)
     found = envelope(points, trend.noise_bytes)
     n, size = points[-1]
     passed = trend.passed_step_bytes()
-    if passed:  # no more than what the last point was seen to take
+    if passed:  # no more than the last point, which was measured
         found = [(k, min(each + passed, size)) for k, each in found]
     steps = trend.steps() if len(points) == len(trend.rising()) else None
     if steps is not None and trend.is_sure():
@@ -74,7 +74,7 @@ def curve(trend: Trend) -> tuple[tuple[int, int], ...]:
         slope: float = max(size / n, *trend.slopes()[-1:], 0.0)
     elif trend.is_sure():
         slope = max([*trend.slopes()[-2:], trend.floor_bytes])
-        # Small steps may pass for a line: as much above it as any of the last points.
+        # Small steps may look like a line: stay above it as far as any of the last points is.
         off = max(math.ceil(y - (size - slope * (n - x))) for x, y in trend.rising()[-4:])
         off = max(off, passed)
         if off > trend.noise_bytes:
@@ -92,7 +92,7 @@ def curve(trend: Trend) -> tuple[tuple[int, int], ...]:
         if step:
             n, size = n + 1, size + step + math.ceil(slope)
             found.append((n, size))
-    # A byte too many would cost a slice where memory is what a number of slices takes.
+    # One byte too many would cost a slice where the memory is that of a whole number of slices.
     beyond = max(size, size + math.ceil(slope) - trend.rounding_bytes)
     found.append((n + 1, beyond))
     found.append((2 * n + 1, beyond + math.ceil(slope * n)))

@@ -1,4 +1,4 @@
-"""What a measurement is valid for: the method's code, its parameters, data and device."""
+"""Keys of records: a measurement is valid for the same code, parameters, data and device."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ import numpy as np
 
 from ..devices import Backend
 from ..model.arrays import ArraySpec
-from .model_request import Question
+from .model_request import ModelRequest
 from .package_versions import installed_version, required_versions
 
 
-def question(asked: Question, supplied: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return what is asked about a method, as plain values that JSON can hold.
+def request_key(request: ModelRequest, supplied: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Describe a request in plain values that JSON can hold: equal requests give equal keys.
 
     Parameters
     ----------
-    asked : Question
-        The method with its parameters and data. How many slices there are does not matter.
+    request : ModelRequest
+        The method with its parameters and data. The number of slices is not part of the key.
     supplied : mapping, optional
         Flats, darks and angles, or their `ArraySpec`: shape and dtype count.
     """
-    meta = asked.meta
+    meta = request.meta
     return {
         "method": meta.full_name,
         "source": source_hash(meta.function),
         "package": package_version(meta.function),
-        "parameters": _plain(meta.merged(**asked.parameters)),
-        "slice_dim": int(asked.slice_dim),
-        "other_dims": [int(n) for n in asked.other_dims],
-        "dtype": str(np.dtype(asked.dtype)),
+        "parameters": _plain(meta.merged(**request.parameters)),
+        "slice_dim": int(request.slice_dim),
+        "other_dims": [int(n) for n in request.other_dims],
+        "dtype": str(np.dtype(request.dtype)),
         "side": {
             name: f"{value.shape[0]} {np.dtype(value.dtype)}"
             for name, value in sorted((supplied or {}).items())
@@ -48,8 +48,8 @@ def question(asked: Question, supplied: Mapping[str, Any] | None = None) -> dict
     }
 
 
-def place(backend: Backend, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the device's name and the versions of what runs there."""
+def environment(backend: Backend, function: Callable[..., Any]) -> dict[str, Any]:
+    """Describe where a method runs: the device's name and the versions of its libraries."""
     libraries = {"numpy": np.__version__} | required_versions(package_of(function))
     if backend.kind == "cuda":
         libraries |= _cuda_versions()
@@ -59,7 +59,7 @@ def place(backend: Backend, function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def device_name(backend: Backend) -> str:
-    """Return "cpu", or the GPU's name, such as "NVIDIA H200"."""
+    """Name of the device: "cpu", or the GPU's, such as "NVIDIA H200"."""
     if backend.kind == "cpu":
         return "cpu"
     number = int(backend.name.partition(":")[2] or 0)
@@ -87,17 +87,17 @@ def _cuda_versions() -> dict[str, str]:
 
 
 def source_hash(function: Callable[..., Any]) -> str:
-    """Return a hash that changes with the function and the modules beside its own.
+    """Hash of a function's code and of the modules in its folder.
 
-    The modules of its package's folder count, because methods have helpers there; what lies
-    further away is known by `package_version`.
+    The modules in the folder count because methods keep helpers there; what lies further away is
+    covered by `package_version`.
     """
     inner, source = _innermost(function), _module_source(function)[0]
     digest = hashlib.sha256(source.encode())
     digest.update(getattr(inner, "__qualname__", repr(type(inner))).encode())
     code = getattr(inner, "__code__", None)
     if code is not None:
-        # Two functions of one name on different lines; and code without a file.
+        # Tells apart two functions of one name, and code that has no file.
         digest.update(f"{code.co_firstlineno}".encode())
         if not source:
             digest.update(_code_text(code).encode())
@@ -128,7 +128,7 @@ def _bound_by_partial(function: Any) -> list[Any]:
 
 
 def _bound_text(value: Any) -> Any:
-    """Return what a function carries with it: another function by its code, objects by type."""
+    """Text of a value bound to a function: a function by its name and line, an object by type."""
     code = getattr(value, "__code__", None)
     if code is not None:
         return f"{value.__qualname__} {code.co_firstlineno}"
@@ -144,7 +144,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def package_version(function: Callable[..., Any]) -> str:
-    """Return name and version of the package that a function is from."""
+    """Name and version of the package that defines a function."""
     top = package_of(function)
     installed = installed_version(top)
     if installed == "unknown":
@@ -159,7 +159,7 @@ def package_of(function: Callable[..., Any]) -> str:
 
 
 def _innermost(function: Any) -> Any:
-    """Return what a partial, a wrapper or an object with ``__call__`` ends up calling."""
+    """Unwrap a partial, a decorated function or an object with ``__call__``."""
     while hasattr(function, "func") or hasattr(function, "__wrapped__"):
         function = getattr(function, "__wrapped__", None) or function.func
     if not hasattr(function, "__code__") and not inspect.isclass(function):
@@ -168,7 +168,7 @@ def _innermost(function: Any) -> Any:
 
 
 def _module_source(function: Callable[..., Any]) -> tuple[str, bool]:
-    """Return a hash of a function's module and those beside it, and whether they use torch."""
+    """Hash of the modules in a function's folder, and whether any of them imports torch."""
     inner = _innermost(function)
     module = sys.modules.get(getattr(inner, "__module__", None) or "")
     code = getattr(inner, "__code__", None)
@@ -177,7 +177,7 @@ def _module_source(function: Callable[..., Any]) -> tuple[str, bool]:
         return "", False
     folder, own = os.path.split(name)
     files = {own: os.stat(name)}
-    # A module that stands alone may lie among others that have nothing to do with it.
+    # A script outside a package lies among files that have nothing to do with it.
     in_package = "." in (getattr(inner, "__module__", None) or "") or own == "__init__.py"
     if in_package or getattr(module, "__package__", None):
         with os.scandir(folder or ".") as entries:
@@ -199,12 +199,12 @@ def _hash_files(folder: str, state: tuple[tuple[str, int, int], ...]) -> tuple[s
 
 
 def canonical(value: Any) -> str:
-    """Write plain values so that equal ones are equal text."""
+    """Write plain values as JSON text that is equal for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _plain(value: Any) -> Any:
-    """Return a parameter as JSON knows it; an array by shape, dtype and a hash of its data."""
+    """Turn a parameter into plain JSON; an array into shape, dtype and a hash of its data."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
@@ -220,7 +220,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         data = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()[:16]
         return f"array {value.shape} {value.dtype} {data}"
-    if hasattr(value, "shape") and hasattr(value, "dtype"):  # on a device: not fetched for this
+    if hasattr(value, "shape") and hasattr(
+        value, "dtype"
+    ):  # on a device: its data are not copied for this
         return f"array {tuple(value.shape)} {value.dtype}"
     if hasattr(value, "__qualname__"):  # a function or class: its repr may hold an address
         return f"{value.__module__}.{value.__qualname__}"

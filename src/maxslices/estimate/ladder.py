@@ -1,8 +1,11 @@
-"""Which slice counts to measure next. Arithmetic alone: nothing is run here.
+"""Choose the slice counts to measure. Pure arithmetic: nothing is run here.
 
-Each rung has to fit by what was measured before, at worst on the line from the origin through
-the last point. They stop where it is safe to say how it goes on (`Trend.is_sure`), or the answer
-was run, or time is up.
+A rung is a number of slices that is measured. Each rung must be predicted to fit, at worst on the
+line from the origin through the last point. The ladder ends where extrapolation is safe
+(`Trend.is_sure`), where the answer was run, or when time is up.
+
+Constants were set on the made-up memory of `tests/estimate` and on httomolibgpu's methods on an
+H200 (2026-11-21, `docs/scripts/httomo_table.py`).
 """
 
 from __future__ import annotations
@@ -15,44 +18,49 @@ from .probe_pace import LONGEST, OF_SCAN, Paced
 from .trend import NEXT_TO
 
 _HIDDEN = 0.01
-"""Part of the memory by which a hidden cost may exceed the estimate where nothing is done
-about it."""
+"""Part of the memory by which a cost not seen yet may exceed the estimate at the answer; above it,
+the answer itself is run. 1 % is less than a slice up to 100 slices."""
 _SLACK = 1.1
-"""Times the memory that one slice more may take at worst, if the device has it."""
+"""A rung one above the answer may take 1.1 times the memory at worst, if the device has it and
+probing is not strict."""
 _NEAR = 1.25
-"""Times the slices run up to which an answer is approached in single slices, if nothing else
-is known to fit."""
+"""Up to 1.25 times the slices run, the answer is approached in single slices if nothing else is
+known to fit."""
 _MOST_RUNGS = 64
+"""Bound of the number of rungs; doubling reaches a million slices in 21."""
 _NEXT = 1.1
-"""Times the slices run within which too many are known when fewer are tried."""
+"""If too many slices are known within 1.1 times the largest success, probe fewer slices next."""
 _STEEPER = 1.25
-"""Times a slope of those before, from which on it is not believed that it is the last."""
+"""A slope that is 1.25 times the steepest before it is not taken for the last: it may grow on."""
 _DEAR = 0.04
-"""Part of the time limit: far below the answer, every second rung is left out of longer calls."""
+"""A call is expensive if it takes 4 % of the time limit, 0.1 s: then every second rung far below
+the answer is left out."""
 _CLOSE = 0.9
-"""Part of a slice for which there is room, from which on one more slice may fit after all."""
+"""If there is room for 0.9 of a slice more, it is tried whether one fits after all."""
 _MATTERS = 50
-"""With fewer slices, one is more than a fiftieth."""
+"""One slice more matters below 50 slices, where it is 2 % or more."""
 _HARDLY = 0.004
-"""Part of the memory by which a prediction is off where drivers pad what they allocate."""
+"""Part of the memory by which predictions are off where drivers pad what they allocate."""
 _PERIOD = 17
-"""Slices below the last among which no other takes more, if that was tried."""
+"""Slices below the last that are run one by one to find any that take more, while calls are quick:
+one more than the commonest period of steps, 16."""
 _FEW = 3
-"""The same, where calls are not quick and nothing speaks for teeth."""
+"""The same, where calls are slow and nothing points to teeth: two counts below the last."""
 _LINEAR = 3
-"""So many rungs between slices that fit and too many are where a line says; then, the middle."""
+"""Rungs between a success and a failure that are placed by linear interpolation, before the
+interval is halved."""
 
 
 class Ladder(Paced):
-    """What was measured, and the next rung.
+    """Measured rungs, and the choice of the next one.
 
     Parameters
     ----------
     available_bytes, total_slices, run_bytes, **coarseness
         See `Trend`.
     limit_s, quick_s : float
-        Time for all rungs; and time within which even a confirmation is worth while that
-        nothing calls for.
+        Time for all rungs, and time within which an answer is confirmed even if nothing calls
+        for it.
     """
 
     def __init__(
@@ -71,40 +79,41 @@ class Ladder(Paced):
         self.at_worst_bytes = min(run_bytes, int(available_bytes * _SLACK))
         self.quick_s = quick_s
         self.tries_more = True
-        """Whether one slice more is tried where it is likely not to fit, but may."""
+        """Whether one slice more is run even if it is likely not to fit."""
         self.is_slow = False
-        """Whether every call is long: few rungs are run, and the answer is worth being one."""
+        """Whether every call is long, so that few rungs are run and the answer should be one of
+        them."""
         self._expected = 0
         self.ran_out = False
-        """Whether it is not known how much too many slices take."""
+        """True if memory ran out, so that the bytes of the failed rung are unknown."""
         self._n_between = self._left_bytes = 0
 
     def add(self, n_slices: int, n_bytes: int, duration_s: float) -> None:
-        """Enter what was measured; more than there is bounds the rungs from above."""
+        """Enter a measured rung; one that takes too much bounds later rungs from above."""
         if n_slices == self._expected:
             self.forget(n_slices)
         if self.enter(n_slices, n_bytes):
             self._durations_s[n_slices] = duration_s
 
     def expect(self, n_slices: int, n_bytes: int) -> None:
-        """Enter a point for the time being, to judge the first rungs by; `add` replaces it."""
+        """Enter a preliminary point, by which the first rungs are judged; `add` replaces it."""
         self.add(n_slices, n_bytes, 0.0)
         self._expected = n_slices
 
     def failed(self, n_slices: int) -> None:
-        """Enter that the memory ran out."""
+        """Enter a rung with which memory ran out."""
         self.ran_out = True
         self.add(n_slices, self.available_bytes + self._left_bytes + 1, 0.0)
 
     def leave(self, n_bytes: int) -> None:
-        """Leave so many more bytes of the memory to others."""
+        """Take `n_bytes` off the available memory, for others to use."""
         self._left_bytes += n_bytes
         self.available_bytes -= n_bytes
         self.run_bytes -= n_bytes
         self.at_worst_bytes -= n_bytes
 
     def next_rung(self, elapsed_s: float) -> int | None:
-        """Return the number of slices to measure next; None where it is time to stop."""
+        """Number of slices to measure next; None when the ladder ends."""
         if len(self._points) >= _MOST_RUNGS:
             return None
         if self.is_uneven():
@@ -118,7 +127,7 @@ class Ladder(Paced):
         return rung
 
     def _upwards(self, elapsed_s: float) -> int | None:
-        """Return a rung between the last and the most slices that may fit."""
+        """Next rung between the last one and the most slices that may fit."""
         n, _ = self.last
         if n >= self.top:
             return None
@@ -127,7 +136,7 @@ class Ladder(Paced):
             if self.top <= n * (1 + NEXT_TO):
                 return None
             fewer = self._fewer() if self.top <= n * _NEXT else []
-            if len(fewer) == 2:  # before time is spent on more
+            if len(fewer) == 2:  # cheaper than more slices, and may settle the answer
                 return self._in_time(fewer[-1], elapsed_s)
             return self._in_time(self._between(fits), elapsed_s)
         steps = self.steps()
@@ -143,7 +152,7 @@ class Ladder(Paced):
         rung = min(_after(n), fits)
         if rung <= n or (n >= 64 and rung <= n * (1 + NEXT_TO)):
             return None
-        if self.is_exact():  # what lies between says little
+        if self.is_exact():  # smaller rungs would only repeat the line
             quarter = min(16 * -(-self.answer() // 64) + 1, fits)
             if quarter > rung and self._ends_s(quarter, elapsed_s) <= self._allowed_s():
                 return quarter
@@ -152,13 +161,13 @@ class Ladder(Paced):
         return self._in_time(self._shorter(rung, elapsed_s), elapsed_s)
 
     def _between(self, fits: int) -> int:
-        """Return slices between the most that fitted and the fewest that did not."""
+        """Slices between the largest success and the smallest failure."""
         (n, size), (above, above_bytes) = self.last, self.above or (self.top + 1, 0)
         middle = (n + above) // 2
         self._n_between += 1
-        if self.ran_out:  # what more slices took is not known
+        if self.ran_out:  # so no line can be drawn to the failure
             if self._n_between == 1 and self.established():
-                return above - 1  # what a pool cannot hand out is little
+                return above - 1  # fragmentation, which is little
             return max(n + 1, min(fits, middle))
         if self._n_between > _LINEAR or above_bytes <= self.available_bytes:
             return middle
@@ -166,10 +175,10 @@ class Ladder(Paced):
         return min(max(straight, n + 1), above - 1)
 
     def _confirming(self, fits: int, elapsed_s: float) -> int | None:
-        """Return a rung as far up as it fits, if it is quick or something may be hidden.
+        """Largest rung that fits, if it is quick or may reveal a hidden cost.
 
-        Few rungs show no teeth and no steps: after those of long calls the answer is run, too,
-        if that takes no longer than they took.
+        The few rungs of long calls reveal neither teeth nor steps. After them the answer is run as
+        well, if that takes no longer than all of them took.
         """
         if fits <= self.last[0] * (1 + NEXT_TO):
             return None
@@ -180,9 +189,9 @@ class Ladder(Paced):
         return fits if ends_s <= (self.limit_s if wanted else self.quick_s) else None
 
     def _beside(self, elapsed_s: float) -> int | None:
-        """Return a neighbour of the last rung worth a call, where the answer is next to it.
+        """Neighbour of the last rung to run, where the answer is next to it.
 
-        One slice more may fit where memory grows in steps, and one or two fewer may take more.
+        One slice more may fit where memory grows in steps; one or two fewer may take more.
         """
         n, size = self.last
         straight = self.established() and self.passed_step_bytes() == 0
@@ -200,14 +209,14 @@ class Ladder(Paced):
         return next(iter(self._fewer()), None)
 
     def _fewer(self) -> list[int]:
-        """Return the two slice counts below the last that were not tried, if it makes sense."""
+        """The two slice counts below the last that were not run; empty if memory is a line."""
         n, tried = self.last[0], {k for k, _ in self._points}
         if self.established() and self.passed_step_bytes() == 0:
             return []
         return [k for k in (n - 1, n - 2) if k > 0 and k not in tried]
 
     def _below(self, elapsed_s: float) -> int | None:
-        """Return a number of slices below the last that may take more, while that is quick."""
+        """Slice count below the last that may take more, while such calls are quick."""
         if self.is_straight() or self.steps() is not None:
             return None
         n, run = self._points[-1][0], {k for k, _ in self._points}
@@ -225,7 +234,7 @@ class Ladder(Paced):
         return next((k for k in range(n - 1, max(n - times, 0), -1) if k not in run), None)
 
     def _near_miss(self, elapsed_s: float) -> int | None:
-        """Return one slice more than the answer, where that matters and it hardly fits or not."""
+        """One slice more than the answer, if one slice matters and may fit."""
         rung = self.answer() + 1
         if not (self.is_rough and self.last[0] + 1 < rung <= min(self.top, _MATTERS)):
             return None
@@ -236,7 +245,7 @@ class Ladder(Paced):
         return rung if self._ends_s(rung, elapsed_s) <= allowed_s else None
 
     def _among_teeth(self, elapsed_s: float) -> int | None:
-        """Return the fewest slices that may take too much, or where the teeth do."""
+        """Next rung where memory rises and falls: the fewest slices that may take too much."""
         last, top = self._points[-1][0], self.top
         for (m, a), (n, b) in pairwise(self._points):
             if b < a and n > m + 1 and self._durations_s[n] <= _DEAR * self.limit_s:
@@ -257,17 +266,16 @@ class Ladder(Paced):
         return self._in_time(last + 1, elapsed_s)
 
     def curve(self) -> tuple[tuple[int, int], ...]:
-        """Return points between which straight lines are never below the memory, nor beyond."""
+        """Points whose lines, between them and beyond, are an upper bound of the memory."""
         if self.has_points and self.is_uneven():
             return self.uneven_curve(further=self.stopped_by_time)
         return curve(self)
 
     def may_run(self, n_slices: int) -> bool:
-        """Tell whether a rung is predicted to fit.
+        """True if a rung is predicted to fit.
 
-        It may go on from the last point four times as steeply as anything seen (twice, for
-        one slice), but not at once to more than twice the slices; or else stay below the
-        line from the origin.
+        Either by the line from the origin; or, up to twice the last slices, if memory went on from
+        the last point four times as steeply as anything measured (twice, for one slice more).
         """
         if not self._points:
             return False
@@ -278,13 +286,13 @@ class Ladder(Paced):
         if n_slices > max(2 * n, n + 2) or self.order() > 1:
             return False
         steepest = max([self.floor_bytes, *self.slopes()])
-        if len(self._points) == 1:  # input, output and twice as much again
+        if len(self._points) == 1:  # input and output, and twice as much for temporaries
             steepest = 4 * self.floor_bytes
         times = 2 if n_slices == n + 1 else 4
         return size + times * steepest * (n_slices - n) + self.step_bytes() <= self.run_bytes
 
     def _is_near(self, n_slices: int, upper_bytes: int) -> bool:
-        """Tell whether slices are likely to fit, and too many by a tenth at worst."""
+        """True if slices are likely to fit, and at worst exceed the memory by a tenth."""
         *before, slope = self.slopes()[-3:] or [0.0]
         if upper_bytes > self.at_worst_bytes or n_slices > 2 * self.last[0]:
             return False
@@ -297,10 +305,10 @@ class Ladder(Paced):
 
 
 def _after(n: int) -> int:
-    """Return the rung after n: 1, 2, 3, 5, 8, 16, 33, 64, 129, 256, 513...
+    """The rung after n: 1, 2, 3, 5, 8, 16, 33, 64, 129, 256, 513...
 
-    They are in turn multiples of 16 and one more (of 3: one more, and multiples), which parts
-    steps from slopes.
+    From 16 on, rungs are in turn a multiple of 16 and one more, which tells steps from slopes:
+    memory that is rounded up to 2, 4, 8 or 16 slices is lowest at the one and highest at the other.
     """
     for rung in (1, 2, 3, 5, 8):
         if rung > 1.2 * n:

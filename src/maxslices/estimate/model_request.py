@@ -1,4 +1,4 @@
-"""What a method is asked to be planned for."""
+"""The request for a memory model: a method with its data and parameters."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from ..registry.method_meta import MethodMeta
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What a method is asked to be planned for."""
+class ModelRequest:
+    """A method with its parameters and data, for which a memory model is wanted."""
 
     meta: MethodMeta
     """The method."""
     slice_dim: int
-    """Axis along which the data are cut."""
+    """Axis of the slices: 0 for projections, 1 for sinograms."""
     other_dims: tuple[int, int]
     """The two dims that remain, in array order."""
     dtype: np.dtype[Any]
     """Input dtype."""
     parameters: Mapping[str, Any]
-    """The user's parameters, as far as they are known before anything runs."""
+    """The user's parameters; those that an earlier step will compute are missing."""
     total_slices: int
-    """Slices that there are."""
+    """Slices of the whole scan."""
     is_first: bool = False
-    """Whether its data are the scan itself."""
+    """True for the first method of a pipeline, whose input is the scan itself."""
 
     @property
     def most_slices(self) -> int:
-        """Return how many slices one call is given at most."""
+        """Most slices that one call is ever given."""
         if self.meta.looks_at is None:
             return self.total_slices
         looked_at = self.meta.looked_at(self.total_slices, **self.parameters)

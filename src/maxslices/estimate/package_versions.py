@@ -1,7 +1,7 @@
-"""Versions of installed packages, and of what these require.
+"""Versions of installed packages and of their requirements.
 
-Python's own way reads all of the metadata as an e-mail, and looks at all of the path for each
-package: a millisecond for each.
+``importlib.metadata`` parses the whole metadata as an e-mail and scans all of the path for each
+package: 1 ms each.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from itertools import takewhile
 
 @lru_cache(maxsize=64)
 def required_versions(package: str) -> dict[str, str]:
-    """Return name and version of all installed packages that one requires, directly or not.
+    """Versions of all installed packages that a package requires, directly or not.
 
-    A method's memory may be theirs: what reconstructs in httomolibgpu is tomobar and ASTRA.
-    This package's own requirements play no part in it.
+    A method's memory may be allocated there: httomolibgpu reconstructs with tomobar and ASTRA.
+    The requirements of maxslices itself are left out.
     """
     found: dict[str, str] = {}
     pending = [package]
@@ -39,7 +39,7 @@ def required_versions(package: str) -> dict[str, str]:
 
 
 def installed_version(name: str) -> str:
-    """Return the version of an installed package, or "unknown"."""
+    """Version of an installed package, or "unknown"."""
     return _installed(name)[0]
 
 
@@ -49,14 +49,14 @@ def _is_of_name(character: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _installed(name: str) -> tuple[str, tuple[str, ...]]:
-    """Return a package's version, or "unknown", and what it requires."""
+    """A package's version, or "unknown", and its requirements."""
     folder = _metadata_folders(tuple(sys.path)).get(_normalized(name))
     if folder is None:
         return "unknown", ()
     try:
         with open(f"{folder}/METADATA", "rb") as file:
             header = file.read().replace(b"\r\n", b"\n").partition(b"\n\n")[0]
-    except OSError:  # another kind of metadata
+    except OSError:  # an egg-info that is a single file
         try:
             distribution = importlib.metadata.distribution(name)
         except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -70,12 +70,12 @@ def _installed(name: str) -> tuple[str, tuple[str, ...]]:
 
 @lru_cache(maxsize=4)
 def _metadata_folders(path: tuple[str, ...]) -> dict[str, str]:
-    """Return the folders of the metadata of installed packages, by normalized name."""
+    """Metadata folders of installed packages, by normalized name."""
     found: dict[str, str] = {}
     for folder in path:
         try:
             names = os.listdir(folder or ".")
-        except OSError:  # an archive, or nothing
+        except OSError:  # a zip archive, or a folder that does not exist
             continue
         for name in names:
             if name.endswith((".dist-info", ".egg-info")):

@@ -1,17 +1,18 @@
-"""How long a rung takes, and for which there is time."""
+"""Durations of rungs: how long the next one takes, and whether there is time for it."""
 
 from __future__ import annotations
 
 from .uneven import Uneven
 
 LONGEST = 5.0
-"""Times the limit that a probe may take where that is little beside what the scan takes."""
+"""A probe may take up to 5 times its limit if that is little beside the time of the scan: 12.5 s in
+place of 2.5."""
 OF_SCAN = 0.05
-"""Part of the time of the whole scan that is little."""
+"""A twentieth of the time of the whole scan is little beside it."""
 
 
 class Paced(Uneven):
-    """Points (slices, bytes) and the seconds that they took.
+    """`Uneven` with the duration of each rung.
 
     Parameters
     ----------
@@ -33,11 +34,11 @@ class Paced(Uneven):
         super().__init__(available_bytes, total_slices, run_bytes=run_bytes, **coarseness)
         self.limit_s = limit_s
         self.stopped_by_time = False
-        """Whether there was no time for a rung that was wanted."""
+        """True once there was no time for a rung that was wanted."""
         self._durations_s: dict[int, float] = {}
 
     def _shorter(self, rung: int, elapsed_s: float) -> int:
-        """Return a rung for which there is time, if that is not far below."""
+        """The rung, or one below it for which there is time; no less than 1.3 times the last."""
         n, less = self._points[-1][0], rung
         while less > 1.3 * n and self._ends_s(less, elapsed_s) > self._allowed_s():
             less -= max(1, less // 8)
@@ -50,11 +51,11 @@ class Paced(Uneven):
         return None
 
     def _allowed_s(self) -> float:
-        """Return the time limit, or more where the scan will take far longer."""
+        """Time limit of the probe; more where the scan takes far longer."""
         return max(self.limit_s, min(OF_SCAN * self._scan_s(), LONGEST * self.limit_s))
 
     def _scan_s(self) -> float:
-        """Return the time that the slices of the scan take, without that of a call."""
+        """Time that all slices of the scan take, without the fixed time of calls."""
         n, first = self.last[0], self._points[0][0]
         if n == first:
             return 0.0
@@ -62,10 +63,10 @@ class Paced(Uneven):
         return per_slice_s * self.total_slices
 
     def _ends_s(self, rung: int, elapsed_s: float) -> float:
-        """Return when a rung that starts now ends at the latest.
+        """Seconds since the start of the probe at which a rung that begins now has ended, at most.
 
-        It takes as long per slice as the last; less where the rungs show that most of the time
-        does not depend on the slices.
+        A rung takes as long per slice as the last one did; less where the rungs show that most of
+        the time does not depend on the slices.
         """
         n, first = self.last[0], self._points[0][0]
         last_s = self._durations_s[n]

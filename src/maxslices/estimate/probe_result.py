@@ -1,4 +1,4 @@
-"""What is found by running a method on a few slices."""
+"""Result of a probe: the measured rungs and the points of the memory model."""
 
 from __future__ import annotations
 
@@ -13,46 +13,45 @@ from .bench import Rung
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What was found by running a method on a few slices."""
+    """A memory model measured with a few slices, and the measurements."""
 
     points: tuple[tuple[int, int], ...]
-    """(slices, bytes): the peak in straight lines between these, and beyond; never below the
-    peak, what stays from call to call included."""
+    """(slices, bytes), joined and continued by straight lines: an upper bound of the peak, memory
+    that stays from call to call included."""
     kept: tuple[tuple[int, int], ...]
-    """(slices, bytes) that stay after a call when its result is gone; empty if none do."""
+    """(slices, bytes) that stay after a call when its result is freed; empty if none do."""
     persistent_bytes: int
-    """Part of every point: what the first call left for good."""
+    """Part of every point: the bytes that the first call left for good."""
     rungs: tuple[Rung, ...]
-    """What was run, in order, without the first call."""
+    """All measured calls in order, without the first."""
     available_bytes: int
-    """Memory for which the answer was sought."""
+    """Memory for which `answer` was found."""
     total_slices: int
-    """Most slices that are ever asked for."""
+    """Most slices that one call is ever given."""
     answer: int
-    """Slices that fit in it."""
+    """Slices that fit in `available_bytes`."""
     sure: bool
-    """Whether it is measured or follows from a line, rather than being merely safe."""
+    """True if the answer was measured or follows from a line; False if it is a safe bound only."""
     duration_s: float
-    """Time that it took."""
+    """Duration of the probe."""
     notes: tuple[str, ...] = ()
-    """What was noticed, and what was done about it."""
+    """Findings, each with what was done about it."""
     output_dtype: str | None = None
-    """Dtype of the result; None where it is no block of slices."""
+    """Dtype of the result; None if it is not a block of slices."""
     output_dims: tuple[int, int] | None = None
     """The result's other two dims, in array order."""
 
     def model(self) -> MemoryModel:
-        """Return the memory model."""
+        """Memory model through the points."""
         bytes_at = MemoryModel.piecewise(self.points).bytes
         kept_at = MemoryModel.piecewise(self.kept).bytes if self.kept else None
         return MemoryModel(bytes_at, kept_at)
 
     def pace_s(self) -> tuple[float, float]:
-        """Return seconds that a call takes, and that each slice adds to it.
+        """Seconds that a call takes, and that each slice adds.
 
-        A straight line through the times of the fewest and of the most slices, as far as two
-        runs can tell. Not the time that making the input and measuring takes: for a method of
-        few steps that is most of it.
+        From a line through the times of the fewest and of the most slices. Making the input and
+        measuring are not included: with a method of few steps they take most of the time.
         """
         times = {rung.n_slices: rung.call_s or rung.duration_s for rung in self.rungs}
         if not times:
@@ -64,7 +63,7 @@ class Probe:
         return max(0.0, times[few] - few * slice_s), slice_s
 
     def corrected(self, n_slices: int, n_bytes: int) -> Probe:
-        """Return it with all bytes raised as much as a measured peak calls for."""
+        """Copy with all bytes raised in proportion to a peak that was measured in a run."""
         expected = self.model().bytes(n_slices)
         if n_bytes <= expected:
             return self
@@ -77,23 +76,23 @@ class Probe:
             f"{format_bytes(expected)}: raised by {n_bytes / expected - 1:.1%}"
         )
         found = replace(self, points=raised(self.points), kept=raised(self.kept))
-        if (lacks := n_bytes - found.model().bytes(n_slices)) > 0:  # by what lines were rounded
+        if (lacks := n_bytes - found.model().bytes(n_slices)) > 0:  # lost to the rounding of lines
             found = replace(found, points=tuple((n, size + lacks) for n, size in found.points))
         answer = found.model().max_slices(self.available_bytes, self.total_slices)
         return replace(found, answer=answer, sure=False, notes=(*self.notes, note))
 
     def as_plain(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
+        """Plain values for JSON."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Probe:
-        """Return what `as_plain` wrote.
+        """Read what `as_plain` wrote.
 
         Raises
         ------
         ValueError, KeyError, TypeError
-            If it is something else.
+            If the values are not those of a probe.
         """
         values = dict(plain)
         for name in ("points", "kept"):
@@ -105,14 +104,14 @@ class Probe:
             rows, columns = values["output_dims"]
             values["output_dims"] = int(rows), int(columns)
         found = cls(**values)
-        found.model()  # complains about points that make none
+        found.model()  # raises if the points make no model
         return found
 
     def covers(self, available_bytes: int, total_slices: int) -> bool:
-        """Tell whether it also answers for another amount of memory.
+        """True if the probe also answers for another amount of memory.
 
-        It does up to four times the slices that were run, if they lie on a line; and up to
-        those that were run in any case.
+        It answers up to the slices that were run, and up to four times as many if `sure`, the same
+        distance to which a line is followed while probing.
         """
         largest = max((rung.n_slices for rung in self.rungs), default=1)
         wanted = self.model().max_slices(available_bytes, total_slices)

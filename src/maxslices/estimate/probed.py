@@ -1,7 +1,8 @@
-"""The memory model of a method that nobody wrote an estimator for: measured.
+"""Memory models of methods without an estimator, measured.
 
-The method is run on a few slices, then on more, and its peak measured each time, until it is
-safe to say how it goes on (`Climb`, `Ladder`).
+The method is run with a few slices, then with more, and its peak is measured each time, until it is
+safe to extrapolate. `Climb` makes the measurements; `Ladder` says which numbers of slices to
+measure.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import numpy as np
 
 from ..devices import Backend
 from ..tuning.garbage_collection import quick_collections
-from .bench import Bench, traced
+from .bench import Bench, tracemalloc_on
 from .climb import Climb
-from .model_request import Question
+from .model_request import ModelRequest
 from .probe_result import Probe
 from .random_state import random_state_kept
 from .sample_data import Samples
@@ -25,11 +26,12 @@ from .sample_data import Samples
 __all__ = ["Probe", "probe"]
 
 LIMIT_S = 2.5
-"""Time for the rungs of one probe; a first call that compiles may take longer."""
+"""Time for the rungs of one probe, so that a pipeline of ten methods is measured in 25 s; a first
+call that compiles may take longer."""
 
 
 def probe(
-    asked: Question,
+    request: ModelRequest,
     backend: Backend,
     *,
     available_bytes: int,
@@ -38,30 +40,30 @@ def probe(
     limit_s: float = LIMIT_S,
     strictly: bool = False,
 ) -> Probe:
-    """Find a method's memory model by running it on a few slices.
+    """Measure a method's memory model with a few slices.
 
     Parameters
     ----------
-    asked : Question
+    request : ModelRequest
         The method, with its parameters and data.
     backend : Backend
-        The device; it is run there.
+        The device on which it is run.
     available_bytes : int
-        Memory that the method may take; what would fit is sought.
+        Memory for which the number of slices that fit is wanted.
     first_slices : ndarray, optional
         The first slices of the scan, on the host, axes (angles, detector_y, detector_x);
         made up if not given.
     supplied : mapping, optional
-        Flats, darks and angles; made up if not given, or if flats and darks are given as an
-        `ArraySpec`. They are not counted.
+        Flats, darks and angles, not counted in the peak. What is missing, or given as an
+        `ArraySpec`, is made up.
     limit_s : float
-        Time for the measurements: up to three times as much if every call is long, or if it is
-        still little beside what the whole scan takes.
+        Time for the measurements. Up to 3.2 times as much is used if every call is long, and up to
+        five times if that is at most a twentieth of the time of the whole scan.
     strictly : bool
-        Whether to keep all that is in use meanwhile within `available_bytes`, flats and darks
-        included. On a GPU a call that needs more is stopped, and was given too many slices; what
-        nothing stops, as on the CPU, is not begun if it may take more at worst. Only the fewest
-        slices that the method runs on may: it is told what they take.
+        Whether measuring itself must stay within `available_bytes`, flats and darks included. On a
+        GPU the pool is limited, and a call that runs out of it had too many slices. Where nothing
+        limits memory (outside the pool, on the CPU) a call is not made if it may take more at
+        worst. The fewest slices that the method runs on are exempt: their peak is always measured.
 
     Returns
     -------
@@ -70,20 +72,20 @@ def probe(
     Raises
     ------
     EstimatorError
-        If the method raises, whatever the number of slices; or not even the fewest slices
-        that it runs on fit in the device's memory.
+        If the method raises for any number of slices, or the fewest slices that it runs on do not
+        fit in the device's memory.
 
     Notes
     -----
-    On the CPU, resident memory that C libraries allocate shows from some 32 MiB up.
+    On the CPU, resident memory that C libraries allocate counts from 32 MiB up.
     """
     began = time.perf_counter()
-    meta = asked.meta
+    meta = request.meta
     samples = Samples(
         meta,
-        asked.slice_dim,
-        asked.other_dims,
-        asked.dtype,
+        request.slice_dim,
+        request.other_dims,
+        request.dtype,
         backend,
         first_slices,
         dict(supplied or {}),
@@ -92,14 +94,14 @@ def probe(
         stack.enter_context(random_state_kept())
         stack.enter_context(quick_collections())
         stack.enter_context(backend.limited(backend.free_bytes()))
-        stack.enter_context(traced(backend))
+        stack.enter_context(tracemalloc_on(backend))
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
-        bench = Bench(meta, samples, backend, asked.parameters)
+        bench = Bench(meta, samples, backend, request.parameters)
         climb = Climb(
             bench,
             backend,
             available_bytes,
-            asked.most_slices,
+            request.most_slices,
             run_bytes,
             limit_s,
             strictly=strictly,

@@ -1,4 +1,4 @@
-"""Random number generators that a program shares with the methods it calls."""
+"""Keep the global random number generators as they are while methods run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Put the global generators of Python, NumPy, CuPy and torch back where they were.
+    """Restore the global generators of Python, NumPy, CuPy and torch on exit.
 
     A library that is not imported is left alone.
     """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     cupy: Any = sys.modules.get("cupy.random._generator")
     torch: Any = sys.modules.get("torch")
-    # CuPy's generators by device: methods get new ones, the old ones are not touched.
+    # CuPy keeps one generator a device; methods get new ones, and the old ones are put back.
     cupy_states = getattr(cupy, "_random_states", None)
     if cupy_states is not None:
         cupy._random_states = {}

@@ -1,4 +1,4 @@
-"""How records are written: JSON that people can read, and that is checked before it is believed."""
+"""The file format of records: readable JSON, checked when it is read."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 from .probe_result import Probe
 
 FORMAT = 3
-"""Version of the files, raised whenever they or what they mean change: entries of another
-version are not answers, and go when the method is measured again. 2: long calls are no longer
-taken for the last slope; dtype and dims of the result. 3: no answer beyond what was run where
-memory falls with more slices."""
+"""Version of the files, raised whenever their layout or meaning changes; entries of another version
+are ignored, and dropped when the method is measured again. Version 2: the last slope is not taken
+from long calls alone; dtype and dims of the result. Version 3: no answer beyond the slices that
+were run where memory falls with more slices."""
 
 _LATEST_S = 2**36
-"""Times after this one, in the year 4147, are none."""
+"""Times from here on (year 4147, in seconds since 1970) are taken for damage, as are durations."""
 
 Entry = dict[str, Any]
-FAULTS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What a file that is not one of records leads to when it is read as if it were."""
+PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""Exceptions that reading a file that is not one of records may raise."""
 
 
-def entries_of(path: Path) -> list[Entry]:
-    """Return the entries of a method's file; none if it is not there, or of another version."""
+def read_entries(path: Path) -> list[Entry]:
+    """Read a method's file; no entries if it is missing or of another version."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
         return []
-    return [] if _is_of_another_version(content) else checked(content)
+    return [] if _is_of_another_version(content) else checked_entries(content)
 
 
 def not_understood(path: Path, error: Exception) -> str:
-    """Say that a file is no file of records."""
+    """Message for a file that is not one of records."""
     return f"{path} cannot be understood ({type(error).__name__}: {error})"
 
 
@@ -42,13 +42,13 @@ def _is_of_another_version(content: Any) -> bool:
     return type(found) is int and found > 0 and found != FORMAT
 
 
-def checked(content: Any) -> list[Entry]:
-    """Return the entries of a file.
+def checked_entries(content: Any) -> list[Entry]:
+    """Check the content of a file of records, and give its entries.
 
     Raises
     ------
     ValueError, KeyError, TypeError
-        If it is not as it should be.
+        If the content is not one of records.
     """
     if _is_of_another_version(content):
         raise ValueError(
@@ -77,13 +77,13 @@ def checked(content: Any) -> list[Entry]:
     return entries
 
 
-def answer_of(plain: Mapping[str, Any]) -> Probe:
-    """Return an answer, if it is one.
+def checked_probe(plain: Mapping[str, Any]) -> Probe:
+    """Read and check a probe.
 
     Raises
     ------
     ValueError, KeyError, TypeError, OverflowError
-        If it is something else.
+        If it is not a probe.
     """
     found = Probe.from_plain(plain)
     for rung in found.rungs:
@@ -106,8 +106,8 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
 
 
-def text_of(content: Any) -> str:
-    """Write entries as JSON that people can read: a line for each part and each call."""
+def as_text(content: Any) -> str:
+    """Write entries as readable JSON: one line for each part and each call."""
     blocks = []
     for entry in content["entries"]:
         probe = dict(entry["probe"])

@@ -1,8 +1,9 @@
-"""What was probed, kept for next time: one JSON file for each method.
+"""Probes kept on disk: one JSON file for each method.
 
-An entry answers one question (method with its source, parameters, slices, dtype) at one place
-(device, versions of the libraries). It is used where both are the same, to the letter; for a
-device that is not there, the newest answer from a device of that name is.
+An entry holds the key of a request (method, hash of its source, parameters, dims, dtype: "question"
+in the file), the environment of the measurement (device and versions: "place" in the file)
+and the probe. It answers where key and environment are equal. For a device that is not present,
+the newest entry from a device of that name answers, whatever its libraries were.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from ..measure.cache_dir import FOLDER_VARIABLE, records_folder, replace_text
 from .fingerprint import canonical
 from .probe_result import Probe
 from .record_files import (
-    FAULTS,
     FORMAT,
+    PARSE_ERRORS,
     Entry,
-    answer_of,
-    checked,
-    entries_of,
+    as_text,
+    checked_entries,
+    checked_probe,
     not_understood,
-    text_of,
+    read_entries,
 )
 
 
 class Records:
-    """Answers of `probe` on disk.
+    """Probes on disk, found by the key of a request.
 
-    Reading needs no lock, since files are replaced as a whole; writers wait for one another.
-    A file that cannot be understood is set aside with a warning. A folder that cannot be
-    written to is a warning too: nothing but time is lost.
+    Reading needs no lock because files are replaced as a whole; writers take a file lock. A file
+    that cannot be parsed is renamed, with a warning. A folder that cannot be written to causes
+    a warning only: the method is measured again next time.
 
     Parameters
     ----------
@@ -51,52 +52,52 @@ class Records:
 
     def find(
         self,
-        question: Mapping[str, Any],
-        place: Mapping[str, Any] | None = None,
+        key: Mapping[str, Any],
+        environment: Mapping[str, Any] | None = None,
         *,
         device: str = "",
     ) -> Probe | None:
-        """Return the answer to a question, or None.
+        """Look up the probe of a request; None if there is none.
 
         Parameters
         ----------
-        question : mapping
-            As `fingerprint.question` returns it.
-        place : mapping
-            As `fingerprint.place` returns it: device and libraries must be the same.
+        key : mapping
+            From `fingerprint.request_key`.
+        environment : mapping, optional
+            From `fingerprint.environment`: device and versions must be equal.
         device : str
-            In place of that, the name of a device that need not be there: the newest answer
-            from it, whatever its libraries were.
+            Without `environment`: name of a device, which may be absent. Its newest probe is
+            returned, whatever the versions of its libraries.
         """
-        wanted, method = canonical(question), str(question["method"])
+        wanted, method = canonical(key), str(key["method"])
         newest: Entry | None = None
         for entry in self._read(method):
             if canonical(entry["question"]) != wanted:
                 continue
             at = entry["place"]
-            if place is not None and canonical(at) != canonical(place):
+            if environment is not None and canonical(at) != canonical(environment):
                 continue
-            if place is None and at["device"].casefold() != device.casefold():
+            if environment is None and at["device"].casefold() != device.casefold():
                 continue
             if newest is None or entry["time_s"] >= newest["time_s"]:
                 newest = entry
         if newest is None:
             return None
         try:
-            return answer_of(newest["probe"])
-        except FAULTS as error:
+            return checked_probe(newest["probe"])
+        except PARSE_ERRORS as error:
             self._set_aside(method, error)
             return None
 
-    def add(self, question: Mapping[str, Any], place: Mapping[str, Any], probe: Probe) -> None:
-        """Keep an answer, in place of an earlier one to the same question at the same place.
+    def add(self, key: Mapping[str, Any], environment: Mapping[str, Any], probe: Probe) -> None:
+        """Keep a probe, replacing an earlier one with the same key and environment.
 
-        What was measured with other source of the method on this device is dropped: it will
-        never be asked for again.
+        Entries measured on this device with another source of the method are dropped: no lookup
+        can match them any more.
         """
         entry: Entry = {
-            "question": dict(question),
-            "place": dict(place),
+            "question": dict(key),
+            "place": dict(environment),
             "time_s": round(time.time(), 6),
             "probe": probe.as_plain(),
         }
@@ -110,7 +111,7 @@ class Records:
             )
 
     def entries(self, method: str | None = None) -> list[Entry]:
-        """Return all entries, or those of a method, by its full or plain name; oldest first.
+        """List all entries, or a method's (by full or plain name); oldest first.
 
         Raises
         ------
@@ -126,11 +127,11 @@ class Records:
         return sorted(found, key=lambda entry: float(entry["time_s"]))
 
     def devices(self) -> list[str]:
-        """Return the names of the devices that there are answers from."""
+        """Names of the devices that have entries."""
         return sorted({str(entry["place"]["device"]) for entry in self.entries()})
 
     def export(self, path: str | os.PathLike[str], method: str | None = None) -> int:
-        """Write all entries, or a method's, into one file; return how many.
+        """Write all entries, or a method's, to one file; returns their number.
 
         Raises
         ------
@@ -141,28 +142,30 @@ class Records:
         if Path(path).is_dir():
             raise StoreError(f"{path} is a folder: name a file for the records")
         try:
-            replace_text(Path(path), text_of({"format": FORMAT, "entries": found}))
+            replace_text(Path(path), as_text({"format": FORMAT, "entries": found}))
         except OSError as error:
             raise StoreError(f"{path}: records cannot be written: {error.strerror}") from None
         return len(found)
 
     def import_file(self, path: str | os.PathLike[str]) -> int:
-        """Add the entries of an exported file; return how many. The newer of two stays.
+        """Add the entries of an exported file; returns their number.
+
+        Of two entries with the same key and environment the newer one is kept.
 
         Raises
         ------
         UsageError
-            If it is no such file.
+            If the file is not an export of records.
         StoreError
             If the folder cannot be written to.
         """
         try:
-            entries = checked(json.loads(Path(path).read_text(encoding="utf-8")))
+            entries = checked_entries(json.loads(Path(path).read_text(encoding="utf-8")))
             for entry in entries:
-                answer_of(entry["probe"])
+                checked_probe(entry["probe"])
         except OSError as error:
             raise UsageError(f"{path}: records cannot be read: {error.strerror}") from None
-        except FAULTS as error:
+        except PARSE_ERRORS as error:
             raise UsageError(
                 f"{path} is not a file of records ({error}): maxslices records export makes one"
             ) from None
@@ -173,7 +176,7 @@ class Records:
         return len(entries)
 
     def clear(self, method: str | None = None) -> int:
-        """Delete all entries, or a method's; return how many there were.
+        """Delete all entries, or a method's; returns their number.
 
         Raises
         ------
@@ -207,23 +210,23 @@ class Records:
         return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
 
     def _read(self, method: str) -> list[Entry]:
-        """Return a method's entries; a file that has none is set aside for one that will."""
+        """Read a method's entries; a file that cannot be parsed is renamed."""
         try:
-            return entries_of(self._path(method))
-        except FAULTS as error:
+            return read_entries(self._path(method))
+        except PARSE_ERRORS as error:
             self._set_aside(method, error)
             return []
 
     def _read_whole(self, method: str) -> list[Entry]:
-        """Return a method's entries, all of whose answers are in order.
+        """Read a method's entries and check every probe.
 
-        What is no file of records stays where it is: it may be somebody else's.
+        A file that cannot be parsed stays where it is: it may belong to another program.
         """
         try:
-            entries = entries_of(self._path(method))
+            entries = read_entries(self._path(method))
             for entry in entries:
-                answer_of(entry["probe"])
-        except FAULTS as error:
+                checked_probe(entry["probe"])
+        except PARSE_ERRORS as error:
             warnings.warn(f"{not_understood(self._path(method), error)}: left out", stacklevel=4)
             return []
         return entries
@@ -254,12 +257,12 @@ class Records:
                     if earlier is None or earlier["time_s"] <= entry["time_s"]:
                         kept[_key(entry)] = entry
                 content = {"format": FORMAT, "entries": list(kept.values())}
-                replace_text(self._path(method), text_of(content))
+                replace_text(self._path(method), as_text(content))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with open(self.folder / ".lock", "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed
+            fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed
             yield
 
 
@@ -268,7 +271,7 @@ def _key(entry: Entry) -> str:
 
 
 def _makes_stale(new: Entry, old: Entry) -> bool:
-    """Tell whether an entry is from the same device, but from other source of the method."""
+    """True if `old` is from the same device, but from other source of the method."""
     code = ("source", "package")
     return bool(
         new["place"]["device"] == old["place"]["device"]

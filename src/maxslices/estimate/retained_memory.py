@@ -1,35 +1,36 @@
-"""What calls leave behind: constants, caches, plans, losses; in the pool and outside it."""
+"""Memory that calls leave allocated, in or outside the pool: constants, caches, plans, leaks."""
 
 from __future__ import annotations
 
 from ..measure.cupy_pool import GRAIN_BYTES
+from ..model.allocators import CUDA_GRANULE_BYTES
 from ..model.memory_model import MemoryModel
 from ..model.units import format_bytes
 from .bench import Rung
 from .envelope import envelope
 
 Points = tuple[tuple[int, int], ...]
-LEAST_BYTES = 512
-"""What stays after a call, if it is at least this."""
+LEAST_BYTES = CUDA_GRANULE_BYTES
+"""Fewer bytes than an allocator's granule are not counted as left by a call."""
 
 
-class Remains:
-    """What stays from call to call, as the calls show it.
+class RetainedMemory:
+    """Memory that stays allocated from call to call.
 
     Parameters
     ----------
     noise_bytes : int
-        Differences below this mean nothing.
+        Differences below this are ignored.
     """
 
     def __init__(self, noise_bytes: int) -> None:
         self.noise_bytes = noise_bytes
         self.left_bytes = 0
-        """What the first call left for good."""
+        """Bytes that the first call left allocated for good."""
         self.accumulates = self.leaks = False
-        """Whether each new number of slices leaves something, and whether every call does."""
+        """`accumulates`: each new number of slices leaves something; `leaks`: every call does."""
         self.outside_bytes = 0
-        """What stays outside the pool, as far as it is counted."""
+        """Bytes that stay outside the pool, beyond those that the backend reserves for modules."""
         self._seen_outside_bytes = 0
         self._lifted = False
         self._kept: dict[int, int] = {}
@@ -38,19 +39,28 @@ class Remains:
     def begin(self, first: Rung, outside_bytes: int, modules_bytes: int) -> None:
         """Enter the first call, with what it left outside the pool.
 
-        Kernels and modules are loaded by it, and by others with other numbers of slices. Up to
-        so much of all that is in the backend's reserve.
+        The first call loads kernels and modules, and calls with other numbers of slices may load
+        more. Up to `modules_bytes` of that are part of the backend's reserve.
         """
         self.left_bytes = first.left_bytes
         self.outside_bytes = max(0, outside_bytes - modules_bytes)
         self._seen_outside_bytes = max(outside_bytes, modules_bytes)
 
     def judge(self, again: Rung, more: Rung | None, other: Rung) -> None:
-        """Tell a loss and a cache from a constant.
+        """Decide whether what stays is a constant, a cache or a leak.
 
-        Caches that keep something for each number of slices grow when there are fewer, which
-        are new to them; a work area that is kept for the most slices does not. What grows when
-        nothing is new is lost.
+        A cache with an entry for each number of slices grows when a new, smaller number is run; a
+        workspace kept for the most slices does not. What grows when nothing is new is a leak.
+
+        Parameters
+        ----------
+        again : Rung
+            The number of slices of the first call, repeated.
+        more : Rung or None
+            A number of slices not run before, smaller than another that was; None if it was not
+            run.
+        other : Rung
+            A number of slices run before, repeated.
         """
         self.leaks = min(again.left_bytes, other.left_bytes) >= LEAST_BYTES
         if self.leaks:
@@ -59,15 +69,15 @@ class Remains:
             self.accumulates = more.left_bytes >= LEAST_BYTES
 
     def before_bytes(self, rung: Rung) -> int:
-        """Return what is alive from earlier calls in a run, besides what is outside the pool."""
+        """Bytes in the pool that earlier calls of a run would have left."""
         alone = self.leaks or self.accumulates
         return self.left_bytes if alone else max(self.left_bytes, rung.before_bytes)
 
     def grown_outside(self, outside_bytes: int) -> int:
-        """Return what to add to all earlier calls, given what all calls left outside the pool.
+        """Bytes to add to all earlier rungs, given the bytes that all calls left outside the pool.
 
-        What stays is a constant if it comes once; if it comes again and again it grows with
-        the slices, and is seen as a slope.
+        Memory that appears once is a constant of the method, and belongs to earlier rungs, too.
+        Memory that appears again and again grows with the slices, and shows in the slope.
         """
         grown = max(0, outside_bytes - self._seen_outside_bytes)
         self._seen_outside_bytes += grown
@@ -75,19 +85,19 @@ class Remains:
         if not grown or self._lifted:
             return 0
         self._lifted = True
-        grown += GRAIN_BYTES  # it is known no better
+        grown += GRAIN_BYTES  # the meter's resolution
         self.outside_bytes += GRAIN_BYTES
         self._kept = {n: size + grown for n, size in self._kept.items()}
         return grown
 
     def enter(self, rung: Rung, before_bytes: int) -> None:
-        """Enter what a call left, on top of what was there before it."""
+        """Enter the bytes that a call left, in addition to those that were there before it."""
         self._kept[rung.n_slices] = rung.kept_bytes + before_bytes
         if self.leaks:
             self._lost[rung.n_slices] = rung.left_bytes
 
     def kept(self) -> Points:
-        """Return what stays, as points; beyond the last as much per slice as the most seen."""
+        """Points (slices, bytes) of the memory that stays, and two beyond by the steepest slope."""
         if all(size < LEAST_BYTES for size in self._kept.values()):
             return ()
         sizes, highest = [], 0
@@ -102,7 +112,7 @@ class Remains:
         return (*envelope(sizes, self.noise_bytes), (2 * n, size + slope * n))
 
     def lost(self, points: Points, available_bytes: int, total_slices: int) -> tuple[int, str]:
-        """Return what all blocks of a scan lose, with as many slices in each as fit, and a note."""
+        """Bytes that a leak takes in a whole scan, in the largest blocks that fit, and a note."""
         if not self._lost:
             return 0, ""
         model = MemoryModel.piecewise(points)

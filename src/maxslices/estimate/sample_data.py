@@ -1,4 +1,4 @@
-"""Data to try methods on: plausible, cheap to make, and the same every time."""
+"""Input for methods under measurement: plausible values, cheap to make, and always the same."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from typing import Any
 import numpy as np
 
 from ..devices import Backend
+from ..model.allocators import round_to_granule
 from ..model.arrays import ArraySpec, block_shape
 from ..registry.method_meta import MethodMeta
 
 N_FRAMES = 5
-"""Flats, and darks, that are supplied where there are none."""
+"""Frames of flats, and of darks, that are made up if the user gave none."""
 _PERIOD = 1_000_003
-"""Values after which made-up data repeat: a prime, so that no two rows begin alike."""
+"""Made-up data repeat after this many values: a prime, so that rows do not begin alike."""
 FIRST = (1, 2, 3, 4, 8, 17, 32)
-"""Slice counts with which a first call is tried."""
+"""Slice counts for the first call, tried in turn until the method runs."""
 KINDS = ("even", "dark", "highest", "lowest")
-"""Made-up data: spread evenly over a detector's range, the same squared (another
-histogram), all at the upper end, all at the lower."""
+"""Kinds of made-up data: spread evenly over a detector's range; the same squared, for another
+histogram; all values at the upper end; all at the lower."""
 
 
 def detector_values(even: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Turn float32 values from 0 to 1 into positive ones that a detector would give; in place."""
+    """Scale float32 values from 0 to 1 to a detector's range, all above 0; in place."""
     if dtype.kind in "iu":
         top = min(np.iinfo(dtype).max, 60_000)
         even *= top * 0.9
@@ -37,7 +38,7 @@ def detector_values(even: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def facts(meta: MethodMeta, slice_dim: int) -> dict[str, Any]:
-    """Return what a runner fills in beside frames and angles, for the first block of a scan."""
+    """Arguments that the runner supplies besides frames and angles, for a scan's first block."""
     known = {
         "slice_dim": slice_dim,
         "first_slice": 0,
@@ -49,7 +50,7 @@ def facts(meta: MethodMeta, slice_dim: int) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def made_up(dtype: np.dtype[Any], kind: str) -> np.ndarray:
-    """Return the values with which made-up data of a kind begin; kept for next time."""
+    """First values of made-up data of a kind; the data repeat them."""
     even = np.random.default_rng(0).random(_PERIOD, np.float32)
     if kind == "dark":
         np.square(even, out=even)
@@ -59,14 +60,14 @@ def made_up(dtype: np.dtype[Any], kind: str) -> np.ndarray:
 
 
 def array_module(backend: Backend) -> Any:
-    """Return NumPy, or CuPy for a GPU."""
+    """Array library of a backend: NumPy, or CuPy for a GPU."""
     return importlib.import_module("cupy") if backend.kind == "cuda" else np
 
 
 def tiled(shape: tuple[int, ...], start: np.ndarray, axis: int | None, backend: Backend) -> Any:
-    """Return a new array on the device that repeats `start`, along an axis or as it comes.
+    """New array on the device that repeats `start` along an axis, or in memory order.
 
-    It doubles what it has, so that the device's own bandwidth is the limit.
+    The filled part is copied to double it, so that the device's bandwidth is the limit.
     """
     data = array_module(backend).empty(shape, start.dtype)
     target = data.reshape(-1) if axis is None else data
@@ -86,7 +87,7 @@ def tiled(shape: tuple[int, ...], start: np.ndarray, axis: int | None, backend: 
 
 
 class Samples:
-    """Makes a method's input and side data, with any number of slices.
+    """Makes a method's input and side data, for any number of slices.
 
     Parameters
     ----------
@@ -120,23 +121,23 @@ class Samples:
         self._frames_of: tuple[int, ...] = ()
 
     def shape(self, n_slices: int) -> tuple[int, int, int]:
-        """Return the shape of a block."""
+        """Shape of a block."""
         return block_shape(self.slice_dim, n_slices, self.other_dims)
 
     def nbytes(self, n_slices: int) -> int:
-        """Return the bytes of a block as the device's allocator counts them."""
+        """Bytes that the device's allocator takes for a block."""
         n_bytes = math.prod(self.shape(n_slices)) * self.dtype.itemsize
-        return -(-n_bytes // 512) * 512 if self.backend.kind == "cuda" else n_bytes
+        return round_to_granule(n_bytes) if self.backend.kind == "cuda" else n_bytes
 
     def block(self, n_slices: int, kind: str) -> Any:
-        """Return an input on the device: one of `KINDS`, or "scan" for the scan's slices."""
+        """Make an input on the device; `kind` is one of `KINDS`, or "scan" for scan's slices."""
         shape = self.shape(n_slices)
         if kind == "scan" and self.first_slices is not None:
             return tiled(shape, self.first_slices, self.slice_dim, self.backend)
         return tiled(shape, made_up(self.dtype, kind), None, self.backend)
 
     def side(self, n_slices: int) -> dict[str, Any]:
-        """Return the side data that belong to a block of this size."""
+        """Make the side data of a block of this size."""
         shape = self.shape(n_slices)
         if shape[1:] != self._frames_of:
             self.frames = self._make_frames(shape)
@@ -157,7 +158,7 @@ class Samples:
         return side | given
 
     def _make_frames(self, shape: tuple[int, int, int]) -> dict[str, Any]:
-        """Return made-up flats and darks, close to the ends of the data's range."""
+        """Make up flats and darks, close to the ends of the data's range."""
         frames: dict[str, Any] = {}
         for name, level in (("flats", 0.95), ("darks", 0.02)):
             given = self.given.get(name)

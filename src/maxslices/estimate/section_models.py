@@ -13,7 +13,7 @@ from ..pipeline import Pipeline, ScanSpec, Section, Step, cut_into_sections
 from ..pipeline.requirements import check_shapes, check_supplied
 from .chooser import Chooser
 from .declared import declared_models, speaks_of
-from .model_request import Question
+from .model_request import ModelRequest
 
 
 def section_models(
@@ -96,7 +96,7 @@ def _step_model(
 ) -> StepModel:
     meta, parameters = step.meta, step.known_parameters()
     other_dims, total = current.other_dims(slice_dim), current.shape[slice_dim]
-    request = Question(meta, slice_dim, other_dims, current.dtype, parameters, total, is_first)
+    request = ModelRequest(meta, slice_dim, other_dims, current.dtype, parameters, total, is_first)
     chosen = chooser.choose(request)
     output = current
     if not meta.side_results:
@@ -108,7 +108,7 @@ def _step_model(
         whole = (total, *dims) if slice_dim == 0 else (dims[0], total, dims[1])
         output = ArraySpec(whole, dtype)
     model = chosen.model
-    if chosen.origin != "traced":  # a replay simulates the allocator, with what it leaves unsplit
+    if chosen.origin != "replayed":  # a replay simulates the allocator, with what it leaves unsplit
         one_slice = min(spec.with_slices(slice_dim, 1).nbytes for spec in (current, output))
         model = allocator.method(model, one_slice, total)
     # What was measured of whole slices says nothing of tiles.

@@ -1,8 +1,8 @@
-"""What may be concluded from the memory that was measured with some numbers of slices.
+"""Extrapolate memory measured with a few numbers of slices.
 
-The rules rest on what methods do with memory. Most peaks are the largest of several costs of
-the form ``fixed + n * per_slice``, so a cost that is hidden now behind a fixed one can grow
-faster later, but never above the line from the origin through the last point.
+Most peaks are the largest of several costs of the form ``fixed + n * per_slice``. A cost that is
+still hidden behind another one with a larger fixed part may grow faster and take over later, but
+stays below the line from the origin through the last point.
 """
 
 from __future__ import annotations
@@ -14,35 +14,37 @@ from itertools import pairwise
 from .step_rounding import Steps, find_steps
 
 _AT_ANSWER = 0.004
-"""Part of the memory that a difference between slopes may cost at the answer, if the slopes
-are to count as equal."""
+"""Slopes count as equal if their difference makes less than 0.4 % of the memory at the answer: less
+than one slice in 250."""
 _PASSED = 0.02
-"""Part of the memory up to which a step may have gone unnoticed among the last points."""
+"""Part of the memory up to which a step may have gone unnoticed among the last points. Higher ones
+bend the line."""
 _FALLEN = 0.9
-"""Part of a slope that the next has to be, if memory is not to be taken for uneven."""
+"""A slope below 0.9 of the one before it may be an accident of steps: both are reckoned with."""
 _FEWEST = 3
-"""More points than these are a line without the first."""
+"""With more than 3 points, the first may lie off the line: a single slice is often handled in
+another way."""
 NEXT_TO = 0.004
-"""Part of a slice count below which the next one makes no difference."""
+"""Slice counts within 0.4 % of each other are neighbours: up to 250, single slices."""
 
 
 class Trend:
-    """Points (slices, bytes), and how it goes on.
+    """Measured points (slices, bytes) and their extrapolation.
 
     Parameters
     ----------
     available_bytes : int
-        The memory for which the answer is wanted.
+        The memory for which the number of slices is wanted.
     total_slices : int
-        More slices than these are never asked for.
+        Most slices that one call is ever given.
     run_bytes : int
-        What may really be used while measuring, if that is less.
+        Memory that measuring may use; `available_bytes` if that is less.
     noise_bytes : int
-        Differences below this mean nothing.
+        Differences below this are ignored.
     rounding_bytes : int
-        What rounding of allocations makes of a line: no more is counted beyond the last rung.
+        How far rounding of allocations takes points off a line.
     floor_bytes : int
-        Least bytes that a slice more can take: those of the input.
+        Least bytes of one slice more: those of the input.
     """
 
     def __init__(
@@ -60,9 +62,9 @@ class Trend:
         self.noise_bytes, self.floor_bytes = noise_bytes, floor_bytes
         self.rounding_bytes = rounding_bytes
         self.is_rough = False
-        """Whether drivers and C libraries have a part in it, which pad what they allocate."""
+        """Whether memory outside the pool counts, which drivers and C libraries pad."""
         self.outside_of_slice = 0.0
-        """Most bytes of a slice that these were seen to take."""
+        """Most bytes of a slice outside the pool, over all rungs."""
         self.above: tuple[int, int] | None = None
         """The fewest slices that did not fit, and their bytes."""
         self._points: list[tuple[int, int]] = []
@@ -72,7 +74,7 @@ class Trend:
         self._steps: Steps | None = None
 
     def enter(self, n_slices: int, n_bytes: int) -> bool:
-        """Enter a point, and tell whether it fits; one that does not bounds what is concluded."""
+        """Enter a point; True if it fits. One that does not becomes `above`."""
         if n_bytes <= self.run_bytes:
             insort(self._points, (n_slices, n_bytes))
             self._rising = None
@@ -84,27 +86,27 @@ class Trend:
         return False
 
     def forget(self, n_slices: int) -> None:
-        """Take a point back."""
+        """Remove a point."""
         self._points = [(n, size) for n, size in self._points if n != n_slices]
         self._rising = None
 
     @property
     def top(self) -> int:
-        """The most slices that may yet fit."""
+        """Most slices that may fit by what was measured."""
         return self.total_slices if self.above is None else self.above[0] - 1
 
     def lift(self, n_bytes: int, n_slices: int | None = None) -> None:
-        """Add bytes to what was measured: to all of it, or with one number of slices."""
+        """Add bytes to all points, or to the one with `n_slices`."""
         self._points = [(n, size + n_bytes * (n_slices in (None, n))) for n, size in self._points]
         self._rising = None
 
     @property
     def has_points(self) -> bool:
-        """Whether anything fitted."""
+        """True once a point fitted."""
         return bool(self._points)
 
     def is_at_top(self) -> bool:
-        """Tell whether what was run is next to the answer."""
+        """True if the last point is next to the answer."""
         n = self.last[0] if self._points else 0
         if self.above is not None:
             return self.above[0] - 1 <= n * (1 + NEXT_TO) + 1
@@ -112,11 +114,11 @@ class Trend:
 
     @property
     def last(self) -> tuple[int, int]:
-        """The largest number of slices that fitted, and its bytes."""
+        """The point with the most slices that fitted."""
         return self.rising()[-1]
 
     def lifted(self) -> list[tuple[int, int]]:
-        """Return the points that fitted, each at least as high as those before."""
+        """The points that fitted, each raised to the highest before it."""
         highest, found = 0, []
         for n, size in self._points:
             highest = max(highest, size)
@@ -124,7 +126,7 @@ class Trend:
         return found
 
     def rising(self) -> list[tuple[int, int]]:
-        """Return the points since the memory last fell, from which it is judged how it goes on."""
+        """The points since memory last fell, which are extrapolated."""
         if self._rising is None:
             start = 0
             for i, ((_, a), (_, b)) in enumerate(pairwise(self._points), start=1):
@@ -138,12 +140,12 @@ class Trend:
         return self._rising
 
     def slopes(self) -> list[float]:
-        """Return the bytes per slice between neighbouring points."""
+        """Bytes per slice between neighbouring points of `rising`."""
         self.rising()
         return self._slopes
 
     def established(self) -> bool:
-        """Tell whether the last four points lie on a line, as far as it matters at the answer."""
+        """True if the last four points lie on a line, as far as it matters at the answer."""
         slopes = self.slopes()[-3:]
         if len(slopes) < 3:
             return False
@@ -152,16 +154,16 @@ class Trend:
         answer = min(self.total_slices, n + (self.available_bytes - size) / steepest)
         spread = max(slopes) - min(slopes)
         allowed = _AT_ANSWER * self.available_bytes + 2 * self.noise_bytes
-        # Where little is left to extrapolate, a line still has to be one.
+        # The second argument requires a line even if the answer is next to the last point.
         return spread * max(answer - n, n / 4) <= allowed
 
     def is_exact(self) -> bool:
-        """Tell whether all points, up to 33 slices or more, lie on one line."""
+        """True if all points, up to 33 slices or more, lie on one line."""
         points = self._points
         return len(points) >= 6 and points[-1][0] >= 33 and self._is_line(points)
 
     def is_straight(self) -> bool:
-        """Tell whether all points but perhaps the first lie on one line."""
+        """True if all points, perhaps without the first, lie on one line."""
         return self._is_line(self._points[len(self._points) > _FEWEST :])
 
     def _is_line(self, points: list[tuple[int, int]]) -> bool:
@@ -170,12 +172,12 @@ class Trend:
         return all(abs(size - a - slope * (k - m)) <= self.noise_bytes for k, size in points)
 
     def is_convex(self) -> bool:
-        """Tell whether slopes never become less, as with the largest of several costs."""
+        """True if slopes never decrease, as with the largest of several costs."""
         slopes = [(b - a) / (n - m) for (m, a), (n, b) in pairwise(self._points)]
         return all(b >= 0.98 * a for a, b in pairwise(slopes))
 
     def steps(self) -> Steps | None:
-        """Return the steps that all points lie on, if there are such."""
+        """The steps that explain all points; None if there are none or a line does."""
         points = self.rising()
         if points != self._steps_of:
             self._steps_of = points
@@ -183,7 +185,7 @@ class Trend:
         return self._steps
 
     def answer(self) -> int:
-        """Return how many slices fit if the last slope, or the steps, go on."""
+        """Slices that fit if the last slope, or the steps, continue."""
         steps = self.steps()
         if steps is not None:
             return steps.last_below(self.available_bytes, self.last[0], self.total_slices)
@@ -192,20 +194,20 @@ class Trend:
         return int(min(self.total_slices, n + (self.available_bytes - size) // slope))
 
     def is_sure(self) -> bool:
-        """Tell whether it is safe to go on with the last slope: a line, up to a quarter."""
+        """True if extrapolation is safe: a line or steps, run up to a quarter of the answer."""
         known = self.established() or self.steps() is not None
         return known and 4 * self.last[0] >= self.answer()
 
     def hidden_bytes(self) -> int:
-        """Return by how much a cost not seen yet could exceed the last slope at the answer."""
-        if self.steps() is not None:  # rare enough to be confirmed
+        """Most bytes by which a cost not seen yet could exceed the extrapolation at the answer."""
+        if self.steps() is not None:  # steps are rare, and always confirmed
             return self.available_bytes
         n, size = self.last
         slope = max([*self.slopes()[-2:], self.floor_bytes])
         return int(max(0.0, size / n - slope) * (self.answer() - n))
 
     def upper_bytes(self, n_slices: int) -> int:
-        """Return what more slices than measured so far take at most."""
+        """Upper bound of the bytes of more slices than were run."""
         if not self._points:
             return self.floor_bytes * n_slices
         n, size = self.last
@@ -215,17 +217,17 @@ class Trend:
             if n_slices > 4 * n:
                 most = max(most, steps.at_most(n_slices), size * n_slices / n)
             return max(size, math.ceil(most))
-        size = max(size, self.lifted()[-1][1])  # what has fallen may rise again
+        size = max(size, self.lifted()[-1][1])  # memory that fell may rise again
         most = size * (n_slices / n) ** self.order() + self.step_bytes()
         slopes = self.slopes()[-2:]
-        if len(slopes) == 2 and slopes[1] < _FALLEN * slopes[0]:  # the last may be a lucky one
+        if len(slopes) == 2 and slopes[1] < _FALLEN * slopes[0]:  # the last may be a low one
             m, before = self.rising()[-2]
             more = before * n / m - size
             most = max(most, (before / m + more / n / 8) * n_slices)
-        return math.ceil(most + self.outside_of_slice * n_slices)  # it may be padded to twice
+        return math.ceil(most + self.outside_of_slice * n_slices)  # padding may double it
 
     def likely_bytes(self, n_slices: int) -> int:
-        """Return what more slices take if they go on as the last did, with steps or without."""
+        """Likely bytes of more slices: by the steps, or by the last slope."""
         steps = self.steps()
         if steps is not None:
             return math.ceil(steps(n_slices))
@@ -233,20 +235,20 @@ class Trend:
         return math.ceil(size + max(*self.slopes()[-2:], self.floor_bytes, 0) * (n_slices - n))
 
     def order(self) -> int:
-        """Return the power of n with which the bytes grow: 1 unless worse than a line."""
+        """Power of n with which bytes grow: 1, or more if they grow faster than a line."""
         points = self.rising()[-3:]
         if len(points) < 3 or points[0][1] <= 0:
             return 1
         (m, a), _, (n, b) = points
-        if b * m - a * n <= self.noise_bytes * n:  # the line through both passes above 0
+        if b * m - a * n <= self.noise_bytes * n:  # the intercept is not negative
             return 1
         return max(1, math.ceil(math.log(b / a) / math.log(n / m) - 0.02))
 
     def step_bytes(self) -> int:
-        """Return how far points lie above the line through the last, if slopes go up and down.
+        """Height of points above the line through the last one, if slopes go up and down.
 
-        Rungs are now multiples of 16, now one more, so that memory taken in steps of 2, 4,
-        8, 16... slices shows at every second rung.
+        Rungs are in turn a multiple of 16 and one more, so that memory taken in steps of 2, 4, 8,
+        16... slices is high at every second rung.
         """
         slopes, points = self.slopes()[-3:], self.rising()[-4:]
         turns = [
@@ -261,9 +263,9 @@ class Trend:
         return max(0, *(math.ceil(y - (size - slope * (n - x))) for x, y in points))
 
     def passed_step_bytes(self) -> int:
-        """Return the height of steps that the last points pass over, so that they make a line.
+        """Height of steps that lie between the last points, which look like a line.
 
-        A step shows where few slices are run: there memory grows steeply, then less so.
+        Such a step shows among the first rungs: memory grows steeply there, then less so.
         """
         if not self.established() or self.is_exact():
             return 0
@@ -273,13 +275,13 @@ class Trend:
             for i, (before, slope, after) in enumerate(
                 zip(slopes, slopes[1:], slopes[2:], strict=False)
             )
-            if slope > 1.1 * after > 1.12 * before  # a step that is made but once is measured
+            if slope > 1.1 * after > 1.12 * before  # a single step is part of the points
         ]
         height = math.ceil(max(heights, default=0.0))
         return height if height <= _PASSED * self.available_bytes else 0
 
     def pairwise_slope(self) -> float:
-        """Return the largest slope over two intervals, which steps do not disturb."""
+        """Largest slope over two neighbouring intervals, which evens out steps."""
         points = self.rising()[-5:]
         pairs = zip(points, points[2:], strict=False)
         return max(((b - a) / (n - m) for (m, a), (n, b) in pairs), default=0.0)

@@ -1,4 +1,4 @@
-"""How a process is kept to an amount of memory, while a method is tried in it."""
+"""Limit the memory that a worker process can allocate while a method runs."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ from contextlib import contextmanager
 from ..measure.cupy_pool import GRAIN_BYTES
 
 PIECE_BYTES = 2**30
-"""Pieces in which a GPU's memory is taken."""
+"""Size of the allocations that occupy a GPU's memory: 1 GiB, so that even 140 GiB take few
+calls."""
 LEFT_BYTES = 64 * 2**20
-"""What a call may leave on a GPU (modules that its driver loads) if another is to be made."""
+"""A worker is replaced if a call leaves more than this on the GPU. Modules that the driver loads
+for a number of slices take less than that."""
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
-"""Of a process whose address space is limited: glibc would keep larger and larger arrays that
-were freed, from which later ones are made that a limit does not see."""
+"""Environment of a worker whose address space is limited: it fixes glibc's threshold for ``mmap``
+at its initial 128 KiB. By default glibc raises it as arrays are freed, keeps freed arrays below it
+and makes later arrays from them, which a limit of the address space does not see."""
 
 
 class AddressSpace:
-    """On the CPU: a limit to the process's address space."""
+    """Limit on the CPU: a limit of the process's address space."""
 
     def is_clean(self) -> bool:
-        """Return True: an array that was freed is unmapped, see `ENVIRONMENT`."""
+        """Always True: freed arrays are unmapped, see `ENVIRONMENT`."""
         return True
 
     @contextmanager
     def to(self, allowed_bytes: int) -> Iterator[None]:
-        """Let this process take so much more memory than it has now."""
+        """Allow this process `allowed_bytes` more than it has now."""
         import resource
 
         import psutil
 
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:  # what glibc keeps of freed memory would come on top
+        if trim is not None:  # or freed memory that glibc keeps would be free to use
             trim(0)
         before, hard = resource.getrlimit(resource.RLIMIT_AS)
         limits = [n for n in (before, hard) if n != resource.RLIM_INFINITY]
@@ -45,13 +48,13 @@ class AddressSpace:
 
 
 class Ballast:
-    """On a GPU: an allocation that leaves exactly so much of the device's memory free.
+    """Limit on a GPU: allocations that leave a given part of the device's memory free.
 
     Parameters
     ----------
     modules_bytes : int
-        What the planner sets aside for what methods load; what calls leave beyond that counts
-        as the method's.
+        What the planner reserves for modules that methods load; memory that calls leave beyond
+        that counts as the method's.
     """
 
     def __init__(self, modules_bytes: int) -> None:
@@ -69,7 +72,7 @@ class Ballast:
         return int(self._runtime.memGetInfo()[0])
 
     def is_clean(self) -> bool:
-        """Count what the process keeps by now; tell whether the last call has left little."""
+        """Update the memory that this process keeps; True if the last call has left little."""
         self._runtime.deviceSynchronize()
         free = self._free_bytes() + sum(size for _, size in self._held)
         before, self._settled_bytes = self._settled_bytes, free
@@ -78,9 +81,9 @@ class Ballast:
 
     @contextmanager
     def to(self, allowed_bytes: int) -> Iterator[None]:
-        """Leave so much free, to the step in which a driver hands out memory.
+        """Leave `allowed_bytes` free, to the 2 MiB in which the driver hands out memory.
 
-        Most of it stays taken until the next call, since it takes long to take.
+        Most of the ballast is kept for the next call, because allocating it takes long.
         """
         allowed = max(0, allowed_bytes - self._beyond_bytes)
         self._drop_until(allowed)
@@ -95,11 +98,11 @@ class Ballast:
             self._runtime.free(self._held.pop()[0])
 
     def _fill(self, allowed_bytes: int) -> None:
-        """Allocate until no more than what is allowed is free."""
+        """Allocate until no more than `allowed_bytes` are free."""
         stuck = 0
         while (rest := self._free_bytes() - allowed_bytes - stuck) > 0:
             size = min(-(-rest // GRAIN_BYTES) * GRAIN_BYTES, PIECE_BYTES)
             try:
                 self._held.append((int(self._runtime.malloc(size)), size))
-            except self._runtime.CUDARuntimeError:  # all that is free cannot be had
+            except self._runtime.CUDARuntimeError:  # the driver cannot hand out the last of it
                 stuck += GRAIN_BYTES

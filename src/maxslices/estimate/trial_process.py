@@ -1,7 +1,7 @@
-"""A process that runs a method on request, so that nothing it does can harm the one that asks.
+"""Start a worker process that runs a method, and talk to it.
 
-This is its near side; `trial_worker` is the far one. Errands go there and answers come back
-over pipes of their own: methods may print.
+The worker (`trial_worker`) may crash without harm to this process. Requests and answers go through
+pipes of their own because methods may print.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from ..errors import EstimatorError
 from ..registry.method_meta import MethodMeta
 from . import trial_worker
 from .trial_limits import ENVIRONMENT
-from .trial_worker import Errand
+from .trial_worker import TrialJob
 
 _LOG_BYTES = 16_384
-"""How much of the end of a log is looked at."""
+"""The end of a worker's log that is searched for messages: some hundred lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back."""
+    """Answer of the worker to one request."""
 
     kind: Literal["ready", "ran", "out of memory", "error"]
-    """Whether it ran, or why not."""
+    """Outcome; "ready" is the answer to the job itself."""
     text: str = ""
-    """The exception: its type and what it says."""
+    """Type and text of the exception, if there was one."""
     output: tuple[str, tuple[int, int]] | None = None
-    """Dtype of the array that it returned, and the two dims besides the slices."""
+    """Dtype and other two dims of the array that the method returned."""
     is_clean: bool = True
-    """Whether nothing of the call is left, so that another can be made."""
+    """False if the call left so much memory that the worker must be replaced."""
     log: str = ""
-    """What was written to standard output and error meanwhile."""
+    """Standard output and error during the call."""
 
 
 class TimedOut(Exception):
-    """The process gave no answer in time; it was ended."""
+    """The worker gave no answer in time, and was killed."""
 
 
 class Died(Exception):
-    """The process ended without an answer.
+    """The worker ended without an answer.
 
     Parameters
     ----------
     status : int
         Its exit status; negative for a signal.
     log : str
-        The end of what it wrote to standard error.
+        The end of its standard output and error.
     """
 
     def __init__(self, status: int, log: str) -> None:
@@ -65,12 +65,12 @@ class Died(Exception):
 
 
 def reference_to(meta: MethodMeta) -> tuple[str, str, str]:
-    """Return how another process finds a method.
+    """Module to import, and the method's full name in two parts, for another process.
 
     Raises
     ------
     EstimatorError
-        If it cannot: the method is defined in a notebook or in the program that is run.
+        If the method is defined in a notebook or in the main program.
     """
     module = getattr(meta.function, "__module__", None) or meta.module
     if module == "__main__":
@@ -82,11 +82,11 @@ def reference_to(meta: MethodMeta) -> tuple[str, str, str]:
 
 
 class TrialProcess:
-    """A process that runs one method on as many slices as it is asked to.
+    """A worker process for one method.
 
     Parameters
     ----------
-    errand : Errand
+    job : TrialJob
         The method, its parameters and the device.
 
     Raises
@@ -95,10 +95,10 @@ class TrialProcess:
         If parameters cannot be sent to another process.
     """
 
-    def __init__(self, errand: Errand) -> None:
-        self._name = f"{errand.method[1]}.{errand.method[2]}"
+    def __init__(self, job: TrialJob) -> None:
+        self._name = f"{job.method[1]}.{job.method[2]}"
         try:
-            packed = pickle.dumps((sys.path, errand))
+            packed = pickle.dumps((sys.path, job))
         except (AttributeError, TypeError, pickle.PicklingError) as error:
             raise EstimatorError(
                 f"{self._name}: its parameters cannot be sent to another process: {error}"
@@ -124,16 +124,16 @@ class TrialProcess:
         self._send(packed)
 
     def ask(self, n_slices: int, allowed_bytes: int, limit_s: float) -> Answer:
-        """Run the method in so many bytes and return what came of it.
+        """Have the method run with a number of slices and a limit of memory.
 
         Raises
         ------
         TimedOut
-            If there was no answer within `limit_s` seconds; the process has been ended.
+            If there was no answer within `limit_s` seconds; the worker has been killed.
         Died
-            If it ended by itself.
+            If the worker ended.
         EstimatorError
-            If it cannot import the method or use the device.
+            If the worker cannot import the method or use the device.
         """
         until = time.monotonic() + limit_s
         if not self._is_ready:
@@ -149,7 +149,7 @@ class TrialProcess:
         return replace(answer, log=self._log_from(start))
 
     def close(self) -> None:
-        """End the process; a second call does nothing."""
+        """Kill the worker; a second call does nothing."""
         if self._log.closed:
             return
         self._process.kill()
@@ -160,7 +160,7 @@ class TrialProcess:
         self._log.close()
 
     def _send(self, packed: bytes) -> None:
-        with suppress(BrokenPipeError):  # it has died, which `_receive` finds out
+        with suppress(BrokenPipeError):  # the worker has ended: `_receive` reports it
             self._requests.write(len(packed).to_bytes(8, "little") + packed)
             self._requests.flush()
 

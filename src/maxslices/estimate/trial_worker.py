@@ -1,6 +1,6 @@
-"""The process in which a method is tried: it reads errands and answers each.
+"""The worker process of `trial_process.TrialProcess`, in which a method is run.
 
-The one who asks is `trial_process.TrialProcess`.
+It reads a job, then pairs (slices, bytes allowed), and writes an answer to each.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .trial_limits import AddressSpace, Ballast
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """What the other process must know to run the method."""
+class TrialJob:
+    """What a worker process needs to run a method."""
 
     method: tuple[str, str, str]
-    """Module that registers the method, and its full name in two parts: module and name."""
+    """Module to import, then the method's full name in two parts: module and name."""
     slice_dim: int
-    """Axis along which the data are cut."""
+    """Axis of the slices."""
     other_dims: tuple[int, int]
     """The two dims that remain."""
     dtype: str
@@ -44,24 +44,24 @@ class Errand:
     parameters: dict[str, Any]
     """The user's parameters."""
     side: dict[str, ArraySpec]
-    """Flats and darks, of which as many are made up."""
+    """Flats and darks; as many frames are made up."""
 
 
 def main(descriptor: int) -> None:
-    """Be that process: read an errand, then numbers of slices, and answer each."""
+    """Worker main loop."""
     with suppress(ValueError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks ends this process
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     requests = sys.stdin.buffer
 
     def answer(kind: str, text: str = "", **more: Any) -> None:
         said = {"kind": kind, "text": text, **more}
         os.write(descriptor, json.dumps(said).encode() + b"\n")
 
-    path, errand = _next(requests)
+    path, job = _next(requests)
     sys.path[:] = path
     try:
-        trial = _Trial(errand)
-    except Exception as error:  # noqa: BLE001 - whatever an import raises is for the one who asks
+        trial = _JobRun(job)
+    except Exception as error:  # noqa: BLE001 - whatever an import raises goes to the parent
         answer("error", _said(error))
         return
     answer("ready")
@@ -74,26 +74,26 @@ def main(descriptor: int) -> None:
         answer(kind, text, output=trial.output, is_clean=trial.is_clean())
 
 
-def _tried(trial: _Trial, n_slices: int, allowed_bytes: int) -> tuple[str, str]:
-    """Run the method and return what came of it; what it raised is gone after that."""
+def _tried(trial: _JobRun, n_slices: int, allowed_bytes: int) -> tuple[str, str]:
+    """Outcome and message of one run; frees the exception, which holds arrays of the method."""
     try:
         trial.run(n_slices, allowed_bytes)
-    except Exception as error:  # noqa: BLE001 - what a method raises is for the one who asks
+    except Exception as error:  # noqa: BLE001 - what a method raises goes to the parent
         return ("out of memory" if is_out_of_memory(error) else "error"), _said(error)
     return "ran", ""
 
 
-class _Trial:
-    """The method and its data, in the process that may die.
+class _JobRun:
+    """A job under way in the worker: the method, its data and the limit of memory.
 
-    It is called once without a limit, so that what the first call loads and keeps (the
-    device's context, libraries, compiled kernels, caches) is not counted in any other.
+    The method is first called without a limit, so that what a first call loads and keeps (the
+    device's context, libraries, compiled kernels, caches) does not count in later ones.
     """
 
-    def __init__(self, errand: Errand) -> None:
-        self._errand = errand
-        self._meta = _find(errand.method)
-        self._backend = select_backend(errand.device)
+    def __init__(self, job: TrialJob) -> None:
+        self._job = job
+        self._meta = _find(job.method)
+        self._backend = select_backend(job.device)
         self._samples = self._new_samples()
         self.output: tuple[str, tuple[int, int]] | None = None
         self._limit: AddressSpace | Ballast
@@ -102,7 +102,7 @@ class _Trial:
         else:
             import cupy
 
-            # Nothing else runs here, so it stays the current one.
+            # Stays the current device: nothing else runs in this process.
             cupy.cuda.Device(int(self._backend.name.removeprefix("cuda:"))).use()
             self._limit = Ballast(self._backend.modules_bytes)
         self._first_call()
@@ -112,48 +112,48 @@ class _Trial:
         for n_slices in FIRST:
             try:
                 return self._call(n_slices, self._samples.side(n_slices))
-            except Exception as error:  # noqa: BLE001 - it is met again when it is asked for
+            except Exception as error:  # noqa: BLE001 - comes again in the run that needs it
                 if is_out_of_memory(error):
                     return None
 
     def run(self, n_slices: int, allowed_bytes: int) -> None:
-        """Run the method once, with no more memory than it may take."""
+        """Run the method once with a limit of memory."""
         side = self._samples.side(n_slices)
-        self._samples.block(1, "even")  # what it keeps for the next is not the method's
+        self._samples.block(1, "even")  # its cache of values must not count as the method's
         self._settle()
         with self._limit.to(allowed_bytes):
             self._call(n_slices, side)
 
     def is_clean(self) -> bool:
-        """Give back what can be, and tell whether much of the last call is left."""
-        self._samples = self._new_samples()  # gives back the side data
+        """Free what can be freed; True if the last call has left little."""
+        self._samples = self._new_samples()  # frees the side data
         try:
             self._settle()
             return self._limit.is_clean()
-        except RuntimeError:  # a GPU's error that stays
+        except RuntimeError:  # a sticky CUDA error
             return False
 
     def _new_samples(self) -> Samples:
-        errand = self._errand
+        job = self._job
         return Samples(
             self._meta,
-            errand.slice_dim,
-            errand.other_dims,
-            np.dtype(errand.dtype),
+            job.slice_dim,
+            job.other_dims,
+            np.dtype(job.dtype),
             self._backend,
-            supplied=dict(errand.side),
+            supplied=dict(job.side),
         )
 
     def _call(self, n_slices: int, side: dict[str, Any]) -> None:
         data = self._samples.block(n_slices, "even")
-        result = call_method(self._meta, data, side | self._errand.parameters, self._backend)
+        result = call_method(self._meta, data, side | self._job.parameters, self._backend)
         if self._backend.kind == "cuda":
             import cupy
 
             cupy.cuda.runtime.deviceSynchronize()
         shape = getattr(result, "shape", ())
         if len(shape) == 3 and hasattr(result, "dtype"):
-            dims = [int(n) for axis, n in enumerate(shape) if axis != self._errand.slice_dim]
+            dims = [int(n) for axis, n in enumerate(shape) if axis != self._job.slice_dim]
             self.output = str(result.dtype), (dims[0], dims[1])
         del result
 
@@ -166,7 +166,7 @@ class _Trial:
 
 
 def _find(method: tuple[str, str, str]) -> MethodMeta:
-    """Import what registers a method and return it."""
+    """Import the module that registers a method, and look it up."""
     from ..registry.method_registry import registry
 
     defined_in, module, name = method

@@ -1,10 +1,10 @@
-"""Memory that does not always grow with the slices, as far as a few points show it.
+"""Memory that rises and falls with the slices.
 
-Where slices are worked on in chunks, what is left over may take memory of its own (the plan of
-another FFT): memory climbs for some slices, falls, and climbs again. Points may lie on the
-teeth or between them, so that no line through them says how it goes on. What is relied on is
-that the highest bytes per slice that were seen are about those of all teeth near it, and no
-answer is beyond what was run.
+A method that works in chunks may need more for a last chunk that is smaller (the plan of another
+FFT): memory rises for some slices, falls and rises again, like the teeth of a saw. Points may lie
+on teeth or in valleys between them, so that no line through them can be extrapolated. Two rules are
+safe: all teeth have about the bytes per slice of the highest point near them, and no answer lies
+beyond the slices that were run.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from ..model.bisection import last_of
 from .trend import Trend
 
 _FALL = 0.004
-"""Part of the memory by which it has to fall to be uneven."""
+"""Memory is uneven if it falls by 0.4 % or more with more slices; less is noise of large peaks."""
 _KINK = 0.9
-"""Part of the slope before it that a slope has to be, if there is to be a tooth before it."""
+"""A slope below 0.9 of the one before it shows that a tooth lies before it."""
 _LONG = 4
-"""Slices over which a slope says something of teeth."""
+"""Slopes over fewer than 4 slices say nothing of teeth."""
 _NEAR = 3
-"""Teeth are as high as those seen from this part of the slices on..."""
+"""The teeth near n are those from n / 3 slices on..."""
 _FAR = 10
-"""The same, for more slices than were run."""
+"""... and from n / 10 on, where n is more than was run."""
 _MARGIN = 0.015
-"""... and so much higher at most."""
+"""Teeth are taken to be up to 1.5 % higher than the highest near them that was run..."""
 _FEW, _MARGIN_OF_FEW = 4, 0.1
-"""... if at least so many points are as near; else so much."""
+"""... if at least 4 points are near, and 10 % higher if there are fewer."""
 _VALLEY = 0.9
-"""Part of the bytes per slice of teeth below which a point lies between them."""
+"""A point below 0.9 of the bytes per slice of the teeth near it lies in a valley."""
 _FEWER = 2
-"""Slices below such a point that have to be run."""
+"""Below a point in a valley, 2 slice counts have to be run."""
 
 
 class Uneven(Trend):
-    """Points (slices, bytes), with teeth between them or without."""
+    """`Trend` that allows for memory that rises and falls."""
 
     def is_uneven(self) -> bool:
-        """Tell whether the memory was seen to fall, or grows so unevenly that it may have."""
+        """True if memory fell, or grows so unevenly that it may have fallen between points."""
         if any(
             b < a - max(self.noise_bytes, _FALL * a) for (_, a), (_, b) in pairwise(self.seen())
         ):
@@ -55,29 +55,29 @@ class Uneven(Trend):
         return any(b < _KINK * a for a, b in pairwise(long[-3:]))
 
     def is_sure(self) -> bool:
-        """Tell whether it is safe to go on with the last slope: never among teeth."""
+        """True if extrapolation is safe: never among teeth."""
         return not self.is_uneven() and super().is_sure()
 
     def seen(self) -> list[tuple[int, int]]:
-        """Return all that was run, with what did not fit last."""
+        """All points, the one that did not fit last."""
         return [*self._points, *([self.above] if self.above else [])]
 
     def tooth_bytes(self, n_slices: int) -> float:
-        """Return how high teeth are, by those near it."""
+        """Bytes of a tooth at n slices, by the highest points near it."""
         seen, near, fixed = self.seen(), self._near(n_slices), self._fixed_bytes()
         most = fixed + max((size - fixed) / n for n, size in near) * n_slices
         falls = [(n, a - b + b * (n - m) / n) for (m, a), (n, b) in pairwise(seen) if b < a]
-        if falls and max(falls)[0] < near[0][0]:  # none was seen so far up: as high as they were
+        if falls and max(falls)[0] < near[0][0]:  # none near: add the height of those further down
             most += max(height for _, height in falls)
         return most
 
     def worst_bytes(self, n_slices: int, margin: float = 0.0) -> float:
-        """Return how high teeth are at most, or by a margin more than those seen if that is so."""
+        """Upper bound of a tooth at n slices: with a margin, larger if few points are near."""
         few = len(self._near(n_slices)) < _FEW
         return self.tooth_bytes(n_slices) * (1 + max(margin, _MARGIN_OF_FEW if few else _MARGIN))
 
     def _fixed_bytes(self) -> float:
-        """Return what no slices would take, by all points that are neighbours."""
+        """Fixed bytes: the least intercept of lines through neighbouring points."""
         pairs = [((b - a) / (n - m), m, a) for (m, a), (n, b) in pairwise(self.seen()) if b > a]
         return max(0.0, min((a - slope * m for slope, m, a in pairs), default=0.0))
 
@@ -86,7 +86,7 @@ class Uneven(Trend):
         return [(n, size) for n, size in self.seen() if n >= least]
 
     def safe(self) -> int:
-        """Return the most slices that were run, of which all fewer fit as far as can be told."""
+        """Most slices run of which all smaller numbers fit as well, by the upper bound of teeth."""
         last, size = self._points[-1]
         is_valley = size < _VALLEY * self.tooth_bytes(last)
 
@@ -100,14 +100,14 @@ class Uneven(Trend):
         return last
 
     def _beyond_bytes(self, n_slices: int) -> float:
-        """Return what slices far beyond those run take, if teeth are not much higher."""
+        """Bytes of slices far beyond those run, if teeth are at most a tenth higher there."""
         least = self._points[-1][0] / _FAR
         fixed = self._fixed_bytes()
         most = max((size - fixed) / n for n, size in self.seen() if n >= least)
         return (fixed + most * n_slices) * (1 + _MARGIN_OF_FEW)
 
     def crossing(self) -> int:
-        """Return the slices up to which teeth fit, if they are as high as those seen."""
+        """Slices up to which teeth fit, if they are as high as the points near them."""
         return self._most(self.tooth_bytes)
 
     def _most(self, bytes_at: Callable[[int], float]) -> int:
@@ -115,12 +115,12 @@ class Uneven(Trend):
         return last_of(lambda k: bytes_at(k) <= self.run_bytes, last, self.top + 1)
 
     def uneven_curve(self, *, further: bool) -> tuple[tuple[int, int], ...]:
-        """Return points between which straight lines are never below the teeth.
+        """Points whose lines are an upper bound of the teeth.
 
         Parameters
         ----------
         further : bool
-            Whether to go on beyond what was run, carefully.
+            Whether to extrapolate beyond the slices that were run, with a margin of a tenth.
         """
         safe, found, highest = self.safe(), [], 0
 

@@ -27,7 +27,7 @@ class StepPlan:
     """Its peak for one block of the plan, halo included."""
     estimator: str
     """Where the estimate is from: "declared" ("declared for CUDA" if it knows nothing else),
-    "recorded", "traced", "probed" or "searched"."""
+    "recorded", "replayed", "probed" or "bisected"."""
     tile: tuple[int, int] | None = None
     """Dims of the tiles that slices are cut into for it; None where it has whole slices."""
     tile_halo: tuple[int, int] = (0, 0)

@@ -23,7 +23,7 @@ from ..checking.estimate_check import check_trial
 from ..checking.measured_call import Trial
 from ..devices import require_libraries, select_backend
 from ..errors import DeviceError, EstimatorError, UsageError
-from ..estimate import Question, declared_model
+from ..estimate import ModelRequest, declared_model
 from ..model.allocators import Device
 from ..model.arrays import block_shape
 from ..registry.method_meta import MethodMeta
@@ -216,9 +216,9 @@ class MethodConformance:
         meta, case = self.methods.get(situation.case.method), situation.case
         slice_dim, dtype = situation.slice_dim, case.spec.dtype
         dims, n_slices = case.spec.other_dims(slice_dim), case.shape[slice_dim]
-        asked = Question(meta, slice_dim, dims, dtype, case.parameters, n_slices)
+        request = ModelRequest(meta, slice_dim, dims, dtype, case.parameters, n_slices)
         for device in _DEVICES:
-            model = declared_model(asked, device)
+            model = declared_model(request, device)
             counts = [*range(1, 130), 255, 256, 257, 1000, 1801, 10_000]
             sizes = [model.bytes(n) for n in counts]
             falls = [i for i in range(1, len(sizes)) if sizes[i] < sizes[i - 1]]

@@ -1,4 +1,4 @@
-"""Tries of a method, one after another, in a process of their own."""
+"""Attempts to run a method, one after another, in a process of their own."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from ..errors import EstimatorError
 from ..registry.method_meta import MethodMeta
 from .bisection_result import Attempt, Outcome
 from .trial_process import Died, TimedOut, TrialProcess
-from .trial_worker import Errand
+from .trial_worker import TrialJob
 
 
-class Trials:
-    """Makes tries, with a new process after one that did harm; closing it ends the process."""
+class TrialRunner:
+    """Runs attempts in a worker process, and replaces the worker after a failure that harmed it.
+
+    Leaving the ``with`` block ends the worker.
+    """
 
     def __init__(
-        self, meta: MethodMeta, errand: Errand, limit_s: float, attempts: list[Attempt]
+        self, meta: MethodMeta, job: TrialJob, limit_s: float, attempts: list[Attempt]
     ) -> None:
-        self._meta, self._errand, self._attempts = meta, errand, attempts
+        self._meta, self._job, self._attempts = meta, job, attempts
         self._until = time.monotonic() + limit_s
         self._limit_s = limit_s
         self._process: TrialProcess | None = None
         self._has_failed = False
         self.output: tuple[str, tuple[int, int]] | None = None
 
-    def __enter__(self) -> Trials:
+    def __enter__(self) -> TrialRunner:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._drop()
 
     def runs(self, n_slices: int, allowed_bytes: int) -> bool | None:
-        """Tell whether the method runs on so many slices in so many bytes.
-
-        None when the time is up.
-        """
+        """Run the method once: True if it ran, False if not, None when the time is up."""
         began = time.monotonic()
         if began >= self._until:
             return None
@@ -46,7 +46,7 @@ class Trials:
         if outcome in ("crashed", "timed out") and not self._has_run():
             raise EstimatorError(
                 f"{self._meta.full_name} {outcome} on {_slices(n_slices)}, the fewest that were "
-                f"tried{f': {said}' if said else ''}, so its memory cannot be searched for"
+                f"tried{f': {said}' if said else ''}, so its memory cannot be bisected"
             )
         return None if outcome == "timed out" else outcome == "ran"
 
@@ -60,7 +60,7 @@ class Trials:
 
     def _try(self, n_slices: int, allowed_bytes: int) -> tuple[Outcome, str]:
         if self._process is None:
-            self._process, self._has_failed = TrialProcess(self._errand), False
+            self._process, self._has_failed = TrialProcess(self._job), False
         try:
             answer = self._process.ask(
                 n_slices, allowed_bytes, max(0.0, self._until - time.monotonic())
@@ -79,7 +79,7 @@ class Trials:
         if kind == "error" or not answer.is_clean:
             self._drop()
         if kind == "error":
-            if had_failed:  # what ran out of memory before may be what it suffers from
+            if had_failed:  # an earlier lack of memory may be the cause: try once in a new process
                 return self._try(n_slices, allowed_bytes)
             raise EstimatorError(
                 f"{self._meta.full_name} cannot be tried: on {_slices(n_slices)} it raised {said}"
@@ -87,7 +87,7 @@ class Trials:
         return ("ran" if kind == "ran" else "out of memory"), said
 
     def _ended(self, death: Died) -> tuple[Outcome, str]:
-        """Say why a process ended."""
+        """Outcome of a worker process that ended, by its status and log."""
         said = _last_line(death.log)
         if logs_out_of_memory(death.log):
             return "out of memory", out_of_memory_line(death.log)

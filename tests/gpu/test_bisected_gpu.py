@@ -8,9 +8,9 @@ import pytest
 from maxslices.devices import select_backend
 from maxslices.devices.device_count import count_devices
 from maxslices.errors import EstimatorError
-from maxslices.estimate import Question
-from maxslices.estimate.bisected import search
-from tests.gpu.searched_methods import FIXED_BYTES, SLICE_BYTES, on_gpu
+from maxslices.estimate import ModelRequest
+from maxslices.estimate.bisected import bisect_memory
+from tests.gpu.bisected_gpu_methods import FIXED_BYTES, SLICE_BYTES, on_gpu
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,9 +22,9 @@ MIB = 2**20
 
 
 def test_memory_outside_the_pool_is_found_to_the_slice():
-    n, asked = 120, Question(on_gpu["raw"], 0, (1024, 1024), FLOAT, {}, 500)
+    n, request = 120, ModelRequest(on_gpu["raw"], 0, (1024, 1024), FLOAT, {}, 500)
     needed = FIXED_BYTES + n * (SLICE_BYTES + 4 * MIB)
-    found = search(asked, select_backend("cuda:0"), available_bytes=needed)
+    found = bisect_memory(request, select_backend("cuda:0"), available_bytes=needed)
     assert n - 1 <= found.n_slices <= n
     assert found.fails_at == found.n_slices + 1
     assert found.is_settled
@@ -38,8 +38,8 @@ def test_memory_outside_the_pool_is_found_to_the_slice():
 def test_what_runs_is_bounded(name):
     if name == "convolved":
         pytest.importorskip("torch")
-    asked = Question(on_gpu[name], 0, (1080, 1280), FLOAT, {}, 2000)
-    found = search(asked, select_backend("cuda:0"), available_bytes=2 * 10**9)
+    request = ModelRequest(on_gpu[name], 0, (1080, 1280), FLOAT, {}, 2000)
+    found = bisect_memory(request, select_backend("cuda:0"), available_bytes=2 * 10**9)
     assert found.is_settled
     assert found.fails_at is not None
     assert found.fails_at - found.n_slices <= max(1, found.n_slices // 100)
@@ -48,9 +48,9 @@ def test_what_runs_is_bounded(name):
 
 
 def test_an_error_that_stays_is_one_and_leaves_this_process_well():
-    asked = Question(on_gpu["wild"], 0, (64, 64), FLOAT, {}, 64)
+    request = ModelRequest(on_gpu["wild"], 0, (64, 64), FLOAT, {}, 64)
     with pytest.raises(EstimatorError, match=r"on 4 slices it raised .*IllegalAddress"):
-        search(asked, select_backend("cuda:0"), available_bytes=10**9)
+        bisect_memory(request, select_backend("cuda:0"), available_bytes=10**9)
     import cupy
 
     assert float(cupy.arange(10).sum()) == 45.0

@@ -15,24 +15,24 @@ from hypothesis import strategies as st
 from maxslices import Registry
 from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError
-from maxslices.estimate import Question
-from maxslices.estimate.bisected import FINENESS, MARGIN, _points, _search, search
-from maxslices.estimate.bisection_result import Attempt, Search
+from maxslices.estimate import ModelRequest
+from maxslices.estimate.bisected import FINENESS, MARGIN, _bisect_slices, _points, bisect_memory
+from maxslices.estimate.bisection_result import Attempt, BisectionResult
 from maxslices.estimate.trial_limits import GRAIN_BYTES, Ballast
-from tests.estimate.searched_methods import SLICE_BYTES, failing
+from tests.estimate.bisected_methods import SLICE_BYTES, failing
 
 MIB = 2**20
 FLOAT = np.dtype(np.float32)
 
 
-def searched(name: str, available_bytes: int = 256 * MIB, total: int = 64, limit_s=30.0, **given):
+def bisected(name: str, available_bytes: int = 256 * MIB, total: int = 64, limit_s=30.0, **given):
     meta = failing[name]
-    asked = Question(meta, meta.slice_dims()[0], (16, 16), FLOAT, given, total)
+    request = ModelRequest(meta, meta.slice_dims()[0], (16, 16), FLOAT, given, total)
     backend = select_backend("cpu")
-    return search(asked, backend, available_bytes=available_bytes, limit_s=limit_s)
+    return bisect_memory(request, backend, available_bytes=available_bytes, limit_s=limit_s)
 
 
-def of_all_memory(found: Search) -> list[Attempt]:
+def of_all_memory(found: BisectionResult) -> list[Attempt]:
     allowed = found.available_bytes - found.margin_bytes
     return [each for each in found.attempts if each.allowed_bytes == allowed]
 
@@ -46,7 +46,7 @@ def test_the_answer_runs_and_is_at_most_a_part_too_small(limit, total):
         assert 1 <= n <= total
         return n <= limit
 
-    good, bad, is_settled = _search(runs, total)
+    good, bad, is_settled = _bisect_slices(runs, total)
     true = min(limit, total)
     assert is_settled
     assert true - max(1, true // FINENESS) < good <= true
@@ -56,7 +56,7 @@ def test_the_answer_runs_and_is_at_most_a_part_too_small(limit, total):
 
 def test_when_the_time_is_up_the_answer_is_what_ran():
     answers = {1: True, 2: True, 4: True, 8: False, 6: None}
-    assert _search(answers.__getitem__, 100) == (4, 8, False)
+    assert _bisect_slices(answers.__getitem__, 100) == (4, 8, False)
 
 
 @example(fixed=1, slope=1, curve="16", allowed=2000, total=119)
@@ -84,13 +84,13 @@ def test_what_is_planned_with_less_memory_fits(fixed, slope, curve, allowed, tot
         tries.append((n, size))
         return needed(n) <= size
 
-    most, fails_at, _ = _search(lambda n: runs(n, allowed), total)
+    most, fails_at, _ = _bisect_slices(lambda n: runs(n, allowed), total)
     if not most:
         return
     n_first = len(tries)
     points, rough, slack = _points(runs, most, allowed, 10, fails_at is None)
     known = tuple(sorted(points.items()))
-    found = Search(most, fails_at, allowed, 0, known, tuple(rough), slack, (), True)
+    found = BisectionResult(most, fails_at, allowed, 0, known, tuple(rough), slack, (), True)
     model = found.model()
     for n in range(1, most + 1):  # a byte, as lines are rounded to whole ones
         assert needed(n) <= model.bytes(n) * (1 + MARGIN) + 1, n
@@ -102,7 +102,7 @@ def test_what_is_planned_with_less_memory_fits(fixed, slope, curve, allowed, tot
 
 
 def test_memory_that_no_meter_sees_is_found():
-    found = searched("unseen", 40 * MIB, total=1000)
+    found = bisected("unseen", 40 * MIB, total=1000)
     assert found.margin_bytes == MIB
     most = (found.available_bytes - found.margin_bytes) // SLICE_BYTES
     assert most - 2 <= found.n_slices <= most
@@ -118,17 +118,17 @@ def test_memory_that_no_meter_sees_is_found():
 
 
 def test_twice_the_memory_fits_twice_the_slices():
-    small, large = (searched("unseen", n * MIB, 500, per_slice=2 * MIB) for n in (30, 60))
+    small, large = (bisected("unseen", n * MIB, 500, per_slice=2 * MIB) for n in (30, 60))
     assert large.n_slices == pytest.approx(2 * small.n_slices, abs=2)
 
 
 def test_side_data_are_given_and_a_step_is_found():
-    found = searched("steps", 32 * MIB, total=400)
+    found = bisected("steps", 32 * MIB, total=400)
     assert 0.95 * 31 * MIB / 101 / 1024 < found.n_slices <= 31 * MIB / 101 / 1024 + 3
 
 
 def test_all_that_there_are_fit():
-    found = searched("unseen", 256 * MIB, total=5)
+    found = bisected("unseen", 256 * MIB, total=5)
     assert (found.n_slices, found.fails_at) == (5, None)
     assert [a.n_slices for a in of_all_memory(found)] == [1, 2, 4, 5]
     assert 5 * SLICE_BYTES < found.model().bytes(5) <= 8 * SLICE_BYTES
@@ -136,20 +136,20 @@ def test_all_that_there_are_fit():
 
 @pytest.mark.parametrize("how", ["memory", "torch", "bad_alloc", "astra", "kill"])
 def test_a_lack_of_memory_is_recognised(how):
-    found = searched("fails", how=how, above=3, total=8)
+    found = bisected("fails", how=how, above=3, total=8)
     assert (found.n_slices, found.fails_at) == (3, 4)
     outcomes = [a.outcome for a in of_all_memory(found)]
     assert outcomes == ["ran", "ran", "out of memory", "ran"]
 
 
 def test_not_one_slice_fits():
-    found = searched("fails", how="memory", above=0)
+    found = bisected("fails", how="memory", above=0)
     assert (found.n_slices, found.fails_at) == (0, 1)
     assert found.attempts[0].said == "MemoryError: no memory"
 
 
 def test_a_crash_that_more_slices_bring_about_is_a_bound():
-    found = searched("fails", how="segfault", above=2, total=8)
+    found = bisected("fails", how="segfault", above=2, total=8)
     assert (found.n_slices, found.fails_at) == (2, 3)
     outcomes = [a.outcome for a in of_all_memory(found)]
     assert outcomes == ["ran", "ran", "crashed", "crashed"]
@@ -167,16 +167,16 @@ def test_a_crash_that_more_slices_bring_about_is_a_bound():
 )
 def test_another_error_is_an_error(given, text):
     with pytest.raises(EstimatorError, match=text):
-        searched("fails", **given)
+        bisected("fails", **given)
 
 
 def test_it_ends_in_time_and_leaves_no_process():
     before = psutil.Process().children()  # a compiler's, of torch
     began = time.monotonic()
-    searched("fails", how="hang", above=10**9, limit_s=60.0)
+    bisected("fails", how="hang", above=10**9, limit_s=60.0)
     usual_s = time.monotonic() - began  # most of it is for a process to start
     began = time.monotonic()
-    found = searched("fails", how="hang", above=2, limit_s=1.0 + 2 * usual_s)
+    found = bisected("fails", how="hang", above=2, limit_s=1.0 + 2 * usual_s)
     assert time.monotonic() - began < 3.0 + 4 * usual_s
     assert (found.n_slices, found.fails_at, found.is_settled) == (2, None, False)
     assert found.attempts[-1].outcome == "timed out"
@@ -186,12 +186,12 @@ def test_it_ends_in_time_and_leaves_no_process():
 
 def test_what_hangs_on_one_slice_is_an_error():
     with pytest.raises(EstimatorError, match=r"fails timed out on 1 slice.*within 2 s"):
-        searched("fails", how="hang", above=0, limit_s=2.0)
+        bisected("fails", how="hang", above=0, limit_s=2.0)
 
 
 def test_parameters_that_cannot_be_sent_are_an_error():
     with pytest.raises(EstimatorError, match="cannot be sent to another process"):
-        searched("unseen", per_slice=lambda: 1)
+        bisected("unseen", per_slice=lambda: 1)
 
 
 def test_a_method_of_the_program_itself_cannot_be_tried():
@@ -200,19 +200,19 @@ def test_a_method_of_the_program_itself_cannot_be_tried():
 
     methods = Registry()
     meta = methods.register(inner, module="here", pattern="all")
-    asked, backend = Question(meta, 0, (4, 4), FLOAT, {}, 4), select_backend("cpu")
+    request, backend = ModelRequest(meta, 0, (4, 4), FLOAT, {}, 4), select_backend("cpu")
     with pytest.raises(EstimatorError, match=r"here.inner: the process that is to try it cannot"):
-        search(asked, backend, available_bytes=10**8)
+        bisect_memory(request, backend, available_bytes=10**8)
     inner.__module__ = "__main__"
     with pytest.raises(EstimatorError, match="put it in a module of its own"):
-        search(asked, backend, available_bytes=10**8)
+        bisect_memory(request, backend, available_bytes=10**8)
 
 
 def test_this_process_keeps_its_limits_and_memory():
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_AS)
-    searched("unseen", 16 * MIB, total=64)
+    bisected("unseen", 16 * MIB, total=64)
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
@@ -220,8 +220,8 @@ def test_a_method_of_a_package_is_found_by_its_name():
     from maxslices.registry.method_registry import registry
 
     meta = registry["maxslices_methods.normalize.minus_log"]
-    asked = Question(meta, 0, (16, 16), FLOAT, {}, 9)
-    found = search(asked, select_backend("cpu"), available_bytes=64 * MIB)
+    request = ModelRequest(meta, 0, (16, 16), FLOAT, {}, 9)
+    found = bisect_memory(request, select_backend("cpu"), available_bytes=64 * MIB)
     assert found.n_slices == 9
 
 
