@@ -47,6 +47,8 @@ class Callback:
     ) -> Any:
         """Call it with what it takes of a method's parameters, and of what it is told.
 
+        A function that reads ``nbytes`` of a `numpy.dtype` is called again with a NumPy scalar.
+
         Parameters
         ----------
         owner : str
@@ -65,17 +67,15 @@ class Callback:
         """
         given = self._given(parameters, told)
         try:
-            return self.function(*leading, **given)
+            try:
+                return self.function(*leading, **given)
+            except AttributeError as error:
+                if not _is_nbytes_of_dtype(error, leading):
+                    raise
+                return self.function(*map(_as_scalar, leading), **given)
         except (Exception, SystemExit) as error:
-            hint = ""
-            if (
-                isinstance(error, AttributeError)
-                and error.name == "nbytes"
-                and isinstance(error.obj, np.dtype)
-            ):
-                hint = "; it was given a numpy.dtype: use dtype.itemsize"
             raise EstimatorError(
-                f"{self.asked(owner, leading, given)} raised {type(error).__name__}: {error}{hint}"
+                f"{self.asked(owner, leading, given)} raised {type(error).__name__}: {error}"
             ) from error
 
     def describe_call(
@@ -230,6 +230,21 @@ def _check(
                 f"{label} names a parameter {p.name!r} that the method does not have "
                 f"(it has: {known}){nearest(p.name, parameters)}"
             )
+
+
+def _is_nbytes_of_dtype(error: AttributeError, leading: tuple[Any, ...]) -> bool:
+    """True if a function read ``nbytes`` of the `numpy.dtype` that it was given.
+
+    httomo gives its estimators a NumPy scalar, such as ``np.float32()``, which has ``nbytes`` where
+    a dtype has ``itemsize``; its documented example reads the former.
+    """
+    given = any(value is error.obj for value in leading)
+    return error.name == "nbytes" and given and isinstance(error.obj, np.dtype)
+
+
+def _as_scalar(value: Any) -> Any:
+    """NumPy scalar of a dtype; any other value as it is."""
+    return value.type() if isinstance(value, np.dtype) else value
 
 
 def _short(value: Any) -> str:

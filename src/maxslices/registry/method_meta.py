@@ -123,8 +123,9 @@ class MethodMeta:
         other_dims : (int, int)
             The two dims that remain, in array order.
         dtype : dtype-like
-            Input dtype. A NumPy scalar, as in ``np.float32()``, reaches the author as it
-            is; everything else as an `numpy.dtype`.
+            Input dtype. A NumPy scalar, as in ``np.float32()``, reaches the estimator as it
+            is; everything else as a `numpy.dtype`. An estimator that reads ``nbytes`` of that,
+            as httomo's do, is asked again with a scalar.
         available_memory : int
             Bytes.
         **kwargs
