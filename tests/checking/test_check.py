@@ -9,7 +9,7 @@ import pytest
 from maxslices import MemoryModel, Registry, from_ledger, method
 from maxslices.checking.block_differences import differences_between_blocks
 from maxslices.checking.estimate_check import compare, fractional_slices
-from maxslices.checking.measured_call import Trial
+from maxslices.checking.measured_call import MeasuredCall
 from maxslices.errors import ParameterError, UnknownMethodError, UsageError
 from maxslices.testing import CheckResult, EstimateError, check_max_slices
 
@@ -197,8 +197,8 @@ def test_what_the_runner_fills_in_is_filled_in():
 
     assert check_max_slices(counts, (60, *OTHER), "float32", device="cpu").ok
     assert seen == {((0, 0), None)}
-    trial = Trial(counts.meta, (20, 7, 9), np.dtype("float32"), 0, "cpu", {})
-    assert differences_between_blocks(trial, (1, 7), 0.0) == []
+    call = MeasuredCall(counts.meta, (20, 7, 9), np.dtype("float32"), 0, "cpu", {})
+    assert differences_between_blocks(call, (1, 7), 0.0) == []
 
 
 def test_a_method_that_looks_at_few_slices_is_given_these():

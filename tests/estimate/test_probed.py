@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import pytest
 
-from maxslices.checking.measured_call import Trial
+from maxslices.checking.measured_call import MeasuredCall
 from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError
 from maxslices.estimate import bench, climb, declared_model, probed
@@ -450,11 +450,11 @@ def no_collections():
 def test_the_packs_methods_are_probed_as_well_as_declared(case, no_collections):
     meta = registry.get(case.method)
     slice_dim = meta.slice_dims()[-1] if case.slice_dim is None else case.slice_dim
-    trial = Trial(meta, case.shape, np.dtype(case.dtype), slice_dim, "cpu", case.parameters)
+    call = MeasuredCall(meta, case.shape, np.dtype(case.dtype), slice_dim, "cpu", case.parameters)
     with traced(CPU):
-        trial.run(seed=1)
-        peak = max(trial.run(seed=0).peak.counted_bytes for _ in range(3))
-    n, dims, dtype = trial.n_slices, trial.other_dims, trial.dtype
+        call.measure(seed=1)
+        peak = max(call.measure(seed=0).peak.counted_bytes for _ in range(3))
+    n, dims, dtype = call.n_slices, call.other_dims, call.dtype
     asked = Question(meta, slice_dim, dims, dtype, case.parameters, 4 * n)
     found = probe(asked, CPU, available_bytes=peak + ROOM_BYTES)
     declared = declared_model(asked, "cpu")

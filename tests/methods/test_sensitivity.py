@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maxslices.checking.estimate_check import check_trial
-from maxslices.checking.measured_call import Trial
+from maxslices.checking.estimate_check import check_call
+from maxslices.checking.measured_call import MeasuredCall
 from maxslices.model.ledger import Ledger, LedgerEstimator
 from maxslices.registry.method_meta import MethodMeta
 from maxslices.registry.method_registry import registry
@@ -40,10 +40,10 @@ def make_wrong(meta: MethodMeta, factor: float, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(estimator, "function", wrong)
 
 
-def trial(meta: MethodMeta, case: Case) -> Trial:
+def measured_call(meta: MethodMeta, case: Case) -> MeasuredCall:
     slice_dim = meta.slice_dims()[0] if case.slice_dim is None else case.slice_dim
     dtype = np.dtype(case.dtype)
-    return Trial(meta, case.shape, dtype, slice_dim, "cpu", case.parameters, case.make_data)
+    return MeasuredCall(meta, case.shape, dtype, slice_dim, "cpu", case.parameters, case.make_data)
 
 
 @pytest.mark.parametrize("factor, verdict", [(1.3, "OVERESTIMATE"), (0.7, "UNDERESTIMATE")])
@@ -53,5 +53,5 @@ def test_thirty_percent_are_noticed(
 ) -> None:
     meta = registry.get(name)
     make_wrong(meta, factor, monkeypatch)
-    result = check_trial(trial(meta, FIRST[name]), trace=False)
+    result = check_call(measured_call(meta, FIRST[name]), trace=False)
     assert result.verdict == verdict, str(result)

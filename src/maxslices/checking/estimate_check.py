@@ -21,7 +21,7 @@ from ..registry.method_registry import registry
 from ..registry.parameters import SUPPLIED
 from ..tuning.garbage_collection import quick_collections
 from .check_result import LOWER, UPPER, CheckResult, EstimateError
-from .measured_call import HOST_NOISE_BYTES, Run, Trial
+from .measured_call import HOST_NOISE_BYTES, CallResult, MeasuredCall
 
 _SAME_PEAK = 0.01
 """Peaks that differ by less are the same."""
@@ -96,8 +96,8 @@ def check_max_slices(
         raise UsageError(f"lower, {lower}, is above upper, {upper}")
     spec = ArraySpec(shape, as_dtype(dtype))
     angles, rows, columns = spec.shape
-    trial = Trial(meta, (angles, rows, columns), spec.dtype, slice_dim, device, parameters)
-    result = check_trial(trial, lower, upper)
+    call = MeasuredCall(meta, (angles, rows, columns), spec.dtype, slice_dim, device, parameters)
+    result = check_call(call, lower, upper)
     if not result.ok:
         raise EstimateError(result)
     return result
@@ -116,14 +116,14 @@ def find_method(method: Callable[..., Any] | MethodMeta | str) -> MethodMeta:
     return meta
 
 
-def check_trial(
-    trial: Trial, lower: float = LOWER, upper: float = UPPER, *, trace: bool | None = True
+def check_call(
+    call: MeasuredCall, lower: float = LOWER, upper: float = UPPER, *, trace: bool | None = True
 ) -> CheckResult:
-    """Measure a trial and compare; nothing is raised for an estimate out of bounds.
+    """Measure a call and compare; nothing is raised for an estimate out of bounds.
 
     Parameters
     ----------
-    trial : Trial
+    call : MeasuredCall
         What to run.
     lower, upper : float
         As in `check_max_slices`.
@@ -132,21 +132,21 @@ def check_trial(
     """
     gc.collect()  # of what was before, too: it is left out below
     with quick_collections():
-        return _check_trial(trial, lower, upper, trace)
+        return _check_call(call, lower, upper, trace)
 
 
-def _check_trial(trial: Trial, lower: float, upper: float, trace: bool | None) -> CheckResult:
-    runs, cached_bytes, kept_bytes, notes = _measure(trial)
+def _check_call(call: MeasuredCall, lower: float, upper: float, trace: bool | None) -> CheckResult:
+    runs, cached_bytes, kept_bytes, notes = _measure(call)
     if cached_bytes:
         notes = (*notes, f"{cached_bytes:,} bytes stay in caches after the first call: counted")
     results = [
         compare(
-            trial.meta,
-            trial.shape,
-            trial.dtype,
-            trial.slice_dim,
-            trial.backend.kind,
-            trial.parameters,
+            call.meta,
+            call.shape,
+            call.dtype,
+            call.slice_dim,
+            call.backend.kind,
+            call.parameters,
             run.peak.counted_bytes + cached_bytes,
             (lower, upper),
         )
@@ -156,13 +156,13 @@ def _check_trial(trial: Trial, lower: float, upper: float, trace: bool | None) -
     unseen = tuple(dict.fromkeys(text for run in runs for text in run.peak.unseen))
     if not results:
         raise UsageError(
-            f"{trial.meta.full_name}: its peak cannot be measured: "
+            f"{call.meta.full_name}: its peak cannot be measured: "
             f"{'; '.join(unseen) or 'no meter is available'}"
         )
     worst = max(results, key=lambda result: (result.verdict != "ok", abs(result.ratio - 1)))
     worst = replace(worst, unseen=unseen, kept_bytes=kept_bytes, notes=notes)
     if trace or (trace is None and not worst.ok):
-        peak = trial.run(trace=True).peak
+        peak = call.measure(trace=True).peak
         worst = replace(worst, where=peak.where, alive=peak.alive)
     return worst
 
@@ -221,7 +221,7 @@ def fractional_slices(model: MemoryModel, available_bytes: int, whole: int) -> f
     return whole + min(1.0, max(0.0, (available_bytes - at) / (following - at)))
 
 
-def _measure(trial: Trial) -> tuple[list[Run], int, int, tuple[str, ...]]:
+def _measure(call: MeasuredCall) -> tuple[list[CallResult], int, int, tuple[str, ...]]:
     """Run a method twice or more.
 
     The first call imports, compiles and fills caches. It is measured with other values than
@@ -229,7 +229,7 @@ def _measure(trial: Trial) -> tuple[list[Run], int, int, tuple[str, ...]]:
 
     Returns
     -------
-    list of Run
+    list of CallResult
         One for each distinct peak.
     int
         Bytes that the first call left in caches.
@@ -238,13 +238,13 @@ def _measure(trial: Trial) -> tuple[list[Run], int, int, tuple[str, ...]]:
     tuple of str
         Notes.
     """
-    with traced(trial.backend):
-        first = trial.run(seed=1)
-        second = trial.run(seed=0)
+    with traced(call.backend):
+        first = call.measure(seed=1)
+        second = call.measure(seed=0)
         kept = second.kept_bytes
         runs = [second]
         if not _same(first, second):
-            again = trial.run(seed=1)
+            again = call.measure(seed=1)
             kept = min(kept, again.kept_bytes)
             if not _same(again, second):
                 runs.append(again)
@@ -257,7 +257,7 @@ def _measure(trial: Trial) -> tuple[list[Run], int, int, tuple[str, ...]]:
     return runs, first.kept_bytes, kept, notes
 
 
-def _same(one: Run, other: Run) -> bool:
+def _same(one: CallResult, other: CallResult) -> bool:
     a, b = one.peak.counted_bytes, other.peak.counted_bytes
     if a is None or b is None:
         return a == b

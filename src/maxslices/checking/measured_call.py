@@ -23,7 +23,7 @@ HOST_NOISE_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CallResult:
     """One call of a method."""
 
     peak: Peak
@@ -35,7 +35,7 @@ class Run:
     asked for."""
 
 
-class Trial:
+class MeasuredCall:
     """A method with the block that it is tried on.
 
     Parameters
@@ -88,7 +88,7 @@ class Trial:
         data = input_data(self.full_shape, self.dtype, seed, self.make_data)
         return np.take(data, self.looked_at, self.slice_dim) if self.looked_at else data
 
-    def call(self, data: Any, **other: Any) -> Any:
+    def invoke(self, data: Any, **other: Any) -> Any:
         """Call the method as the runner does."""
         parameters = self.side | self.parameters | other
         return call_method(self.meta, data, parameters, self.backend)
@@ -108,7 +108,7 @@ class Trial:
             return result if on_host else self.backend.to_host(result)
         return result
 
-    def run(self, seed: int = 0, *, trace: bool = False, output: bool = False) -> Run:
+    def measure(self, seed: int = 0, *, trace: bool = False, output: bool = False) -> CallResult:
         """Call the method once with everything it allocates counted.
 
         Parameters
@@ -126,13 +126,13 @@ class Trial:
         with measure_peak(self.backend.kind, trace=trace) as peak:
             self._measured(host, kept)
         if output:
-            return Run(peak, self.on_host(kept.pop()), 0)
+            return CallResult(peak, self.on_host(kept.pop()), 0)
         kept.clear()
-        return Run(peak, None, max(0, self.alive_bytes() - before))
+        return CallResult(peak, None, max(0, self.alive_bytes() - before))
 
     def _measured(self, host: np.ndarray, kept: list[Any]) -> None:
         data = self.on_device(host)
-        kept.append(self.call(data))
+        kept.append(self.invoke(data))
         self.finish()
 
     def finish(self) -> None:

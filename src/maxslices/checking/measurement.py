@@ -16,8 +16,8 @@ from ..measure import Peak, Step
 from ..model.units import format_bytes
 from .check_report import check_message, from_harness
 from .check_result import CheckResult
-from .estimate_check import check_trial, find_method
-from .measured_call import Trial
+from .estimate_check import check_call, find_method
+from .measured_call import MeasuredCall
 from .result_table import as_json
 
 _LABELS = 8
@@ -89,9 +89,9 @@ def measure_method(
     """
     meta = find_method(method)
     axis = meta.slice_dims()[0] if slice_dim is None else slice_dim
-    trial = Trial(meta, shape, np.dtype(dtype), axis, device, parameters or {})
-    result = check_trial(trial, trace=False)
-    peak = trial.run(trace=True).peak
+    call = MeasuredCall(meta, shape, np.dtype(dtype), axis, device, parameters or {})
+    result = check_call(call, trace=False)
+    peak = call.measure(trace=True).peak
     if peak.counted_bytes is None:
         raise DeviceError(f"{meta.full_name}: no meter gives its memory: {'; '.join(peak.unseen)}")
     return Measurement(replace(result, where=peak.where, alive=peak.alive), peak)

@@ -19,8 +19,8 @@ import pytest
 
 from ..checking.block_differences import differences_between_blocks
 from ..checking.case import Case
-from ..checking.estimate_check import check_trial
-from ..checking.measured_call import Trial
+from ..checking.estimate_check import check_call
+from ..checking.measured_call import MeasuredCall
 from ..devices import require_libraries, select_backend
 from ..errors import DeviceError, EstimatorError, UsageError
 from ..estimate import Question, declared_model
@@ -118,7 +118,7 @@ class MethodConformance:
     def on_real_sizes(self) -> None:
         """Mark a test that is also run at real sizes on a GPU."""
 
-    def trial(self, situation: Situation, max_slices: MaxSlices) -> Trial:
+    def measured_call(self, situation: Situation, max_slices: MaxSlices) -> MeasuredCall:
         """Return what a situation runs; skip where its device or library is missing."""
         case, device = situation.case, situation.device or max_slices.settings.device
         if situation.device is not None:
@@ -131,7 +131,7 @@ class MethodConformance:
             require_libraries([meta])
         except DeviceError as error:
             pytest.skip(str(error))
-        return Trial(
+        return MeasuredCall(
             meta,
             case.shape,
             case.spec.dtype,
@@ -157,8 +157,8 @@ class MethodConformance:
     ) -> None:
         """The estimator gives about as many slices for the peak as were run."""
         settings = max_slices.settings
-        trial = self.trial(situation, max_slices)
-        result = check_trial(trial, settings.lower, settings.upper, trace=None)
+        call = self.measured_call(situation, max_slices)
+        result = check_call(call, settings.lower, settings.upper, trace=None)
         max_slices.note(result)
         _require(result.ok, str(result))
 
@@ -166,8 +166,8 @@ class MethodConformance:
         self, situation: Situation, max_slices: MaxSlices, on_real_sizes: None
     ) -> None:
         """Dims and dtype of the result are those that a plan counts on."""
-        trial = self.trial(situation, max_slices)
-        meta, found = trial.meta, trial.call(trial.on_device(trial.data()))
+        call = self.measured_call(situation, max_slices)
+        meta, found = call.meta, call.invoke(call.on_device(call.data()))
         if meta.side_results:
             values = found if len(meta.side_results) > 1 else (found,)
             _require(
@@ -176,11 +176,9 @@ class MethodConformance:
                 f"but returned {len(values)} values",
             )
             return
-        dims = meta.output_other_dims(trial.slice_dim, trial.other_dims, **trial.parameters)
-        shape = block_shape(trial.slice_dim, trial.n_slices, dims)
-        dtype = meta.output_dtype(
-            trial.slice_dim, trial.other_dims, trial.dtype, **trial.parameters
-        )
+        dims = meta.output_other_dims(call.slice_dim, call.other_dims, **call.parameters)
+        shape = block_shape(call.slice_dim, call.n_slices, dims)
+        dtype = meta.output_dtype(call.slice_dim, call.other_dims, call.dtype, **call.parameters)
         returned = (tuple(found.shape), np.dtype(found.dtype))
         _require(
             returned == (shape, dtype),
@@ -190,26 +188,26 @@ class MethodConformance:
 
     def test_input_is_not_modified(self, situation: Situation, max_slices: MaxSlices) -> None:
         """Data, flats, darks and angles are afterwards what they were."""
-        trial = self.trial(situation, max_slices)
-        host = trial.data()
-        side = {name: np.array(trial.on_host(value)) for name, value in trial.side.items()}
-        data = trial.on_device(host)
-        trial.call(data)
-        changed = [] if np.array_equal(trial.on_host(data), host, equal_nan=True) else ["data"]
+        call = self.measured_call(situation, max_slices)
+        host = call.data()
+        side = {name: np.array(call.on_host(value)) for name, value in call.side.items()}
+        data = call.on_device(host)
+        call.invoke(data)
+        changed = [] if np.array_equal(call.on_host(data), host, equal_nan=True) else ["data"]
         changed += [
             name
             for name, before in side.items()
-            if not np.array_equal(np.asarray(trial.on_host(trial.side[name])), before)
+            if not np.array_equal(np.asarray(call.on_host(call.side[name])), before)
         ]
-        _require(not changed, f"{trial.meta.full_name} modified its input: {', '.join(changed)}")
+        _require(not changed, f"{call.meta.full_name} modified its input: {', '.join(changed)}")
 
     def test_block_size_does_not_matter(self, situation: Situation, max_slices: MaxSlices) -> None:
         """Blocks of 1 and 7 slices, with their halo, give what one block gives."""
-        trial = self.trial(situation, max_slices)
-        if trial.looked_at:
+        call = self.measured_call(situation, max_slices)
+        if call.looked_at:
             return  # it is called once, with the slices that it looks at
-        faults = differences_between_blocks(trial, (1, 7), situation.case.tolerance)
-        _require(not faults, f"{trial.meta.full_name}: {'; '.join(faults)}")
+        faults = differences_between_blocks(call, (1, 7), situation.case.tolerance)
+        _require(not faults, f"{call.meta.full_name}: {'; '.join(faults)}")
 
     def test_estimate_never_decreases(self, situation: Situation) -> None:
         """More slices never need less memory; more memory never fits fewer slices."""

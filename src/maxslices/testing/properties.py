@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from ..checking.check_result import EstimateError
-from ..checking.estimate_check import check_trial
+from ..checking.estimate_check import check_call
 from ..tuning.garbage_collection import quick_collections
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ def try_random_situations(
         shape = list(dims)
         shape.insert(situation.slice_dim, n_slices)
         case = replace(situation.case, shape=(shape[0], shape[1], shape[2]))
-        trial = tests.trial(replace(situation, case=case), max_slices)
+        call = tests.measured_call(replace(situation, case=case), max_slices)
         try:
-            result = check_trial(trial, options.lower, options.upper, trace=None)
+            result = check_call(call, options.lower, options.upper, trace=None)
         except ValueError:  # not the estimator's: that would be an EstimatorError
             assume(False)
         if result.device == "cpu":
