@@ -62,8 +62,8 @@ def check_max_slices(
     Raises
     ------
     EstimateError
-        An `AssertionError`: out of bounds, or memory was used that no meter attributes, or
-        that the method keeps.
+        An `AssertionError`: the estimate is out of bounds, the output has not the dims or dtype
+        declared, or memory was used that no meter attributes, or that the method keeps.
     EstimatorError
         If the estimator raises, or returns what is not a number of slices.
     UsageError
@@ -137,6 +137,7 @@ def check_call(
 
 def _check_call(call: MeasuredCall, lower: float, upper: float, trace: bool | None) -> CheckResult:
     runs, cached_bytes, kept_bytes, notes = _measure(call)
+    wrong_output = call.wrong_output(runs[0].output)
     if cached_bytes:
         notes = (*notes, f"{cached_bytes:,} bytes stay in caches after the first call: counted")
     results = [
@@ -160,7 +161,9 @@ def _check_call(call: MeasuredCall, lower: float, upper: float, trace: bool | No
             f"{'; '.join(unseen) or 'no meter is available'}"
         )
     worst = max(results, key=lambda result: (result.verdict != "ok", abs(result.ratio - 1)))
-    worst = replace(worst, unseen=unseen, kept_bytes=kept_bytes, notes=notes)
+    worst = replace(
+        worst, wrong_output=wrong_output, unseen=unseen, kept_bytes=kept_bytes, notes=notes
+    )
     if trace or (trace is None and not worst.ok):
         peak = call.measure(trace=True).peak
         worst = replace(worst, where=peak.where, alive=peak.alive)

@@ -13,9 +13,11 @@ import numpy as np
 
 from ..devices import Backend, call_method, require_libraries, select_backend
 from ..errors import UsageError
-from ..measure import Peak, measure_peak
+from ..measure import Peak, Place, measure_peak
 from ..model.arrays import ArraySpec, block_shape
 from ..registry.method_meta import MethodMeta
+from ..registry.parameters import SUPPLIED
+from ..registry.returned_output import ReturnedOutput
 from .inputs import check_given, input_data, supplied_data
 
 HOST_NOISE_BYTES = 16 * 1024
@@ -24,15 +26,14 @@ HOST_NOISE_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """One call of a method."""
+    """What one call of a method showed."""
 
     peak: Peak
     """What the meters saw."""
-    output: Any
-    """What it returned, arrays on the host; None unless asked for."""
+    output: ReturnedOutput
+    """Shape and dtype of what it returned."""
     kept_bytes: int
-    """Bytes still alive, in arrays, when the result and the FFT plans are gone; 0 if the output was
-    asked for."""
+    """Bytes still alive, in arrays, when the result and the FFT plans are gone."""
 
 
 class MeasuredCall:
@@ -108,7 +109,7 @@ class MeasuredCall:
             return result if on_host else self.backend.to_host(result)
         return result
 
-    def measure(self, seed: int = 0, *, trace: bool = False, output: bool = False) -> CallResult:
+    def measure(self, seed: int = 0, *, trace: bool = False) -> CallResult:
         """Call the method once with everything it allocates counted.
 
         Parameters
@@ -117,23 +118,37 @@ class MeasuredCall:
             Which input data.
         trace : bool
             Also record what was alive at the peak, and where it was allocated.
-        output : bool
-            Keep the result, on the host.
         """
         host = self.data(seed)
         before = self.alive_bytes()
         kept: list[Any] = []
         with measure_peak(self.backend.kind, trace=trace) as peak:
             self._measured(host, kept)
-        if output:
-            return CallResult(peak, self.on_host(kept.pop()), 0)
-        kept.clear()
-        return CallResult(peak, None, max(0, self.alive_bytes() - before))
+        output = ReturnedOutput.of(kept.pop())
+        return CallResult(peak, output, max(0, self.alive_bytes() - before))
 
     def _measured(self, host: np.ndarray, kept: list[Any]) -> None:
         data = self.on_device(host)
         kept.append(self.invoke(data))
         self.finish()
+
+    def wrong_output(self, output: ReturnedOutput) -> str:
+        """Difference between an output and the method's declarations; empty if there is none.
+
+        Side results have no declared dims or dtype.
+        """
+        meta, own = self.meta, self.own_parameters
+        if meta.side_results:
+            return ""
+        dims = meta.output_other_dims(self.slice_dim, self.other_dims, **own)
+        dtype = meta.output_dtype(self.slice_dim, self.other_dims, self.dtype, **own)
+        shape = block_shape(self.slice_dim, self.n_slices, dims)
+        return output.mismatch(meta, ArraySpec(shape, dtype))
+
+    @property
+    def own_parameters(self) -> dict[str, Any]:
+        """Parameters given to estimators: all but what the runner supplies."""
+        return {name: value for name, value in self.parameters.items() if name not in SUPPLIED}
 
     def finish(self) -> None:
         """Wait for the device."""
@@ -155,6 +170,11 @@ class MeasuredCall:
                 in_use += int(torch.cuda.memory_allocated())
             return in_use
         return _traced_array_bytes() if tracemalloc.is_tracing() else 0
+
+
+def is_input(place: Place) -> bool:
+    """True if memory was allocated in this file: it is the input."""
+    return place.filename == __file__
 
 
 def _traced_array_bytes() -> int:

@@ -14,10 +14,9 @@ from numpy.typing import DTypeLike
 from ..errors import DeviceError, StoreError, UsageError
 from ..measure import Peak, Step
 from ..model.units import format_bytes
-from .check_report import check_message, from_harness
 from .check_result import CheckResult
 from .estimate_check import check_call, find_method
-from .measured_call import MeasuredCall
+from .measured_call import MeasuredCall, is_input
 from .result_table import as_json
 
 _LABELS = 8
@@ -38,7 +37,7 @@ class Measurement:
     """
 
     def __str__(self) -> str:
-        return f"{check_message(self.result)}\n{self.peak}"
+        return f"{self.result}\n{self.peak}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures as values that JSON knows."""
@@ -165,7 +164,7 @@ def plot_measurement(measurement: Measurement, path: Path) -> None:
             fontweight="bold",
         )
     lines = [
-        f"{number}  {'the input' if from_harness(step.where) else _line(step)}"
+        f"{number}  {'the input' if is_input(step.where) else _line(step)}"
         for number, step in enumerate(labelled, 1)
     ]
     figure.text(0.06, 0.01, "\n".join(lines), fontsize=8, family="monospace", va="bottom")

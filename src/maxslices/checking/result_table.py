@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..model.units import format_bytes
-from .check_report import headline
 from .check_result import CheckResult
 
-_ORDER = ("UNDERESTIMATE", "KEEPS MEMORY", "NOT SEEN", "OVERESTIMATE", "ok")
+_ORDER = ("WRONG OUTPUT", "UNDERESTIMATE", "KEEPS MEMORY", "NOT SEEN", "OVERESTIMATE", "ok")
 
 
 def as_json(result: CheckResult) -> dict[str, Any]:
@@ -30,7 +29,7 @@ def as_json(result: CheckResult) -> dict[str, Any]:
         "lower": result.lower,
         "upper": result.upper,
         "verdict": result.verdict,
-        "message": headline(result),
+        "message": result.headline,
         "notes": list(result.notes),
         "alive": [
             {

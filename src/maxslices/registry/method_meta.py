@@ -82,6 +82,12 @@ class MethodMeta:
         """Names of the parameters that the runner fills in, if the user gives none."""
         return tuple(name for name in SUPPLIED if name in self.parameters)
 
+    @property
+    def estimator_gives_dtype(self) -> bool:
+        """True if the output dtype is what a hand-written ``calc_max_slices`` returns."""
+        by_hand = self.estimator is not None and not isinstance(self.estimator, LedgerEstimator)
+        return by_hand and self.declared_dtype is None
+
     def slice_dims(self) -> tuple[int, ...]:
         """Return the axes along which its input may be cut."""
         return PATTERNS[self.pattern]
@@ -202,11 +208,7 @@ class MethodMeta:
     ) -> np.dtype[Any]:
         """Return the dtype of the result for an input of `dtype`."""
         returned = None
-        if (
-            self.declared_dtype is None
-            and self.estimator is not None
-            and not isinstance(self.estimator, LedgerEstimator)
-        ):
+        if self.estimator_gives_dtype:
             returned = self.ask_estimator(slice_dim, other_dims, dtype, _AMPLE_BYTES, kwargs)[1]
         return self._output_dtype(dtype, returned, kwargs)
 

@@ -24,10 +24,10 @@ from ..checking.measured_call import MeasuredCall
 from ..devices import require_libraries, select_backend
 from ..errors import DeviceError, EstimatorError, UsageError
 from ..estimate import Question, declared_model
-from ..model.arrays import block_shape
 from ..model.ledger import Device
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import Registry, registry
+from ..registry.returned_output import ReturnedOutput
 from .plugin import MaxSlices
 
 _LONGEST = 2561
@@ -176,15 +176,8 @@ class MethodConformance:
                 f"but returned {len(values)} values",
             )
             return
-        dims = meta.output_other_dims(call.slice_dim, call.other_dims, **call.parameters)
-        shape = block_shape(call.slice_dim, call.n_slices, dims)
-        dtype = meta.output_dtype(call.slice_dim, call.other_dims, call.dtype, **call.parameters)
-        returned = (tuple(found.shape), np.dtype(found.dtype))
-        _require(
-            returned == (shape, dtype),
-            f"{meta.full_name} declares a result of {shape} {dtype}, "
-            f"but returned {returned[0]} {returned[1]}",
-        )
+        fault = call.wrong_output(ReturnedOutput.of(found))
+        _require(not fault, f"{meta.full_name} {fault}")
 
     def test_input_is_not_modified(self, situation: Situation, max_slices: MaxSlices) -> None:
         """Data, flats, darks and angles are afterwards what they were."""
