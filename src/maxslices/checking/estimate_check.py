@@ -137,7 +137,6 @@ def check_call(
 
 def _check_call(call: MeasuredCall, lower: float, upper: float, trace: bool | None) -> CheckResult:
     runs, cached_bytes, kept_bytes, notes = _measure(call)
-    wrong_output = call.wrong_output(runs[0].output)
     if cached_bytes:
         notes = (*notes, f"{cached_bytes:,} bytes stay in caches after the first call: counted")
     results = [
@@ -162,7 +161,11 @@ def _check_call(call: MeasuredCall, lower: float, upper: float, trace: bool | No
         )
     worst = max(results, key=lambda result: (result.verdict != "ok", abs(result.ratio - 1)))
     worst = replace(
-        worst, wrong_output=wrong_output, unseen=unseen, kept_bytes=kept_bytes, notes=notes
+        worst,
+        wrong_output=call.wrong_output(runs[0].output),
+        unseen=unseen,
+        kept_bytes=kept_bytes,
+        notes=notes,
     )
     if trace or (trace is None and not worst.ok):
         peak = call.measure(trace=True).peak
