@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..errors import UsageError
+from ..errors import ParameterError, UsageError
 from ..estimate import Question, declared_model
 from ..estimate.bench import traced
 from ..model.arrays import ArraySpec, as_dtype
@@ -18,7 +18,7 @@ from ..model.ledger import Device
 from ..model.memory_model import MemoryModel
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import registry
-from ..registry.parameters import SUPPLIED
+from ..registry.parameters import SUPPLIED, matches, nearest
 from ..tuning.garbage_collection import quick_collections
 from .check_result import LOWER, UPPER, CheckResult, EstimateError
 from .measured_call import HOST_NOISE_BYTES, CallResult, MeasuredCall
@@ -87,6 +87,10 @@ def check_max_slices(
     """
     __tracebackhide__ = True  # pytest shows the caller's line
     meta = find_method(method)
+    _require_known(meta, parameters)
+    for bound in (lower, upper):
+        if not matches(float, bound):
+            raise UsageError(f"lower and upper must be numbers, not {lower!r} and {upper!r}")
     slice_dim = parameters.get("slice_dim")
     if slice_dim is None:
         slice_dim = meta.slice_dims()[0]
@@ -101,6 +105,21 @@ def check_max_slices(
     if not result.ok:
         raise EstimateError(result)
     return result
+
+
+def _require_known(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:
+    """Require that keywords are parameters of the method, naming those of the check as well."""
+    if meta.accepts_any:
+        return
+    own = ("lower", "upper", "device", "slice_dim")
+    known = [name for name in meta.parameters if name not in SUPPLIED]
+    for name in parameters:
+        if name not in meta.parameters and name != "slice_dim":
+            hint = nearest(name, [*known, *own, *meta.parameters]) or ";"
+            raise ParameterError(
+                f"{meta.full_name} has no parameter {name!r}{hint} it has: "
+                f"{', '.join(known) or 'none'}; max_slices itself takes: {', '.join(own)}"
+            )
 
 
 def find_method(method: Callable[..., Any] | MethodMeta | str) -> MethodMeta:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..devices import Backend
-from ..errors import ParameterError
+from ..errors import ParameterError, UsageError
 from ..estimate.sample_data import detector_values, facts
 from ..registry.method_meta import MethodMeta
 from ..registry.parameters import check_parameters
@@ -92,3 +92,18 @@ def check_given(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:
     faults = [text for _, text in check_parameters(meta.function, parameters)]
     if faults:
         raise ParameterError(f"{meta.full_name}: {'; '.join(faults)}")
+
+
+def require_slice_dim(meta: MethodMeta, slice_dim: int) -> None:
+    """Require that a method's pattern allows slices along an axis.
+
+    Raises
+    ------
+    UsageError
+        Naming the axes that it allows.
+    """
+    if slice_dim not in meta.slice_dims():
+        raise UsageError(
+            f"{meta.full_name} works on slices along dim "
+            f"{' or '.join(map(str, meta.slice_dims()))}, not {slice_dim!r}"
+        )

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..devices import Backend, call_method, require_libraries, select_backend
-from ..errors import UsageError
 from ..measure import Peak, Place, measure_peak
 from ..model.arrays import ArraySpec, block_shape
 from ..registry.method_meta import MethodMeta
 from ..registry.parameters import SUPPLIED
 from ..registry.returned_output import ReturnedOutput
-from .inputs import check_given, input_data, supplied_data
+from .inputs import check_given, input_data, require_slice_dim, supplied_data
 
 HOST_NOISE_BYTES = 16 * 1024
 """Python's own small objects, which tracemalloc counts with the arrays: less is no finding."""
@@ -67,11 +66,7 @@ class MeasuredCall:
         parameters: Mapping[str, Any],
         make_data: Callable[..., Any] | None = None,
     ) -> None:
-        if slice_dim not in meta.slice_dims():
-            raise UsageError(
-                f"{meta.full_name} works on slices along dim "
-                f"{' or '.join(map(str, meta.slice_dims()))}, not {slice_dim}"
-            )
+        require_slice_dim(meta, slice_dim)
         check_given(meta, parameters)
         require_libraries([meta])
         self.meta, self.dtype, self.slice_dim = meta, dtype, slice_dim

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,37 +19,22 @@ import pytest
 from ..checking.block_differences import differences_between_blocks
 from ..checking.case import Case
 from ..checking.estimate_check import check_call
+from ..checking.inputs import check_given, require_slice_dim
 from ..checking.measured_call import MeasuredCall
-from ..devices import require_libraries, select_backend
-from ..errors import DeviceError, EstimatorError, UsageError
+from ..devices import require_libraries
+from ..errors import DeviceError, EstimatorError, MaxslicesError, UsageError
 from ..estimate import Question, declared_model
 from ..model.ledger import Device
-from ..registry.method_meta import MethodMeta
+from ..registry.method_meta import MethodMeta, typed
 from ..registry.method_registry import Registry, registry
 from ..registry.returned_output import ReturnedOutput
-from .plugin import MaxSlices
+from .plugin import MaxSlices, skip_without
+from .situation import Situation
 
 _LONGEST = 2561
 """Detector width up to which estimators are asked."""
 _MEMORY = (0, 1, 513, *(10**power for power in range(3, 16)))
 _DEVICES: tuple[Device, ...] = ("cpu", "cuda")
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """A case with one of the axes that it may be cut along."""
-
-    case: Case
-    """What is run."""
-    slice_dim: int
-    """Axis of the slices."""
-    device: str | None
-    """Where; None: as the options say."""
-
-    def __str__(self) -> str:
-        """Return a test id."""
-        dim = "" if self.case.slice_dim is not None else f"-dim{self.slice_dim}"
-        return f"{self.case}{dim}"
 
 
 class MethodConformance:
@@ -86,7 +70,7 @@ class MethodConformance:
         found = [meta for meta in cls.methods if f"{meta.module}.".startswith(below)]
         if not found:
             raise UsageError(
-                f"{cls.__name__}: no method is registered by {cls.package!r} or a module below it: "
+                f"no method is registered by {cls.package!r} or a module below it: "
                 "give the package as it is imported, and import it in the test file"
             )
         return found
@@ -95,12 +79,25 @@ class MethodConformance:
     def situations(cls, cases: Sequence[Case], device: str | None = None) -> Iterator[Situation]:
         """Return each case along each axis."""
         for case in cases:
-            dims = cls.methods.get(case.method).slice_dims()
+            if not isinstance(case, Case):
+                raise UsageError(f"cases are made with Case(...), not {typed(case)}")
+            meta = cls.methods.get(case.method)
+            dims = meta.slice_dims()
+            check_given(meta, case.parameters)
+            if case.slice_dim is not None:
+                require_slice_dim(meta, case.slice_dim)
             for slice_dim in dims if case.slice_dim is None else (case.slice_dim,):
                 yield Situation(case, slice_dim, device)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Make a test for each case and axis, or for each method."""
+        try:
+            self._parametrize(metafunc)
+        except MaxslicesError as error:  # a mistake in the class or its cases
+            text = f"{type(self).__name__}: {error}"
+            raise pytest.Collector.CollectError(text) from None
+
+    def _parametrize(self, metafunc: pytest.Metafunc) -> None:
         names = metafunc.fixturenames
         if "situation" in names:
             found: list[Any] = list(self.situations(self.cases))
@@ -122,10 +119,7 @@ class MethodConformance:
         """Return what a situation runs; skip where its device or library is missing."""
         case, device = situation.case, situation.device or max_slices.settings.device
         if situation.device is not None:
-            try:
-                select_backend(device)
-            except DeviceError as error:
-                pytest.skip(str(error))
+            skip_without(situation.device)
         meta = self.methods.get(case.method)
         try:
             require_libraries([meta])
@@ -257,13 +251,13 @@ class MethodConformance:
     def test_estimate_at_random_shapes(self, tried_method: str, max_slices: MaxSlices) -> None:
         """Random shapes, with dtypes and parameters of the cases; needs Hypothesis."""
         pytest.importorskip("hypothesis")
-        from .properties import try_random_situations
+        from .random_shapes import try_random_shapes
 
         cases = [c for c in self.cases if self.methods.get(c.method).full_name == tried_method]
         n_methods = len({self.methods.get(case.method).full_name for case in self.cases})
         share = max(1, math.ceil(max_slices.settings.examples / n_methods))
         situations = list(self.situations(cases))
-        try_random_situations(self, situations, max_slices, share)
+        try_random_shapes(self.measured_call, situations, max_slices, share)
 
 
 def _require(holds: bool, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,9 @@ from ..checking.estimate_check import check_call
 from ..tuning.garbage_collection import quick_collections
 
 if TYPE_CHECKING:
-    from .conformance import MethodConformance, Situation
+    from ..checking.measured_call import MeasuredCall
     from .plugin import MaxSlices
+    from .situation import Situation
 
 MOST_SLICES = 60
 LONGEST_DIM = 96
@@ -27,8 +29,8 @@ _QUICK = 1000
 """Examples up to which every run tries the same ones, and looks for no smaller failure."""
 
 
-def try_random_situations(
-    tests: MethodConformance,
+def try_random_shapes(
+    measured_call: Callable[[Situation, MaxSlices], MeasuredCall],
     situations: list[Situation],
     max_slices: MaxSlices,
     n_examples: int,
@@ -58,7 +60,7 @@ def try_random_situations(
         shape = list(dims)
         shape.insert(situation.slice_dim, n_slices)
         case = replace(situation.case, shape=(shape[0], shape[1], shape[2]))
-        call = tests.measured_call(replace(situation, case=case), max_slices)
+        call = measured_call(replace(situation, case=case), max_slices)
         try:
             result = check_call(call, options.lower, options.upper, trace=None)
         except ValueError:  # not the estimator's: that would be an EstimatorError
