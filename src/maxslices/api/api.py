@@ -83,7 +83,7 @@ def plan(
     --------
     >>> from maxslices import ArraySpec, plan
     >>> whole = plan(ArraySpec((1801, 2160, 2560), "float32"), ["minus_log"],
-    ...              device="cuda", memory="16GB")
+    ...              device="cuda", memory="16GB", host_memory="64GB")
     >>> whole.sections[0].max_block
     171
     """
