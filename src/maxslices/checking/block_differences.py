@@ -13,12 +13,12 @@ from .measured_call import MeasuredCall
 def differences_between_blocks(
     call: MeasuredCall, sizes: Iterable[int], tolerance: float
 ) -> list[str]:
-    """Return how results in blocks differ from the result in one block; empty if they do not.
+    """Differences of results in blocks from the result in one block; empty if there are none.
 
     Parameters
     ----------
     call : MeasuredCall
-        What to run.
+        Method and data.
     sizes : iterable of int
         Slices in a block.
     tolerance : float
@@ -56,7 +56,7 @@ def _in_blocks(call: MeasuredCall, host: np.ndarray, size: int) -> Any:
 
 
 def _side_of_block(call: MeasuredCall, low: int, high: int) -> dict[str, Any]:
-    """Return the side data that belong to a block's rows or angles."""
+    """Side data that belong to a block's rows or angles."""
     side: dict[str, Any] = {}
     for name, value in call.side.items():
         if name in ("flats", "darks") and call.slice_dim == 1:
@@ -75,7 +75,7 @@ def _cut(data: Any, axis: int, low: int, high: int) -> Any:
 
 
 def _difference(whole: Any, joined: Any, tolerance: float) -> str:
-    """Return what differs, or nothing."""
+    """Describe the largest difference; empty if there is none."""
     pairs = [(whole, joined)]
     if isinstance(whole, tuple):
         pairs = list(zip(whole, joined, strict=True))

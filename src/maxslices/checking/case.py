@@ -8,7 +8,7 @@ from typing import Any, Never
 
 from ..errors import UsageError
 from ..model.arrays import ArraySpec, as_dtype
-from ..registry.method_meta import typed
+from ..registry.method_meta import with_type
 from ..registry.parameters import matches, nearest
 
 
@@ -88,4 +88,4 @@ class Case:
 def _require(name: str, value: Any, valid: bool, what: str) -> None:
     __tracebackhide__ = True
     if not valid:
-        raise UsageError(f"{name} of a Case must be {what}, not {typed(value)}")
+        raise UsageError(f"{name} of a Case must be {what}, not {with_type(value)}")

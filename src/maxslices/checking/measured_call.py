@@ -1,4 +1,4 @@
-"""Runs a method once and measures it: input and output included, side data not."""
+"""One measured call of a method: input and output included, side data not."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from ..registry.returned_output import ReturnedOutput
 from .inputs import check_given, input_data, require_slice_dim, supplied_data
 
 HOST_NOISE_BYTES = 16 * 1024
-"""Python's own small objects, which tracemalloc counts with the arrays: less is no finding."""
+"""Python's own small objects, which tracemalloc counts with the arrays: less is no finding. A call
+of a method that only adds two arrays shows up to 8 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What one call of a method showed."""
+    """Measurements of one call of a method."""
 
     peak: Peak
-    """What the meters saw."""
+    """Figures of all meters."""
     output: ReturnedOutput
-    """Shape and dtype of what it returned."""
+    """Shape and dtype of its output."""
     kept_bytes: int
     """Bytes still alive, in arrays, when the result and the FFT plans are gone."""
 
 
 class MeasuredCall:
-    """A method with the block that it is tried on.
+    """A method with the block that it is called on.
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ class MeasuredCall:
         self.side = supplied_data(meta, self.shape, dtype, slice_dim, self.backend)
 
     def data(self, seed: int = 0) -> np.ndarray:
-        """Return the input on the host."""
+        """Make the input on the host."""
         data = input_data(self.full_shape, self.dtype, seed, self.make_data)
         return np.take(data, self.looked_at, self.slice_dim) if self.looked_at else data
 
@@ -90,13 +91,13 @@ class MeasuredCall:
         return call_method(self.meta, data, parameters, self.backend)
 
     def on_device(self, host: np.ndarray) -> Any:
-        """Return a copy of the input where the method works."""
+        """Copy the input to where the method works."""
         return np.array(host, order="C") if self.backend.kind == "cpu" else (
             self.backend.to_device(np.ascontiguousarray(host))
         )  # fmt: skip
 
     def on_host(self, result: Any) -> Any:
-        """Return a result with its arrays on the host; on a GPU, when it is finished."""
+        """Bring a result's arrays to the host; on a GPU, when it is finished."""
         if isinstance(result, tuple | list):
             return tuple(self.on_host(item) for item in result)
         if hasattr(result, "ndim") and hasattr(result, "dtype") and result.ndim:
@@ -153,7 +154,7 @@ class MeasuredCall:
             cupy.cuda.get_current_stream().synchronize()
 
     def alive_bytes(self) -> int:
-        """Return what is allocated and no garbage: traced arrays, or the pool's bytes in use."""
+        """Bytes allocated, garbage apart: of traced arrays, or in use in the pools."""
         gc.collect()
         self.backend.release()
         if self.backend.kind == "cuda":

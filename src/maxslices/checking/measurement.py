@@ -19,14 +19,15 @@ from .estimate_check import check_call, find_method
 from .measured_call import MeasuredCall, is_input
 from .result_table import as_json
 
-_LABELS = 8
+_MAX_LABELS = 8
+"""Labelled rises: their lines of code stand below the picture, and more would take half of it."""
 _NEGLIGIBLE = 20
-"""Rises of less than this part of the largest have no label."""
+"""Rises of less than a twentieth of the largest are too low to be seen: no label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What `measure_method` found."""
+    """Result of `measure_method`."""
 
     result: CheckResult
     """The estimate beside the measured peak."""
@@ -40,7 +41,7 @@ class Measurement:
         return f"{self.result}\n{self.peak}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures as values that JSON knows."""
+        """Figures as values that JSON knows."""
         peak = self.peak
         return as_json(self.result) | {
             "meters": {
@@ -184,7 +185,7 @@ def _line(step: Step) -> str:
 
 
 def _largest_rises(steps: tuple[Step, ...]) -> list[Step]:
-    """Return the steps that took most, the first time that each line did so."""
+    """Steps with the largest rises, the largest of each line of code."""
     rises: dict[tuple[str, int], tuple[int, Step]] = {}
     before = 0
     for step in steps:
@@ -192,5 +193,5 @@ def _largest_rises(steps: tuple[Step, ...]) -> list[Step]:
         if rise > 0 and rise > rises.get(key, (0, step))[0]:
             rises[key] = rise, step
         before = step.in_use_bytes
-    largest = sorted(rises.values(), key=lambda item: -item[0])[:_LABELS]
+    largest = sorted(rises.values(), key=lambda item: -item[0])[:_MAX_LABELS]
     return [step for rise, step in largest if rise * _NEGLIGIBLE > largest[0][0]]

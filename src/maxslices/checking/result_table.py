@@ -13,7 +13,7 @@ _ORDER = ("WRONG OUTPUT", "UNDERESTIMATE", "KEEPS MEMORY", "NOT SEEN", "OVERESTI
 
 
 def as_json(result: CheckResult) -> dict[str, Any]:
-    """Return a result as values that JSON knows."""
+    """Figures and verdict as values that JSON knows."""
     return {
         "method": result.method,
         "shape": list(result.shape),
@@ -44,7 +44,7 @@ def as_json(result: CheckResult) -> dict[str, Any]:
 
 
 def summary_lines(results: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the table of the worst case of each method, the worst method first."""
+    """Lines of the table: the worst case of each method, the worst method first."""
     worst: dict[str, Mapping[str, Any]] = {}
     counts: dict[str, int] = {}
     for result in results:

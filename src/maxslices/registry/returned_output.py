@@ -1,4 +1,4 @@
-"""What a method returned, held against what it declares."""
+"""A method's output, held against its declarations."""
 
 from __future__ import annotations
 

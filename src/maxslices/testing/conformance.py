@@ -25,15 +25,16 @@ from ..devices import require_libraries
 from ..errors import DeviceError, EstimatorError, MaxslicesError, UsageError
 from ..estimate import Question, declared_model
 from ..model.ledger import Device
-from ..registry.method_meta import MethodMeta, typed
+from ..registry.method_meta import MethodMeta, with_type
 from ..registry.method_registry import Registry, registry
 from ..registry.returned_output import ReturnedOutput
 from .plugin import MaxSlices, skip_without
 from .situation import Situation
 
-_LONGEST = 2561
-"""Detector width up to which estimators are asked."""
-_MEMORY = (0, 1, 513, *(10**power for power in range(3, 16)))
+_MAX_WIDTH = 2561
+"""Detector width up to which estimators are asked: a usual one of 2560, made odd."""
+_AVAILABLE_BYTES = (0, 1, 513, *(10**power for power in range(3, 16)))
+"""Memory that estimators are asked about: none, odd amounts, up to a petabyte."""
 _DEVICES: tuple[Device, ...] = ("cpu", "cuda")
 
 
@@ -57,7 +58,7 @@ class MethodConformance:
 
     @classmethod
     def required_methods(cls) -> list[MethodMeta]:
-        """Return the methods of the package.
+        """List the methods of the package.
 
         Raises
         ------
@@ -77,10 +78,10 @@ class MethodConformance:
 
     @classmethod
     def situations(cls, cases: Sequence[Case], device: str | None = None) -> Iterator[Situation]:
-        """Return each case along each axis."""
+        """Yield each case along each axis that is tried."""
         for case in cases:
             if not isinstance(case, Case):
-                raise UsageError(f"cases are made with Case(...), not {typed(case)}")
+                raise UsageError(f"cases are made with Case(...), not {with_type(case)}")
             meta = cls.methods.get(case.method)
             dims = meta.slice_dims()
             check_given(meta, case.parameters)
@@ -116,7 +117,7 @@ class MethodConformance:
         """Mark a test that is also run at real sizes on a GPU."""
 
     def measured_call(self, situation: Situation, max_slices: MaxSlices) -> MeasuredCall:
-        """Return what a situation runs; skip where its device or library is missing."""
+        """Set a situation up; skips where its device or library is missing."""
         case, device = situation.case, situation.device or max_slices.settings.device
         if situation.device is not None:
             skip_without(situation.device)
@@ -217,12 +218,12 @@ class MethodConformance:
                 meta.calc_max_slices(
                     slice_dim, dims, dtype, size, device=device, **case.parameters
                 )[0]
-                for size in _MEMORY
+                for size in _AVAILABLE_BYTES
             ]
             _require(
                 answers == sorted(answers),
                 f"{meta.full_name} on {device}: with more memory, fewer slices are estimated to "
-                f"fit: {dict(zip(_MEMORY, answers, strict=True))}",
+                f"fit: {dict(zip(_AVAILABLE_BYTES, answers, strict=True))}",
             )
 
     def test_estimator_answers_in_whole_slices(self, situation: Situation) -> None:
@@ -233,10 +234,10 @@ class MethodConformance:
             (first, second),
             (first + 1, second + 2),
             (2 * first + 1, 2 * second + 1),
-            (max(first, 1801), max(second, _LONGEST)),
+            (max(first, 1801), max(second, _MAX_WIDTH)),
         ):
             for device in _DEVICES:
-                for memory in _MEMORY:
+                for memory in _AVAILABLE_BYTES:
                     found = meta.calc_max_slices(
                         situation.slice_dim,
                         dims,

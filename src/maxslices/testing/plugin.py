@@ -120,7 +120,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class MaxSlices:
-    """What the fixture `max_slices` is: the check, with the options of this run.
+    """The check, with the options of this run: value of the fixture `max_slices`.
 
     Calling it is calling `maxslices.testing.check_max_slices`; the result goes into the
     summary, and into the files that were asked for.
@@ -284,7 +284,7 @@ class RecordItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Return where this test is."""
+        """Location of this test, for reports."""
         return self.path, None, self.name
 
 
