@@ -17,10 +17,12 @@ from pathlib import Path
 
 import pytest
 
+import maxslices
 from maxslices import Pipeline, registry
 from maxslices.cli.main import build_parser, main
 from maxslices.demo.phantom import flower_head
 from maxslices.demo.scan_file import make_scan
+from maxslices.devices.cpu import CpuBackend
 from maxslices.testing import EstimateError
 
 ROOT = Path(__file__).parents[1]
@@ -130,6 +132,13 @@ def test_examples(page, workplace, capsys):
                     raise
                 print(error)
             printed = capsys.readouterr().out
+
+
+@pytest.mark.parametrize("free_bytes", [4 * 10**9, 10**12])
+def test_the_example_of_plan_does_not_depend_on_free_memory(monkeypatch, free_bytes):
+    monkeypatch.setattr(CpuBackend, "free_bytes", lambda self: free_bytes)
+    example = doctest.DocTestFinder().find(maxslices.plan, "plan", module=False, globs={})
+    assert doctest.DocTestRunner().run(example[0]).failed == 0
 
 
 def test_the_texts_of_pages_are_compared_line_by_line():

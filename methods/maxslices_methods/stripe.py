@@ -9,6 +9,7 @@ import numpy as np
 import scipy.fft
 
 from maxslices import Ledger, from_ledger, method
+from maxslices.model.cufft import work_bytes
 
 from ._stripe_sorting import account as account_sorting
 from ._stripe_sorting import sort_columns, sort_slices
@@ -100,31 +101,33 @@ def remove_stripe_based_sorting(data: Any, size: int = 11, dim: Literal[1, 2] = 
     return result
 
 
-@lru_cache(maxsize=64)
-def _ti_work(n: int, width: int, device: Literal["cuda", "cpu"]) -> Ledger:
-    """Return the account of the correction's computation, the data apart."""
+def _ti_max_slices(
+    slice_dim: int,
+    other_dims: tuple[int, int],
+    dtype: np.dtype[Any],
+    available_memory: int,
+    device: Literal["cuda", "cpu"] = "cuda",
+) -> tuple[int, np.dtype[np.float32]]:
+    """How many sinograms fit, whichever of two moments takes more."""
+    n_angles, width = other_dims
     even = width + width % 2
-    with Ledger(device) as m:
-        m.alloc((n, width), "float64")
-        m.alloc((n, width), "float32")
-        m.alloc(even // 2 + 1, "float64")
-        m.fft((FOURIER_ROWS, even), "float64", (1,), "r2c")
-        m.fft((FOURIER_ROWS, even), "float64", (1,), "c2r")
-        m.alloc((FOURIER_ROWS, even), "float64")
-        m.alloc((FOURIER_ROWS, even // 2 + 1), "complex128")
-    return m
+    n_frequencies = even // 2 + 1
+    input_bytes, float32_bytes = n_angles * width * dtype.itemsize, n_angles * width * 4
+    constant_bytes = OBJECT_BYTES[device]
+    if device == "cuda":
+        for kind in ("r2c", "c2r"):  # cuFFT's plans stay in CuPy's cache with their work areas
+            constant_bytes += work_bytes(FOURIER_ROWS, (even,), kind, single=False)
+        constant_bytes += 8 * 511  # CuPy's pool hands out multiples of 512 bytes: 8 arrays
 
-
-@from_ledger
-def _ti_needs(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
-    m.alloc(shape, dtype)
-    m.alloc_bytes(OBJECT_BYTES[m.device])
-    work = _ti_work(shape[1], shape[2], m.device)
-    kept = m.alloc_bytes(work.kept_bytes)
-    m.free(m.alloc_bytes(work.peak_bytes - work.kept_bytes))
-    m.kept_bytes += kept.n_bytes
-    m.alloc(shape[1:], np.float32)
-    m.alloc(shape, np.float32)
+    # While profiles are transformed: the response, FOURIER_ROWS padded rows and their spectrum,
+    # and for each sinogram its profile (float64) and its correction (float32).
+    transform_bytes = 8 * n_frequencies + FOURIER_ROWS * (8 * even + 16 * n_frequencies)
+    transforming = (available_memory - constant_bytes - transform_bytes) // (
+        input_bytes + width * (8 + 4)
+    )
+    # At the end: the correction and the result.
+    adding = (available_memory - constant_bytes) // (input_bytes + width * 4 + float32_bytes)
+    return max(0, min(transforming, adding)), np.dtype(np.float32)
 
 
 def _ti_response(width: int, beta: float) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -139,7 +142,7 @@ def _ti_response(width: int, beta: float) -> np.ndarray[Any, np.dtype[np.float64
     return np.ascontiguousarray(scipy.fft.rfft(kernel).real)
 
 
-@method("sinogram", calc_max_slices=_ti_needs, output_dtype="float32")
+@method("sinogram", calc_max_slices=_ti_max_slices)
 def remove_stripe_ti(data: Any, beta: float = 0.1) -> Any:
     """Remove stripes by a smooth mean over the angles (Titarenko et al. 2010).
 

@@ -10,7 +10,7 @@ import pytest
 
 from maxslices import Registry, from_ledger, method, registry
 
-from ..methods.pack import collect
+from ..methods.cases import CASES
 
 LIMIT_S = 50e-6
 REAL_SHAPE = (1801, 2160, 2560)
@@ -61,7 +61,7 @@ def test_benchmark_declared(benchmark, estimator):
     assert benchmark.stats.stats.median < LIMIT_S
 
 
-PACK = {case.method: case for case in reversed(collect("CASES"))}
+PACK = {case.method: case for case in reversed(CASES)}
 
 
 @pytest.mark.parametrize("name", sorted(PACK))

@@ -9,7 +9,8 @@ import pytest
 from maxslices import MemoryModel, Registry, from_ledger, method
 from maxslices.checking.block_differences import differences_between_blocks
 from maxslices.checking.estimate_check import compare, fractional_slices
-from maxslices.checking.measured_call import Trial
+from maxslices.checking.measured_call import MeasuredCall
+from maxslices.checking.result_table import as_json
 from maxslices.errors import ParameterError, UnknownMethodError, UsageError
 from maxslices.testing import CheckResult, EstimateError, check_max_slices
 
@@ -135,6 +136,41 @@ def test_a_right_one_returns_the_result():
     assert result.where is not None
 
 
+def check_output(function, **declaration):
+    """Check a method of which the output is declared so; return the message of the failure."""
+    declaration.setdefault("calc_max_slices", from_ledger(two_arrays))
+    meta = Registry().register(
+        function, name="suspect", module="lab", pattern="projection", **declaration
+    )
+    with pytest.raises(EstimateError) as caught:
+        check_max_slices(meta, (60, *OTHER), "float32", device="cpu")
+    assert caught.value.result.verdict == "WRONG OUTPUT"
+    assert as_json(caught.value.result)["verdict"] == "WRONG OUTPUT"
+    return str(caught.value).splitlines()[0]
+
+
+def test_an_estimator_that_is_wrong_about_the_dtype_fails():
+    def promises_double(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        return available_memory // (2 * other_dims[0] * other_dims[1] * dtype.itemsize), "float64"
+
+    assert check_output(lambda data: data + data, calc_max_slices=promises_double) == (
+        "WRONG OUTPUT (a run would stop): lab.suspect returned 60x70x90 float32; by its estimator "
+        "it is 60x70x90 float64: correct the dtype that calc_max_slices promises_double returns"
+    )
+
+
+def test_a_declaration_that_is_wrong_about_the_output_fails():
+    assert check_output(lambda data: data + data, output_dtype="float64") == (
+        "WRONG OUTPUT (a run would stop): lab.suspect returned 60x70x90 float32; by its "
+        "declaration it is 60x70x90 float64: correct its output_dtype"
+    )
+    assert check_output(lambda data: data + data, output_dims=lambda dims: (dims[0], 7)) == (
+        "WRONG OUTPUT (a run would stop): lab.suspect returned 60x70x90 float32; by its "
+        "declaration it is 60x70x7 float32: correct its output_dims"
+    )
+    assert "lab.suspect returned nothing; by its declaration" in check_output(lambda data: None)
+
+
 def test_method_by_name_function_or_record():
     registry_entry = make(two_arrays).meta
     assert check_max_slices(registry_entry, (60, *OTHER), "uint16", device="cpu").ok
@@ -197,8 +233,8 @@ def test_what_the_runner_fills_in_is_filled_in():
 
     assert check_max_slices(counts, (60, *OTHER), "float32", device="cpu").ok
     assert seen == {((0, 0), None)}
-    trial = Trial(counts.meta, (20, 7, 9), np.dtype("float32"), 0, "cpu", {})
-    assert differences_between_blocks(trial, (1, 7), 0.0) == []
+    call = MeasuredCall(counts.meta, (20, 7, 9), np.dtype("float32"), 0, "cpu", {})
+    assert differences_between_blocks(call, (1, 7), 0.0) == []
 
 
 def test_a_method_that_looks_at_few_slices_is_given_these():

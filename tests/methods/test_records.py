@@ -9,7 +9,7 @@ import pytest
 from maxslices.registry.method_registry import registry
 from maxslices.testing.recorded_peaks import read_records, record_id, replay
 
-from .pack import PACKAGE
+from .cases import PACKAGE
 
 FOLDER = Path(__file__).parent.parent / "records"
 RECORDS = [record for path in sorted(FOLDER.glob("*.json")) for record in read_records(path)]

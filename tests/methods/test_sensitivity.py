@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from maxslices.checking.estimate_check import check_trial
-from maxslices.checking.measured_call import Trial
-from maxslices.model.ledger import Ledger, LedgerEstimator
+from maxslices.checking.estimate_check import check_call
+from maxslices.checking.measured_call import MeasuredCall
+from maxslices.model.ledger import Ledger, LedgerEstimator, from_ledger
 from maxslices.registry.method_meta import MethodMeta
 from maxslices.registry.method_registry import registry
 from maxslices.testing import Case
 
-from .pack import collect
+from .cases import CASES
 
-CASES = collect("CASES")
 FIRST = {case.method: case for case in reversed(CASES)}
 
 
-def make_wrong(meta: MethodMeta, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a method's ledger count every allocation times `factor`."""
-    estimator = meta.estimator
-    assert isinstance(estimator, LedgerEstimator), f"{meta.full_name} has no ledger"
-    account = estimator.function
+def made_wrong(meta: MethodMeta, factor: float) -> MethodMeta:
+    """Return the method with an estimator that counts every byte times `factor`."""
+    callback = meta.callbacks["calc_max_slices"]
+    estimator = callback.function
+    if isinstance(estimator, LedgerEstimator):
+        wrong: Any = from_ledger(scaled(estimator.function, factor))
+    else:
+
+        @functools.wraps(estimator)
+        def wrong(
+            slice_dim: Any, dims: Any, dtype: Any, available_memory: int, **given: Any
+        ) -> Any:
+            return estimator(slice_dim, dims, dtype, int(available_memory / factor), **given)
+
+    callbacks = {**meta.callbacks, "calc_max_slices": replace(callback, function=wrong)}
+    return replace(meta, estimator=wrong, callbacks=callbacks)
+
+
+def scaled(account: Callable[..., None], factor: float) -> Callable[..., None]:
+    """Return a ledger function that counts every allocation of another times `factor`."""
 
     class Scaled(Ledger):
         __slots__ = ()
@@ -32,26 +49,24 @@ def make_wrong(meta: MethodMeta, factor: float, monkeypatch: pytest.MonkeyPatch)
         def alloc_bytes(self, n_bytes: int) -> Any:
             return super().alloc_bytes(int(n_bytes * factor))
 
+    @functools.wraps(account)
     def wrong(m: Ledger, *args: Any, **kwargs: Any) -> None:
         inner = Scaled(m.device)
         account(inner, *args, **kwargs)
         m.free(m.alloc_bytes(inner.peak_bytes))
 
-    monkeypatch.setattr(estimator, "function", wrong)
+    return wrong
 
 
-def trial(meta: MethodMeta, case: Case) -> Trial:
+def measured_call(meta: MethodMeta, case: Case) -> MeasuredCall:
     slice_dim = meta.slice_dims()[0] if case.slice_dim is None else case.slice_dim
     dtype = np.dtype(case.dtype)
-    return Trial(meta, case.shape, dtype, slice_dim, "cpu", case.parameters, case.make_data)
+    return MeasuredCall(meta, case.shape, dtype, slice_dim, "cpu", case.parameters, case.make_data)
 
 
 @pytest.mark.parametrize("factor, verdict", [(1.3, "OVERESTIMATE"), (0.7, "UNDERESTIMATE")])
 @pytest.mark.parametrize("name", sorted(FIRST))
-def test_thirty_percent_are_noticed(
-    name: str, factor: float, verdict: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    meta = registry.get(name)
-    make_wrong(meta, factor, monkeypatch)
-    result = check_trial(trial(meta, FIRST[name]), trace=False)
+def test_thirty_percent_are_noticed(name: str, factor: float, verdict: str) -> None:
+    meta = made_wrong(registry.get(name), factor)
+    result = check_call(measured_call(meta, FIRST[name]), trace=False)
     assert result.verdict == verdict, str(result)

@@ -6,9 +6,11 @@ import pickle
 import numpy as np
 import pytest
 
-from maxslices import Registry, from_ledger, method
+import maxslices
+from maxslices import ArraySpec, Pipeline, Registry, from_ledger, method
 from maxslices.errors import EstimatorError, ParameterError, RegistrationError, UsageError
 from maxslices.registry.method_meta import MethodMeta
+from maxslices.testing import check_max_slices
 
 
 def declare(function, pattern="projection", **declaration):
@@ -32,21 +34,51 @@ def test_the_documented_example_gives_nine_slices(dtype):
     assert isinstance(answer[1], np.dtype)
 
 
-def with_nbytes(slice_dim, other_dims, dtype, available_memory, **kwargs):
-    slice_bytes = other_dims[0] * other_dims[1] * dtype.nbytes
-    return available_memory // (2 * slice_bytes), dtype
+def as_httomo_documents_it(
+    slice_dim: int, other_dims: tuple[int, int], dtype: np.dtype, available_memory: int, **kwargs
+) -> tuple[int, np.dtype]:
+    """In and out, without memory of its own: as the example in httomolibgpu's documentation."""
+    in_bytes = other_dims[0] * other_dims[1] * dtype.nbytes
+    out_bytes = in_bytes
+    return available_memory // (in_bytes + out_bytes), dtype
 
 
-def test_an_estimator_that_reads_nbytes_runs_with_a_scalar():
-    meta = declare(plain, calc_max_slices=with_nbytes).meta
-    assert meta.calc_max_slices(0, (10, 20), np.float32(), 14450) == (9, np.dtype("float32"))
+@pytest.mark.parametrize("dtype", [np.float32(), np.float32, "float32", np.dtype("float32")])
+def test_an_estimator_that_reads_nbytes_answers_for_every_kind_of_dtype(dtype):
+    meta = declare(plain, calc_max_slices=as_httomo_documents_it).meta
+    assert meta.calc_max_slices(0, (10, 20), dtype, 14450) == (9, np.dtype("float32"))
+    assert meta.output_dtype(0, (10, 20), dtype) == np.dtype("float32")
 
 
-@pytest.mark.parametrize("dtype", [np.float32, "float32", np.dtype("float32")])
-def test_an_estimator_that_reads_nbytes_of_a_dtype_is_told_to_use_itemsize(dtype):
-    meta = declare(plain, calc_max_slices=with_nbytes).meta
-    with pytest.raises(EstimatorError, match=r"with_nbytes\(0, .*use dtype.itemsize"):
-        meta.calc_max_slices(0, (10, 20), dtype, 14450)
+def test_an_estimator_that_reads_nbytes_is_checked_like_any_other():
+    function = declare(plain, calc_max_slices=as_httomo_documents_it)
+    result = check_max_slices(function, (60, 50, 40), "float32", device="cpu", strength=2.0)
+    assert (result.slices, result.estimated_slices) == (60, 60)
+
+
+def test_an_estimator_that_reads_nbytes_plans_and_runs():
+    methods = Registry()
+    method("projection", calc_max_slices=as_httomo_documents_it, registry=methods)(plain)
+    pipeline = Pipeline.from_steps([{"method": "plain", "parameters": {"strength": 2.0}}], methods)
+    scan = np.ones((40, 30, 20), np.float32)
+    plan = maxslices.plan(ArraySpec((40, 30, 20), "float32"), pipeline, device="cuda", memory="2GB")
+    assert plan.sections[0].steps[0].estimator == "declared"
+    assert np.all(maxslices.run(scan, pipeline, device="cpu", memory="2MB").result == 2)
+
+
+def test_only_an_estimator_that_reads_nbytes_is_given_a_scalar():
+    given.clear()
+    meta = declare(plain, calc_max_slices=recorder).meta
+    meta.calc_max_slices(0, (10, 20), "float32", 14450)
+    assert [type(call[2]) for call in given] == [type(np.dtype("float32"))]
+
+
+def test_nbytes_of_something_else_is_an_error_of_the_estimator():
+    def other(slice_dim, other_dims, dtype, available_memory, **kwargs):
+        return available_memory // slice_dim.nbytes, dtype
+
+    with pytest.raises(EstimatorError, match="raised AttributeError: 'int' object has no"):
+        declare(plain, calc_max_slices=other).meta.calc_max_slices(0, (10, 20), "f4", 14450)
 
 
 @pytest.mark.parametrize("dtype", [None, "float33", 1.5, object])

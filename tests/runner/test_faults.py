@@ -75,6 +75,26 @@ def test_a_method_that_does_not_keep_its_word_is_named(tmp_path, case):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dtype_that_the_estimator_promised_is_said_to_be_its():
+    def promises_double(slice_dim, other_dims, dtype, available_memory, device="cuda"):
+        return available_memory // (2 * other_dims[0] * other_dims[1] * dtype.itemsize), "float64"
+
+    registry = Registry()
+    registry.register(
+        lambda data: data + data,
+        name="suspect",
+        module="lab",
+        pattern="all",
+        calc_max_slices=promises_double,
+    )
+    with pytest.raises(MethodError) as caught:
+        run(DATA, Pipeline.from_steps(["suspect"], registry), device="cpu", block=8)
+    assert str(caught.value) == (
+        "suspect returned 8x6x40 float32; by its estimator it is 8x6x40 float64: correct the dtype "
+        "that calc_max_slices promises_double returns"
+    )
+
+
 def test_a_single_slice_that_fails_is_numbered():
     def picky(data, slice_dim):
         if data.shape[0] == 4:

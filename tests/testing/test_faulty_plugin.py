@@ -43,9 +43,11 @@ CAUGHT = {
     ("test_input_is_not_modified", "modifies_its_input-64x66x70-float32-dim0"):
     r"faulty_methods\.{name} modified its input: data",
     ("test_output_is_as_declared", "wrong_about_its_dtype-64x66x70-float32-dim0"):
-    r"declares a result of \(64, 66, 70\) float64, but returned \(64, 66, 70\) float32",
+    r"faulty_methods\.{name} returned 64x66x70 float32; by its declaration it is 64x66x70 float64: "
+    "correct its output_dtype",
     ("test_output_is_as_declared", "wrong_about_its_dims-64x66x70-float32-dim0"):
-    r"declares a result of \(64, 66, 7\) float32, but returned \(64, 66, 70\) float32",
+    r"faulty_methods\.{name} returned 64x66x70 float32; by its declaration it is 64x66x7 float32: "
+    "correct its output_dims",
     ("test_estimate_never_decreases", "estimate_decreases-64x66x70-float32-dim0"):
     r"with more memory, fewer slices are estimated to fit",
     ("test_has_a_case", "without_a_case"):
@@ -149,11 +151,11 @@ def test_the_summary_has_the_worst_first(run):
     lines = run[1].split("estimated slices over slices that fit")[1].splitlines()
     rows = [line.split() for line in lines]
     table = [row for row in rows if len(row) > 8 and row[1].isdigit()]
-    order = ["UNDERESTIMATE", "KEEPS", "NOT", "OVERESTIMATE", "ok"]
+    order = ["WRONG", "UNDERESTIMATE", "KEEPS", "NOT", "OVERESTIMATE", "ok"]
     verdicts = [verdict for row in table for verdict in order if verdict in row[:12]]
     ranks = [order.index(verdict) for verdict in verdicts]
     assert ranks == sorted(ranks)
-    assert len(set(ranks)) == 5
+    assert len(set(ranks)) == 6
     assert run[1].count("maxslices: estimated slices") == 1
 
 

@@ -59,6 +59,10 @@ def test_cupys_own_are_cached_whatever_is_wanted(cupyx):
 def test_nothing_happens_without_cupys_module(monkeypatch):
     monkeypatch.delitem(sys.modules, fft_plans._MODULE, raising=False)
     fft_plans.keep(True)
-    monkeypatch.setitem(sys.modules, fft_plans._MODULE, ModuleType("another"))
+    assert fft_plans._MODULE not in sys.modules
+    another = ModuleType("another")
+    before = dict(vars(another))
+    monkeypatch.setitem(sys.modules, fft_plans._MODULE, another)
     fft_plans.keep(True)
     fft_plans.keep(False)
+    assert vars(another) == before

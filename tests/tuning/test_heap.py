@@ -3,6 +3,7 @@ import mmap
 import resource
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from maxslices.tuning import page_prefault as pages
 from maxslices.tuning.page_prefault import PagesAhead
 
 N_BYTES = 2**26
+THREAD = "maxslices pages"
 ROOT = Path(__file__).parents[2]
 
 needs_glibc = pytest.mark.skipif(not heap._is_glibc(), reason="another C library than glibc")
@@ -132,8 +134,11 @@ def test_pages_are_there_before_they_are_written_to():
 def test_pages_that_cannot_be_made_ahead_are_made_when_written_to(monkeypatch):
     monkeypatch.setattr(pages, "_POPULATE_WRITE", 12345)
     place = np.empty(N_BYTES, np.uint8)
+    asked = pages.libc().madvise(place.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE, 1, 12345)
+    assert asked == -1
     PagesAhead(place.ctypes.data, place.nbytes).wait()
-    place.fill(1)
+    assert faults_of(lambda: place.fill(1)) >= 16  # pages of 4 MiB at most
+    assert (place == 1).all()
 
 
 def test_memory_that_is_gone_is_left_alone():
@@ -141,6 +146,7 @@ def test_memory_that_is_gone_is_left_alone():
     ahead = PagesAhead(place.ctypes.data, place.nbytes)
     del place
     ahead.stop()
+    assert THREAD not in [thread.name for thread in threading.enumerate()]
 
 
 def two_arrays(slice_dim, other_dims, dtype, available_memory, device="cuda"):

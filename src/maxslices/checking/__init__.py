@@ -1,1 +1,1 @@
-"""Estimates held against measured peaks: what the test kit and ``maxslices measure`` share."""
+"""Estimates held against measured peaks, for the test kit and ``maxslices measure``."""

@@ -7,63 +7,65 @@ from typing import Any
 
 import numpy as np
 
-from .measured_call import Trial
+from .measured_call import MeasuredCall
 
 
-def differences_between_blocks(trial: Trial, sizes: Iterable[int], tolerance: float) -> list[str]:
-    """Return how results in blocks differ from the result in one block; empty if they do not.
+def differences_between_blocks(
+    call: MeasuredCall, sizes: Iterable[int], tolerance: float
+) -> list[str]:
+    """Differences of results in blocks from the result in one block; empty if there are none.
 
     Parameters
     ----------
-    trial : Trial
-        What to run.
+    call : MeasuredCall
+        Method and data.
     sizes : iterable of int
         Slices in a block.
     tolerance : float
         Largest difference allowed, relative to the range of the result; 0: bitwise.
     """
-    host = trial.data()
-    whole = trial.on_host(trial.call(trial.on_device(host)))
+    host = call.data()
+    whole = call.on_host(call.invoke(call.on_device(host)))
     faults = []
     for size in sizes:
-        fault = _difference(whole, _in_blocks(trial, host, size), tolerance)
+        fault = _difference(whole, _in_blocks(call, host, size), tolerance)
         if fault:
             faults.append(f"in blocks of {size} the result {fault}")
     return faults
 
 
-def _in_blocks(trial: Trial, host: np.ndarray, size: int) -> Any:
-    before, after = trial.meta.halo_slices(**trial.parameters)
+def _in_blocks(call: MeasuredCall, host: np.ndarray, size: int) -> Any:
+    before, after = call.meta.halo_slices(**call.parameters)
     found = []
-    for start in range(0, trial.n_slices, size):
-        stop = min(trial.n_slices, start + size)
-        low, high = max(0, start - before), min(trial.n_slices, stop + after)
-        block = trial.on_device(_cut(host, trial.slice_dim, low, high))
-        result = trial.on_host(trial.call(block, **_side_of_block(trial, low, high)))
-        if not trial.meta.side_results:
-            result = _cut(result, trial.slice_dim, start - low, stop - low)
+    for start in range(0, call.n_slices, size):
+        stop = min(call.n_slices, start + size)
+        low, high = max(0, start - before), min(call.n_slices, stop + after)
+        block = call.on_device(_cut(host, call.slice_dim, low, high))
+        result = call.on_host(call.invoke(block, **_side_of_block(call, low, high)))
+        if not call.meta.side_results:
+            result = _cut(result, call.slice_dim, start - low, stop - low)
         found.append(result)
-    if not trial.meta.side_results:
-        return np.concatenate(found, axis=trial.slice_dim)
-    combine = trial.meta.combine
+    if not call.meta.side_results:
+        return np.concatenate(found, axis=call.slice_dim)
+    combine = call.meta.combine
     if combine is None:
         return found[0]
-    if len(trial.meta.side_results) == 1:
+    if len(call.meta.side_results) == 1:
         return combine(found)
     return tuple(combine(list(values)) for values in zip(*found, strict=True))
 
 
-def _side_of_block(trial: Trial, low: int, high: int) -> dict[str, Any]:
-    """Return the side data that belong to a block's rows or angles."""
+def _side_of_block(call: MeasuredCall, low: int, high: int) -> dict[str, Any]:
+    """Side data that belong to a block's rows or angles."""
     side: dict[str, Any] = {}
-    for name, value in trial.side.items():
-        if name in ("flats", "darks") and trial.slice_dim == 1:
+    for name, value in call.side.items():
+        if name in ("flats", "darks") and call.slice_dim == 1:
             side[name] = value[:, low:high].copy()
-        elif name == "angles" and trial.slice_dim == 0:
+        elif name == "angles" and call.slice_dim == 0:
             side[name] = value[low:high]
         elif name == "first_slice":
             side[name] = low
-    return {name: value for name, value in side.items() if name not in trial.parameters}
+    return {name: value for name, value in side.items() if name not in call.parameters}
 
 
 def _cut(data: Any, axis: int, low: int, high: int) -> Any:
@@ -73,7 +75,7 @@ def _cut(data: Any, axis: int, low: int, high: int) -> Any:
 
 
 def _difference(whole: Any, joined: Any, tolerance: float) -> str:
-    """Return what differs, or nothing."""
+    """Describe the largest difference; empty if there is none."""
     pairs = [(whole, joined)]
     if isinstance(whole, tuple):
         pairs = list(zip(whole, joined, strict=True))

@@ -1,22 +1,37 @@
-"""What a check found, and the error that carries it."""
+"""What a check found: figures, verdict and text, and the error that carries them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from ..measure import Alive, Place
 from ..model.allocators import Device
-from .check_report import check_message
+from ..model.units import format_bytes
+from .measured_call import is_input
 
 LOWER, UPPER = 0.80, 1.00
-"""Default bounds of estimated slices over slices that were run."""
+"""Default bounds of estimated slices over slices that were run: httomo's tests have the same."""
 WHOLE_SLICES_DECIDE = 50
-"""Below this many slices one slice is much, and fractions of slices are compared: how far the
-peak lies between what the estimator says for one number of slices and the next."""
+"""From this many slices on whole slices are compared: one is at most 2 %. Below, one slice is much
+(33 % of 3), and fractions are: how far the peak lies between the estimates of n and n + 1."""
 
-Verdict = Literal["ok", "UNDERESTIMATE", "OVERESTIMATE", "NOT SEEN", "KEEPS MEMORY"]
+Verdict = Literal["ok", "WRONG OUTPUT", "UNDERESTIMATE", "OVERESTIMATE", "NOT SEEN", "KEEPS MEMORY"]
+_MEANING = {
+    "WRONG OUTPUT": "a run would stop",
+    "UNDERESTIMATE": "would run out of memory",
+    "OVERESTIMATE": "wastes memory",
+    "NOT SEEN": "memory that no allocator accounts for",
+    "KEEPS MEMORY": "each call leaves some behind",
+}
+_MAX_ROWS = 12
+"""Allocations listed one by one; more are summed up, so that the table fits a screen."""
+_MAX_CODE = 60
+"""Characters of a line of code in the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +53,13 @@ class CheckResult:
     slices: int
     """Slices that were run."""
     estimated_slices: int
-    """What the estimator answers when the measured peak is the memory available."""
+    """Answer of the estimator with the measured peak as the memory available."""
     fraction: float
     """The same with the part of a slice that rounding down takes away."""
     peak_bytes: int
     """Measured peak: input, output and what earlier calls left in caches included."""
     estimated_bytes: int
-    """What the estimator says for this many slices."""
+    """Estimate for this many slices."""
     lower: float
     """Least `ratio` allowed."""
     upper: float
@@ -53,14 +68,16 @@ class CheckResult:
     """Differences below this are no finding: small objects of Python's own."""
     kept_bytes: int = 0
     """Bytes that each further call leaves behind."""
+    wrong_output: str = ""
+    """How the output differs from what the method declares; empty if it does not."""
     unseen: tuple[str, ...] = ()
     """Memory that the meters could not attribute."""
     notes: tuple[str, ...] = ()
-    """What else was noticed."""
+    """Further remarks."""
     where: Place | None = None
     """Line that reached the peak; None unless traced."""
     alive: tuple[Alive, ...] = field(default=())
-    """What was alive at the peak, largest first; empty unless traced."""
+    """Allocations alive at the peak, largest first; empty unless traced."""
 
     @property
     def ratio(self) -> float:
@@ -76,7 +93,9 @@ class CheckResult:
 
     @property
     def verdict(self) -> Verdict:
-        """What is wrong, or "ok"."""
+        """The worst fault, or "ok"."""
+        if self.wrong_output:
+            return "WRONG OUTPUT"
         if self.kept_bytes:
             return "KEEPS MEMORY"
         if self.ratio > self.upper:
@@ -90,15 +109,60 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the estimate is within its bounds, and all memory was seen."""
+        """True if the output is as declared, the estimate within bounds and all memory seen."""
         return self.verdict == "ok"
 
+    @property
+    def headline(self) -> str:
+        """The verdict in one line, with both numbers."""
+        allowed = f"allowed {self.lower:.2f} to {self.upper:.2f}"
+        if self.verdict == "ok":
+            return (
+                f"ok: {self.method}: estimated {_slices(self)}, ran {self.slices} "
+                f"({self.ratio:.3f}, {allowed})"
+            )
+        start = f"{self.verdict} ({_MEANING[self.verdict]}): {self.method}"
+        if self.verdict == "WRONG OUTPUT":
+            return f"{start} {self.wrong_output}"
+        if self.verdict == "NOT SEEN":
+            return f"{start}: {'; '.join(self.unseen)}"
+        if self.verdict == "KEEPS MEMORY":
+            return (
+                f"{start}: {format_bytes(self.kept_bytes)} stay after every call, of a peak of "
+                f"{format_bytes(self.peak_bytes)}"
+            )
+        peak_at = "" if self.where is None else f"; peak at {_file_and_line(self.where)}"
+        return (
+            f"{start}: estimated {_slices(self)} slices for the memory that {self.slices} slices "
+            f"took ({self.ratio:.3f}, {allowed}){peak_at}"
+        )
+
     def __str__(self) -> str:
-        return check_message(self)
+        """Write the headline and the table."""
+        shape = "x".join(map(str, self.shape))
+        parameters = ", ".join(f"{k}={v!r}" for k, v in self.parameters.items())
+        rows = [
+            ("input", f"{shape} {self.dtype}, slices along dim {self.slice_dim}, on {self.device}"),
+            ("parameters", parameters or "defaults"),
+            ("measured", f"{format_bytes(self.peak_bytes)} ({self.peak_bytes:,} bytes)"),
+            (
+                "estimated",
+                f"{format_bytes(self.estimated_bytes)} ({self.estimated_bytes:,} bytes) for "
+                f"{self.slices} slice{'s'[: self.slices != 1]}: "
+                f"{self.estimated_bytes / max(1, self.peak_bytes):.3f} of the measured",
+            ),
+        ]
+        if self.where is not None:
+            rows.append(("peak at", f"{self.where}  {self.where.code}"))
+        rows += [("note", note) for note in self.notes]
+        lines = [self.headline, *(f"  {name:<11} {text}" for name, text in rows)]
+        if self.alive:
+            lines += ["  alive at the peak", *_alive_rows(self)]
+        return "\n".join(lines)
 
 
 class EstimateError(AssertionError):
-    """An estimator is out of its bounds; `result` has the figures.
+    """A check failed; `result` has the figures.
 
     Parameters
     ----------
@@ -112,3 +176,38 @@ class EstimateError(AssertionError):
 
     def __str__(self) -> str:
         return str(self.result)
+
+
+def _alive_rows(result: CheckResult) -> list[str]:
+    input_bytes = math.prod(result.shape) * np.dtype(result.dtype).itemsize
+    rows = [r for r in result.alive if not is_input(r.where) or r.n_bytes >= input_bytes]
+    shown, rest = rows[:_MAX_ROWS], rows[_MAX_ROWS:]
+    total = sum(row.n_bytes for row in rows) or 1
+    cells = []
+    for row in shown:
+        where, code = _file_and_line(row.where), row.where.code
+        if is_input(row.where):
+            where, code = "", "the input"
+        cells.append(
+            (format_bytes(row.n_bytes), f"{row.n_bytes / total:.0%}", where, code, row.what)
+        )
+    if rest:
+        n_bytes = sum(row.n_bytes for row in rest)
+        cells.append((format_bytes(n_bytes), f"{n_bytes / total:.0%}", "", f"{len(rest)} more", ""))
+    where_width = max(len(cell[2]) for cell in cells)
+    code_width = min(_MAX_CODE, max(len(cell[3]) for cell in cells))
+    return [
+        f"  {size:>9} {part:>5}  {where:<{where_width}}  {code[:_MAX_CODE]:<{code_width}}  "
+        f"{what}".rstrip()
+        for size, part, where, code, what in cells
+    ]
+
+
+def _file_and_line(place: Place) -> str:
+    return str(place).split(" in ")[0]
+
+
+def _slices(result: CheckResult) -> str:
+    if result.slices < WHOLE_SLICES_DECIDE and result.estimated_slices < 1000:
+        return f"{result.fraction:.2f}"
+    return str(result.estimated_slices)

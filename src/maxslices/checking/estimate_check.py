@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..errors import UsageError
+from ..errors import ParameterError, UsageError
 from ..estimate import ModelRequest, declared_model
 from ..estimate.bench import tracemalloc_on
 from ..model.allocators import Device
@@ -18,13 +18,13 @@ from ..model.arrays import ArraySpec, as_dtype
 from ..model.memory_model import MemoryModel
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import registry
-from ..registry.parameters import SUPPLIED
+from ..registry.parameters import SUPPLIED, matches, nearest
 from ..tuning.garbage_collection import quick_collections
 from .check_result import LOWER, UPPER, CheckResult, EstimateError
-from .measured_call import HOST_NOISE_BYTES, Run, Trial
+from .measured_call import HOST_NOISE_BYTES, CallResult, MeasuredCall
 
 _SAME_PEAK = 0.01
-"""Peaks that differ by less are the same."""
+"""Peaks that differ by less are the same: of 64 slices less than one, and no bound is as close."""
 
 
 def check_max_slices(
@@ -62,8 +62,8 @@ def check_max_slices(
     Raises
     ------
     EstimateError
-        An `AssertionError`: out of bounds, or memory was used that no meter attributes, or
-        that the method keeps.
+        An `AssertionError`: the estimate is out of bounds, the output has not the dims or dtype
+        declared, or memory was used that no meter attributes, or that the method keeps.
     EstimatorError
         If the estimator raises, or returns what is not a number of slices.
     UsageError
@@ -87,6 +87,10 @@ def check_max_slices(
     """
     __tracebackhide__ = True  # pytest shows the caller's line
     meta = find_method(method)
+    _require_known(meta, parameters)
+    for bound in (lower, upper):
+        if not matches(float, bound):
+            raise UsageError(f"lower and upper must be numbers, not {lower!r} and {upper!r}")
     slice_dim = parameters.get("slice_dim")
     if slice_dim is None:
         slice_dim = meta.slice_dims()[0]
@@ -96,15 +100,30 @@ def check_max_slices(
         raise UsageError(f"lower, {lower}, is above upper, {upper}")
     spec = ArraySpec(shape, as_dtype(dtype))
     angles, rows, columns = spec.shape
-    trial = Trial(meta, (angles, rows, columns), spec.dtype, slice_dim, device, parameters)
-    result = check_trial(trial, lower, upper)
+    call = MeasuredCall(meta, (angles, rows, columns), spec.dtype, slice_dim, device, parameters)
+    result = check_call(call, lower, upper)
     if not result.ok:
         raise EstimateError(result)
     return result
 
 
+def _require_known(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:
+    """Require that keywords are parameters of the method, naming those of the check as well."""
+    if meta.accepts_any:
+        return
+    own = ("lower", "upper", "device", "slice_dim")
+    known = [name for name in meta.parameters if name not in SUPPLIED]
+    for name in parameters:
+        if name not in meta.parameters and name != "slice_dim":
+            hint = nearest(name, [*known, *own, *meta.parameters]) or ";"
+            raise ParameterError(
+                f"{meta.full_name} has no parameter {name!r}{hint} it has: "
+                f"{', '.join(known) or 'none'}; max_slices itself takes: {', '.join(own)}"
+            )
+
+
 def find_method(method: Callable[..., Any] | MethodMeta | str) -> MethodMeta:
-    """Return the record of a method given in any way."""
+    """Find the record of a method given as function, record or name."""
     if isinstance(method, str):
         return registry.get(method)
     meta = method if isinstance(method, MethodMeta) else getattr(method, "meta", None)
@@ -116,14 +135,14 @@ def find_method(method: Callable[..., Any] | MethodMeta | str) -> MethodMeta:
     return meta
 
 
-def check_trial(
-    trial: Trial, lower: float = LOWER, upper: float = UPPER, *, trace: bool | None = True
+def check_call(
+    call: MeasuredCall, lower: float = LOWER, upper: float = UPPER, *, trace: bool | None = True
 ) -> CheckResult:
-    """Measure a trial and compare; nothing is raised for an estimate out of bounds.
+    """Measure a call and compare; nothing is raised for an estimate out of bounds.
 
     Parameters
     ----------
-    trial : Trial
+    call : MeasuredCall
         What to run.
     lower, upper : float
         As in `check_max_slices`.
@@ -132,21 +151,21 @@ def check_trial(
     """
     gc.collect()  # of what was before, too: it is left out below
     with quick_collections():
-        return _check_trial(trial, lower, upper, trace)
+        return _check_call(call, lower, upper, trace)
 
 
-def _check_trial(trial: Trial, lower: float, upper: float, trace: bool | None) -> CheckResult:
-    runs, cached_bytes, kept_bytes, notes = _measure(trial)
+def _check_call(call: MeasuredCall, lower: float, upper: float, trace: bool | None) -> CheckResult:
+    runs, cached_bytes, kept_bytes, notes = _measure(call)
     if cached_bytes:
         notes = (*notes, f"{cached_bytes:,} bytes stay in caches after the first call: counted")
     results = [
         compare(
-            trial.meta,
-            trial.shape,
-            trial.dtype,
-            trial.slice_dim,
-            trial.backend.kind,
-            trial.parameters,
+            call.meta,
+            call.shape,
+            call.dtype,
+            call.slice_dim,
+            call.backend.kind,
+            call.parameters,
             run.peak.counted_bytes + cached_bytes,
             (lower, upper),
         )
@@ -156,13 +175,19 @@ def _check_trial(trial: Trial, lower: float, upper: float, trace: bool | None) -
     unseen = tuple(dict.fromkeys(text for run in runs for text in run.peak.unseen))
     if not results:
         raise UsageError(
-            f"{trial.meta.full_name}: its peak cannot be measured: "
+            f"{call.meta.full_name}: its peak cannot be measured: "
             f"{'; '.join(unseen) or 'no meter is available'}"
         )
     worst = max(results, key=lambda result: (result.verdict != "ok", abs(result.ratio - 1)))
-    worst = replace(worst, unseen=unseen, kept_bytes=kept_bytes, notes=notes)
+    worst = replace(
+        worst,
+        wrong_output=call.wrong_output(runs[0].output),
+        unseen=unseen,
+        kept_bytes=kept_bytes,
+        notes=notes,
+    )
     if trace or (trace is None and not worst.ok):
-        peak = trial.run(trace=True).peak
+        peak = call.measure(trace=True).peak
         worst = replace(worst, where=peak.where, alive=peak.alive)
     return worst
 
@@ -177,14 +202,14 @@ def compare(
     peak_bytes: int,
     bounds: tuple[float, float] = (LOWER, UPPER),
 ) -> CheckResult:
-    """Hand a measured peak to a method's estimator; nothing is run.
+    """Ask a method's estimator about a measured peak; nothing is run.
 
     Parameters
     ----------
     meta, shape, dtype, slice_dim, device, parameters
         The method and the block that was measured.
     peak_bytes : int
-        What was measured.
+        Measured peak.
     bounds : (float, float)
         Lower and upper, as in `check_max_slices`.
     """
@@ -214,14 +239,14 @@ def compare(
 
 
 def fractional_slices(model: MemoryModel, available_bytes: int, whole: int) -> float:
-    """Return how many slices fit, with the part of a slice for which the memory is left."""
+    """Slices that fit, with the part of one for which memory is left."""
     at, following = model.bytes(whole), model.bytes(whole + 1)
     if following <= at:
         return float(whole)
     return whole + min(1.0, max(0.0, (available_bytes - at) / (following - at)))
 
 
-def _measure(trial: Trial) -> tuple[list[Run], int, int, tuple[str, ...]]:
+def _measure(call: MeasuredCall) -> tuple[list[CallResult], int, int, tuple[str, ...]]:
     """Run a method twice or more.
 
     The first call imports, compiles and fills caches. It is measured with other values than
@@ -229,7 +254,7 @@ def _measure(trial: Trial) -> tuple[list[Run], int, int, tuple[str, ...]]:
 
     Returns
     -------
-    list of Run
+    list of CallResult
         One for each distinct peak.
     int
         Bytes that the first call left in caches.
@@ -238,13 +263,13 @@ def _measure(trial: Trial) -> tuple[list[Run], int, int, tuple[str, ...]]:
     tuple of str
         Notes.
     """
-    with tracemalloc_on(trial.backend):
-        first = trial.run(seed=1)
-        second = trial.run(seed=0)
+    with tracemalloc_on(call.backend):
+        first = call.measure(seed=1)
+        second = call.measure(seed=0)
         kept = second.kept_bytes
         runs = [second]
         if not _same(first, second):
-            again = trial.run(seed=1)
+            again = call.measure(seed=1)
             kept = min(kept, again.kept_bytes)
             if not _same(again, second):
                 runs.append(again)
@@ -257,7 +282,7 @@ def _measure(trial: Trial) -> tuple[list[Run], int, int, tuple[str, ...]]:
     return runs, first.kept_bytes, kept, notes
 
 
-def _same(one: Run, other: Run) -> bool:
+def _same(one: CallResult, other: CallResult) -> bool:
     a, b = one.peak.counted_bytes, other.peak.counted_bytes
     if a is None or b is None:
         return a == b

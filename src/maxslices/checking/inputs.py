@@ -10,20 +10,21 @@ from typing import Any
 import numpy as np
 
 from ..devices import Backend
-from ..errors import ParameterError
+from ..errors import ParameterError, UsageError
 from ..estimate.sample_data import detector_values, facts
 from ..registry.method_meta import MethodMeta
 from ..registry.parameters import check_parameters
 
 N_FRAMES = 5
-"""Flats, and darks, that are supplied."""
+"""Flats, and darks, that are supplied: a few are enough, as they are not counted."""
 _ALL_RANDOM = 2**24
-"""Elements beyond which slices repeat, because random numbers take their time."""
+"""Elements beyond which slices repeat: to draw so many takes 0.2 s, and a block of real size has
+twenty times as many."""
 
 
 @lru_cache(maxsize=2)
 def plausible_data(shape: tuple[int, int, int], dtype: np.dtype[Any], seed: int) -> np.ndarray:
-    """Return positive data without constant slices, read-only.
+    """Make positive data without constant slices, read-only.
 
     Seed 0 gives values spread evenly over the range that a detector would use, any other
     their squares: another histogram, to find out whether memory depends on the values.
@@ -49,7 +50,7 @@ def input_data(
     seed: int,
     make_data: Callable[..., Any] | None = None,
 ) -> np.ndarray:
-    """Return a method's input on the host; `make_data` as in `Case`."""
+    """Make a method's input on the host; `make_data` as in `Case`."""
     if make_data is None:
         return plausible_data(shape, dtype, seed)
     made = make_data(np.random.default_rng(seed), shape, dtype)
@@ -68,7 +69,7 @@ def supplied_data(
     slice_dim: int,
     backend: Backend,
 ) -> dict[str, Any]:
-    """Return what the runner would fill in: flats and darks on the device, angles, facts."""
+    """Make what the runner would fill in: flats and darks on the device, angles, facts."""
     supplied: dict[str, Any] = {}
     top = np.iinfo(dtype).max if dtype.kind in "iu" else 1.0
     rng = np.random.default_rng(1)
@@ -92,3 +93,18 @@ def check_given(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:
     faults = [text for _, text in check_parameters(meta.function, parameters)]
     if faults:
         raise ParameterError(f"{meta.full_name}: {'; '.join(faults)}")
+
+
+def require_slice_dim(meta: MethodMeta, slice_dim: int) -> None:
+    """Require that a method's pattern allows slices along an axis.
+
+    Raises
+    ------
+    UsageError
+        Naming the axes that it allows.
+    """
+    if slice_dim not in meta.slice_dims():
+        raise UsageError(
+            f"{meta.full_name} works on slices along dim "
+            f"{' or '.join(map(str, meta.slice_dims()))}, not {slice_dim!r}"
+        )

@@ -1,4 +1,4 @@
-"""Runs a method once and measures it: input and output included, side data not."""
+"""One measured call of a method: input and output included, side data not."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from typing import Any
 import numpy as np
 
 from ..devices import Backend, call_method, require_libraries, select_backend
-from ..errors import UsageError
-from ..measure import Peak, measure_peak
+from ..measure import Peak, Place, measure_peak
 from ..model.arrays import ArraySpec, block_shape
 from ..registry.method_meta import MethodMeta
-from .inputs import check_given, input_data, supplied_data
+from ..registry.parameters import SUPPLIED
+from ..registry.returned_output import ReturnedOutput
+from .inputs import check_given, input_data, require_slice_dim, supplied_data
 
 HOST_NOISE_BYTES = 16 * 1024
-"""Python's own small objects, which tracemalloc counts with the arrays: less is no finding."""
+"""Python's own small objects, which tracemalloc counts with the arrays: less is no finding. A call
+of a method that only adds two arrays shows up to 8 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One call of a method."""
+class CallResult:
+    """Measurements of one call of a method."""
 
     peak: Peak
-    """What the meters saw."""
-    output: Any
-    """What it returned, arrays on the host; None unless asked for."""
+    """Figures of all meters."""
+    output: ReturnedOutput
+    """Shape and dtype of its output."""
     kept_bytes: int
-    """Bytes still alive, in arrays, when the result and the FFT plans are gone; 0 if the output was
-    asked for."""
+    """Bytes still alive, in arrays, when the result and the FFT plans are gone."""
 
 
-class Trial:
-    """A method with the block that it is tried on.
+class MeasuredCall:
+    """A method with the block that it is called on.
 
     Parameters
     ----------
@@ -66,11 +67,7 @@ class Trial:
         parameters: Mapping[str, Any],
         make_data: Callable[..., Any] | None = None,
     ) -> None:
-        if slice_dim not in meta.slice_dims():
-            raise UsageError(
-                f"{meta.full_name} works on slices along dim "
-                f"{' or '.join(map(str, meta.slice_dims()))}, not {slice_dim}"
-            )
+        require_slice_dim(meta, slice_dim)
         check_given(meta, parameters)
         require_libraries([meta])
         self.meta, self.dtype, self.slice_dim = meta, dtype, slice_dim
@@ -84,23 +81,23 @@ class Trial:
         self.side = supplied_data(meta, self.shape, dtype, slice_dim, self.backend)
 
     def data(self, seed: int = 0) -> np.ndarray:
-        """Return the input on the host."""
+        """Make the input on the host."""
         data = input_data(self.full_shape, self.dtype, seed, self.make_data)
         return np.take(data, self.looked_at, self.slice_dim) if self.looked_at else data
 
-    def call(self, data: Any, **other: Any) -> Any:
+    def invoke(self, data: Any, **other: Any) -> Any:
         """Call the method as the runner does."""
         parameters = self.side | self.parameters | other
         return call_method(self.meta, data, parameters, self.backend)
 
     def on_device(self, host: np.ndarray) -> Any:
-        """Return a copy of the input where the method works."""
+        """Copy the input to where the method works."""
         return np.array(host, order="C") if self.backend.kind == "cpu" else (
             self.backend.to_device(np.ascontiguousarray(host))
         )  # fmt: skip
 
     def on_host(self, result: Any) -> Any:
-        """Return a result with its arrays on the host; on a GPU, when it is finished."""
+        """Bring a result's arrays to the host; on a GPU, when it is finished."""
         if isinstance(result, tuple | list):
             return tuple(self.on_host(item) for item in result)
         if hasattr(result, "ndim") and hasattr(result, "dtype") and result.ndim:
@@ -108,7 +105,7 @@ class Trial:
             return result if on_host else self.backend.to_host(result)
         return result
 
-    def run(self, seed: int = 0, *, trace: bool = False, output: bool = False) -> Run:
+    def measure(self, seed: int = 0, *, trace: bool = False) -> CallResult:
         """Call the method once with everything it allocates counted.
 
         Parameters
@@ -117,23 +114,37 @@ class Trial:
             Which input data.
         trace : bool
             Also record what was alive at the peak, and where it was allocated.
-        output : bool
-            Keep the result, on the host.
         """
         host = self.data(seed)
         before = self.alive_bytes()
         kept: list[Any] = []
         with measure_peak(self.backend.kind, trace=trace) as peak:
             self._measured(host, kept)
-        if output:
-            return Run(peak, self.on_host(kept.pop()), 0)
-        kept.clear()
-        return Run(peak, None, max(0, self.alive_bytes() - before))
+        output = ReturnedOutput.of(kept.pop())
+        return CallResult(peak, output, max(0, self.alive_bytes() - before))
 
     def _measured(self, host: np.ndarray, kept: list[Any]) -> None:
         data = self.on_device(host)
-        kept.append(self.call(data))
+        kept.append(self.invoke(data))
         self.finish()
+
+    def wrong_output(self, output: ReturnedOutput) -> str:
+        """Difference between an output and the method's declarations; empty if there is none.
+
+        Side results have no declared dims or dtype.
+        """
+        meta, own = self.meta, self.own_parameters
+        if meta.side_results:
+            return ""
+        dims = meta.output_other_dims(self.slice_dim, self.other_dims, **own)
+        dtype = meta.output_dtype(self.slice_dim, self.other_dims, self.dtype, **own)
+        shape = block_shape(self.slice_dim, self.n_slices, dims)
+        return output.mismatch(meta, ArraySpec(shape, dtype))
+
+    @property
+    def own_parameters(self) -> dict[str, Any]:
+        """Parameters given to estimators: all but what the runner supplies."""
+        return {name: value for name, value in self.parameters.items() if name not in SUPPLIED}
 
     def finish(self) -> None:
         """Wait for the device."""
@@ -143,7 +154,7 @@ class Trial:
             cupy.cuda.get_current_stream().synchronize()
 
     def alive_bytes(self) -> int:
-        """Return what is allocated and no garbage: traced arrays, or the pool's bytes in use."""
+        """Bytes allocated, garbage apart: of traced arrays, or in use in the pools."""
         gc.collect()
         self.backend.release()
         if self.backend.kind == "cuda":
@@ -155,6 +166,11 @@ class Trial:
                 in_use += int(torch.cuda.memory_allocated())
             return in_use
         return _traced_array_bytes() if tracemalloc.is_tracing() else 0
+
+
+def is_input(place: Place) -> bool:
+    """True if memory was allocated in this file: it is the input."""
+    return place.filename == __file__
 
 
 def _traced_array_bytes() -> int:

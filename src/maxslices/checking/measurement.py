@@ -14,20 +14,20 @@ from numpy.typing import DTypeLike
 from ..errors import DeviceError, StoreError, UsageError
 from ..measure import Peak, Step
 from ..model.units import format_bytes
-from .check_report import check_message, from_harness
 from .check_result import CheckResult
-from .estimate_check import check_trial, find_method
-from .measured_call import Trial
+from .estimate_check import check_call, find_method
+from .measured_call import MeasuredCall, is_input
 from .result_table import as_json
 
-_LABELS = 8
+_MAX_LABELS = 8
+"""Labelled rises: their lines of code stand below the picture, and more would take half of it."""
 _NEGLIGIBLE = 20
-"""Rises of less than this part of the largest have no label."""
+"""Rises of less than a twentieth of the largest are too low to be seen: no label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What `measure_method` found."""
+    """Result of `measure_method`."""
 
     result: CheckResult
     """The estimate beside the measured peak."""
@@ -38,10 +38,10 @@ class Measurement:
     """
 
     def __str__(self) -> str:
-        return f"{check_message(self.result)}\n{self.peak}"
+        return f"{self.result}\n{self.peak}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures as values that JSON knows."""
+        """Figures as values that JSON knows."""
         peak = self.peak
         return as_json(self.result) | {
             "meters": {
@@ -89,9 +89,9 @@ def measure_method(
     """
     meta = find_method(method)
     axis = meta.slice_dims()[0] if slice_dim is None else slice_dim
-    trial = Trial(meta, shape, np.dtype(dtype), axis, device, parameters or {})
-    result = check_trial(trial, trace=False)
-    peak = trial.run(trace=True).peak
+    call = MeasuredCall(meta, shape, np.dtype(dtype), axis, device, parameters or {})
+    result = check_call(call, trace=False)
+    peak = call.measure(trace=True).peak
     if peak.counted_bytes is None:
         raise DeviceError(f"{meta.full_name}: no meter gives its memory: {'; '.join(peak.unseen)}")
     return Measurement(replace(result, where=peak.where, alive=peak.alive), peak)
@@ -165,7 +165,7 @@ def plot_measurement(measurement: Measurement, path: Path) -> None:
             fontweight="bold",
         )
     lines = [
-        f"{number}  {'the input' if from_harness(step.where) else _line(step)}"
+        f"{number}  {'the input' if is_input(step.where) else _line(step)}"
         for number, step in enumerate(labelled, 1)
     ]
     figure.text(0.06, 0.01, "\n".join(lines), fontsize=8, family="monospace", va="bottom")
@@ -185,7 +185,7 @@ def _line(step: Step) -> str:
 
 
 def _largest_rises(steps: tuple[Step, ...]) -> list[Step]:
-    """Return the steps that took most, the first time that each line did so."""
+    """Steps with the largest rises, the largest of each line of code."""
     rises: dict[tuple[str, int], tuple[int, Step]] = {}
     before = 0
     for step in steps:
@@ -193,5 +193,5 @@ def _largest_rises(steps: tuple[Step, ...]) -> list[Step]:
         if rise > 0 and rise > rises.get(key, (0, step))[0]:
             rises[key] = rise, step
         before = step.in_use_bytes
-    largest = sorted(rises.values(), key=lambda item: -item[0])[:_LABELS]
+    largest = sorted(rises.values(), key=lambda item: -item[0])[:_MAX_LABELS]
     return [step for rise, step in largest if rise * _NEGLIGIBLE > largest[0][0]]

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..model.units import format_bytes
-from .check_report import headline
 from .check_result import CheckResult
 
-_ORDER = ("UNDERESTIMATE", "KEEPS MEMORY", "NOT SEEN", "OVERESTIMATE", "ok")
+_ORDER = ("WRONG OUTPUT", "UNDERESTIMATE", "KEEPS MEMORY", "NOT SEEN", "OVERESTIMATE", "ok")
 
 
 def as_json(result: CheckResult) -> dict[str, Any]:
-    """Return a result as values that JSON knows."""
+    """Figures and verdict as values that JSON knows."""
     return {
         "method": result.method,
         "shape": list(result.shape),
@@ -30,7 +29,7 @@ def as_json(result: CheckResult) -> dict[str, Any]:
         "lower": result.lower,
         "upper": result.upper,
         "verdict": result.verdict,
-        "message": headline(result),
+        "message": result.headline,
         "notes": list(result.notes),
         "alive": [
             {
@@ -45,7 +44,7 @@ def as_json(result: CheckResult) -> dict[str, Any]:
 
 
 def summary_lines(results: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the table of the worst case of each method, the worst method first."""
+    """Lines of the table: the worst case of each method, the worst method first."""
     worst: dict[str, Mapping[str, Any]] = {}
     counts: dict[str, int] = {}
     for result in results:

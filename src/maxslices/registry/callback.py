@@ -21,31 +21,33 @@ from .parameters import nearest
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Callback:
-    """A declared function, and which arguments it takes."""
+    """A declared function with the arguments that it takes."""
 
     what: str
-    """What it is declared as, such as "calc_max_slices"."""
+    """Keyword of the decorator, such as "calc_max_slices"."""
     function: Callable[..., Any]
     """The function itself."""
     keywords: frozenset[str]
-    """Parameters that it names, after the leading ones that are given by position."""
+    """Parameters of the method that it names, beside the leading ones given by position."""
     told: frozenset[str]
-    """Names that stand for facts it is told, whatever parameters of the method are called."""
+    """Names that it takes for facts, such as ``device``, whatever the method's parameters are."""
     hidden: frozenset[str]
-    """Names of leading parameters: nothing else can be given under these names."""
+    """Names of leading arguments and facts: no parameter is passed on under these."""
     accepts_all: bool
-    """Whether it takes ``**kwargs``."""
+    """True if it takes ``**kwargs``."""
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Name for messages, such as "calc_max_slices my_estimator"."""
         name = name_of(self.function)
         return f"{self.what} {name}" if name and name != self.what else self.what
 
     def call(
         self, owner: str, leading: tuple[Any, ...], parameters: Mapping[str, Any], **told: Any
     ) -> Any:
-        """Call it with what it takes of a method's parameters, and of what it is told.
+        """Call it with those parameters and facts that it takes.
+
+        A function that reads ``nbytes`` of a `numpy.dtype` is called again with a NumPy scalar.
 
         Parameters
         ----------
@@ -56,7 +58,7 @@ class Callback:
         parameters : mapping
             The method's parameters: those that it names, or all with ``**kwargs``.
         **told
-            Facts that it is told only if it names them; these go before parameters.
+            Facts, passed only under names that it has; they take precedence over parameters.
 
         Raises
         ------
@@ -65,27 +67,25 @@ class Callback:
         """
         given = self._given(parameters, told)
         try:
-            return self.function(*leading, **given)
+            try:
+                return self.function(*leading, **given)
+            except AttributeError as error:
+                if not _is_nbytes_of_dtype(error, leading):
+                    raise
+                return self.function(*map(_as_scalar, leading), **given)
         except (Exception, SystemExit) as error:
-            hint = ""
-            if (
-                isinstance(error, AttributeError)
-                and error.name == "nbytes"
-                and isinstance(error.obj, np.dtype)
-            ):
-                hint = "; it was given a numpy.dtype: use dtype.itemsize"
             raise EstimatorError(
-                f"{self.asked(owner, leading, given)} raised {type(error).__name__}: {error}{hint}"
+                f"{self._call_text(owner, leading, given)} raised {type(error).__name__}: {error}"
             ) from error
 
     def describe_call(
         self, owner: str, leading: tuple[Any, ...], parameters: Mapping[str, Any], **told: Any
     ) -> str:
-        """Write such a call out, for a message about its answer."""
-        return self.asked(owner, leading, self._given(parameters, told))
+        """Write a call with these arguments out, for a message about its answer."""
+        return self._call_text(owner, leading, self._given(parameters, told))
 
-    def asked(self, owner: str, leading: tuple[Any, ...], given: Mapping[str, Any]) -> str:
-        """Write a call out: the owner, the function's name and its arguments."""
+    def _call_text(self, owner: str, leading: tuple[Any, ...], given: Mapping[str, Any]) -> str:
+        """Owner, name and arguments of a call, as text."""
         arguments = [_short(value) for value in leading]
         arguments += [f"{name}={_short(value)}" for name, value in given.items()]
         return f"{owner}: {self.name}({', '.join(arguments)})"
@@ -108,16 +108,16 @@ def make_callback(
     told: tuple[str, ...] = (),
     accepts_any: bool = False,
 ) -> Callback:
-    """Check that a function can be called as what it is declared, and return its `Callback`.
+    """Check that a declared function can be called with what it will be given.
 
     Parameters
     ----------
     owner : str
         Full name of the method.
     what : str
-        What it is declared as.
+        Keyword of the decorator.
     function : object
-        What the author gave.
+        Value that the author gave.
     leading : tuple of str
         Names of the arguments given by position.
     parameters : mapping
@@ -125,7 +125,7 @@ def make_callback(
     told : tuple of str
         Names beyond the method's parameters that it may ask for.
     accepts_any : bool
-        Whether the method takes ``**kwargs``, so that any name may be a parameter.
+        True if the method takes ``**kwargs``, so that any name may be a parameter.
 
     Raises
     ------
@@ -161,13 +161,13 @@ def make_callback(
 
 
 def name_of(function: Any) -> str:
-    """Return what a function is called, or an empty string for one without a name."""
+    """Name of a function; empty if it has none."""
     name = getattr(function, "__name__", None)
     return name if isinstance(name, str) else ""
 
 
 def signature_of(label: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a function.
+    """Read the parameters of a function.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def signature_of(label: str, function: Callable[..., Any]) -> list[inspect.Param
 def _split(
     label: str, function: Callable[..., Any], n_leading: int
 ) -> tuple[list[inspect.Parameter], list[inspect.Parameter]]:
-    """Return the parameters that the leading arguments go to, and the others."""
+    """Split the parameters into those that leading arguments go to, and the others."""
     parameters = signature_of(label, function)
     by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     leading = by_position[:n_leading]
@@ -230,6 +230,21 @@ def _check(
                 f"{label} names a parameter {p.name!r} that the method does not have "
                 f"(it has: {known}){nearest(p.name, parameters)}"
             )
+
+
+def _is_nbytes_of_dtype(error: AttributeError, leading: tuple[Any, ...]) -> bool:
+    """True if a function read ``nbytes`` of the `numpy.dtype` that it was given.
+
+    httomo gives its estimators a NumPy scalar, such as ``np.float32()``, which has ``nbytes`` where
+    a dtype has ``itemsize``; its documented example reads the former.
+    """
+    given = any(value is error.obj for value in leading)
+    return error.name == "nbytes" and given and isinstance(error.obj, np.dtype)
+
+
+def _as_scalar(value: Any) -> Any:
+    """NumPy scalar of a dtype; any other value as it is."""
+    return value.type() if isinstance(value, np.dtype) else value
 
 
 def _short(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What an author declares of a method, checked before it becomes a method's record."""
+"""Checks an author's declaration of a method, and makes the method's record of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import RegistrationError, UsageError
 from ..model.arrays import as_dtype
 from ..model.ledger import LedgerEstimator
 from .callback import make_callback, name_of, signature_of
-from .method_meta import HALO_IS, PATTERNS, Halo, MethodMeta, Pattern, halo_pair, typed
+from .method_meta import HALO_IS, PATTERNS, Halo, MethodMeta, Pattern, halo_pair, with_type
 from .parameters import keyword_parameters
 
 
@@ -79,7 +79,7 @@ def describe(
         if callable(pair):
             declare(what, pair)
         elif halo_pair(pair) is None:
-            raise RegistrationError(f"{label}: {HALO_IS[what]}, not {typed(pair)}")
+            raise RegistrationError(f"{label}: {HALO_IS[what]}, not {with_type(pair)}")
     if output_dims is not None:
         declare("output_dims", output_dims, "other_dims", told=("slice_dim",))
     if callable(output_dtype) and not isinstance(output_dtype, type):
@@ -125,7 +125,7 @@ def describe(
 
 
 def _check_signature(label: str, function: Callable[..., Any], data_name: str | None) -> bool:
-    """Require that a method can be called with an array and keywords; tell if it takes any."""
+    """Require that a method can be called with an array and keywords; true if it takes any."""
     parameters = signature_of(label, function)
     first = parameters[0] if parameters else None
     wanted = "a method takes its array as the first parameter, named 'data'"

@@ -28,12 +28,13 @@ PATTERNS: dict[str, tuple[int, ...]] = {"projection": (0,), "sinogram": (1,), "a
 Halo = int | tuple[int, int]
 
 _AMPLE_BYTES = 2**40
-"""Memory that an estimator is offered when only the dtype that it returns is of interest."""
+"""Memory offered to an estimator when only the dtype that it returns is of interest: more than any
+device has, so that no estimator refuses it as too little."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class MethodMeta:
-    """What a registered method declares."""
+    """Declarations of a registered method."""
 
     function: Callable[..., Any]
     """The method: takes a 3D array and keyword parameters, returns a 3D array (or side results)."""
@@ -65,7 +66,7 @@ class MethodMeta:
     parameters: Mapping[str, inspect.Parameter] = field(default_factory=dict)
     """The function's parameters after the data, those the runner supplies included."""
     accepts_any: bool = False
-    """Whether the function takes ``**kwargs``, and with it parameters of any name."""
+    """True if the function takes ``**kwargs``, and with it parameters of any name."""
     callbacks: Mapping[str, Callback] = field(default_factory=dict)
     """The functions among these declarations, by field of the decorator, ready to be called."""
 
@@ -82,12 +83,18 @@ class MethodMeta:
         """Names of the parameters that the runner fills in, if the user gives none."""
         return tuple(name for name in SUPPLIED if name in self.parameters)
 
+    @property
+    def estimator_gives_dtype(self) -> bool:
+        """True if the output dtype is what a hand-written ``calc_max_slices`` returns."""
+        by_hand = self.estimator is not None and not isinstance(self.estimator, LedgerEstimator)
+        return by_hand and self.declared_dtype is None
+
     def slice_dims(self) -> tuple[int, ...]:
-        """Return the axes along which its input may be cut."""
+        """Axes along which its input may be cut."""
         return PATTERNS[self.pattern]
 
     def merged(self, **kwargs: Any) -> dict[str, Any]:
-        """Return the user's parameters over the function's own defaults.
+        """Merge the user's parameters over the function's own defaults.
 
         Raises
         ------
@@ -123,8 +130,9 @@ class MethodMeta:
         other_dims : (int, int)
             The two dims that remain, in array order.
         dtype : dtype-like
-            Input dtype. A NumPy scalar, as in ``np.float32()``, reaches the author as it
-            is; everything else as an `numpy.dtype`.
+            Input dtype. A NumPy scalar, as in ``np.float32()``, reaches the estimator as it
+            is; everything else as a `numpy.dtype`. An estimator that reads ``nbytes`` of that,
+            as httomo's do, is asked again with a scalar.
         available_memory : int
             Bytes.
         **kwargs
@@ -146,10 +154,11 @@ class MethodMeta:
         """
         if not matches(int, available_memory):
             raise UsageError(
-                f"available_memory must be bytes, such as 16 * 10**9, not {typed(available_memory)}"
+                "available_memory must be bytes, such as 16 * 10**9, not "
+                f"{with_type(available_memory)}"
             )
         if not _are_dims(other_dims):
-            raise UsageError(f"other_dims must be two positive ints, not {typed(other_dims)}")
+            raise UsageError(f"other_dims must be two positive ints, not {with_type(other_dims)}")
         told = {}
         if "device" in kwargs and "device" not in self.parameters:
             told["device"] = kwargs.pop("device")
@@ -171,10 +180,15 @@ class MethodMeta:
         parameters: Mapping[str, Any],
         **told: Any,
     ) -> tuple[int, Any]:
-        """Return what the estimator answers: a number, here still negative perhaps, and a dtype.
+        """Ask the estimator, and allow a negative answer.
 
-        For `calc_max_slices`, and for `maxslices.estimate.declared`, which asks about
-        amounts of memory that nobody has.
+        `maxslices.estimate.declared` bisects with it: for less memory than its fixed costs, a
+        hand-written estimator may answer below 0.
+
+        Returns
+        -------
+        (int, object)
+            Slices that fit, and the dtype as the estimator gave it.
         """
         if self.estimator is None:
             raise EstimatorError(
@@ -186,35 +200,31 @@ class MethodMeta:
         answer = self.callbacks["calc_max_slices"].call(self.full_name, leading, merged, **told)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise EstimatorError(
-                f"{self._asked(leading, parameters, told)} returned {typed(answer)}: it must "
+                f"{self._asked(leading, parameters, told)} returned {with_type(answer)}: it must "
                 "return (max_slices, output dtype)"
             )
         if not matches(int, answer[0]):
             raise EstimatorError(
-                f"{self._asked(leading, parameters, told)} returned {typed(answer[0])} in place "
-                "of a number of slices: it must be an int; divide with //"
+                f"{self._asked(leading, parameters, told)} returned {with_type(answer[0])} in "
+                "place of a number of slices: it must be an int; divide with //"
             )
         return int(answer[0]), answer[1]
 
     def output_dtype(
         self, slice_dim: int, other_dims: tuple[int, int], dtype: DTypeLike, /, **kwargs: Any
     ) -> np.dtype[Any]:
-        """Return the dtype of the result for an input of `dtype`."""
+        """Dtype of the result for an input of `dtype`."""
         returned = None
-        if (
-            self.declared_dtype is None
-            and self.estimator is not None
-            and not isinstance(self.estimator, LedgerEstimator)
-        ):
+        if self.estimator_gives_dtype:
             returned = self.ask_estimator(slice_dim, other_dims, dtype, _AMPLE_BYTES, kwargs)[1]
         return self._output_dtype(dtype, returned, kwargs)
 
     def halo_slices(self, **kwargs: Any) -> tuple[int, int]:
-        """Return how many slices (before, after) the method needs around its block."""
+        """Slices (before, after) that the method needs around its block."""
         return self._pair("halo", self.halo, kwargs)
 
     def tile_margin(self, **kwargs: Any) -> tuple[int, int] | None:
-        """Return the pixels needed on either side of a tile, along both of a slice's dims.
+        """Pixels needed on either side of a tile, along both of a slice's dims.
 
         None where the method needs whole slices.
         """
@@ -225,11 +235,11 @@ class MethodMeta:
             halo = self.callbacks[what].call(self.full_name, (), self.merged(**kwargs))
         pair = halo_pair(halo)
         if pair is None:
-            raise EstimatorError(f"{self.full_name}: {HALO_IS[what]}, not {typed(halo)}")
+            raise EstimatorError(f"{self.full_name}: {HALO_IS[what]}, not {with_type(halo)}")
         return pair
 
     def looked_at(self, n_slices: int, /, **kwargs: Any) -> range:
-        """Return the slices that the side results depend on, as one range.
+        """Range of the slices that the side results depend on.
 
         Empty where the method runs on every block.
 
@@ -249,7 +259,7 @@ class MethodMeta:
         if not all(matches(int, each) for each in indices):
             raise EstimatorError(
                 f"{callback.describe_call(self.full_name, (n_slices,), merged)} must return "
-                f"slice indices, not {typed(named)}"
+                f"slice indices, not {with_type(named)}"
             )
         if not indices or indices[0] < 0 or indices[-1] >= n_slices:
             shown = f"slices {indices[0]} to {indices[-1]}" if indices else "no slices"
@@ -261,7 +271,7 @@ class MethodMeta:
     def output_other_dims(
         self, slice_dim: int, other_dims: tuple[int, int], /, **kwargs: Any
     ) -> tuple[int, int]:
-        """Return the result's other two dims for an input with `other_dims`."""
+        """Other two dims of the result for an input with `other_dims`."""
         if self.output_dims is None:
             return other_dims
         callback, merged = self.callbacks["output_dims"], self.merged(**kwargs)
@@ -270,7 +280,7 @@ class MethodMeta:
             asked = callback.describe_call(
                 self.full_name, (other_dims,), merged, slice_dim=slice_dim
             )
-            raise EstimatorError(f"{asked} must return two positive ints, not {typed(dims)}")
+            raise EstimatorError(f"{asked} must return two positive ints, not {with_type(dims)}")
         return int(dims[0]), int(dims[1])
 
     def _output_dtype(
@@ -309,7 +319,7 @@ HALO_IS = {
 
 
 def halo_pair(halo: Any) -> tuple[int, int] | None:
-    """Return a halo as (before, after), or None where it is not one."""
+    """Read a halo as (before, after); None if it is none."""
     pair = halo if isinstance(halo, tuple | list) else (halo, halo)
     if len(pair) != 2 or not all(matches(int, n) and n >= 0 for n in pair):
         return None
@@ -317,7 +327,7 @@ def halo_pair(halo: Any) -> tuple[int, int] | None:
 
 
 def _as_seen(dtype: DTypeLike) -> Any:
-    """Return a dtype as authors receive it: a NumPy scalar as it is, all else as an `np.dtype`."""
+    """Dtype as authors receive it: a NumPy scalar as it is, all else as a `numpy.dtype`."""
     return dtype if isinstance(dtype, np.generic) else as_dtype(dtype)
 
 
@@ -329,6 +339,6 @@ def _are_dims(dims: Any) -> bool:
     )
 
 
-def typed(value: Any) -> str:
+def with_type(value: Any) -> str:
     """Show a value and its type, for an error message."""
     return f"{value!r} ({type(value).__name__})"

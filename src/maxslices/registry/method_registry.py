@@ -76,7 +76,7 @@ class Registry:
         return meta
 
     def refuse(self, full_name: str, reason: str) -> None:
-        """Say why a method of another framework cannot be used; told to whoever asks for it."""
+        """Refuse a method of another framework; `get` gives the reason."""
         with self._changing:
             self._refused[full_name] = reason
 
@@ -98,7 +98,7 @@ class Registry:
         return meta
 
     def get(self, name: str, module: str | None = None) -> MethodMeta:
-        """Return the method of this name.
+        """Look a method up by its name.
 
         Parameters
         ----------
@@ -145,7 +145,7 @@ class Registry:
         raise UnknownMethodError(f"unknown method {wanted!r}{hint}")
 
     def shortest_name(self, meta: MethodMeta) -> str:
-        """Return the shortest name that means a method: its own, or ``module.name``."""
+        """Shortest name that means a method: its own, or ``module.name``."""
         try:
             found = self.get(meta.name)
         except UnknownMethodError:
@@ -199,7 +199,7 @@ class _Site:
     file: str
     line: int
     execution: object
-    """What tells one execution of a module from the next: its spec, which a reload renews."""
+    """Spec of the module, which each reload renews."""
 
     @classmethod
     def of_caller(cls) -> _Site:
@@ -230,7 +230,7 @@ def _module_name(spec: object) -> object:
 
 
 def _import_packages(group: str) -> list[str]:
-    """Import the packages of an entry point group; return why any were left out."""
+    """Import the packages of an entry point group; returns why any were left out."""
     import importlib.metadata
 
     left_out = []

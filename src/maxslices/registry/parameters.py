@@ -1,4 +1,4 @@
-"""Parameters of methods: what a signature allows, and whether a value is of its type."""
+"""Parameters of methods, held against signature and annotations."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _MAPPINGS: tuple[Any, ...] = (
 
 
 def keyword_parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a method after its data, by name."""
+    """Parameters of a method after its data, by name."""
     parameters = list(inspect.signature(function).parameters.values())[1:]
     return {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
 def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the resolved annotations; those that cannot be resolved are left out."""
+    """Resolve a function's annotations; those that cannot be resolved are left out."""
     while isinstance(function, functools.partial):
         function = function.func
     if not hasattr(function, "__annotations__") or inspect.isclass(function):
@@ -68,7 +68,7 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def matches(annotation: Any, value: Any) -> bool:
-    """Tell whether `value` may be given where `annotation` stands.
+    """True if `value` may be given where `annotation` stands.
 
     An `int` passes for a `float`; a `bool` passes for neither. Lists and tuples, which
     pipeline files cannot tell apart, pass for each other and for sets. Annotations of
@@ -141,7 +141,7 @@ def type_name(annotation: Any) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return ``"; did you mean a or b?"`` for the names nearest to `name`, or nothing."""
+    """Suggest names near to `name`, as ``"; did you mean a or b?"``; empty if there are none."""
     from difflib import get_close_matches  # 5 ms that only a mistake has to wait for
 
     by_lower = {n.lower(): n for n in sorted(names)}

@@ -17,6 +17,7 @@ from ..model.arrays import SLICE_NAMES
 from ..model.tiling import Tiling
 from ..pipeline import Step
 from ..planner import SectionPlan
+from ..registry.returned_output import ReturnedOutput
 from .block_ranges import Block
 from .block_tuning import Clock
 from .device_store import DeviceStore
@@ -258,20 +259,10 @@ class BlockWork:
     def _checked(self, index: int, data: Any, n_given: int) -> Any:
         """Require that a method returned the shape and dtype that it declares."""
         planned = self.plan.steps[index].output.with_slices(self.plan.slice_dim, n_given)
-        shape, dtype = getattr(data, "shape", None), getattr(data, "dtype", None)
-        if shape == planned.shape and dtype == planned.dtype:
-            return data
-        name, source = self.plan.steps[index].name, "by its declaration"
-        cure = "correct its output_dims or output_dtype"
-        if self.steps[index].meta.estimator is None:
-            source = "as declared or measured"
-            cure += f", or clear what was measured: maxslices records clear {name}"
-        if shape is None:
-            got = "nothing" if data is None else f"a {type(data).__name__}"
-            cure = "it must return an array"
-        else:
-            got = f"{'x'.join(map(str, shape))} {dtype}"
-        raise MethodError(f"{name} returned {got}; {source} it is {planned}: {cure}")
+        returned = ReturnedOutput.of(data)
+        if fault := returned.mismatch(self.steps[index].meta, planned):
+            raise MethodError(f"{self.plan.steps[index].name} {fault}")
+        return data
 
     def _cropped(self, data: Any, block: Block) -> Any:
         """Return a block's slices that count."""

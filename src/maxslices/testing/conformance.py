@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,38 +18,24 @@ import pytest
 
 from ..checking.block_differences import differences_between_blocks
 from ..checking.case import Case
-from ..checking.estimate_check import check_trial
-from ..checking.measured_call import Trial
-from ..devices import require_libraries, select_backend
-from ..errors import DeviceError, EstimatorError, UsageError
+from ..checking.estimate_check import check_call
+from ..checking.inputs import check_given, require_slice_dim
+from ..checking.measured_call import MeasuredCall
+from ..devices import require_libraries
+from ..errors import DeviceError, EstimatorError, MaxslicesError, UsageError
 from ..estimate import ModelRequest, declared_model
 from ..model.allocators import Device
-from ..model.arrays import block_shape
-from ..registry.method_meta import MethodMeta
+from ..registry.method_meta import MethodMeta, with_type
 from ..registry.method_registry import Registry, registry
-from .plugin import MaxSlices
+from ..registry.returned_output import ReturnedOutput
+from .plugin import MaxSlices, skip_without
+from .situation import Situation
 
-_LONGEST = 2561
-"""Detector width up to which estimators are asked."""
-_MEMORY = (0, 1, 513, *(10**power for power in range(3, 16)))
+_MAX_WIDTH = 2561
+"""Detector width up to which estimators are asked: a usual one of 2560, made odd."""
+_AVAILABLE_BYTES = (0, 1, 513, *(10**power for power in range(3, 16)))
+"""Memory that estimators are asked about: none, odd amounts, up to a petabyte."""
 _DEVICES: tuple[Device, ...] = ("cpu", "cuda")
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """A case with one of the axes that it may be cut along."""
-
-    case: Case
-    """What is run."""
-    slice_dim: int
-    """Axis of the slices."""
-    device: str | None
-    """Where; None: as the options say."""
-
-    def __str__(self) -> str:
-        """Return a test id."""
-        dim = "" if self.case.slice_dim is not None else f"-dim{self.slice_dim}"
-        return f"{self.case}{dim}"
 
 
 class MethodConformance:
@@ -73,7 +58,7 @@ class MethodConformance:
 
     @classmethod
     def required_methods(cls) -> list[MethodMeta]:
-        """Return the methods of the package.
+        """List the methods of the package.
 
         Raises
         ------
@@ -86,21 +71,34 @@ class MethodConformance:
         found = [meta for meta in cls.methods if f"{meta.module}.".startswith(below)]
         if not found:
             raise UsageError(
-                f"{cls.__name__}: no method is registered by {cls.package!r} or a module below it: "
+                f"no method is registered by {cls.package!r} or a module below it: "
                 "give the package as it is imported, and import it in the test file"
             )
         return found
 
     @classmethod
     def situations(cls, cases: Sequence[Case], device: str | None = None) -> Iterator[Situation]:
-        """Return each case along each axis."""
+        """Yield each case along each axis that is tried."""
         for case in cases:
-            dims = cls.methods.get(case.method).slice_dims()
+            if not isinstance(case, Case):
+                raise UsageError(f"cases are made with Case(...), not {with_type(case)}")
+            meta = cls.methods.get(case.method)
+            dims = meta.slice_dims()
+            check_given(meta, case.parameters)
+            if case.slice_dim is not None:
+                require_slice_dim(meta, case.slice_dim)
             for slice_dim in dims if case.slice_dim is None else (case.slice_dim,):
                 yield Situation(case, slice_dim, device)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Make a test for each case and axis, or for each method."""
+        try:
+            self._parametrize(metafunc)
+        except MaxslicesError as error:  # a mistake in the class or its cases
+            text = f"{type(self).__name__}: {error}"
+            raise pytest.Collector.CollectError(text) from None
+
+    def _parametrize(self, metafunc: pytest.Metafunc) -> None:
         names = metafunc.fixturenames
         if "situation" in names:
             found: list[Any] = list(self.situations(self.cases))
@@ -118,20 +116,17 @@ class MethodConformance:
     def on_real_sizes(self) -> None:
         """Mark a test that is also run at real sizes on a GPU."""
 
-    def trial(self, situation: Situation, max_slices: MaxSlices) -> Trial:
-        """Return what a situation runs; skip where its device or library is missing."""
+    def measured_call(self, situation: Situation, max_slices: MaxSlices) -> MeasuredCall:
+        """Set a situation up; skips where its device or library is missing."""
         case, device = situation.case, situation.device or max_slices.settings.device
         if situation.device is not None:
-            try:
-                select_backend(device)
-            except DeviceError as error:
-                pytest.skip(str(error))
+            skip_without(situation.device)
         meta = self.methods.get(case.method)
         try:
             require_libraries([meta])
         except DeviceError as error:
             pytest.skip(str(error))
-        return Trial(
+        return MeasuredCall(
             meta,
             case.shape,
             case.spec.dtype,
@@ -157,8 +152,8 @@ class MethodConformance:
     ) -> None:
         """The estimator gives about as many slices for the peak as were run."""
         settings = max_slices.settings
-        trial = self.trial(situation, max_slices)
-        result = check_trial(trial, settings.lower, settings.upper, trace=None)
+        call = self.measured_call(situation, max_slices)
+        result = check_call(call, settings.lower, settings.upper, trace=None)
         max_slices.note(result)
         _require(result.ok, str(result))
 
@@ -166,8 +161,8 @@ class MethodConformance:
         self, situation: Situation, max_slices: MaxSlices, on_real_sizes: None
     ) -> None:
         """Dims and dtype of the result are those that a plan counts on."""
-        trial = self.trial(situation, max_slices)
-        meta, found = trial.meta, trial.call(trial.on_device(trial.data()))
+        call = self.measured_call(situation, max_slices)
+        meta, found = call.meta, call.invoke(call.on_device(call.data()))
         if meta.side_results:
             values = found if len(meta.side_results) > 1 else (found,)
             _require(
@@ -176,40 +171,31 @@ class MethodConformance:
                 f"but returned {len(values)} values",
             )
             return
-        dims = meta.output_other_dims(trial.slice_dim, trial.other_dims, **trial.parameters)
-        shape = block_shape(trial.slice_dim, trial.n_slices, dims)
-        dtype = meta.output_dtype(
-            trial.slice_dim, trial.other_dims, trial.dtype, **trial.parameters
-        )
-        returned = (tuple(found.shape), np.dtype(found.dtype))
-        _require(
-            returned == (shape, dtype),
-            f"{meta.full_name} declares a result of {shape} {dtype}, "
-            f"but returned {returned[0]} {returned[1]}",
-        )
+        fault = call.wrong_output(ReturnedOutput.of(found))
+        _require(not fault, f"{meta.full_name} {fault}")
 
     def test_input_is_not_modified(self, situation: Situation, max_slices: MaxSlices) -> None:
         """Data, flats, darks and angles are afterwards what they were."""
-        trial = self.trial(situation, max_slices)
-        host = trial.data()
-        side = {name: np.array(trial.on_host(value)) for name, value in trial.side.items()}
-        data = trial.on_device(host)
-        trial.call(data)
-        changed = [] if np.array_equal(trial.on_host(data), host, equal_nan=True) else ["data"]
+        call = self.measured_call(situation, max_slices)
+        host = call.data()
+        side = {name: np.array(call.on_host(value)) for name, value in call.side.items()}
+        data = call.on_device(host)
+        call.invoke(data)
+        changed = [] if np.array_equal(call.on_host(data), host, equal_nan=True) else ["data"]
         changed += [
             name
             for name, before in side.items()
-            if not np.array_equal(np.asarray(trial.on_host(trial.side[name])), before)
+            if not np.array_equal(np.asarray(call.on_host(call.side[name])), before)
         ]
-        _require(not changed, f"{trial.meta.full_name} modified its input: {', '.join(changed)}")
+        _require(not changed, f"{call.meta.full_name} modified its input: {', '.join(changed)}")
 
     def test_block_size_does_not_matter(self, situation: Situation, max_slices: MaxSlices) -> None:
         """Blocks of 1 and 7 slices, with their halo, give what one block gives."""
-        trial = self.trial(situation, max_slices)
-        if trial.looked_at:
+        call = self.measured_call(situation, max_slices)
+        if call.looked_at:
             return  # it is called once, with the slices that it looks at
-        faults = differences_between_blocks(trial, (1, 7), situation.case.tolerance)
-        _require(not faults, f"{trial.meta.full_name}: {'; '.join(faults)}")
+        faults = differences_between_blocks(call, (1, 7), situation.case.tolerance)
+        _require(not faults, f"{call.meta.full_name}: {'; '.join(faults)}")
 
     def test_estimate_never_decreases(self, situation: Situation) -> None:
         """More slices never need less memory; more memory never fits fewer slices."""
@@ -232,12 +218,12 @@ class MethodConformance:
                 meta.calc_max_slices(
                     slice_dim, dims, dtype, size, device=device, **case.parameters
                 )[0]
-                for size in _MEMORY
+                for size in _AVAILABLE_BYTES
             ]
             _require(
                 answers == sorted(answers),
                 f"{meta.full_name} on {device}: with more memory, fewer slices are estimated to "
-                f"fit: {dict(zip(_MEMORY, answers, strict=True))}",
+                f"fit: {dict(zip(_AVAILABLE_BYTES, answers, strict=True))}",
             )
 
     def test_estimator_answers_in_whole_slices(self, situation: Situation) -> None:
@@ -248,10 +234,10 @@ class MethodConformance:
             (first, second),
             (first + 1, second + 2),
             (2 * first + 1, 2 * second + 1),
-            (max(first, 1801), max(second, _LONGEST)),
+            (max(first, 1801), max(second, _MAX_WIDTH)),
         ):
             for device in _DEVICES:
-                for memory in _MEMORY:
+                for memory in _AVAILABLE_BYTES:
                     found = meta.calc_max_slices(
                         situation.slice_dim,
                         dims,
@@ -266,13 +252,13 @@ class MethodConformance:
     def test_estimate_at_random_shapes(self, tried_method: str, max_slices: MaxSlices) -> None:
         """Random shapes, with dtypes and parameters of the cases; needs Hypothesis."""
         pytest.importorskip("hypothesis")
-        from .properties import try_random_situations
+        from .random_shapes import try_random_shapes
 
         cases = [c for c in self.cases if self.methods.get(c.method).full_name == tried_method]
         n_methods = len({self.methods.get(case.method).full_name for case in self.cases})
         share = max(1, math.ceil(max_slices.settings.examples / n_methods))
         situations = list(self.situations(cases))
-        try_random_situations(self, situations, max_slices, share)
+        try_random_shapes(self.measured_call, situations, max_slices, share)
 
 
 def _require(holds: bool, message: str) -> None:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ..checking.check_result import CheckResult
     from ..registry.method_meta import MethodMeta
 
+MARKER = "max_slices"
 PROPERTY = "maxslices"
 RECORD_PROPERTY = "maxslices-record"
 _OPTIONS: dict[str, tuple[str, type, str]] = {
@@ -96,7 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_results], config.stash[_records] = [], []
     config.addinivalue_line(
         "markers",
-        "max_slices(method, shape, dtype, lower=None, upper=None, device=None, **parameters): "
+        f"{MARKER}(method, shape, dtype, lower=None, upper=None, device=None, **parameters): "
         "before the test, run the method on this shape, and require that its estimator gives "
         "about as many slices for the measured peak; several markers are checked one by one.",
     )
@@ -118,7 +120,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class MaxSlices:
-    """What the fixture `max_slices` is: the check, with the options of this run.
+    """The check, with the options of this run: value of the fixture `max_slices`.
 
     Calling it is calling `maxslices.testing.check_max_slices`; the result goes into the
     summary, and into the files that were asked for.
@@ -138,18 +140,28 @@ class MaxSlices:
         device: str | None = None,
         **parameters: Any,
     ) -> CheckResult:
-        """Check, and raise an `EstimateError` if the estimate is out of bounds."""
+        """Check, and raise an `EstimateError` if the estimate is out of bounds.
+
+        Where `device` is named and not there, the test is skipped.
+        """
         __tracebackhide__ = True
         from ..checking.check_result import EstimateError
         from ..checking.estimate_check import check_max_slices
+        from ..errors import EstimatorError, MaxslicesError
 
+        if device is not None:
+            skip_without(device)
         bounds = self._bounds(lower, upper)
-        where = device or self.settings.device
+        where = self.settings.device if device is None else device
         try:
             result = check_max_slices(method, shape, dtype, *bounds, where, **parameters)
         except EstimateError as error:
             self.note(error.result)
             raise
+        except EstimatorError:
+            raise  # with the author's lines
+        except MaxslicesError as error:
+            raise error.with_traceback(None) from None
         self.note(result)
         return result
 
@@ -175,24 +187,57 @@ def max_slices(request: pytest.FixtureRequest) -> MaxSlices:
     return MaxSlices(request.node)
 
 
+def skip_without(device: str) -> None:
+    """Skip a test that names a GPU where there is none that can be used."""
+    from ..devices import select_backend
+    from ..errors import DeviceError, MaxslicesError
+
+    __tracebackhide__ = True
+    try:
+        select_backend(device)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    except MaxslicesError as error:
+        raise error.with_traceback(None) from None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
-    """Do what the markers of a test ask before its body runs."""
-    for marker in pyfuncitem.iter_markers("max_slices"):
-        from ..checking.check_result import EstimateError
+    """Carry out the markers of a test before its body runs."""
+    for marker in pyfuncitem.iter_markers():
+        if marker.name == MARKER:
+            _check_marker(pyfuncitem, marker)
+        elif _looks_like_a_typo(marker.name, pyfuncitem.config):
+            text = f"unknown marker @pytest.mark.{marker.name}; did you mean {MARKER}?"
+            pytest.fail(text, pytrace=False)
 
-        check = MaxSlices(pyfuncitem)
-        try:
-            inspect.signature(check).bind(*marker.args, **marker.kwargs)
-        except TypeError as error:
-            pytest.fail(
-                f"@pytest.mark.max_slices(method, shape, dtype, **parameters): {error}",
-                pytrace=False,
-            )
-        try:
-            check(*marker.args, **marker.kwargs)
-        except EstimateError as error:
-            pytest.fail(str(error), pytrace=False)
+
+def _check_marker(item: pytest.Function, marker: pytest.Mark) -> None:
+    from ..checking.check_result import EstimateError
+    from ..errors import EstimatorError, MaxslicesError
+
+    __tracebackhide__ = True
+    check = MaxSlices(item)
+    try:
+        inspect.signature(check).bind(*marker.args, **marker.kwargs)
+    except TypeError as error:
+        text = f"@pytest.mark.{MARKER}(method, shape, dtype, **parameters): {error}"
+        raise pytest.fail.Exception(text, pytrace=False) from None
+    try:
+        check(*marker.args, **marker.kwargs)
+    except EstimatorError:
+        raise  # with the author's lines
+    except (EstimateError, MaxslicesError) as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+
+def _looks_like_a_typo(name: str, config: pytest.Config) -> bool:
+    """True if a marker that nobody describes is nearly named as that of this plugin.
+
+    pytest itself only warns of it, and the estimate would go unchecked.
+    """
+    known = {line.split(":")[0].split("(")[0].strip() for line in config.getini("markers")}
+    return name not in known and bool(get_close_matches(name, [MARKER], cutoff=0.8))
 
 
 class RecordFile(pytest.File):
@@ -239,7 +284,7 @@ class RecordItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Return where this test is."""
+        """Location of this test, for reports."""
         return self.path, None, self.name
 
 

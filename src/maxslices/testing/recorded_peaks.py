@@ -25,7 +25,7 @@ _FIELDS = ("method", "package_version", "shape", "dtype", "slice_dim", "paramete
 
 
 def make_record(result: CheckResult) -> Record:
-    """Return what a file keeps of a measurement, with the machine it was made on."""
+    """Make the record of a measurement, with the machine it was made on."""
     return {
         "method": result.method,
         "package_version": package_version(result.method),
@@ -40,7 +40,7 @@ def make_record(result: CheckResult) -> Record:
 
 
 def record_id(record: Mapping[str, Any]) -> str:
-    """Return a test id, as that of a `Case`."""
+    """Write a test id, as that of a `Case`."""
     name = str(record["method"]).rsplit(".", 1)[-1]
     case = Case(
         name, tuple(record["shape"]), record["dtype"], record["parameters"], record["slice_dim"]
@@ -123,7 +123,7 @@ def replay(
 
 
 def package_version(full_name: str) -> str | None:
-    """Return the version of the package that a method comes from, if it is an installed one."""
+    """Version of the installed package that a method comes from; None if there is none."""
     return _versions_by_module().get(full_name.split(".", 1)[0])
 
 
@@ -137,7 +137,7 @@ def _versions_by_module() -> dict[str, str]:
 
 @lru_cache(maxsize=2)
 def environment(device: str) -> dict[str, Any]:
-    """Return the device and the versions that a measurement depends on."""
+    """Device and versions that a measurement depends on."""
     libraries = ["maxslices", "numpy", "scipy", "torch"]
     found: dict[str, Any] = {"device_name": "CPU", "python": sys.version.split()[0]}
     if device == "cuda":

@@ -1,8 +1,9 @@
-"""Random situations for estimators, by Hypothesis."""
+"""Estimators held against measured peaks at random shapes, drawn by Hypothesis."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,24 +12,27 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from ..checking.check_result import EstimateError
-from ..checking.estimate_check import check_trial
+from ..checking.estimate_check import check_call
 from ..tuning.garbage_collection import quick_collections
 
 if TYPE_CHECKING:
-    from .conformance import MethodConformance, Situation
+    from ..checking.measured_call import MeasuredCall
     from .plugin import MaxSlices
+    from .situation import Situation
 
-MOST_SLICES = 60
-LONGEST_DIM = 96
+MAX_SLICES = 60
+MAX_DIM = 96
+"""Largest shapes drawn: hundreds of calls at 2 MB take seconds, and odd sizes show at any size."""
 BUFFERS_BYTES = 3 * 8192 * 8
 """NumPy's buffers for casting, one for each operand of an operation: they come and go with the
 shape, and make up much of the memory of a tiny array. Less is no finding here, on a CPU."""
-_QUICK = 1000
-"""Examples up to which every run tries the same ones, and looks for no smaller failure."""
+_MAX_QUICK_EXAMPLES = 1000
+"""Examples up to which every run tries the same ones, and looks for no smaller failure: the default
+of 300 is for every run of a suite, and more are asked for to find what these do not."""
 
 
-def try_random_situations(
-    tests: MethodConformance,
+def try_random_shapes(
+    measured_call: Callable[[Situation, MaxSlices], MeasuredCall],
     situations: list[Situation],
     max_slices: MaxSlices,
     n_examples: int,
@@ -39,7 +43,7 @@ def try_random_situations(
     itself raises `ValueError` is no legal input, and passed over.
     """
     options = max_slices.settings
-    quick = options.examples <= _QUICK
+    quick = options.examples <= _MAX_QUICK_EXAMPLES
 
     @settings(
         max_examples=n_examples,
@@ -51,16 +55,16 @@ def try_random_situations(
     )
     @given(
         situation=st.sampled_from(situations),
-        n_slices=st.integers(1, MOST_SLICES),
-        dims=st.tuples(st.integers(1, LONGEST_DIM), st.integers(1, LONGEST_DIM)),
+        n_slices=st.integers(1, MAX_SLICES),
+        dims=st.tuples(st.integers(1, MAX_DIM), st.integers(1, MAX_DIM)),
     )
     def check(situation: Situation, n_slices: int, dims: tuple[int, int]) -> None:
         shape = list(dims)
         shape.insert(situation.slice_dim, n_slices)
         case = replace(situation.case, shape=(shape[0], shape[1], shape[2]))
-        trial = tests.trial(replace(situation, case=case), max_slices)
+        call = measured_call(replace(situation, case=case), max_slices)
         try:
-            result = check_trial(trial, options.lower, options.upper, trace=None)
+            result = check_call(call, options.lower, options.upper, trace=None)
         except ValueError:  # not the estimator's: that would be an EstimatorError
             assume(False)
         if result.device == "cpu":

@@ -1,0 +1,59 @@
+"""A method's output, held against its declarations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..model.arrays import ArraySpec
+from .method_meta import MethodMeta
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedOutput:
+    """Shape and dtype of a method's output, without its memory."""
+
+    shape: tuple[int, ...] | None
+    """Its shape; None if it is no array."""
+    dtype: Any
+    """Its dtype; None if it is no array."""
+    type_name: str
+    """Class of the object."""
+
+    @classmethod
+    def of(cls, output: Any) -> ReturnedOutput:
+        """Describe what a method returned."""
+        shape, dtype = getattr(output, "shape", None), getattr(output, "dtype", None)
+        return cls(None if shape is None else tuple(shape), dtype, type(output).__name__)
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return "nothing" if self.type_name == "NoneType" else f"a {self.type_name}"
+        return f"{'x'.join(map(str, self.shape))} {self.dtype}"
+
+    def mismatch(self, meta: MethodMeta, expected: ArraySpec) -> str:
+        """Difference from what the method declares, and what to correct; empty if there is none.
+
+        Parameters
+        ----------
+        meta : MethodMeta
+            The method.
+        expected : ArraySpec
+            Its output by its declarations.
+        """
+        right_dims, right_dtype = self.shape == expected.shape, self.dtype == expected.dtype
+        if right_dims and right_dtype:
+            return ""
+        says, cures = "by its declaration", []
+        if not right_dims:
+            cures.append("its output_dims")
+        if not right_dtype:
+            cures.append("its output_dtype")
+            if meta.estimator_gives_dtype:
+                says = "by its estimator"
+                cures[-1] = f"the dtype that {meta.callbacks['calc_max_slices'].name} returns"
+        cure = f"correct {' and '.join(cures)}" if self.shape else "it must return an array"
+        if meta.estimator is None:
+            says = "as declared or measured"
+            cure += f", or clear what was measured: maxslices records clear {meta.name}"
+        return f"returned {self}; {says} it is {expected}: {cure}"

@@ -1,0 +1,227 @@
+"""What the pack's methods are tried on: one line a case.
+
+`test_pack` runs each along every axis that its method's pattern allows, unless one is named: those
+of `CASES` on any machine, those of `GPU_CASES`, of real sizes, where there is a GPU. A method needs
+a case for each dtype and each parameter that changes its memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from maxslices.testing import Case
+
+PACKAGE = "maxslices_methods"
+
+FFT = 1e-6
+"""SciPy's FFT takes as many rows at a time as a CPU's registers hold, and rounds the rest
+otherwise: the last bits of a frame may depend on those beside it. cuFFT's frames do not."""
+BLAS = 1e-6
+"""cuBLAS may sum in another order for another place in a chunk."""
+SUM = 1e-12
+"""The mean is a sum of doubles, whose order depends on the blocks."""
+
+WEIGHTS = "tests/methods/data/unet.safetensors"
+"""Random weights of the smallest network of three levels; from the root of the repository."""
+
+UNET = {"weights": WEIGHTS}
+NLM = {"strength": 0.3, "search_size": 5, "patch_size": 3}
+ROF = {"iterations": 3, "regularisation_parameter": 0.1, "time_marching_parameter": 0.05}
+PD = {"iterations": 3, "regularisation_parameter": 0.1}
+OTHER_NORM = {"isotropic": False, "nonnegativity": True}
+NEAREST = {"interpolation": "nearest"}
+HALVED = {"newshape": [1080, 1280]}
+GAINS = {"flats_multiplier": 1.1, "darks_multiplier": 0.9, "lower_bound": 0.0}
+SMOOTH = {"ratio_delta_beta": 1000.0, "energy": 20.0}
+FAST = {"calculate_padding_value_method": "next_fast_length"}
+STATS = {"glob_stats": (0.1, 1.0, 0.5, 1)}
+PERCENTILES = {"perc_range_min": 10.0, "perc_range_max": 90.0, "glob_stats": [0, 60000]}
+SYM16 = {"wname": "sym16", "sigma": 5.5}
+
+
+def padded(x: int, y: int) -> dict[str, Any]:
+    """Parameters of `paganin_filter` for margins of so many pixels."""
+    return {"calculate_padding_value_method": "use_pad_x_y", "pad_x_y": [x, y]}
+
+
+CASES = [
+    Case("median_filter", (64, 65, 67), "uint16"),
+    Case("median_filter", (53, 50, 61)),
+    Case("median_filter", (50, 57, 128), "uint8"),
+    Case("median_filter", (50, 50, 23), "uint16", {"kernel_size": 5}),
+    Case("median_filter", (50, 50, 19), parameters={"kernel_size": 5}),
+    Case("remove_outlier", (64, 65, 67), "uint16"),
+    Case("remove_outlier", (53, 50, 61), parameters={"dif": 0.2}),
+    Case("remove_outlier", (50, 50, 128), "uint16", {"dif": 20000}),
+    Case("remove_outlier", (50, 50, 19), parameters={"dif": 0.2, "kernel_size": 5}),
+    Case("total_variation_rof", (60, 60, 41), parameters=ROF),
+    Case("total_variation_rof", (53, 61, 37), "uint16", ROF),
+    Case("total_variation_rof", (53, 61, 37), parameters=ROF | {"iterations": 1}),
+    Case("total_variation_pd", (60, 60, 41), parameters=PD),
+    Case("total_variation_pd", (53, 61, 37), "uint16", PD),
+    Case("total_variation_pd", (53, 61, 37), parameters=PD | {"isotropic": False}),
+    Case("total_variation_pd", (53, 61, 37), parameters=PD | {"nonnegativity": True}),
+    Case("nonlocal_means", (60, 60, 41), parameters=NLM),
+    Case("nonlocal_means", (53, 61, 37), "uint16", NLM | {"strength": 9000.0, "noise": 3000.0}),
+    Case("nonlocal_means", (53, 61, 37), parameters=NLM | {"patch_size": 1}),
+    Case("denoise_unet", (53, 50, 31), parameters=UNET),
+    Case("denoise_unet", (51, 37, 41), "uint16", UNET | {"tile": 32}, slice_dim=0),
+    Case("sino_360_to_180", (64, 60, 67)),
+    Case("sino_360_to_180", (101, 53, 97), "uint16", {"overlap": 20}),
+    Case("sino_360_to_180", (121, 61, 101), parameters={"overlap": 31.0, "side": "right"}),
+    Case("sino_360_to_180", (100, 50, 67), parameters={"overlap": -9}),
+    Case("data_resampler", (64, 65, 67), parameters={"newshape": [33, 40]}),
+    Case("data_resampler", (53, 101, 97), "uint16", {"newshape": [120, 131]}),
+    Case("data_resampler", (61, 64, 97), parameters={"newshape": [31, 300]}),
+    Case("data_resampler", (61, 67, 64), "uint16", {"newshape": [80, 37]}),
+    Case("data_resampler", (53, 101, 97), parameters=NEAREST | {"newshape": [120, 61]}),
+    Case("dark_flat_field_correction", (64, 65, 67), "uint16"),
+    Case("dark_flat_field_correction", (53, 101, 97)),
+    Case("dark_flat_field_correction", (61, 40, 128), "uint16", {"upper_bound": 1.2}),
+    Case("dark_flat_field_correction", (50, 41, 43), "uint8", GAINS),
+    Case("minus_log", (64, 65, 67)),
+    Case("minus_log", (53, 50, 97), "uint16"),
+    Case("minus_log", (50, 61, 128)),
+    Case("paganin_filter", (64, 60, 72), tolerance=FFT),
+    Case("paganin_filter", (64, 60, 72), "uint16", tolerance=FFT),
+    Case("paganin_filter", (67, 61, 73), parameters=FAST, tolerance=FFT),
+    Case("paganin_filter", (67, 61, 73), "uint16", FAST, tolerance=FFT),
+    Case("paganin_filter", (51, 47, 53), parameters=padded(5, 12), tolerance=FFT),
+    Case("paganin_filter", (50, 47, 52), "uint16", padded(5, 12), tolerance=FFT),
+    Case("paganin_filter", (50, 37, 65), parameters=SMOOTH, tolerance=FFT),
+    Case("paganin_filter", (50, 301, 17), tolerance=FFT),
+    Case("paganin_filter", (53, 2, 301), parameters=FAST, tolerance=FFT),
+    # FINUFFT's threads have work arrays of their own, so few slices are dominated by them.
+    Case("fbp", (61, 64, 64)),
+    Case("fbp", (61, 60, 67)),
+    Case("fbp", (180, 60, 53)),
+    Case("fbp", (37, 64, 101)),
+    Case("fbp", (61, 60, 64), "uint16"),
+    Case("fbp", (61, 60, 64), parameters={"recon_size": 41}),
+    Case("fbp", (61, 60, 64), parameters={"recon_size": 97}),
+    Case("fbp", (61, 60, 64), parameters={"detector_pad": True}),
+    Case("fbp", (61, 60, 64), parameters={"detector_pad": 13}),
+    Case("fbp", (61, 60, 64), parameters={"recon_mask_radius": None}),
+    Case("fbp", (61, 60, 64), parameters={"center": 35.25, "filter_type": "hann"}),
+    Case("calculate_stats", (64, 65, 67), tolerance=SUM),
+    Case("calculate_stats", (53, 101, 97), "uint16", tolerance=SUM),
+    Case("calculate_stats", (50, 61, 301), tolerance=SUM),
+    Case("rescale_to_int", (64, 65, 67), parameters=STATS),
+    Case("rescale_to_int", (53, 101, 97), parameters={"bits": 16, **STATS}),
+    Case("rescale_to_int", (53, 50, 97), parameters={"bits": 32, **STATS}),
+    Case("rescale_to_int", (50, 61, 301), "uint16", PERCENTILES),
+    Case("find_center_vo", (61, 60, 67)),
+    Case("find_center_vo", (60, 50, 128)),
+    Case("find_center_vo", (61, 60, 67), "uint16"),
+    Case("find_center_vo", (83, 60, 97), parameters={"step": 0.3}),
+    Case("find_center_vo", (31, 50, 2053), parameters={"srad": 2.0}),
+    Case("find_center_vo", (2003, 50, 37), parameters={"srad": 2.0}),
+    Case("remove_stripe_based_sorting", (64, 60, 72)),
+    Case("remove_stripe_based_sorting", (67, 53, 71), "uint16"),
+    Case("remove_stripe_based_sorting", (61, 50, 67), parameters={"size": 5, "dim": 2}),
+    Case("remove_stripe_based_sorting", (60, 50, 66), "uint16", {"size": 4}),
+    Case("remove_stripe_based_sorting", (181, 50, 257), parameters={"size": 3}),
+    Case("remove_stripe_based_sorting", (64, 60, 72), parameters={"size": 1}),
+    Case("remove_stripe_ti", (64, 60, 72)),
+    Case("remove_stripe_ti", (67, 53, 71)),
+    Case("remove_stripe_ti", (67, 53, 71), "uint16", {"beta": 0.02}),
+    Case("remove_stripe_ti", (181, 101, 257), parameters={"beta": 1.0}),
+    Case("remove_stripe_fw", (64, 60, 72)),
+    Case("remove_stripe_fw", (67, 53, 71), "uint16"),
+    Case("remove_stripe_fw", (67, 53, 71), parameters={"wname": "haar", "sigma": 1.3}),
+    Case("remove_stripe_fw", (61, 50, 64), parameters={"wname": "sym16", "level": 2}),
+    Case("remove_stripe_fw", (64, 50, 67), parameters={"wname": "bior4.4", "sigma": 10}),
+    Case("remove_stripe_fw", (181, 50, 97), parameters={"level": 1}),
+]
+
+GPU_CASES = [
+    Case("median_filter", (64, 2160, 2560), "uint16", slice_dim=0),
+    Case("median_filter", (64, 2160, 2560), slice_dim=0),
+    Case("median_filter", (67, 2161, 2557), "uint8", slice_dim=0),
+    Case("median_filter", (1801, 32, 2560), slice_dim=1),
+    Case("median_filter", (32, 2160, 2560), "uint16", {"kernel_size": 5}, slice_dim=0),
+    Case("median_filter", (32, 2160, 2560), parameters={"kernel_size": 7}, slice_dim=0),
+    Case("remove_outlier", (64, 2160, 2560), "uint16", slice_dim=0),
+    Case("remove_outlier", (64, 2160, 2560), parameters={"dif": 0.2}, slice_dim=0),
+    Case("remove_outlier", (67, 2161, 2557), parameters={"dif": 0.2}, slice_dim=0),
+    Case("remove_outlier", (1801, 32, 2560), "uint16", slice_dim=1),
+    Case("total_variation_rof", (64, 2160, 2560), parameters=ROF, slice_dim=0),
+    Case("total_variation_rof", (1801, 32, 2560), parameters=ROF, slice_dim=1),
+    Case("total_variation_rof", (61, 2161, 2557), "uint16", ROF, slice_dim=0),
+    Case("total_variation_rof", (61, 1009, 1013), parameters=ROF | {"iterations": 1}),
+    Case("total_variation_pd", (64, 2160, 2560), parameters=PD, slice_dim=0),
+    Case("total_variation_pd", (1801, 32, 2560), parameters=PD, slice_dim=1),
+    Case("total_variation_pd", (61, 2161, 2557), "uint16", PD, slice_dim=0),
+    Case("total_variation_pd", (61, 1009, 1013), parameters=PD | OTHER_NORM),
+    Case("nonlocal_means", (64, 2160, 2560), parameters=NLM, slice_dim=0),
+    Case("nonlocal_means", (1801, 64, 2560), parameters=NLM, slice_dim=1),
+    Case("nonlocal_means", (61, 2161, 2557), "uint16", NLM | {"strength": 9000.0}, slice_dim=0),
+    Case("nonlocal_means", (401, 251, 253), parameters=NLM | {"patch_size": 5}, slice_dim=0),
+    Case("denoise_unet", (64, 2160, 2560), parameters=UNET, slice_dim=0),
+    Case("denoise_unet", (1801, 64, 2560), parameters=UNET, slice_dim=1),
+    Case("denoise_unet", (61, 2161, 2557), "uint16", UNET | {"tile": 1024}, slice_dim=0),
+    Case("denoise_unet", (401, 251, 253), parameters=UNET | {"tile": 2048}, slice_dim=0),
+    Case("sino_360_to_180", (1801, 64, 2560)),
+    Case("sino_360_to_180", (1801, 64, 2560), parameters={"overlap": 200}),
+    Case("sino_360_to_180", (1801, 61, 2557), "uint16", {"overlap": 201, "side": "right"}),
+    Case("sino_360_to_180", (1800, 64, 2560), parameters={"overlap": -50}),
+    Case("data_resampler", (64, 2160, 2560), parameters=HALVED, slice_dim=0),
+    Case("data_resampler", (64, 2160, 2560), "uint16", HALVED, slice_dim=0),
+    Case("data_resampler", (33, 2161, 2557), parameters={"newshape": [2999, 3001]}, slice_dim=0),
+    Case("data_resampler", (1801, 64, 2560), parameters={"newshape": [901, 1280]}, slice_dim=1),
+    Case("data_resampler", (64, 2160, 2560), parameters=HALVED | NEAREST, slice_dim=0),
+    Case("dark_flat_field_correction", (64, 2160, 2560), "uint16"),
+    Case("dark_flat_field_correction", (64, 2160, 2560), "uint16", {"upper_bound": 1.2}),
+    Case("dark_flat_field_correction", (64, 2160, 2560)),
+    Case("dark_flat_field_correction", (67, 2161, 2557), "uint16"),
+    Case("dark_flat_field_correction", (101, 1009, 1013)),
+    Case("minus_log", (64, 2160, 2560)),
+    Case("minus_log", (64, 2160, 2560), "uint16", slice_dim=0),
+    Case("minus_log", (1801, 32, 2560), slice_dim=1),
+    Case("minus_log", (67, 2161, 2557), slice_dim=0),
+    Case("paganin_filter", (64, 2160, 2560)),
+    Case("paganin_filter", (64, 2160, 2560), "uint16"),
+    Case("paganin_filter", (64, 2160, 2560), parameters=FAST),
+    Case("paganin_filter", (61, 2161, 2557), parameters=FAST),
+    Case("paganin_filter", (61, 2161, 2557), "uint16"),
+    Case("paganin_filter", (64, 2160, 2560), parameters=padded(100, 100)),
+    Case("paganin_filter", (61, 1801, 2557), parameters=padded(101, 53)),
+    Case("paganin_filter", (200, 509, 499)),
+    Case("fbp", (1801, 64, 2560)),
+    Case("fbp", (1801, 61, 2557)),
+    Case("fbp", (1801, 32, 2560), "uint16"),
+    Case("fbp", (1801, 32, 2560), parameters={"recon_size": 2048}),
+    Case("fbp", (1801, 32, 2560), parameters={"recon_mask_radius": None}),
+    Case("fbp", (1801, 32, 2560), parameters={"detector_pad": True}),
+    Case("fbp", (1801, 33, 2560), parameters={"detector_pad": 101}),
+    Case("fbp", (361, 200, 509)),
+    Case("fbp", (181, 101, 128)),
+    Case("calculate_stats", (64, 2160, 2560), slice_dim=0, tolerance=SUM),
+    Case("calculate_stats", (67, 2161, 2557), "uint16", slice_dim=0, tolerance=SUM),
+    Case("calculate_stats", (1801, 32, 2560), slice_dim=1, tolerance=SUM),
+    Case("rescale_to_int", (64, 2160, 2560), parameters=STATS, slice_dim=0),
+    Case("rescale_to_int", (64, 2160, 2560), parameters={"bits": 16, **STATS}, slice_dim=0),
+    Case("rescale_to_int", (67, 2161, 2557), parameters={"bits": 32, **STATS}, slice_dim=0),
+    Case("rescale_to_int", (64, 2560, 2560), "uint16", {"glob_stats": [0, 60000]}, slice_dim=0),
+    Case("rescale_to_int", (1801, 32, 2560), parameters=STATS, slice_dim=1),
+    Case("find_center_vo", (1801, 1, 2560)),
+    Case("find_center_vo", (1801, 32, 2560)),
+    Case("find_center_vo", (1801, 32, 2560), "uint16"),
+    Case("find_center_vo", (1801, 33, 2557), parameters={"step": 0.3}),
+    Case("find_center_vo", (3601, 32, 2048)),
+    Case("find_center_vo", (721, 64, 1023)),
+    Case("remove_stripe_based_sorting", (1801, 64, 2560)),
+    Case("remove_stripe_based_sorting", (1801, 64, 2560), "uint16"),
+    Case("remove_stripe_based_sorting", (1801, 64, 2560), parameters={"size": 21}),
+    Case("remove_stripe_based_sorting", (1801, 32, 2557), parameters={"size": 5, "dim": 2}),
+    Case("remove_stripe_based_sorting", (721, 151, 1019)),
+    Case("remove_stripe_ti", (1801, 64, 2560)),
+    Case("remove_stripe_ti", (1801, 64, 2560), "uint16"),
+    Case("remove_stripe_ti", (1801, 61, 2557), parameters={"beta": 0.02}),
+    Case("remove_stripe_ti", (721, 151, 1019)),
+    Case("remove_stripe_fw", (1801, 64, 2560), tolerance=BLAS),
+    Case("remove_stripe_fw", (1801, 64, 2560), "uint16", tolerance=BLAS),
+    Case("remove_stripe_fw", (1801, 61, 2557), parameters=SYM16, tolerance=BLAS),
+    Case("remove_stripe_fw", (1801, 64, 2560), parameters={"level": 4}, tolerance=BLAS),
+    Case("remove_stripe_fw", (721, 151, 1019), tolerance=BLAS),
+]
