@@ -12,23 +12,19 @@ import pytest
 import maxslices
 
 PACKAGE = Path(maxslices.__file__).parent
-LAYERS = [
-    {"errors"},
-    {"model"},
-    {"registry", "system"},
-    {"tuning"},
-    {"io", "measure"},
-    {"devices"},
-    {"pipeline"},
-    {"estimate"},
-    {"planner"},
-    {"checking", "nn", "runner"},
-    {"api"},
-    {"__init__"},
-    {"testing", "demo", "httomo"},
-    {"cli"},
-]
-"""From the bottom up. "__init__" is the package itself: what it offers to users."""
+DESIGN = Path(__file__).parents[1] / "docs" / "design.md"
+
+
+def drawn_layers() -> list[set[str]]:
+    """Read the layers from the drawing in the design, from the bottom up."""
+    _, _, after = DESIGN.read_text(encoding="utf-8").partition("```layers\n")
+    rows = after.partition("```")[0].splitlines()
+    return [{"__init__" if name == "maxslices" else name for name in row.split()} for row in rows][
+        ::-1
+    ]
+
+
+LAYERS = drawn_layers()
 LAYER_OF = {name: height for height, names in enumerate(LAYERS) for name in names}
 assert len(LAYER_OF) == sum(map(len, LAYERS)), "a part stands in two layers"
 
@@ -84,31 +80,35 @@ def test_imports_point_downward_only():
     assert upward == []
 
 
-def at_import(tree: ast.Module) -> ast.Module:
-    """Return a module without its functions and TYPE_CHECKING blocks: what runs on import."""
+def files_of_imports(path: Path) -> Iterator[Path]:
+    """Yield the files of this package that a file imports, also inside functions."""
+    for name, _ in imported(path):
+        first, *rest = name.split(".")
+        if first != "maxslices" or is_public_name(name):
+            continue
+        for length in (len(rest), len(rest) - 1):  # a module, or a name in one
+            base = PACKAGE.joinpath(*rest[:length])
+            found = [base.with_suffix(".py")] if length else []
+            for file in [*found, base / "__init__.py"]:
+                if file.exists():
+                    yield file
+                    break
+            else:
+                continue
+            break
 
-    class Strip(ast.NodeTransformer):
-        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-            return None
 
-        def visit_If(self, node: ast.If) -> ast.AST | None:
-            is_typing = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-            return None if is_typing else self.generic_visit(node)
-
-    return ast.fix_missing_locations(Strip().visit(tree))
+def test_no_two_files_import_each_other_in_a_circle():
+    needs = {path: set(files_of_imports(path)) - {path} for path in sources()}
+    while free := [path for path, others in needs.items() if not others & set(needs)]:
+        for path in free:
+            del needs[path]
+    assert [str(path.relative_to(PACKAGE)) for path in needs] == []
 
 
-def test_parts_do_not_import_each_other_in_a_circle():
-    needs: dict[str, set[str]] = {}
-    for path in sources():
-        tree = at_import(ast.parse(path.read_text()))
-        needs.setdefault(part_of(path), set()).update(p for p, _ in own_parts(path, tree))
-    for part, others in needs.items():
-        others.discard(part)
-    while free := [part for part, others in needs.items() if not others & set(needs)]:
-        for part in free:
-            del needs[part]
-    assert needs == {}
+def test_nothing_imports_the_networks():
+    outside = [path for path in sources() if part_of(path) not in ("nn", "__init__")]
+    assert [str(path) for path in outside if "nn" in {part for part, _ in own_parts(path)}] == []
 
 
 def test_the_bottom_layer_needs_numpy_alone():
