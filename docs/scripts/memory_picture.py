@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from maxslices.nn.reduce import Treatment, treat
-from maxslices.nn.replay import Spec, Trace, WorkAreas
+from maxslices.nn.replay import Spec, Trace, Workspaces
 from maxslices.nn.training_step import Step
 
 MODEL, PLAN, SHAPE = "ResNet50", "0.50", (64, 3, 224, 224)
@@ -46,8 +46,8 @@ def main() -> None:
     model = nn_models.resnet50()
     step = Step(model, "training", torch.optim.Adam, nn.CrossEntropyLoss())
     spec = [Spec(SHAPE)]
-    before = step.trace(spec, WorkAreas.allowance())
-    after = step.trace(spec, WorkAreas.allowance(), change=lambda twin: treat(twin, plan))
+    before = step.trace(spec, Workspaces.allowance())
+    after = step.trace(spec, Workspaces.allowance(), change=lambda twin: treat(twin, plan))
     figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
     for trace, row, color, name in (
         (before, rows["unreduced"], "#b0413e", "as it is"),

@@ -32,7 +32,7 @@ from maxslices.nn.memory_budget import CONTEXT_BYTES
 from maxslices.nn.reduce import Treatment, reduce_memory, restore, treat, untreat
 from maxslices.nn.reduce.layer_state import ResettingStep
 from maxslices.nn.reduce.run_on_device import run_for_real
-from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.replay import Spec, Workspaces
 
 BUDGETS = (0.75, 0.5, 0.35)
 MIB = 2**20
@@ -115,7 +115,7 @@ def one(
     step = ResettingStep(model, "training", torch.optim.Adam, case.loss, case.targets)
     spec = Spec(case.shape)
     if device is None:
-        peak = step.trace([spec], WorkAreas.allowance()).allocated_bytes
+        peak = step.trace([spec], Workspaces.allowance()).allocated_bytes
     else:
         whole = run_for_real(step, [spec], device)
         assert whole is not None
@@ -138,7 +138,7 @@ def one(
             )
 
     every_block(None)
-    # From the largest limit to the smallest: where a work area finds no room, cuDNN takes another
+    # From the largest limit to the smallest: where a workspace finds no room, cuDNN takes another
     # kernel and keeps to it in this process, so what is run later would be slower.
     for budget in budgets:
         limit = int(budget * peak)
@@ -291,7 +291,7 @@ def same_gradients(case: Case, device: torch.device) -> dict[str, Any]:
     torch.backends.cudnn.deterministic = True
     model = case.make()
     step = ResettingStep(model, "training", torch.optim.Adam, case.loss, case.targets)
-    peak = step.trace([Spec(small)], WorkAreas.allowance()).allocated_bytes
+    peak = step.trace([Spec(small)], Workspaces.allowance()).allocated_bytes
     real = case.make().to(device)
     real.load_state_dict(model.state_dict())
     x = torch.randn(small, device=device)

@@ -24,7 +24,7 @@ from maxslices.nn.reduce import (
 )
 from maxslices.nn.reduce import saved_tensors as keep
 from maxslices.nn.reduce.inplace import safe_in_place, set_in_place
-from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.training_step import Step
 
 from .networks import deep
@@ -299,7 +299,7 @@ SPEC = Spec((4, 3, 128, 128))
 
 def peak_of(model: nn.Module) -> int:
     step = Step(model, "training", torch.optim.Adam)
-    return step.trace([SPEC], WorkAreas.allowance()).peak_bytes
+    return step.trace([SPEC], Workspaces.allowance()).peak_bytes
 
 
 @pytest.mark.parametrize("part", [0.75, 0.5])

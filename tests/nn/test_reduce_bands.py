@@ -18,7 +18,7 @@ from maxslices.nn.reduce.knapsack import Problem
 from maxslices.nn.reduce.locality import find_window
 from maxslices.nn.reduce.module_ranges import Order
 from maxslices.nn.reduce.module_study import study
-from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.training_step import Step
 
 ROUNDING = 1e-13
@@ -259,13 +259,13 @@ IMAGE = Spec((1, 1, 1024, 768))
 def test_expected_peaks_of_bands_are_those_of_replays():
     model = denoiser()
     step = Step(model, "training")
-    seen = study(step, [IMAGE], WorkAreas.allowance())
+    seen = study(step, [IMAGE], Workspaces.allowance())
     found = band_candidates(seen, model, {})
     problem = Problem.of(seen.usage, found, Order(model))
 
     def replayed(treatments: dict[str, Treatment]) -> int:
         return step.trace(
-            [IMAGE], WorkAreas.allowance(), steps=1, change=lambda twin: treat(twin, treatments)
+            [IMAGE], Workspaces.allowance(), steps=1, change=lambda twin: treat(twin, treatments)
         ).peak_bytes
 
     whole = replayed({})
@@ -280,7 +280,7 @@ def test_expected_peaks_of_bands_are_those_of_replays():
 def test_bands_fit_where_nothing_else_but_the_host_does():
     model = denoiser()
     step = Step(model, "training", torch.optim.Adam)
-    whole = step.trace([IMAGE], WorkAreas.allowance()).peak_bytes
+    whole = step.trace([IMAGE], Workspaces.allowance()).peak_bytes
     budget = int(0.25 * whole) + CONTEXT_BYTES
     others = ("in-place", "pack", "selective", "checkpoint")
     with pytest.raises(TooLargeError):
@@ -291,7 +291,7 @@ def test_bands_fit_where_nothing_else_but_the_host_does():
     assert summary.temporal_split_count == 0
     assert summary.predicted_added_s > 0
     assert "bands of axis -2" in str(summary)
-    again = step.trace([IMAGE], WorkAreas.allowance()).peak_bytes  # as it was returned
+    again = step.trace([IMAGE], Workspaces.allowance()).peak_bytes  # as it was returned
     assert again <= budget - CONTEXT_BYTES
     other = copy.deepcopy(model)
     restore(other, summary)
@@ -301,6 +301,6 @@ def test_bands_fit_where_nothing_else_but_the_host_does():
 
 def test_networks_with_batch_norms_are_offered_no_bands():
     model = seq(*(seq(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)) for _ in range(4)))
-    seen = study(Step(model, "training"), [Spec((2, 8, 256, 256))], WorkAreas.allowance())
+    seen = study(Step(model, "training"), [Spec((2, 8, 256, 256))], Workspaces.allowance())
     assert all(isinstance(model.get_submodule(c.path), nn.Conv2d)
                for c in band_candidates(seen, model, {}))  # fmt: skip

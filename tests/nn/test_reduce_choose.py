@@ -18,7 +18,7 @@ from maxslices.nn.reduce.rewrite_cost import flops_by_module, price
 from maxslices.nn.reduce.split import layer_candidates
 from maxslices.nn.reduce.step_timeline import Timeline
 from maxslices.nn.reduce.uniform_plan import uniform
-from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.training_step import Step
 
 SPEC = Spec((8, 3, 64, 64))
@@ -45,7 +45,7 @@ def network() -> nn.Module:
 def problem() -> tuple[nn.Module, Step, Problem]:
     model = network()
     step = Step(model, "training")
-    seen = study(step, [SPEC], WorkAreas.allowance())
+    seen = study(step, [SPEC], Workspaces.allowance())
     found = candidates(seen, model, ("checkpoint", "selective", "offload"), {})
     found += layer_candidates(seen, model)
     flops, times = flops_by_module(step, [SPEC]), Times(Rates())
@@ -76,9 +76,9 @@ def test_expected_peaks_are_those_of_replays(plan):
     rows = [row(made, path, treatment) for path, treatment in plan.items()]
     assert not made.conflicts[rows][:, rows].any()
     replayed = step.trace(
-        [SPEC], WorkAreas.allowance(), steps=1, change=lambda twin: treat(twin, plan)
+        [SPEC], Workspaces.allowance(), steps=1, change=lambda twin: treat(twin, plan)
     ).peak_bytes
-    whole = step.trace([SPEC], WorkAreas.allowance(), steps=1).peak_bytes
+    whole = step.trace([SPEC], Workspaces.allowance(), steps=1).peak_bytes
     assert replayed < whole
     # Of what is saved, no more than a tenth may be wrong.
     assert abs(made.peak(rows) - replayed) <= 0.1 * (whole - replayed)
@@ -143,7 +143,7 @@ def test_what_is_freed_when_a_run_has_returned_was_not_kept_by_it():
     layers = [nn.Conv2d(8, 8, 3, padding=1), nn.InstanceNorm2d(8), nn.ReLU()]
     model = nn.Sequential(nn.Conv2d(3, 8, 1), *layers, nn.Conv2d(8, 8, 3, padding=1))
     step = Step(model, "training")
-    seen = study(step, [SPEC], WorkAreas.none())
+    seen = study(step, [SPEC], Workspaces.none())
     found = candidates(seen, model, ("checkpoint",), {})
     one = next(c for c in found if c.path == "[1:4]")
     result = 8 * 8 * 64 * 64 * 4
@@ -157,11 +157,13 @@ def test_parts_of_a_convolution_are_put_together(parts):
     # that of the whole.
     model = nn.Sequential(nn.Conv2d(3, 64, 1), nn.GELU(), nn.Conv2d(64, 4, 3, padding=1))
     step = Step(model, "training")
-    areas = WorkAreas.allowance()
-    seen = study(step, [SPEC], areas)
+    workspaces = Workspaces.allowance()
+    seen = study(step, [SPEC], workspaces)
     made = Problem.of(seen.usage, layer_candidates(seen, model), Order(model))
     plan = {"2": Treatment("split", (), parts)}
-    replayed = step.trace([SPEC], areas, steps=1, change=lambda twin: treat(twin, plan)).peak_bytes
+    replayed = step.trace(
+        [SPEC], workspaces, steps=1, change=lambda twin: treat(twin, plan)
+    ).peak_bytes
     assert made.peak([row(made, "2", plan["2"])]) == pytest.approx(replayed, rel=0.1)
 
 

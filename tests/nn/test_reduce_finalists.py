@@ -17,7 +17,7 @@ from maxslices.nn.reduce import plan_search as plans
 from maxslices.nn.reduce import reduction as api
 from maxslices.nn.reduce.device_rates import Rates, Times
 from maxslices.nn.reduce.run_on_device import Measured
-from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.training_step import Step
 
 SPEC = Spec((8, 3, 96, 96))
@@ -42,7 +42,7 @@ def device(monkeypatch):
         "budget_of",
         lambda _m, _p, memory: Budget(memory - CONTEXT_BYTES, "as asked for", None),
     )
-    monkeypatch.setattr(api, "measured_areas", lambda *_: (WorkAreas.allowance(), 0.0))
+    monkeypatch.setattr(api, "measured_workspaces", lambda *_: (Workspaces.allowance(), 0.0))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**40, 2**40))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
 
@@ -61,7 +61,7 @@ def device(monkeypatch):
             for path, module in step.model.named_modules()
             if "forward" in module.__dict__
         }
-        trace = step.trace(inputs, WorkAreas.allowance())
+        trace = step.trace(inputs, Workspaces.allowance())
         ran.append((plan, limit_bytes, trace.allocated_bytes))
         return run.told(len(ran), trace, limit_bytes)
 
@@ -71,7 +71,7 @@ def device(monkeypatch):
 
 def peak() -> int:
     return (
-        Step(model(), "training", torch.optim.Adam).trace([SPEC], WorkAreas.allowance()).peak_bytes
+        Step(model(), "training", torch.optim.Adam).trace([SPEC], Workspaces.allowance()).peak_bytes
     )
 
 

@@ -15,7 +15,7 @@ from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import reduce_memory
 from maxslices.nn.reduce.knapsack import Problem
 from maxslices.nn.reduce.rewrite_search import LEAST_ROUNDS, Searcher
-from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.training_step import Step
 
 from .networks import deep
@@ -25,7 +25,7 @@ SPEC = Spec((4, 3, 128, 128))
 
 def memory(part: float) -> int:
     step = Step(deep(), "training", torch.optim.Adam)
-    peak = step.trace([SPEC], WorkAreas.allowance()).peak_bytes
+    peak = step.trace([SPEC], Workspaces.allowance()).peak_bytes
     return int(part * peak) + CONTEXT_BYTES
 
 

@@ -20,7 +20,7 @@ from maxslices.nn.reduce.compress import compressor_named
 from maxslices.nn.reduce.layer_state import ResettingStep, refuses_time_split, reset_states
 from maxslices.nn.reduce.module_study import study
 from maxslices.nn.reduce.split import time_candidates
-from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.replay import Spec, Workspaces
 
 T = 5
 
@@ -181,12 +181,12 @@ def test_a_plan_for_a_spiking_network_packs_and_fits():
     model = network()
     spec = Spec((T, 4, 3, 96, 96))
     step = ResettingStep(model, "training", torch.optim.Adam)
-    whole = step.trace([spec], WorkAreas.allowance()).peak_bytes
+    whole = step.trace([spec], Workspaces.allowance()).peak_bytes
     limit = int(0.6 * whole)
     _, summary = reduce_memory(model, spec, limit + CONTEXT_BYTES, means=("pack", "checkpoint"))
     assert summary.fits
     assert summary.bit_compressor_count
-    assert step.trace([spec], WorkAreas.allowance()).peak_bytes <= limit
+    assert step.trace([spec], Workspaces.allowance()).peak_bytes <= limit
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
@@ -194,7 +194,7 @@ def test_states_that_are_carried_on_are_counted(parts):
     model = network()
     spec = Spec((T, 4, 3, 96, 96))
     step = ResettingStep(model, "training")
-    seen = study(step, [spec], WorkAreas.allowance())
+    seen = study(step, [spec], Workspaces.allowance())
     found = candidates(seen, model, ("checkpoint",), {}) + time_candidates(seen, model, {})
     (chosen,) = [
         c for c in found if c.path == "2" and c.treatment == Treatment("checkpoint", (), parts)
@@ -202,7 +202,7 @@ def test_states_that_are_carried_on_are_counted(parts):
     expected = sum(size for first, end, size in chosen.changes if first <= seen.turn < end)
 
     def at_the_turn(plan):
-        trace = step.trace([spec], WorkAreas.allowance(), change=lambda twin: treat(twin, plan))
+        trace = step.trace([spec], Workspaces.allowance(), change=lambda twin: treat(twin, plan))
         return trace.bytes_at("loss")
 
     saved = at_the_turn({"2": chosen.treatment}) - at_the_turn({})

@@ -19,7 +19,7 @@ from maxslices.nn.reduce import reduction_plan as choices
 from maxslices.nn.reduce.plan_search import ROOM
 from maxslices.nn.reduce.reduction_plan import Choices, Plan, later_bytes
 from maxslices.nn.reduce.rewrite_search import Searcher
-from maxslices.nn.replay import Allocator, Spec, Trace, WorkAreas
+from maxslices.nn.replay import CachingAllocator, Spec, Trace, Workspaces
 from maxslices.nn.replay.caching_allocator import ROUND_BYTES
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator
 from maxslices.nn.replay.steady_state import Steady, each_step
@@ -44,10 +44,10 @@ def model():
     return nn_models.resnet50()
 
 
-def replayed(model, paths, spec, areas, steps=2, optimizer=torch.optim.Adam) -> Trace:
+def replayed(model, paths, spec, workspaces, steps=2, optimizer=torch.optim.Adam) -> Trace:
     plan = {path: Treatment("checkpoint") for path in paths}
     step = Step(model, "training", optimizer, nn.CrossEntropyLoss())
-    return step.trace([spec], areas, steps=steps, change=lambda m: treat(m, plan))
+    return step.trace([spec], workspaces, steps=steps, change=lambda m: treat(m, plan))
 
 
 def blocks_of(model) -> list[str]:
@@ -57,13 +57,13 @@ def blocks_of(model) -> list[str]:
 @pytest.fixture(scope="module")
 def traces(model):
     """ResNet50 as it was run on an H200, treated in two ways."""
-    areas, spec = WorkAreas.from_plain(H200["work_areas"]), Spec((64, 3, 224, 224))
+    workspaces, spec = Workspaces.from_plain(H200["workspaces"]), Spec((64, 3, 224, 224))
     plan = [
         "maxpool", "layer1.0.downsample", "layer1.2", "layer2.0.downsample", "layer2.3",
         "layer3.0", "layer1[0:2]", "layer2[0:3]",
     ]  # fmt: skip
     return {
-        name: replayed(model, paths, spec, areas)
+        name: replayed(model, paths, spec, workspaces)
         for name, paths in (("every_block", blocks_of(model)), ("plan", plan))
     }
 
@@ -77,12 +77,12 @@ def test_memory_is_given_back_in_those_steps_in_which_it_was(traces, name, limit
     assert [counts.retries for counts in islice(steps, len(measured))] == measured
 
 
-@pytest.mark.parametrize("kind", [Allocator, ExpandableAllocator])
+@pytest.mark.parametrize("kind", [CachingAllocator, ExpandableAllocator])
 @pytest.mark.parametrize("optimizer", [None, torch.optim.Adam])
 def test_the_second_step_repeated_is_what_more_steps_replayed_are(model, kind, optimizer):
-    spec, areas = Spec((24, 3, 160, 160)), WorkAreas.none()
+    spec, workspaces = Spec((24, 3, 160, 160)), Workspaces.none()
     two, six = (
-        replayed(model, blocks_of(model), spec, areas, steps, optimizer) for steps in (2, 6)
+        replayed(model, blocks_of(model), spec, workspaces, steps, optimizer) for steps in (2, 6)
     )
     ends = [0, *(m.event for m in six.marks if m.name == six.marks[-1].name)]
     asked, retries = list(six.asked()), 0

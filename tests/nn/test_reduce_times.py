@@ -17,7 +17,7 @@ from maxslices.nn.reduce.rewrite import Treatment
 from maxslices.nn.reduce.rewrite_cost import flops_by_module, price, price_of_parts
 from maxslices.nn.reduce.split import time_candidates
 from maxslices.nn.reduce.step_timeline import BACKWARD, HOST_BACKWARD, Flops, Timeline, longest
-from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.replay import Spec, Workspaces
 from maxslices.nn.training_step import Step
 
 CHECKPOINT_IN_2 = Treatment("checkpoint", (), 2)
@@ -50,7 +50,7 @@ def network() -> nn.Sequential:
 def made(times: Times, batch: int = 8, parts: int = 1) -> tuple[Timeline, list[Candidate]]:
     model, spec = network(), Spec((batch, 3, 64, 64))
     step = Step(model, "training")
-    seen = study(step, [spec], WorkAreas.allowance())
+    seen = study(step, [spec], Workspaces.allowance())
     flops = flops_by_module(step, [spec])
     timeline = Timeline.of(seen, Order(model), flops, times, parts)
     found = candidates(seen, model, ("checkpoint", "selective", "offload"), {})
@@ -158,7 +158,7 @@ def test_parts_of_time_cost_the_host_as_often_as_the_whole():
     model = nn.Sequential(layer.Conv2d(3, 16, 3, padding=1), neuron.LIFNode(detach_reset=True))
     functional.set_step_mode(model, "m")
     step, spec = Step(model, "training"), Spec((8, 4, 3, 64, 64))
-    seen = study(step, [spec], WorkAreas.allowance())
+    seen = study(step, [spec], Workspaces.allowance())
     flops, times = flops_by_module(step, [spec]), Times(Rates())
     timeline = Timeline.of(seen, Order(model), flops, times)
     found = time_candidates(seen, model, {})
@@ -196,7 +196,7 @@ def test_norms_of_single_items_take_as_long_for_one_as_for_many():
     def norm_s(batch: int) -> float:
         model, spec = Norms(), Spec((batch, 1, 512, 512))
         step = Step(model, "training")
-        seen = study(step, [spec], WorkAreas.allowance())
+        seen = study(step, [spec], Workspaces.allowance())
         flops = flops_by_module(step, [spec])
         return Timeline.of(seen, Order(model), flops, Times(Rates())).device_of["1"]
 

@@ -208,7 +208,7 @@ class Chooser:
         )
         noticed = "".join(f"; {note}" for note in found.notes)
         why = f"{missing}; {found}{noticed}{self._beside(asked, found.model())}"
-        return _choice(asked, found, "traced", f"{why}\n{found.work_areas_line()}")
+        return _choice(asked, found, "traced", f"{why}\n{found.workspaces_line()}")
 
     def _probed(self, asked: Question) -> Probe:
         assert self.backend is not None

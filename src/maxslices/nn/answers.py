@@ -49,12 +49,12 @@ class Search:
     """The most in use at once with what was asked, as predicted."""
     tried: tuple[Trial, ...]
     """Real steps, in order; empty without a device."""
-    work_areas: str
-    """Where the sizes of the libraries' work areas come from."""
+    workspaces: str
+    """Where the sizes of the libraries' workspaces come from."""
     prediction_s: float
-    """How long the prediction took; calibration of work areas not included."""
+    """How long the prediction took; calibration of workspaces not included."""
     calibration_s: float = 0.0
-    """How long the work areas were measured, which is done once for a device."""
+    """How long the workspaces were measured, which is done once for a device."""
     at_bound: bool = False
     """Whether the search ended at its bound, not at the memory's."""
     notes: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class Search:
             + f"; {_shown(self.asked)} takes {format_bytes(self.allocated_bytes)}"
             + (FEWER if self.allocated_bytes > self.limit_bytes else "")
             + f"; in {self.prediction_s:.2f} s",
-            f"  work areas {self.work_areas}",
+            f"  workspaces {self.workspaces}",
         ]
         for trial in self.tried:
             if trial.fits:
@@ -100,7 +100,7 @@ class Search:
         return "\n".join(lines)
 
 
-FEWER = " where there is room, and runs without: convolutions then use less work area"
+FEWER = " where there is room, and runs without: convolutions then use less workspace"
 """Said of a step that fits although it would take more than the limit."""
 
 

@@ -18,12 +18,12 @@ from .memory_budget import Budget, budget_of, check_model, device_of
 from .model_arguments import channels_of, check_safety, positive, shape_of
 from .nn_errors import ModelArgumentError, TooLargeError
 from .real_step import Trials
-from .replay import Family, Spec, TraceError, WorkAreas
+from .replay import Spec, StepFamily, TraceError, Workspaces
 from .training_step import Mode, Step, Targets, optimizer_named, precision
-from .workspace_cache import measured_areas
+from .workspace_cache import measured_workspaces
 
 ROUNDS = 4
-"""At how many numbers work areas are measured, each predicted with those measured before."""
+"""At how many numbers workspaces are measured, each predicted with those measured before."""
 STEP_DOWN = 0.02
 """Part of the limit that is given up each time a step that was predicted to fit does not."""
 
@@ -116,7 +116,7 @@ def max_batch_size(
 
     began = time.perf_counter()
     try:
-        family = Family(lambda n: step.trace(inputs(n), WorkAreas.allowance()))
+        family = StepFamily(lambda n: step.trace(inputs(n), Workspaces.allowance()))
     except (ModelArgumentError, TraceError) as error:
         raise _with_hint(error, model, shape) from error
     family, calibration_s = _measured(family, budget, bound)
@@ -151,7 +151,7 @@ def max_batch_size(
         asked,
         family.allocated_bytes(asked),
         (),
-        family.trace(2).work_areas.origin,
+        family.trace(2).workspaces.origin,
         time.perf_counter() - began - calibration_s,
         calibration_s,
         at_bound,
@@ -171,7 +171,7 @@ def _verified(
     search: Search,
     step: Step,
     budget: Budget,
-    family: Family,
+    family: StepFamily,
     inputs: Callable[[int], tuple[Spec, ...]],
 ) -> tuple[int, Search]:
     """Run the step, smaller until it runs; return what did."""
@@ -222,18 +222,18 @@ def make_step(
     )
 
 
-def _measured(family: Family, budget: Budget, bound: int) -> tuple[Family, float]:
-    """Return a family with the work areas of the device, if it is here, and seconds.
+def _measured(family: StepFamily, budget: Budget, bound: int) -> tuple[StepFamily, float]:
+    """Return a family with the workspaces of the device, if it is here, and seconds.
 
     Of large batches cuDNN makes use of other kernels: so they are measured at the number that
     is predicted, which may change it.
     """
     n, measured, total_s = 2, {0}, 0.0
     while budget.device is not None and n not in measured and len(measured) <= ROUNDS:
-        areas, seconds = measured_areas(family.calls(n), budget.device)
+        workspaces, seconds = measured_workspaces(family.calls(n), budget.device)
         measured.add(n)
         total_s += seconds
-        family = family.with_work_areas(areas)
+        family = family.with_workspaces(workspaces)
         n = family.largest(budget.limit_bytes, bound)
     return family, total_s
 
@@ -248,7 +248,7 @@ def explained(here_because: str) -> tuple[str, ...]:
     return (f"the step was run in this process: {here_because}",) if here_because else ()
 
 
-def _gap(family: Family, n: int, limit_bytes: int) -> tuple[str, ...]:
+def _gap(family: StepFamily, n: int, limit_bytes: int) -> tuple[str, ...]:
     """Return a note if a smaller batch does not fit where this one does."""
     if n <= 2 or not family.is_linear or family.fits(n - 1, limit_bytes):
         return ()

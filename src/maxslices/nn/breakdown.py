@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .ddp_buckets import PREFIX
-from .replay import CATEGORIES, Peak, Spec, Trace
+from .replay import CATEGORIES, ReplayPeak, Spec, Trace
 from .replay.storages import Storage, rounded
 
 LARGEST = 3
@@ -64,7 +64,7 @@ def last_mark(trace: Trace, name: str) -> int:
     return max(index for index, mark in enumerate(trace.marks) if mark.name == name)
 
 
-def categories_of(peak: Peak, ddp: bool) -> dict[str, int]:
+def categories_of(peak: ReplayPeak, ddp: bool) -> dict[str, int]:
     """Return bytes by what they are held for, DDP's buckets apart if there are any."""
     sums: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
     if ddp:
@@ -127,7 +127,9 @@ def groups_of(model: nn.Module, trace: Trace) -> list[str]:
     return names
 
 
-def parts_of(model: nn.Module, trace: Trace, names: Sequence[str], held: Peak) -> tuple[Part, ...]:
+def parts_of(
+    model: nn.Module, trace: Trace, names: Sequence[str], held: ReplayPeak
+) -> tuple[Part, ...]:
     """Return what each part of the model has, and what it holds until the backward pass."""
     modules = dict(model.named_modules())
     after: dict[str, int] = {}
@@ -160,12 +162,12 @@ def _add(sums: dict[str, dict[Any, int]], storage: Storage, names: Sequence[str]
         sums[_inside(storage.module, names)][storage.category] += rounded(storage.n_bytes)
 
 
-def holders_of(model: nn.Module, peak: Peak, names: Sequence[str]) -> tuple[Holder, ...]:
+def holders_of(model: nn.Module, peak: ReplayPeak, names: Sequence[str]) -> tuple[Holder, ...]:
     """Return those who hold most, the largest first."""
     modules = dict(model.named_modules())
     groups: dict[str, list[Storage]] = {}
     for storage in peak.alive:
-        if storage.category in ("input", "work area") or storage.module.startswith(PREFIX):
+        if storage.category in ("input", "workspace") or storage.module.startswith(PREFIX):
             continue
         is_state = storage.category == "optimizer state"
         owner = "optimizer" if is_state else _inside(storage.module, names)
@@ -192,7 +194,7 @@ def _word(category: str) -> str:
     return "gradients in passing" if category == "temporary" else category
 
 
-def part_at_full_size(peak: Peak, given: Sequence[Any]) -> float:
+def part_at_full_size(peak: ReplayPeak, given: Sequence[Any]) -> float:
     """Return the part of the activations whose spatial shape is that of the first input."""
     first = next((i for i in given if isinstance(i, Spec | torch.Tensor)), None)
     if first is None or len(first.shape) < 4:

@@ -20,7 +20,7 @@ from ..model.units import format_bytes
 from .memory_budget import budget_of, device_of
 from .nn_errors import ModelArgumentError, TooLargeError
 from .receptive_field import Field, receptive_field
-from .replay import Spec, WorkAreas
+from .replay import Spec, Workspaces
 from .training_step import Step, precision
 
 Places = tuple["slice[int, int, None]", ...]
@@ -230,7 +230,7 @@ def _largest(
         x: Any = Spec((n_batch, channels, *reads), dtype)
         if channels_last:
             x = x.empty().contiguous(memory_format=_format(len(shape)))
-        trace = step.trace([x], WorkAreas.allowance(), change=change)
+        trace = step.trace([x], Workspaces.allowance(), change=change)
         if trace.needed_bytes <= limit_bytes:
             return Tiling(
                 shape, made.parts, made.tile, field, amp, channels_last, trace.allocated_bytes,

@@ -98,7 +98,7 @@ def budget_of(
             )
         )
     if device is not None:
-        # cuBLAS's work areas are allocated: they are part of what a step needs.
+        # cuBLAS's workspaces are allocated: they are part of what a step needs.
         getattr(torch._C, "_cuda_clearCublasWorkspaces", int)()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(device)

@@ -13,7 +13,7 @@ from ..model.arrays import ArraySpec, block_shape
 from ..model.memory_model import MemoryModel
 from ..model.units import format_bytes
 from ..registry.method_meta import MethodMeta
-from .replay import Family, TraceError, WorkAreas
+from .replay import StepFamily, TraceError, Workspaces
 
 if TYPE_CHECKING:
     from .replay import Trace
@@ -33,9 +33,9 @@ class Traced:
 
     Attributes
     ----------
-    family : Family
+    family : StepFamily
         Its trace for any number of slices.
-    work_areas : WorkAreas
+    workspaces : Workspaces
         What the libraries take beside the tensors, and where that is known from.
     notes : tuple of str
         What the replay could not follow to the letter.
@@ -48,10 +48,10 @@ class Traced:
     """
 
     def __init__(
-        self, family: Family, work_areas: WorkAreas, slice_dim: int, result: _Result
+        self, family: StepFamily, workspaces: Workspaces, slice_dim: int, result: _Result
     ) -> None:
         self.family = family
-        self.work_areas = work_areas
+        self.workspaces = workspaces
         self.notes = family.trace(1).notes
         self.duration_s = sum(family.trace(n).duration_s for n in (1, *FAMILY_AT))
         self.output_dtype, self.output_dims = None, None
@@ -66,7 +66,7 @@ class Traced:
 
         That is more than what is handed out at once: see `Trace.needed_bytes`.
         """
-        kept = sum(area.n_bytes for area in self.family.trace(1).kept_areas())
+        kept = sum(workspace.n_bytes for workspace in self.family.trace(1).kept_workspaces())
 
         @cache
         def at_rung(rung: int) -> int:
@@ -83,23 +83,27 @@ class Traced:
         lines = "" if self.family.is_linear else ", each number of slices by itself"
         return f"replayed without data{lines}"
 
-    def work_areas_line(self) -> str:
+    def workspaces_line(self) -> str:
         """Say what operators take beside the tensors, and where that is known from."""
         n, trace = FAMILY_AT[-1], self.family.trace(FAMILY_AT[-1])
-        kept = sum(area.n_bytes for area in trace.kept_areas())
+        kept = sum(workspace.n_bytes for workspace in trace.kept_workspaces())
         passing = max(
             (
-                sum(area.n_bytes for area in self.work_areas.for_call(call) if not area.kept_as)
+                sum(
+                    workspace.n_bytes
+                    for workspace in self.workspaces.for_call(call)
+                    if not workspace.kept_as
+                )
                 for call in trace.calls
             ),
             default=0,
         )
         if not kept and not passing:
-            return "work areas: none"
+            return "workspaces: none"
         parts = [f"{format_bytes(kept)} kept"] if kept else []
         if passing:
             parts.append(f"up to {format_bytes(passing)} while an operator runs on {n} slices")
-        return f"work areas ({self.work_areas.origin}): {', '.join(parts)}"
+        return f"workspaces ({self.workspaces.origin}): {', '.join(parts)}"
 
 
 def _step(rung: int) -> int:
@@ -120,7 +124,7 @@ def trace_method(
     parameters: Mapping[str, Any],
     *,
     supplied: Mapping[str, Any] | None = None,
-    work_areas: WorkAreas | None = None,
+    workspaces: Workspaces | None = None,
     device: str = "",
 ) -> Traced:
     """Replay a torch method at a few numbers of slices.
@@ -135,10 +139,10 @@ def trace_method(
         The user's parameters; the method's defaults are added by itself.
     supplied : mapping, optional
         Flats and darks as `ArraySpec`; they are not counted, as always.
-    work_areas : WorkAreas, optional
-        By default those of `device`, else `WorkAreas.allowance`.
+    workspaces : Workspaces, optional
+        By default those of `device`, else `Workspaces.allowance`.
     device : str
-        "cuda:0", say: a device that is here, on which work areas are measured that nobody has
+        "cuda:0", say: a device that is here, on which workspaces are measured that nobody has
         measured before.
 
     Raises
@@ -156,11 +160,11 @@ def trace_method(
 
     seen: dict[int, _Result] = {}
 
-    areas = WorkAreas.allowance() if work_areas is None else work_areas
+    known = Workspaces.allowance() if workspaces is None else workspaces
 
     def make(n_slices: int) -> Trace:
         shape = block_shape(slice_dim, n_slices, other_dims)
-        with Replay(work_areas=areas) as record:
+        with Replay(workspaces=known) as record:
             side = record.uncounted(_side(meta, shape, supplied or {}))
             side |= facts(meta, slice_dim)
             data = record.input(Spec(shape, element))
@@ -173,14 +177,14 @@ def trace_method(
         return record.trace()
 
     try:
-        family = Family(make, FAMILY_AT)
+        family = StepFamily(make, FAMILY_AT)
         family.trace(1)
-        if work_areas is None and device and torch.cuda.is_available():
-            from .workspace_cache import measured_areas
+        if workspaces is None and device and torch.cuda.is_available():
+            from .workspace_cache import measured_workspaces
 
-            areas, _ = measured_areas(family.calls(FAMILY_AT[0]), torch.device(device))
-            family = family.with_work_areas(areas)
-        return Traced(family, areas, slice_dim, seen[1])
+            known, _ = measured_workspaces(family.calls(FAMILY_AT[0]), torch.device(device))
+            family = family.with_workspaces(known)
+        return Traced(family, known, slice_dim, seen[1])
     except TraceError as error:
         raise type(error)(f"{meta.full_name}: {error}") from error
 

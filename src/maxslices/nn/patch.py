@@ -136,7 +136,7 @@ def max_patch_shape(
         asked,
         finder.trace(asked).peak_bytes,
         (),
-        finder.areas.origin,
+        finder.workspaces.origin,
         time.perf_counter() - began - finder.calibration_s,
         finder.calibration_s,
         at_bound,

@@ -10,9 +10,9 @@ from functools import partial
 from .memory_budget import Budget
 from .nn_errors import ModelArgumentError
 from .patch_grid import Grid, Shape
-from .replay import DataDependentError, Spec, Trace, TraceError, WorkAreas
+from .replay import DataDependentError, Spec, Trace, TraceError, Workspaces
 from .training_step import Step
-from .workspace_cache import measured_areas
+from .workspace_cache import measured_workspaces
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Finder:
     inputs: Callable[[Shape], tuple[Spec, ...]]
     budget: Budget
     grid: Grid
-    areas: WorkAreas = field(default_factory=WorkAreas.allowance)
+    workspaces: Workspaces = field(default_factory=Workspaces.allowance)
     calibration_s: float = 0.0
     notes: tuple[str, ...] = ()
     _known: dict[Shape, Trace] = field(default_factory=dict)
@@ -61,24 +61,24 @@ class Finder:
         return known
 
     def _trace(self, shape: Shape) -> Trace:
-        return self.step.trace(self.inputs(shape), WorkAreas.allowance())
+        return self.step.trace(self.inputs(shape), Workspaces.allowance())
 
     def fits(self, shape: Shape, limit_bytes: int) -> bool:
         """Tell whether a patch runs within a limit.
 
-        Work areas are measured only where they decide: between what runs with those that are
+        Workspaces are measured only where they decide: between what runs with those that are
         allowed for, and what does not run even without any.
         """
         trace = self.trace(shape)
         if self.budget.device is None:
             return limit_bytes > 0 and trace.fits(limit_bytes)
-        if limit_bytes <= 0 or not trace.with_work_areas(WorkAreas.none()).fits(limit_bytes):
+        if limit_bytes <= 0 or not trace.with_workspaces(Workspaces.none()).fits(limit_bytes):
             return False
-        if trace.with_work_areas(WorkAreas.allowance()).fits(limit_bytes):
+        if trace.with_workspaces(Workspaces.allowance()).fits(limit_bytes):
             return True
-        self.areas, seconds = measured_areas(trace.calls, self.budget.device)
+        self.workspaces, seconds = measured_workspaces(trace.calls, self.budget.device)
         self.calibration_s += seconds
-        return trace.with_work_areas(self.areas).fits(limit_bytes)
+        return trace.with_workspaces(self.workspaces).fits(limit_bytes)
 
     def largest(self, limit_bytes: int) -> Shape:
         """Return the largest patch that fits: the smallest is known to."""

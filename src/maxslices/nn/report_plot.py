@@ -19,7 +19,7 @@ _COLORS = {
     "activations": "#dd8452",
     "gradients": "#55a868",
     "optimizer state": "#8172b3",
-    "work area": "#c7b299",
+    "workspace": "#c7b299",
     "temporary": "#da8bc3",
 }
 MB = 10**6
@@ -96,7 +96,7 @@ def plot_report(report: MemoryReport, path: str | os.PathLike[str]) -> None:
 
 
 def _layers(trace: Trace) -> dict[str, list[int]]:
-    """Return bytes of each category after each event; work areas are what remains."""
+    """Return bytes of each category after each event; workspaces are what remains."""
     sums: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
     layers: dict[str, list[int]] = {name: [] for name in CATEGORIES}
     for (kind, index), in_use in zip(trace.events, trace.in_use_bytes, strict=True):
@@ -104,7 +104,7 @@ def _layers(trace: Trace) -> dict[str, list[int]]:
             storage = trace.storages[index]
             n_bytes = rounded(storage.n_bytes)
             sums[storage.category] += n_bytes if kind == "alloc" else -n_bytes
-        known = sum(n for name, n in sums.items() if name != "work area")
+        known = sum(n for name, n in sums.items() if name != "workspace")
         for name, n_bytes in sums.items():
-            layers[name].append(in_use - known if name == "work area" else n_bytes)
+            layers[name].append(in_use - known if name == "workspace" else n_bytes)
     return layers

@@ -18,7 +18,7 @@ _TELLING = 0.01
 _NAMES = {
     "weights": "weights and buffers",
     "temporary": "gradients in passing",
-    "work area": "work areas",
+    "workspace": "workspaces",
 }
 """Of categories, where another word says more."""
 
@@ -70,7 +70,7 @@ def _peak(report: MemoryReport) -> str:
     for name, n_bytes in rows:
         part = f"{n_bytes / max(1, report.device_bytes):6.1%}"
         lines.append(f"  {name:<22}{format_bytes(n_bytes):>10}{part:>8}")
-    lines.append(f"  (work areas: {report.work_areas}; the context is allowed for)")
+    lines.append(f"  (workspaces: {report.workspaces}; the context is allowed for)")
     return "\n".join(lines)
 
 
@@ -182,7 +182,7 @@ def report_json(report: MemoryReport) -> dict[str, Any]:
         "device_bytes": report.device_bytes,
         "fits": report.fits,
         "limit_bytes": None if budget is None else budget.limit_bytes,
-        "work_areas": report.work_areas,
+        "workspaces": report.workspaces,
         "categories": dict(report.categories),
         "stages": [
             {"name": s.name, "end_bytes": s.end_bytes, "peak_bytes": s.peak_bytes}

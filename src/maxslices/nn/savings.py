@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from .nn_errors import ModelArgumentError
-from .replay import Trace, TraceError, WorkAreas
+from .replay import Trace, TraceError, Workspaces
 from .training_step import Step
 
 _MAKERS = (
@@ -48,7 +48,7 @@ def savings_of(
     step: Step,
     inputs: Sequence[Any],
     named: dict[str, Any],
-    work_areas: WorkAreas,
+    workspaces: Workspaces,
     base: Trace,
     before: Callable[[nn.Module], Any] | None = None,
 ) -> tuple[Saving, ...]:
@@ -65,7 +65,7 @@ def savings_of(
                     each(model)
 
         try:
-            trace = changed.trace(inputs, work_areas, change=both, named=named)
+            trace = changed.trace(inputs, workspaces, change=both, named=named)
         except (TraceError, ModelArgumentError):
             return None  # the model does not run that way, so nothing is gained by it
         return trace.peak_bytes

@@ -27,10 +27,10 @@ from .ddp_buckets import add_buckets
 from .memory_budget import CONTEXT_BYTES, Budget, budget_of
 from .model_arguments import is_shape
 from .nn_errors import ModelArgumentError
-from .replay import Peak, Spec, Trace, WorkAreas
+from .replay import ReplayPeak, Spec, Trace, Workspaces
 from .savings import Saving, savings_of
 from .training_step import Mode, shape_text
-from .workspace_cache import measured_areas
+from .workspace_cache import measured_workspaces
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +60,8 @@ class MemoryReport:
     """The least limit of the allocator under which the step runs."""
     context_bytes: int
     """What CUDA itself takes for the process."""
-    work_areas: str
-    """Where the sizes of the libraries' work areas come from."""
+    workspaces: str
+    """Where the sizes of the libraries' workspaces come from."""
     stages: tuple[Stage, ...]
     parts: tuple[Part, ...]
     holders: tuple[Holder, ...]
@@ -82,7 +82,7 @@ class MemoryReport:
         return None if self.budget is None else self.trace.fits(self.budget.limit_bytes)
 
     @property
-    def peak(self) -> Peak:
+    def peak(self) -> ReplayPeak:
         """What was alive when the most was."""
         return self.trace.peak
 
@@ -116,7 +116,7 @@ def memory_report(
     targets: Any = None,
     memory: str | int | None = None,
     device: torch.device | str | None = None,
-    work_areas: WorkAreas | None = None,
+    workspaces: Workspaces | None = None,
 ) -> MemoryReport:
     """Say what holds memory in a step of a model, and what would save some.
 
@@ -140,8 +140,8 @@ def memory_report(
     memory : str or int, optional
         Memory of a card, such as "24GB": the report says whether the step fits.
     device : torch.device or str, optional
-        A CUDA device whose work areas are measured; by default they are allowed for.
-    work_areas : WorkAreas, optional
+        A CUDA device whose workspaces are measured; by default they are allowed for.
+    workspaces : Workspaces, optional
         In place of those.
 
     Returns
@@ -161,11 +161,11 @@ def memory_report(
     step = make_step(model, mode, optimizer, loss, wanted, amp, None)
     step = replace(step, evaluate=False)
     change = add_buckets if ddp and mode == "training" else None
-    areas = WorkAreas.allowance() if work_areas is None else work_areas
-    trace = step.trace(given, areas, change=change, lines=True, named=named)
-    if work_areas is None and device is not None and torch.device(device).type == "cuda":
-        areas, _ = measured_areas(trace.calls, torch.device(device))
-        trace = trace.with_work_areas(areas)
+    known = Workspaces.allowance() if workspaces is None else workspaces
+    trace = step.trace(given, known, change=change, lines=True, named=named)
+    if workspaces is None and device is not None and torch.device(device).type == "cuda":
+        known, _ = measured_workspaces(trace.calls, torch.device(device))
+        trace = trace.with_workspaces(known)
     names = groups_of(model, trace)
     after = trace.marks[last_mark(trace, "forward")].event
     held = trace.moment(after)
@@ -187,11 +187,11 @@ def memory_report(
         trace.reserved_bytes,
         trace.needed_bytes,
         CONTEXT_BYTES,
-        areas.origin,
+        known.origin,
         stages_of(trace),
         parts_of(model, trace, names, held),
         holders_of(model, trace.peak, names),
-        savings_of(step, given, named, areas, trace, change),
+        savings_of(step, given, named, known, trace, change),
         part_at_full_size(trace.peak, given),
         None if memory is None else budget_of(model, None, memory),
     )

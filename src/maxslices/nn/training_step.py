@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .nn_errors import ModelArgumentError
-from .replay import Replay, Spec, Trace, TraceError, WorkAreas, replay
+from .replay import Replay, Spec, Trace, TraceError, Workspaces, replay
 from .replay.meta_copy import optimizer_for, twin
 
 Mode = Literal["inference", "forward", "training"]
@@ -104,7 +104,7 @@ class Step:
     def trace(
         self,
         inputs: Sequence[Any],
-        work_areas: WorkAreas,
+        workspaces: Workspaces,
         *,
         steps: int = 2,
         change: Callable[[nn.Module], Any] | None = None,
@@ -118,7 +118,7 @@ class Step:
         ----------
         inputs : sequence of Spec or tensor
             Arguments of the model.
-        work_areas : WorkAreas
+        workspaces : Workspaces
             What the libraries take.
         steps : int
             Steps of training.
@@ -150,7 +150,7 @@ class Step:
                 optimizer=given,
                 steps=steps,
                 amp=self.amp,
-                work_areas=work_areas,
+                workspaces=workspaces,
                 is_twin=True,
                 lines=lines,
                 watch=watch,
@@ -182,7 +182,7 @@ class Step:
 
     def _output(self, inputs: Sequence[Any], named: dict[str, Any] | None) -> Spec:
         seen: list[Spec] = []
-        with Replay(work_areas=WorkAreas.none(), lines=False) as record:
+        with Replay(workspaces=Workspaces.none(), lines=False) as record:
             model = record.model(self.twin(), is_twin=True)
             with torch.no_grad():
                 output = model(*record.input(tuple(inputs)), **record.input(named or {}))

@@ -1,4 +1,4 @@
-"""Work areas of the device that is here: measured once, then kept beside the records."""
+"""Workspaces of the device that is here: measured once, then kept beside the records."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from pathlib import Path
 import torch
 
 from ..measure.cache_dir import records_folder, replace_text
-from .replay import Call, WorkAreas
+from .replay import OperatorCall, Workspaces
 from .replay.measure_workspaces import calibrate, no_limit, place
 
 
-def measured_areas(calls: Iterable[Call], device: torch.device) -> tuple[WorkAreas, float]:
-    """Return the work areas of calls on a CUDA device.
+def measured_workspaces(
+    calls: Iterable[OperatorCall], device: torch.device
+) -> tuple[Workspaces, float]:
+    """Return the workspaces of calls on a CUDA device.
 
     Parameters
     ----------
-    calls : iterable of Call
+    calls : iterable of OperatorCall
         What will be run: what was not measured on this device before, at its batch size, is
         measured now.
     device : torch.device
@@ -29,7 +31,7 @@ def measured_areas(calls: Iterable[Call], device: torch.device) -> tuple[WorkAre
 
     Returns
     -------
-    WorkAreas
+    Workspaces
         Of these calls, and of all measured before.
     float
         Seconds that measuring took; 0.0 if all was known.
@@ -52,18 +54,18 @@ def measured_areas(calls: Iterable[Call], device: torch.device) -> tuple[WorkAre
 
 def _file(where: dict[str, str]) -> Path:
     digest = hashlib.sha256(json.dumps(where, sort_keys=True).encode()).hexdigest()[:16]
-    return records_folder() / "work-areas" / f"{digest}.json"
+    return records_folder() / "workspaces" / f"{digest}.json"
 
 
-def _read(path: Path) -> WorkAreas | None:
+def _read(path: Path) -> Workspaces | None:
     try:
-        return WorkAreas.from_plain(json.loads(path.read_text(encoding="utf-8")))
+        return Workspaces.from_plain(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # not there, or not what was written: it is measured again
 
 
-def _write(path: Path, areas: WorkAreas) -> None:
+def _write(path: Path, workspaces: Workspaces) -> None:
     # Where nothing can be written, nothing but time is lost.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(path, json.dumps(areas.as_plain()))
+        replace_text(path, json.dumps(workspaces.as_plain()))

@@ -151,8 +151,8 @@ def _candidate(
     for event, (kind, index) in enumerate(found.trace.events):
         inside = call.first <= event < call.end or event >= begin
         if kind == "call" and inside and _is_in(found.trace.calls[index].module, paths):
-            area = int(found.usage[event] - found.usage[event - 1])
-            changes.append((event, event + 1, -int(rest * area)))
+            workspace = int(found.usage[event] - found.usage[event - 1])
+            changes.append((event, event + 1, -int(rest * workspace)))
     # What the backward pass begins with is there until the last band.
     first = next(
         (s for s in storages if found.turn < s.born < begin <= (s.died or 0) <= end

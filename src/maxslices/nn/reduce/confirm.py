@@ -53,7 +53,7 @@ def fastest(
     """Run steps of plans under the limit; return the fastest; None if none runs.
 
     Those that fit take turns, as a host may be slower for a while. What needs more is tried where
-    none of them runs, and there alone: of a work area that finds no room, cuDNN takes a slower
+    none of them runs, and there alone: of a workspace that finds no room, cuDNN takes a slower
     kernel, and keeps to it in this process.
     """
     left = [plan for plan in plans if searcher.fits(plan)]
@@ -97,7 +97,7 @@ def unreduced(
 ) -> Measured | None:
     """Run the unreduced step, if there is room for it.
 
-    That is before anything is run under a limit: of a work area that finds no room there,
+    That is before anything is run under a limit: of a workspace that finds no room there,
     cuDNN takes another kernel, and keeps to it from then on.
     """
     free_bytes = torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place)

@@ -12,7 +12,7 @@ from torch import nn
 from ...model.units import format_bytes
 from ..memory_budget import budget_of, device_of
 from ..nn_errors import TooLargeError
-from ..replay import Trace, WorkAreas
+from ..replay import Trace, Workspaces
 from ..training_step import Step
 from .candidates import candidates
 from .confirm import confirm, ran, unreduced
@@ -54,18 +54,18 @@ class Work:
 
     def prepare(self, step: Step, specs: Sequence[Any], memory: Any) -> None:
         """Replay the unreduced step, and note what each module keeps."""
-        areas = WorkAreas.allowance()
+        workspaces = Workspaces.allowance()
         limit = 0
         if memory is not None:
             budget = budget_of(self.model, device_of(self.model, "cpu", memory), memory)
             limit, self.summary.origin = budget.limit_bytes, budget.origin
         self.summary.limit_bytes = limit
-        self.summary.work_areas = areas.origin
-        self.searcher = Searcher(step, specs, areas, limit, math.inf)
+        self.summary.workspaces = workspaces.origin
+        self.searcher = Searcher(step, specs, workspaces, limit, math.inf)
         self.now = self.searcher.trace({})
         self.summary.peak_before_bytes = self.now.allocated_bytes
         self.summary.needed_before_bytes = needed_bytes(self.now, limit)
-        self.study = study(step, specs, areas)
+        self.study = study(step, specs, workspaces)
         found = candidates(self.study, self.model, ("checkpoint",), {})
         flops = flops_by_module(step, specs)
         rates = Rates.stated(step.amp)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from ..replay import Replay, Trace, WorkAreas
+from ..replay import Replay, Trace, Workspaces
 from ..training_step import Step
 from .inplace import set_in_place
 from .module_ranges import children_of, runs
@@ -107,13 +107,13 @@ def _versions(value: Any) -> tuple[int, ...]:
 
 
 def study(
-    step: Step, inputs: Sequence[Any], work_areas: WorkAreas, in_place: Sequence[str] = ()
+    step: Step, inputs: Sequence[Any], workspaces: Workspaces, in_place: Sequence[str] = ()
 ) -> Study:
     """Replay one step of training without its optimizer and note what modules are given."""
     watcher = _Watcher()
     trace = replace(step, optimizer=None).trace(
         inputs,
-        work_areas,
+        workspaces,
         steps=1,
         change=lambda model: set_in_place(model, in_place),
         watch=watcher.watch,

@@ -106,7 +106,7 @@ class Search:
         searcher = self.searcher
         model = searcher.step.model
         inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
-        seen = study(searcher.step, inputs, searcher.work_areas, searcher.in_place)
+        seen = study(searcher.step, inputs, searcher.workspaces, searcher.in_place)
         found = candidates(seen, model, self.means, self.compressors)
         if "split" in self.means:
             found += time_candidates(seen, model, self.compressors)

@@ -12,9 +12,9 @@ from torch import nn
 from ...model.units import format_bytes
 from ..memory_budget import budget_of, check_model, device_of
 from ..nn_errors import ModelArgumentError, TooLargeError
-from ..replay import WorkAreas
+from ..replay import Workspaces
 from ..training_step import optimizer_named, precision
-from ..workspace_cache import measured_areas
+from ..workspace_cache import measured_workspaces
 from .binary_inputs import probe_binary
 from .confirm import confirm, fastest, finalists, unreduced, why_not
 from .device_rates import Rates, Times
@@ -109,25 +109,25 @@ def reduce_memory(
     step = with_targets(
         ResettingStep(model, "training", optimizer_named(optimizer), loss, targets, precision(amp))
     )
-    areas = WorkAreas.allowance()
+    workspaces = Workspaces.allowance()
     began = time.perf_counter()
-    before = step.trace(specs, areas)
+    before = step.trace(specs, workspaces)
     measuring_s = 0.0
     if place is not None:
-        areas, measuring_s = measured_areas(before.calls, place)
-        before = before.with_work_areas(areas)
+        workspaces, measuring_s = measured_workspaces(before.calls, place)
+        before = before.with_workspaces(workspaces)
     limit = budget.limit_bytes
     best = Plan([], before, limit)
     summary = ReductionSummary(
         device=str(place or next((p.device for p in model.parameters()), "cpu")),
         limit_bytes=limit,
         origin=budget.origin,
-        work_areas=areas.origin,
+        workspaces=workspaces.origin,
         peak_before_bytes=before.allocated_bytes,
         needed_before_bytes=best.needed_bytes,
         options={"means": tuple(means), "memory": memory},
     )
-    searcher = Searcher(step, specs, areas, limit, began + measuring_s + max_search_s)
+    searcher = Searcher(step, specs, workspaces, limit, began + measuring_s + max_search_s)
     rates = Rates.stated(step.amp)
     search = Search(
         searcher, means, {}, flops_by_module(step, specs), Times(rates, origin=rates.origin), place

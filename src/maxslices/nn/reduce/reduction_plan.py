@@ -8,7 +8,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 from ...model.bisection import last_of
-from ..replay import Allocator, Trace
+from ..replay import CachingAllocator, Trace
 from ..replay.caching_allocator import ROUND_BYTES
 from ..replay.expandable_segments import ExpandableAllocator, least_expandable_limit
 from ..replay.steady_state import Steady, steady
@@ -27,7 +27,7 @@ def has_expandable_segments() -> bool:
 def needed_bytes(trace: Trace, limit_bytes: int = 0) -> int:
     """Return the least limit of the allocator under which a step is expected to run.
 
-    Below it, work areas may find no room: cuDNN's kernels without them are several times slower.
+    Below it, workspaces may find no room: cuDNN's kernels without them are several times slower.
 
     Parameters
     ----------
@@ -39,9 +39,9 @@ def needed_bytes(trace: Trace, limit_bytes: int = 0) -> int:
     return Plan([], trace, limit_bytes).needed_bytes
 
 
-def allocator(limit_bytes: int | None = None) -> Allocator | ExpandableAllocator:
+def allocator(limit_bytes: int | None = None) -> CachingAllocator | ExpandableAllocator:
     """Return a simulation of the allocator of this process."""
-    kind = ExpandableAllocator if has_expandable_segments() else Allocator
+    kind = ExpandableAllocator if has_expandable_segments() else CachingAllocator
     return kind(limit_bytes)
 
 

@@ -75,7 +75,7 @@ class ReductionSummary:
     measured_step_before_s: float = 0.0
     measured_step_s: float = 0.0
     times_origin: str = ""
-    work_areas: str = ""
+    workspaces: str = ""
     holds_peak: dict[str, int] = field(default_factory=dict)
     """Bytes by category at the peak of the reduced step."""
     holds_peak_modules: dict[str, int] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class ReductionSummary:
     def __str__(self) -> str:
         lines = [
             f"Peak {format_bytes(self.peak_before_bytes)} -> {format_bytes(self.peak_after_bytes)}"
-            f" predicted (work areas: {self.work_areas})"
+            f" predicted (workspaces: {self.workspaces})"
         ]
         if self.limit_bytes:
             lines.append(

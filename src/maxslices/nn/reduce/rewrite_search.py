@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..nn_errors import ModelArgumentError
-from ..replay import Trace, WorkAreas
+from ..replay import Trace, Workspaces
 from ..training_step import Step
 from .candidates import Candidate
 from .inplace import set_in_place
@@ -50,7 +50,7 @@ class Searcher:
 
     step: Step
     inputs: Sequence[Any]
-    work_areas: WorkAreas
+    workspaces: Workspaces
     limit_bytes: int
     """For which plans are looked for."""
     deadline: float
@@ -74,7 +74,7 @@ class Searcher:
             set_in_place(model, self.in_place)
             treat(model, treatments)
 
-        return self.step.trace(self.inputs, self.work_areas, change=change)
+        return self.step.trace(self.inputs, self.workspaces, change=change)
 
     def fits(self, plan: Plan) -> bool:
         """Tell whether a plan's step runs within the limit."""

@@ -56,31 +56,31 @@ def time_candidates(
 
 
 def layer_candidates(found: Study, model: nn.Module) -> list[Candidate]:
-    """Return convolutions in parts of their first axis, for a smaller work area.
+    """Return convolutions in parts of their first axis, for a smaller workspace.
 
     Nothing is computed again; results and gradients of the parts are put together.
     """
     made: list[Candidate] = []
     modules = dict(model.named_modules())
     trace, usage = found.trace, found.usage
-    areas: dict[str, list[tuple[int, int]]] = {}
+    workspaces: dict[str, list[tuple[int, int]]] = {}
     for event, (kind, index) in enumerate(trace.events):
         if kind == "call" and event:
             n_bytes = int(usage[event] - usage[event - 1])
             if n_bytes >= SMALL_BYTES:
-                areas.setdefault(trace.calls[index].module, []).append((event, n_bytes))
+                workspaces.setdefault(trace.calls[index].module, []).append((event, n_bytes))
     n_calls = [call.path for call in found.seen]
     for call in found.seen:
         module = modules.get(call.path)
         if not isinstance(module, nn.modules.conv._ConvNd) or n_calls.count(call.path) > 1:
             continue
-        begin, its = found.begins.get(call.path), areas.get(call.path)
+        begin, its = found.begins.get(call.path), workspaces.get(call.path)
         if begin is None or its is None:
             continue
         moved = sum(trace.storages[i].n_bytes for i in (*call.inputs, *call.outputs))
         results = sum(rounded(trace.storages[i].n_bytes) for i in call.outputs)
         given = {trace.storages[i].n_bytes for i in call.inputs}
-        # Gradients of the parts of an argument are put together when the last work area is gone,
+        # Gradients of the parts of an argument are put together when the last workspace is gone,
         # and the gradient of the result.
         together = sum(
             rounded(s.n_bytes)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from .attribution import Places
-from .storages import Category, Event, Mark, Storage
-from .workspaces import Call
+from .storages import Category, ReplayEvent, StageMark, Storage
+from .workspaces import OperatorCall
 
 _current_node = torch._C._current_autograd_node
 
@@ -29,9 +29,9 @@ class Account:
         self.places = Places(lines)
         """Where it happens."""
         self._storages: list[Storage] = []
-        self._events: list[Event] = []
-        self._calls: list[Call] = []
-        self._marks: list[Mark] = []
+        self._events: list[ReplayEvent] = []
+        self._calls: list[OperatorCall] = []
+        self._marks: list[StageMark] = []
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._index: dict[int, int] = {}
         self._notes: dict[str, None] = {}
@@ -59,8 +59,8 @@ class Account:
 
     def mark(self, name: str) -> None:
         """Name this moment: `Trace.bytes_at` returns the bytes in use here."""
-        self._marks.append(Mark(name, len(self._events)))
-        self._events.append(Event("mark", len(self._marks) - 1))
+        self._marks.append(StageMark(name, len(self._events)))
+        self._events.append(ReplayEvent("mark", len(self._marks) - 1))
 
     @contextmanager
     def stage(self, name: str, category: Category) -> Iterator[None]:
@@ -96,22 +96,22 @@ class Account:
         self._register(storage, key, tensor, self._category, op, *self.places.context())
 
     def called(self, calls: Iterable[tuple[Any, ...]]) -> None:
-        """Note operators that may need work areas, now that their results are allocated."""
+        """Note operators that may need workspaces, now that their results are allocated."""
         for kind, op, shapes, dtype, options, channels_last in calls:
             module, line = self.places.context()
             self._calls.append(
-                Call(
+                OperatorCall(
                     kind, op, shapes, dtype, options, channels_last,
                     _current_node() is not None, module, line, self._stage,
                 )
             )  # fmt: skip
-            self._events.append(Event("call", len(self._calls) - 1))
+            self._events.append(ReplayEvent("call", len(self._calls) - 1))
 
     def temporary(self, n_bytes: int, op: str) -> torch.Tensor:
         """Count memory that a kernel takes while the tensor that is returned is alive."""
         made = torch.empty(n_bytes, dtype=torch.uint8, device="meta")
         storage = made.untyped_storage()
-        self._register(storage, storage._cdata, made, "work area", op, *self.places.context())
+        self._register(storage, storage._cdata, made, "workspace", op, *self.places.context())
         return made
 
     def uncount(self, tensor: torch.Tensor) -> None:
@@ -145,7 +145,7 @@ class Account:
             str(tensor.dtype).removeprefix("torch."),
         )
         self._storages.append(made)
-        self._events.append(Event("alloc", index))
+        self._events.append(ReplayEvent("alloc", index))
         self._index[key] = index
         self._alive[key] = weakref.ref(storage, lambda _: self._died(key, index))
 
@@ -155,7 +155,7 @@ class Account:
         self._alive.pop(key, None)
         self._index.pop(key, None)
         self._storages[index].died = len(self._events)
-        self._events.append(Event("free", index))
+        self._events.append(ReplayEvent("free", index))
 
     def count(self, tensor: torch.Tensor, category: Category, name: str) -> None:
         """Count the storage of a weight or an input, if it is new."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .trace import Trace
-from .workspaces import Area, Call
+from .workspaces import OperatorCall, Workspace
 
 _Line = tuple[int, int]
 """Constant and slope."""
@@ -34,8 +34,8 @@ class Scaled:
             _line(a.n_bytes, b.n_bytes, at[0], run)
             for a, b in zip(first.storages, second.storages, strict=True)
         ]
-        # Most calls are like others: work areas are looked up once for all of them.
-        calls: dict[tuple[Call, tuple[tuple[_Line, ...], ...]], int] = {}
+        # Most calls are like others: workspaces are looked up once for all of them.
+        calls: dict[tuple[OperatorCall, tuple[tuple[_Line, ...], ...]], int] = {}
         self._which = [
             calls.setdefault(_scaled_call(a, b, at[0], run), len(calls))
             for a, b in zip(first.calls, second.calls, strict=True)
@@ -51,13 +51,13 @@ class Scaled:
         made = [call.shapes for call in self.calls(n)]
         return [made[which] for which in self._which]
 
-    def areas(self, n: int) -> list[tuple[Area, ...]]:
-        """Return the work areas of all calls for n images."""
-        work_areas = self._trace.work_areas
-        made = [work_areas.for_call(call) for call in self.calls(n)]
+    def call_workspaces(self, n: int) -> list[tuple[Workspace, ...]]:
+        """Return the workspaces of all calls for n images."""
+        workspaces = self._trace.workspaces
+        made = [workspaces.for_call(call) for call in self.calls(n)]
         return [made[which] for which in self._which]
 
-    def calls(self, n: int) -> list[Call]:
+    def calls(self, n: int) -> list[OperatorCall]:
         """Return the calls of operators for n images, one of each kind."""
         return [
             call._replace(shapes=tuple(tuple(a + b * n for a, b in shape) for shape in shapes))
@@ -66,7 +66,7 @@ class Scaled:
 
     def steps(self, n: int) -> list[tuple[int, int]]:
         """Return what the allocator is asked for n images."""
-        return self._trace.steps(self.sizes(n), self.areas(n))
+        return self._trace.steps(self.sizes(n), self.call_workspaces(n))
 
     def agrees(self, trace: Trace, n: int) -> bool:
         """Tell whether a replay for n images is what the lines say."""
@@ -103,7 +103,7 @@ def _alike(first: Trace, second: Trace) -> bool:
     )
 
 
-def _kind(call: Call) -> tuple[object, ...]:
+def _kind(call: OperatorCall) -> tuple[object, ...]:
     ranks = tuple(len(shape) for shape in call.shapes)
     return call.kind, call.options, call.dtype, call.channels_last, ranks
 
@@ -117,8 +117,8 @@ def _line(at_first: int, at_second: int, first: int, run: int) -> _Line:
 
 
 def _scaled_call(
-    a: Call, b: Call, first: int, run: int
-) -> tuple[Call, tuple[tuple[_Line, ...], ...]]:
+    a: OperatorCall, b: OperatorCall, first: int, run: int
+) -> tuple[OperatorCall, tuple[tuple[_Line, ...], ...]]:
     shapes = tuple(
         tuple(_line(x, y, first, run) for x, y in zip(s, t, strict=True))
         for s, t in zip(a.shapes, b.shapes, strict=True)

@@ -13,9 +13,9 @@ from typing import Any
 
 from ...model.bisection import last_of
 
-Step = tuple[int, int]
+AllocatorRequest = tuple[int, int]
 """(key, bytes) allocates; (key, -1) frees. A key below 0 is one that can be done without: where
-there is no room for the work area of a convolution, cuDNN takes another kernel."""
+there is no room for the workspace of a convolution, cuDNN takes another kernel."""
 
 MIB = 2**20
 GRANULE_BYTES = 512
@@ -51,7 +51,7 @@ def segment_bytes(size: int) -> int:
     return -(-size // ROUND_BYTES) * ROUND_BYTES
 
 
-class _Block:
+class _PoolBlock:
     """A part of a segment."""
 
     __slots__ = ("address", "following", "free", "large", "previous", "size")
@@ -61,8 +61,8 @@ class _Block:
         self.size = size
         self.large = large
         self.free = False
-        self.previous: _Block | None = None
-        self.following: _Block | None = None
+        self.previous: _PoolBlock | None = None
+        self.following: _PoolBlock | None = None
 
 
 class Holding:
@@ -103,7 +103,7 @@ class Holding:
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
 
 
-class Allocator(Holding):
+class CachingAllocator(Holding):
     """Simulates the allocator.
 
     Parameters
@@ -124,9 +124,9 @@ class Allocator(Holding):
         # Addresses between segments that are in use: (lowest, highest), the highest first.
         self._gaps: list[tuple[int, int]] = []
         # (size, address, block): the best fit is the smallest, at the lowest address.
-        self._free: tuple[list[tuple[int, int, _Block]], ...] = ([], [])
+        self._free: tuple[list[tuple[int, int, _PoolBlock]], ...] = ([], [])
 
-    def run(self, steps: Iterable[Step]) -> bool:
+    def run(self, steps: Iterable[AllocatorRequest]) -> bool:
         """Allocate and free in order; tell whether all that is needed went through."""
         allocate, free = self.allocate, self.free
         for key, n_bytes in steps:
@@ -149,7 +149,7 @@ class Allocator(Holding):
                 return False
         rest = block.size - size
         if rest > SMALL_BYTES if large else rest >= GRANULE_BYTES:
-            tail = _Block(block.address + size, rest, large)
+            tail = _PoolBlock(block.address + size, rest, large)
             tail.previous, tail.following = block, block.following
             if block.following is not None:
                 block.following.previous = tail
@@ -164,7 +164,7 @@ class Allocator(Holding):
 
     def free(self, key: int) -> None:
         """Take memory back; free neighbours become one."""
-        block: _Block | None = self._live.pop(key, None)
+        block: _PoolBlock | None = self._live.pop(key, None)
         if block is None:  # it had 0 bytes
             return
         self.allocated_bytes -= block.size
@@ -184,7 +184,7 @@ class Allocator(Holding):
                 after.following.previous = block
         self._put(block)
 
-    def _best_fit(self, size: int, large: bool) -> _Block | None:
+    def _best_fit(self, size: int, large: bool) -> _PoolBlock | None:
         pool = self._free[large]
         place = bisect_left(pool, (size,))
         if place == len(pool):
@@ -193,7 +193,7 @@ class Allocator(Holding):
         block.free = False
         return block
 
-    def _grow(self, size: int, large: bool) -> _Block | None:
+    def _grow(self, size: int, large: bool) -> _PoolBlock | None:
         segment = segment_bytes(size)
         limit = self.limit_bytes
         if limit is not None and self.reserved_bytes + segment > limit:
@@ -202,7 +202,7 @@ class Allocator(Holding):
             if self.reserved_bytes + segment > limit:
                 return None
         self._taken(segment)
-        return _Block(self._address(segment), segment, large)
+        return _PoolBlock(self._address(segment), segment, large)
 
     def _address(self, segment: int) -> int:
         """Return where the driver puts a segment."""
@@ -237,17 +237,17 @@ class Allocator(Holding):
         self._gaps.append((low, high))
         self._gaps.sort(reverse=True)
 
-    def _put(self, block: _Block) -> None:
+    def _put(self, block: _PoolBlock) -> None:
         block.free = True
         insort(self._free[block.large], (block.size, block.address, block))
 
-    def _take(self, block: _Block) -> None:
+    def _take(self, block: _PoolBlock) -> None:
         pool = self._free[block.large]
         del pool[bisect_left(pool, (block.size, block.address))]
         block.free = False
 
 
-def least_limit(steps: list[Step], low_bytes: int, high_bytes: int) -> int:
+def least_limit(steps: list[AllocatorRequest], low_bytes: int, high_bytes: int) -> int:
     """Return a limit, to 2 MiB, under which all steps go through, and under larger ones too.
 
     More room does not always help: where parts happen to be of the same size, less may do. So
@@ -262,7 +262,7 @@ def least_limit(steps: list[Step], low_bytes: int, high_bytes: int) -> int:
     """
 
     def runs(limit: int) -> bool:
-        return Allocator(limit * ROUND_BYTES).run(steps)
+        return CachingAllocator(limit * ROUND_BYTES).run(steps)
 
     lowest, high = -(-low_bytes // ROUND_BYTES), -(-high_bytes // ROUND_BYTES)
     apart = max(1, -(-(high - lowest) // LIMITS))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _META = torch.device("meta")
 
 
-class Follow(DispatchMode):
+class StorageDispatchMode(DispatchMode):
     """Tells a `Replay` what every operator makes."""
 
     def __init__(self, owner: Replay) -> None:

@@ -20,8 +20,8 @@ from .caching_allocator import (
     ROUND_BYTES,
     SMALL_BYTES,
     SMALL_SEGMENT_BYTES,
+    AllocatorRequest,
     Holding,
-    Step,
     segment_bytes,
 )
 
@@ -30,15 +30,15 @@ _ALL = 2**50
 _FREE, _USED, _BARE = range(3)
 
 
-class _Piece:
+class _SegmentPiece:
     """Addresses next to each other: free or in use, or with no memory behind them."""
 
     __slots__ = ("address", "following", "previous", "size", "state")
 
     def __init__(self, address: int, size: int, state: int) -> None:
         self.address, self.size, self.state = address, size, state
-        self.previous: _Piece | None = None
-        self.following: _Piece | None = None
+        self.previous: _SegmentPiece | None = None
+        self.following: _SegmentPiece | None = None
 
     @property
     def end(self) -> int:
@@ -50,11 +50,11 @@ class _Row:
 
     def __init__(self, page_bytes: int) -> None:
         self.page_bytes = page_bytes
-        self.first = _Piece(0, _ALL, _BARE)
-        self.free: list[tuple[int, int, _Piece]] = []
+        self.first = _SegmentPiece(0, _ALL, _BARE)
+        self.free: list[tuple[int, int, _SegmentPiece]] = []
         """(size, address, piece): the best fit is the smallest, at the lowest address."""
 
-    def taken(self, size: int) -> _Piece | None:
+    def taken(self, size: int) -> _SegmentPiece | None:
         """Return the best fit, no longer free; None if none is large enough."""
         place = bisect_left(self.free, (size,))
         if place == len(self.free):
@@ -89,7 +89,7 @@ class _Row:
             missing = size - piece.size
         return added
 
-    def release(self, piece: _Piece) -> _Piece:
+    def release(self, piece: _SegmentPiece) -> _SegmentPiece:
         """Make a piece free; free neighbours become one."""
         for other in (piece.previous, piece.following):
             if other is not None and other.state == _FREE:
@@ -99,7 +99,7 @@ class _Row:
         insort(self.free, (piece.size, piece.address, piece))
         return piece
 
-    def split(self, piece: _Piece, size: int) -> None:
+    def split(self, piece: _SegmentPiece, size: int) -> None:
         """Leave what is more than a size free."""
         if piece.size - size >= GRANULE_BYTES:
             tail = self._cut(piece, size)
@@ -129,9 +129,9 @@ class _Row:
                     middle = self._joined(middle, other)
         return given
 
-    def _room(self, size: int) -> _Piece:
+    def _room(self, size: int) -> _SegmentPiece:
         """Return the first addresses that would do: some without memory, a free part before it."""
-        piece: _Piece | None = self.first
+        piece: _SegmentPiece | None = self.first
         while piece is not None:
             if piece.state == _BARE:
                 before = piece.previous
@@ -145,9 +145,9 @@ class _Row:
             piece = piece.following
         raise AssertionError("the last addresses have no end")
 
-    def _cut(self, piece: _Piece, size: int) -> _Piece:
+    def _cut(self, piece: _SegmentPiece, size: int) -> _SegmentPiece:
         """Make two of a piece; return the second, in the same state."""
-        tail = _Piece(piece.address + size, piece.size - size, piece.state)
+        tail = _SegmentPiece(piece.address + size, piece.size - size, piece.state)
         tail.previous, tail.following = piece, piece.following
         if piece.following is not None:
             piece.following.previous = tail
@@ -155,7 +155,7 @@ class _Row:
         piece.size = size
         return tail
 
-    def _joined(self, piece: _Piece, other: _Piece) -> _Piece:
+    def _joined(self, piece: _SegmentPiece, other: _SegmentPiece) -> _SegmentPiece:
         """Make one of two neighbours."""
         low, high = sorted((piece, other), key=lambda each: each.address)
         piece.address, piece.size = low.address, low.size + high.size
@@ -168,7 +168,7 @@ class _Row:
             high.following.previous = piece
         return piece
 
-    def _take_out(self, piece: _Piece) -> None:
+    def _take_out(self, piece: _SegmentPiece) -> None:
         del self.free[bisect_left(self.free, (piece.size, piece.address))]
 
 
@@ -179,8 +179,8 @@ class ExpandableAllocator(Holding):
         super().__init__(limit_bytes)
         self._rows = _Row(SMALL_SEGMENT_BYTES), _Row(LARGE_SEGMENT_BYTES)
 
-    def run(self, steps: Iterable[Step]) -> bool:
-        """Allocate and free in order; tell whether all went through, work areas included."""
+    def run(self, steps: Iterable[AllocatorRequest]) -> bool:
+        """Allocate and free in order; tell whether all went through, workspaces included."""
         for key, n_bytes in steps:
             if n_bytes < 0:
                 self.free(key)
@@ -210,7 +210,7 @@ class ExpandableAllocator(Holding):
 
     def free(self, key: int) -> None:
         """Take memory back."""
-        held: tuple[_Row, _Piece] | None = self._live.pop(key, None)
+        held: tuple[_Row, _SegmentPiece] | None = self._live.pop(key, None)
         if held is not None:
             held[0].release(held[1])
 
@@ -224,7 +224,7 @@ class ExpandableAllocator(Holding):
         return self.reserved_bytes + segment_bytes(size) <= self.limit_bytes
 
 
-def least_expandable_limit(steps: Sequence[Step], low_bytes: int) -> int:
+def least_expandable_limit(steps: Sequence[AllocatorRequest], low_bytes: int) -> int:
     """Return a limit, to 2 MiB, under which all steps go through.
 
     Parameters

@@ -26,7 +26,7 @@ _SYMBOLS = "torch.fx.experimental.symbolic_shapes"
 _ALGEBRA = "sympy"
 
 
-class _Later(ModuleType):
+class _StubModule(ModuleType):
     """A module, or package, that is loaded when more is wanted than what stands in for it."""
 
     def __getattr__(self, name: str) -> Any:
@@ -58,14 +58,14 @@ def _standing_in(name: str, **known: Any) -> Iterator[None]:
         yield
         return
     module = module_from_spec(spec)
-    module.__class__ = _Later
+    module.__class__ = _StubModule
     vars(module).pop("__path__", None)
     vars(module).update(known)
     sys.modules[name] = module
     try:
         yield
     finally:
-        if isinstance(module, _Later):
+        if isinstance(module, _StubModule):
             del sys.modules[name]
             parent, _, last = name.rpartition(".")
             if parent:

@@ -1,7 +1,7 @@
 """Measures on a device what operators take beside their results.
 
 Convolutions are run one at a time on empty tensors, at a few batch sizes, and the most
-that was allocated beyond input, weight and result is their work area. It takes a few
+that was allocated beyond input, weight and result is their workspace. It takes a few
 milliseconds for each, once for each kind of device and versions of the libraries.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...errors import DeviceError
-from .workspaces import CONVOLUTIONS, CUBLASLT_BYTES, Call, WorkAreas
+from .workspaces import CONVOLUTIONS, CUBLASLT_BYTES, OperatorCall, Workspaces
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Batch sizes at which convolutions are measured, besides their own."""
@@ -25,7 +25,7 @@ aten = torch.ops.aten
 
 
 def place() -> dict[str, str]:
-    """Return what the sizes of work areas depend on: device, torch, cuDNN and its settings."""
+    """Return what the sizes of workspaces depend on: device, torch, cuDNN and its settings."""
     _require_device()
     cudnn = torch.backends.cudnn
     return {
@@ -38,15 +38,15 @@ def place() -> dict[str, str]:
     }
 
 
-def calibrate(calls: Iterable[Call], known: WorkAreas | None = None) -> WorkAreas:
-    """Measure the work areas of calls on the current CUDA device.
+def calibrate(calls: Iterable[OperatorCall], known: Workspaces | None = None) -> Workspaces:
+    """Measure the workspaces of calls on the current CUDA device.
 
     Parameters
     ----------
-    calls : iterable of Call
+    calls : iterable of OperatorCall
         `Trace.calls`: each signature is measured at a few batch sizes, once, and at its own: of
         large batches cuDNN makes use of other kernels.
-    known : WorkAreas, optional
+    known : Workspaces, optional
         What was measured on this device before; it is kept, and not measured again.
 
     Raises
@@ -68,7 +68,7 @@ def calibrate(calls: Iterable[Call], known: WorkAreas | None = None) -> WorkArea
             table[call.signature] = tuple(sorted(points.items()))
     cublas = known.cublas_bytes if known is not None and known.cublas_bytes else _cublas_bytes()
     device = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return WorkAreas(
+    return Workspaces(
         f"measured on {device.name}",
         cublas,
         table,
@@ -99,11 +99,11 @@ def no_limit(device: torch.device) -> Iterator[None]:
 
 def _require_device() -> None:
     if not torch.cuda.is_available():
-        raise DeviceError("work areas are measured on a CUDA device, and there is none here")
+        raise DeviceError("workspaces are measured on a CUDA device, and there is none here")
 
 
-def _measured(call: Call, batch: int) -> int | None:
-    """Return the work area of a call at a batch size; None where there is no room for it."""
+def _measured(call: OperatorCall, batch: int) -> int | None:
+    """Return the workspace of a call at a batch size; None where there is no room for it."""
     x_shape, w_shape, y_shape = call.shapes
     shapes = (batch, *x_shape[1:]), w_shape, (batch, *y_shape[1:])
     dtype = getattr(torch, call.dtype)
@@ -141,7 +141,7 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool) -> t
     return tensor
 
 
-def _arguments(call: Call) -> tuple[Any, ...]:
+def _arguments(call: OperatorCall) -> tuple[Any, ...]:
     """Return stride, padding, dilation, transposed, output padding and groups of a call."""
     words = call.options.split()
     given = dict(zip(words[::2], words[1::2], strict=True))

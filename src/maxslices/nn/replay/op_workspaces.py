@@ -1,4 +1,4 @@
-"""Parts of operators' calls that may need work areas, and results that take no memory."""
+"""Parts of operators' calls that may need workspaces, and results that take no memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch._prims_common import suggest_memory_format
 aten = torch.ops.aten
 
 Described = tuple[Any, str, tuple[tuple[int, ...], ...], str, str, bool]
-"""Kind, operator, shapes, dtype, options and whether channels are last: a `Call`'s first."""
+"""Kind, operator, shapes, dtype, options and whether channels are last, as in `OperatorCall`."""
 
 
 def calls_of(func: Any, args: Any, made: Any) -> list[Described] | None:
-    """Return the parts of an operator's call that may need work areas."""
+    """Return the parts of an operator's call that may need workspaces."""
     describe = _DESCRIBED.get(func)
     return None if describe is None else describe(func, args, made)
 
@@ -217,7 +217,7 @@ _PASSING: dict[Any, Callable[[torch.Tensor], list[tuple[str, int]]]] = {
 }
 
 IN_PARTS = frozenset({aten.convolution_backward.default})
-"""Operators that allocate a result, use its work area, and only then go on to the next."""
+"""Operators that allocate a result, use its workspace, and only then go on to the next."""
 
 _NOT_ON_DEVICE = {
     # The state of the random numbers, where nothing is dropped out.

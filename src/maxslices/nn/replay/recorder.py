@@ -15,16 +15,16 @@ from torch.utils._pytree import tree_map
 from .allocation_log import Account
 from .autocast import cuda_autocast
 from .cuda_kernels import Capability, as_on_cuda
-from .dispatch_mode import Follow, plain
+from .dispatch_mode import StorageDispatchMode, plain
 from .error_translation import explained
 from .import_stubs import algebra_unloaded, compiler_unloaded
 from .meta_copy import twin
 from .module_calls import ModuleCalls
 from .op_handlers import HANDLERS, sole_counts
 from .tensor_spec import Spec
-from .to_meta import Moves, without_data
+from .to_meta import ToMeta, without_data
 from .trace import Trace
-from .workspaces import WorkAreas
+from .workspaces import Workspaces
 
 
 class Replay(Account):
@@ -32,7 +32,7 @@ class Replay(Account):
 
     Parameters
     ----------
-    work_areas : WorkAreas, optional
+    workspaces : Workspaces, optional
         What operators take beside their results; by default a stated allowance.
     capability : Capability, optional
         Device that is replayed; by default compute capability 9.0.
@@ -42,7 +42,7 @@ class Replay(Account):
     Examples
     --------
     >>> import torch
-    >>> with Replay(work_areas=WorkAreas.none()) as replay:
+    >>> with Replay(workspaces=Workspaces.none()) as replay:
     ...     model = replay.model(torch.nn.Linear(1024, 1024, bias=False))
     ...     image = replay.input(Spec((4, 1024)))
     ...     with torch.no_grad():
@@ -55,17 +55,17 @@ class Replay(Account):
     def __init__(
         self,
         *,
-        work_areas: WorkAreas | None = None,
+        workspaces: Workspaces | None = None,
         capability: Capability | None = None,
         lines: bool = True,
     ) -> None:
         super().__init__(lines)
-        self._work_areas = WorkAreas.allowance() if work_areas is None else work_areas
+        self._workspaces = Workspaces.allowance() if workspaces is None else workspaces
         self._capability = Capability() if capability is None else capability
         self._modules = ModuleCalls(self)
-        self.moves = Moves(self)
+        self.moves = ToMeta(self)
         """Real tensors that were brought to the device."""
-        self._mode = Follow(self)
+        self._mode = StorageDispatchMode(self)
         self._stack = ExitStack()
         self._began = 0.0
         self._duration_s = 0.0
@@ -200,7 +200,7 @@ class Replay(Account):
             tuple(self._marks),
             tuple(self._events),
             tuple(self._modules.seen),
-            self._work_areas,
+            self._workspaces,
             self._duration_s or time.perf_counter() - self._began,
             tuple(self._notes),
         )

@@ -15,7 +15,7 @@ from .meta_copy import optimizer_for
 from .recorder import Replay
 from .replay_errors import TraceError
 from .trace import Trace
-from .workspaces import WorkAreas
+from .workspaces import Workspaces
 
 Mode = Literal["inference", "forward", "training"]
 """Without gradients; a forward pass with gradients, nothing more; whole steps of training."""
@@ -31,7 +31,7 @@ def replay(
     steps: int = 2,
     zero_grad_first: bool = True,
     amp: torch.dtype | bool | None = None,
-    work_areas: WorkAreas | None = None,
+    workspaces: Workspaces | None = None,
     capability: Capability | None = None,
     is_twin: bool = False,
     lines: bool = True,
@@ -64,7 +64,7 @@ def replay(
     amp : torch.dtype or bool, optional
         The lower precision of ``torch.autocast("cuda")`` around forward pass and loss; True
         is float16.
-    work_areas, capability, lines
+    workspaces, capability, lines
         As for `Replay`.
     is_twin : bool
         Whether the model has no data (of the meta device) and may be used itself.
@@ -87,7 +87,7 @@ def replay(
     if mode not in ("inference", "forward", "training"):
         raise UsageError(f"mode {mode!r} is not one of 'inference', 'forward', 'training'")
     casting = _casting(amp)
-    record = Replay(work_areas=work_areas, capability=capability, lines=lines)
+    record = Replay(workspaces=workspaces, capability=capability, lines=lines)
     with record:
         model = None
         run = target

@@ -2,7 +2,7 @@
 
 Where a step nearly needs the limit, the allocator gives unused memory back and takes it from the
 device again, in every step or in the first ones alone; and in a later step blocks may lie so that
-the work area of a convolution finds no room. So more steps are simulated than were replayed: the
+the workspace of a convolution finds no room. So more steps are simulated than were replayed: the
 second one is repeated, what is alive at its end in the place of what was at its beginning.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import NamedTuple
 
-from .caching_allocator import Allocator
+from .caching_allocator import CachingAllocator
 from .expandable_segments import ExpandableAllocator
 from .trace import Trace
 
@@ -42,14 +42,14 @@ class Steady:
     """What is given back to the device and taken from it again, on average."""
 
 
-def steady(trace: Trace, allocator: Allocator | ExpandableAllocator) -> Steady:
+def steady(trace: Trace, allocator: CachingAllocator | ExpandableAllocator) -> Steady:
     """Simulate steps that go on.
 
     Parameters
     ----------
     trace : Trace
         Of two steps of training.
-    allocator : Allocator or ExpandableAllocator
+    allocator : CachingAllocator or ExpandableAllocator
         A new one, with a limit.
     """
     taken: list[int] = []
@@ -63,7 +63,9 @@ def steady(trace: Trace, allocator: Allocator | ExpandableAllocator) -> Steady:
     return Steady(True, sum(taken) / len(taken))
 
 
-def each_step(trace: Trace, allocator: Allocator | ExpandableAllocator) -> Iterator[Counts | None]:
+def each_step(
+    trace: Trace, allocator: CachingAllocator | ExpandableAllocator
+) -> Iterator[Counts | None]:
     """Yield what happens in each step, endlessly; None, and no more, if one finds no room.
 
     The second step is repeated if what is alive at the ends of both is alike, but for what stays

@@ -12,9 +12,9 @@ from functools import lru_cache
 
 from ...model.bisection import last_of
 from .batch_scaling import Scaled
-from .caching_allocator import LARGE_SEGMENT_BYTES, Allocator, Step, least_limit
+from .caching_allocator import LARGE_SEGMENT_BYTES, AllocatorRequest, CachingAllocator, least_limit
 from .trace import Trace
-from .workspaces import Call, WorkAreas
+from .workspaces import OperatorCall, Workspaces
 
 _KEPT = 64
 """Numbers whose traces are remembered."""
@@ -23,12 +23,12 @@ _APART = 256
 twice as far."""
 _FINE = 32
 MARGIN_BYTES = LARGE_SEGMENT_BYTES
-"""`Family.largest` leaves this of the limit: room for one more segment, of which libraries take
+"""`StepFamily.largest` leaves this of the limit: room for one more segment, of which libraries take
 what a replay does not see; of little memory, a hundredth. Batches that were expected to leave
 3 to 18 MiB of some GB were seen to fail."""
 
 
-class Family:
+class StepFamily:
     """A step for any number of images (or slices).
 
     Parameters
@@ -62,12 +62,12 @@ class Family:
         """Whether any number follows without another replay."""
         return self.scaled is not None
 
-    def with_work_areas(self, work_areas: WorkAreas) -> Family:
-        """Return this family with other work areas; nothing is replayed again."""
-        return Family(lambda n: self.trace(n).with_work_areas(work_areas), self._at)
+    def with_workspaces(self, workspaces: Workspaces) -> StepFamily:
+        """Return this family with other workspaces; nothing is replayed again."""
+        return StepFamily(lambda n: self.trace(n).with_workspaces(workspaces), self._at)
 
-    def calls(self, n: int) -> Iterable[Call]:
-        """Return the operators for n images that may need a work area."""
+    def calls(self, n: int) -> Iterable[OperatorCall]:
+        """Return the operators for n images that may need a workspace."""
         return self.trace(n).calls if self.scaled is None or n == 1 else self.scaled.calls(n)
 
     def trace(self, n: int) -> Trace:
@@ -88,8 +88,8 @@ class Family:
         """Return the most that the allocator holds for n images when there is room."""
         return self._simulated(n).peak_reserved_bytes
 
-    def _simulated(self, n: int) -> Allocator:
-        allocator = Allocator()
+    def _simulated(self, n: int) -> CachingAllocator:
+        allocator = CachingAllocator()
         allocator.run(self.steps(n))
         return allocator
 
@@ -99,26 +99,26 @@ class Family:
 
     def _find_needed(self, n: int) -> int:
         steps = self.steps(n)
-        allocator = Allocator()
+        allocator = CachingAllocator()
         allocator.run(steps)
         return least_limit(steps, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
 
     def fits(self, n: int, limit_bytes: int) -> bool:
         """Tell whether n images run when the allocator may hold no more than `limit_bytes`.
 
-        Where there is no room for the work area of a convolution, another kernel is used.
+        Where there is no room for the workspace of a convolution, another kernel is used.
         """
         return self._fits(n, limit_bytes)
 
     def _find_fits(self, n: int, limit_bytes: int) -> bool:
-        return Allocator(limit_bytes).run(self.steps(n))
+        return CachingAllocator(limit_bytes).run(self.steps(n))
 
     def largest(self, limit_bytes: int, at_most: int = 2**20, *, steady: bool = False) -> int:
         """Return the largest number of images that runs within a limit; 0 if not even one does.
 
         Where parts happen to be of the same size, a number may fit though some smaller ones do
         not: it is looked for from above, where the tensors alone would take it all, and must fit
-        whatever the work areas of convolutions are: with half of them and without them too.
+        whatever the workspaces of convolutions are: with half of them and without them too.
         What is returned fits within the limit and within a little less. Where each number must
         be replayed, or if it is to be `steady`, one is looked for up to which all fit.
         """
@@ -129,7 +129,7 @@ class Family:
 
         def surely(n: int) -> bool:
             return fits(n) and all(
-                Allocator(limit).run(_with_areas(self.steps(n), part))
+                CachingAllocator(limit).run(_with_workspaces(self.steps(n), part))
                 for limit in limits
                 for part in (0.0, 0.5)
             )
@@ -166,6 +166,6 @@ class Family:
         return last_of(fits, low, min(high, at_most + 1))
 
 
-def _with_areas(steps: list[Step], part: float) -> list[Step]:
-    """Return steps with a part of the work areas that can be done without."""
+def _with_workspaces(steps: list[AllocatorRequest], part: float) -> list[AllocatorRequest]:
+    """Return steps with a part of the workspaces that can be done without."""
     return [(key, int(part * n) if key < 0 < n else n) for key, n in steps]

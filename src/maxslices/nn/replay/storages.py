@@ -11,7 +11,7 @@ Category = Literal[
     "activations",
     "gradients",
     "optimizer state",
-    "work area",
+    "workspace",
     "temporary",
 ]
 """What memory is held for."""
@@ -22,7 +22,7 @@ CATEGORIES: tuple[Category, ...] = (
     "activations",
     "gradients",
     "optimizer state",
-    "work area",
+    "workspace",
     "temporary",
 )
 """In the order in which a step needs them."""
@@ -62,16 +62,16 @@ class Storage:
     """Dtype of that tensor, such as "float32"."""
 
 
-class Event(NamedTuple):
+class ReplayEvent(NamedTuple):
     """One thing that happened."""
 
     kind: Literal["alloc", "free", "call", "mark"]
-    """A call is an operator that may need a work area, after its result is allocated."""
+    """A call is an operator that may need a workspace, after its result is allocated."""
     which: int
     """Index in `Trace.storages` for alloc and free, of `Trace.calls`, of `Trace.marks`."""
 
 
-class Mark(NamedTuple):
+class StageMark(NamedTuple):
     """A named moment: the end of a stage, or what the user marked."""
 
     name: str
@@ -95,7 +95,7 @@ class ModuleCall(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class ReplayPeak:
     """What was alive when the most was."""
 
     n_bytes: int
@@ -108,7 +108,7 @@ class Peak:
     module: str
     """Module at work."""
     alive: tuple[Storage, ...]
-    """What was alive, largest first; work areas among them."""
+    """What was alive, largest first; workspaces among them."""
 
     def by_category(self) -> dict[str, int]:
         """Return bytes of each category, every one named, in the order of `CATEGORIES`."""

@@ -21,7 +21,7 @@ def without_data(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(slots=True)
-class Moves:
+class ToMeta:
     """What was brought to the device, each thing once."""
 
     owner: Replay

@@ -9,30 +9,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from .caching_allocator import Allocator, Step, least_limit
-from .storages import Event, Mark, ModuleCall, Peak, Storage, rounded
-from .workspaces import CONVOLUTIONS, Area, Call, WorkAreas
+from .caching_allocator import AllocatorRequest, CachingAllocator, least_limit
+from .storages import ModuleCall, ReplayEvent, ReplayPeak, StageMark, Storage, rounded
+from .workspaces import CONVOLUTIONS, OperatorCall, Workspace, Workspaces
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """Events of a replayed step.
 
-    Byte counts are those of the device's allocator: multiples of 512, work areas included
-    as `work_areas` has them.
+    Byte counts are those of the device's allocator: multiples of 512, workspaces included
+    as `workspaces` has them.
     """
 
     storages: tuple[Storage, ...]
     """All storages, in order of birth."""
-    calls: tuple[Call, ...]
-    """Operators that may need a work area."""
-    marks: tuple[Mark, ...]
+    calls: tuple[OperatorCall, ...]
+    """Operators that may need a workspace."""
+    marks: tuple[StageMark, ...]
     """Ends of stages, and the user's marks, in order."""
-    events: tuple[Event, ...]
+    events: tuple[ReplayEvent, ...]
     """What happened, in order."""
     modules: tuple[ModuleCall, ...] = ()
     """Calls of modules, in order of their beginning."""
-    work_areas: WorkAreas = field(default_factory=WorkAreas.none)
+    workspaces: Workspaces = field(default_factory=Workspaces.none)
     """What operators need beside their results."""
     duration_s: float = 0.0
     """How long the replay took."""
@@ -43,9 +43,9 @@ class Trace:
         peak = f"peak {self.peak_bytes / 2**20:.2f} MiB in {self.peak.stage or 'it'}"
         return f"<Trace of {len(self.storages)} storages, {peak}>"
 
-    def with_work_areas(self, work_areas: WorkAreas) -> Trace:
-        """Return this trace with other work areas; nothing is replayed."""
-        return replace(self, work_areas=work_areas)
+    def with_workspaces(self, workspaces: Workspaces) -> Trace:
+        """Return this trace with other workspaces; nothing is replayed."""
+        return replace(self, workspaces=workspaces)
 
     @cached_property
     def in_use_bytes(self) -> list[int]:
@@ -53,9 +53,9 @@ class Trace:
         return list(self._usage())
 
     @cached_property
-    def areas(self) -> list[tuple[Area, ...]]:
-        """Work areas of each call."""
-        return self.work_areas.for_calls(self.calls)
+    def call_workspaces(self) -> list[tuple[Workspace, ...]]:
+        """Workspaces of each call."""
+        return self.workspaces.for_calls(self.calls)
 
     def _usage(self) -> Iterator[int]:
         sizes = [rounded(storage.n_bytes) for storage in self.storages]
@@ -67,12 +67,12 @@ class Trace:
             elif kind == "free":
                 in_use -= sizes[index]
             elif kind == "call":
-                for area in self.areas[index]:
-                    if not area.kept_as:
-                        passing += rounded(area.n_bytes)
-                    elif area.kept_as not in kept:
-                        kept.add(area.kept_as)
-                        in_use += rounded(area.n_bytes)
+                for workspace in self.call_workspaces[index]:
+                    if not workspace.kept_as:
+                        passing += rounded(workspace.n_bytes)
+                    elif workspace.kept_as not in kept:
+                        kept.add(workspace.kept_as)
+                        in_use += rounded(workspace.n_bytes)
             yield in_use + passing
 
     @property
@@ -81,15 +81,15 @@ class Trace:
         return max(self.in_use_bytes, default=0)
 
     @cached_property
-    def peak(self) -> Peak:
+    def peak(self) -> ReplayPeak:
         """What was alive when the most was, at the first such moment."""
         usage = self.in_use_bytes
         if not usage:
-            return Peak(0, 0, "", "", "", ())
+            return ReplayPeak(0, 0, "", "", "", ())
         event = usage.index(max(usage))
         return self.moment(event)
 
-    def moment(self, event: int) -> Peak:
+    def moment(self, event: int) -> ReplayPeak:
         """Return what is alive at an event."""
         alive = [
             storage
@@ -101,22 +101,26 @@ class Trace:
             if kind != "call":
                 continue
             call = self.calls[index]
-            areas = self.areas[index]
-            passing = [area for area in areas if not area.kept_as and area.n_bytes]
+            call_workspaces = self.call_workspaces[index]
+            passing = [
+                workspace
+                for workspace in call_workspaces
+                if not workspace.kept_as and workspace.n_bytes
+            ]
             if position == event:
-                alive += [_as_storage(area.n_bytes, call, event) for area in passing]
-            for area in areas:
-                if area.kept_as and area.kept_as not in kept:
-                    kept.add(area.kept_as)
-                    alive.append(_as_storage(area.n_bytes, call, event))
+                alive += [_as_storage(workspace.n_bytes, call, event) for workspace in passing]
+            for workspace in call_workspaces:
+                if workspace.kept_as and workspace.kept_as not in kept:
+                    kept.add(workspace.kept_as)
+                    alive.append(_as_storage(workspace.n_bytes, call, event))
         alive.sort(key=lambda storage: -storage.n_bytes)
         kind, index = self.events[event]
-        at_work: Storage | Call | None = None
+        at_work: Storage | OperatorCall | None = None
         if kind in ("alloc", "free"):
             at_work = self.storages[index]
         elif kind == "call":
             at_work = self.calls[index]
-        return Peak(
+        return ReplayPeak(
             self.in_use_bytes[event],
             event,
             self.stage_at(event),
@@ -125,13 +129,13 @@ class Trace:
             tuple(alive),
         )
 
-    def kept_areas(self) -> list[Area]:
-        """Return the work areas that stay when the step is over."""
-        kept: dict[str, Area] = {}
-        for areas in self.areas:
-            for area in areas:
-                if area.kept_as:
-                    kept.setdefault(area.kept_as, area)
+    def kept_workspaces(self) -> list[Workspace]:
+        """Return the workspaces that stay when the step is over."""
+        kept: dict[str, Workspace] = {}
+        for call_workspaces in self.call_workspaces:
+            for workspace in call_workspaces:
+                if workspace.kept_as:
+                    kept.setdefault(workspace.kept_as, workspace)
         return list(kept.values())
 
     def stage_at(self, event: int) -> str:
@@ -155,7 +159,7 @@ class Trace:
         """
         return self.in_use_bytes[self._marked(mark, occurrence).event]
 
-    def _marked(self, mark: str, occurrence: int) -> Mark:
+    def _marked(self, mark: str, occurrence: int) -> StageMark:
         found = [m for m in self.marks if m.name == mark]
         if not found:
             known = ", ".join(dict.fromkeys(m.name for m in self.marks))
@@ -169,33 +173,33 @@ class Trace:
     def steps(
         self,
         sizes: Sequence[int] | None = None,
-        areas: Sequence[tuple[Area, ...]] | None = None,
-    ) -> list[Step]:
-        """Return allocations and frees as the allocator sees them, work areas included.
+        call_workspaces: Sequence[tuple[Workspace, ...]] | None = None,
+    ) -> list[AllocatorRequest]:
+        """Return allocations and frees as the allocator sees them, workspaces included.
 
         Parameters
         ----------
         sizes : sequence of int, optional
             Bytes of the storages, in place of their own.
-        areas : sequence of tuple of Area, optional
-            Work areas of the calls, in place of their own.
+        call_workspaces : sequence of tuple of Workspace, optional
+            Workspaces of the calls, in place of their own.
         """
-        return [step for asked in self.asked(sizes, areas) for step in asked]
+        return [step for asked in self.asked(sizes, call_workspaces) for step in asked]
 
     def asked(
         self,
         sizes: Sequence[int] | None = None,
-        areas: Sequence[tuple[Area, ...]] | None = None,
-    ) -> Iterator[Sequence[Step]]:
-        """Yield what each event asks of the allocator, work areas included.
+        call_workspaces: Sequence[tuple[Workspace, ...]] | None = None,
+    ) -> Iterator[Sequence[AllocatorRequest]]:
+        """Yield what each event asks of the allocator, workspaces included.
 
         Parameters
         ----------
-        sizes, areas
+        sizes, call_workspaces
             As for `steps`.
         """
         taken = [s.n_bytes for s in self.storages] if sizes is None else sizes
-        needed = self.areas if areas is None else areas
+        needed = self.call_workspaces if call_workspaces is None else call_workspaces
         next_key, kept = len(taken) + 1, set[str]()
         for kind, index in self.events:
             if kind == "alloc":
@@ -203,15 +207,15 @@ class Trace:
             elif kind == "free":
                 yield ((index, -1),)
             elif kind == "call":
-                asked: list[Step] = []
-                passing: list[Step] = []
-                for area in needed[index]:
-                    if area.kept_as in kept:
+                asked: list[AllocatorRequest] = []
+                passing: list[AllocatorRequest] = []
+                for workspace in needed[index]:
+                    if workspace.kept_as in kept:
                         continue
                     key = -next_key if self.calls[index].kind in CONVOLUTIONS else next_key
-                    asked.append((key, area.n_bytes))
-                    if area.kept_as:
-                        kept.add(area.kept_as)
+                    asked.append((key, workspace.n_bytes))
+                    if workspace.kept_as:
+                        kept.add(workspace.kept_as)
                     else:
                         passing.append((key, -1))
                     next_key += 1
@@ -234,7 +238,7 @@ class Trace:
     @cached_property
     def handed_out_bytes(self) -> list[int]:
         """Bytes that the allocator has handed out at each event: after it, or while it runs."""
-        allocator = Allocator()
+        allocator = CachingAllocator()
         at: list[int] = []
         for asked in self.asked():
             most = 0
@@ -245,8 +249,8 @@ class Trace:
         return at
 
     @cached_property
-    def _simulated(self) -> Allocator:
-        allocator = Allocator()
+    def _simulated(self) -> CachingAllocator:
+        allocator = CachingAllocator()
         allocator.run(self.steps())
         return allocator
 
@@ -267,9 +271,9 @@ class Trace:
     def fits(self, limit_bytes: int) -> bool:
         """Tell whether the step runs when the allocator may hold no more than `limit_bytes`.
 
-        Where there is no room for the work area of a convolution, another kernel is used.
+        Where there is no room for the workspace of a convolution, another kernel is used.
         """
-        return Allocator(limit_bytes).run(self.steps())
+        return CachingAllocator(limit_bytes).run(self.steps())
 
     @cached_property
     def needed_bytes(self) -> int:
@@ -281,8 +285,8 @@ class Trace:
         return least_limit(self.steps(), self.allocated_bytes, self.reserved_bytes)
 
 
-def _as_storage(n_bytes: int, call: Call, event: int) -> Storage:
-    return Storage(n_bytes, "work area", call.op, call.module, call.line, call.stage, born=event)
+def _as_storage(n_bytes: int, call: OperatorCall, event: int) -> Storage:
+    return Storage(n_bytes, "workspace", call.op, call.module, call.line, call.stage, born=event)
 
 
 __all__ = ["Trace", "rounded"]

@@ -1,6 +1,6 @@
 """Memory that operators take beside their results: what a replay cannot see.
 
-cuBLAS keeps a work area for each thread that multiplies matrices. cuDNN takes one for the
+cuBLAS keeps a workspace for each thread that multiplies matrices. cuDNN takes one for the
 time of a convolution; its size follows from the kernel that its heuristics choose, and is
 the same every time for the same shapes. `calibrate` measures both on a device.
 """
@@ -28,11 +28,11 @@ Kind = Literal[
 is summed up; copies are of operands that are not contiguous, for kernels that want them so."""
 
 CONVOLUTIONS = ("convolution", "input gradient", "weight gradient")
-"""Those whose work areas are measured."""
+"""Those whose workspaces are measured."""
 
 MIB = 2**20
 CUBLAS_BYTES = 32 * MIB
-"""cuBLAS's work area for each thread on compute capability 9, as torch sets it."""
+"""cuBLAS's workspace for each thread on compute capability 9, as torch sets it."""
 CUBLASLT_BYTES = MIB
 """cublasLt's, which multiplies and adds a bias in one."""
 MULTIPROCESSORS = 132
@@ -41,8 +41,8 @@ MULTIPROCESSORS = 132
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex64": 8}
 
 
-class Call(NamedTuple):
-    """One call of an operator that may need a work area."""
+class OperatorCall(NamedTuple):
+    """One call of an operator that may need a workspace."""
 
     kind: Kind
     op: str
@@ -57,7 +57,7 @@ class Call(NamedTuple):
     channels_last: bool = False
     """Whether the data are stored with channels last."""
     in_backward: bool = False
-    """Whether autograd's engine runs it: that is another thread, with areas of its own."""
+    """Whether autograd's engine runs it: that is another thread, with workspaces of its own."""
     module: str = ""
     line: str = ""
     stage: str = ""
@@ -67,21 +67,21 @@ class Call(NamedTuple):
         """Images that the call works on."""
         return self.shapes[0][0] if self.shapes and self.shapes[0] else 1
 
-    def anywhere(self) -> Call:
-        """Return this call without where in the model it is: that changes no work area."""
+    def anywhere(self) -> OperatorCall:
+        """Return this call without where in the model it is: that changes no workspace."""
         return self._replace(module="", line="", stage="")
 
     @property
     def signature(self) -> str:
-        """What the size of the work area follows from, the batch excepted."""
+        """What the size of the workspace follows from, the batch excepted."""
         parts = [self.kind, self.dtype, *("x".join(map(str, s[1:])) for s in self.shapes[:1])]
         parts += ["x".join(map(str, s)) for s in self.shapes[1:2]]
         parts += [self.options, "channels last" if self.channels_last else "channels first"]
         return " | ".join(parts)
 
 
-class Area(NamedTuple):
-    """A work area."""
+class Workspace(NamedTuple):
+    """A workspace."""
 
     n_bytes: int
     kept_as: str = ""
@@ -93,15 +93,15 @@ Points = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class WorkAreas:
-    """Sizes of work areas on one kind of device with certain library versions."""
+class Workspaces:
+    """Sizes of workspaces on one kind of device with certain library versions."""
 
     origin: str
     """Where they come from, for people: "none", "stated allowance", "measured on ..."."""
     cublas_bytes: int = 0
     """What cuBLAS keeps for each thread that multiplies matrices."""
     table: Mapping[str, Points] = field(default_factory=dict)
-    """Measured: bytes at batches, by `Call.signature`."""
+    """Measured: bytes at batches, by `OperatorCall.signature`."""
     cublaslt_bytes: int = 0
     """What cublasLt keeps for each thread that multiplies and adds a bias."""
     multiprocessors: int = 0
@@ -116,50 +116,50 @@ class WorkAreas:
     """
 
     @classmethod
-    def none(cls) -> WorkAreas:
+    def none(cls) -> Workspaces:
         """Return those of a device whose operators need no memory beside their results."""
         return cls("none")
 
     @classmethod
-    def allowance(cls) -> WorkAreas:
+    def allowance(cls) -> Workspaces:
         """Return what to allow for where nothing was measured: a card such as an H200."""
         return cls("stated allowance", CUBLAS_BYTES, {}, CUBLASLT_BYTES, MULTIPROCESSORS, True)
 
-    def for_call(self, call: Call) -> tuple[Area, ...]:
-        """Return the work areas of a call, all in use at once."""
-        areas: list[Area] = []
+    def for_call(self, call: OperatorCall) -> tuple[Workspace, ...]:
+        """Return the workspaces of a call, all in use at once."""
+        workspaces: list[Workspace] = []
         if call.kind == "matrix product":
             thread = "backward" if call.in_backward else "forward"
-            areas.append(Area(self.cublas_bytes, f"cuBLAS, {thread}"))
+            workspaces.append(Workspace(self.cublas_bytes, f"cuBLAS, {thread}"))
             if "addmm" in call.op:
-                areas.append(Area(self.cublaslt_bytes, f"cublasLt, {thread}"))
+                workspaces.append(Workspace(self.cublaslt_bytes, f"cublasLt, {thread}"))
         elif call.kind in CONVOLUTIONS:
-            areas.append(Area(self.for_op(call)))
+            workspaces.append(Workspace(self.for_op(call)))
         elif self.multiprocessors:
             item = _ITEM_BYTES.get(call.dtype, 4)
             if call.kind in ("sum", "loss"):
                 shape, strides, axes = call.shapes
                 if call.kind == "loss":
-                    areas.append(Area(item * math.prod(shape)))
+                    workspaces.append(Workspace(item * math.prod(shape)))
                 found = reduction_bytes(shape, strides, axes, item, self.multiprocessors)
-                areas += [Area(n_bytes) for n_bytes in found]
+                workspaces += [Workspace(n_bytes) for n_bytes in found]
             else:
-                areas += [Area(item * math.prod(shape)) for shape in call.shapes]
-        return tuple(area for area in areas if area.n_bytes)
+                workspaces += [Workspace(item * math.prod(shape)) for shape in call.shapes]
+        return tuple(workspace for workspace in workspaces if workspace.n_bytes)
 
-    def for_calls(self, calls: Iterable[Call]) -> list[tuple[Area, ...]]:
-        """Return the work areas of each of many calls, most of which are like others."""
-        known: dict[Call, tuple[Area, ...]] = {}
+    def for_calls(self, calls: Iterable[OperatorCall]) -> list[tuple[Workspace, ...]]:
+        """Return the workspaces of each of many calls, most of which are like others."""
+        known: dict[OperatorCall, tuple[Workspace, ...]] = {}
         found = []
         for call in calls:
             like = call.anywhere()
-            areas = known.get(like)
-            if areas is None:
-                areas = known[like] = self.for_call(call)
-            found.append(areas)
+            workspaces = known.get(like)
+            if workspaces is None:
+                workspaces = known[like] = self.for_call(call)
+            found.append(workspaces)
         return found
 
-    def for_op(self, call: Call) -> int:
+    def for_op(self, call: OperatorCall) -> int:
         """Return the bytes that a convolution, or a gradient of one, takes while it runs."""
         points = self.table.get(call.signature)
         if points is not None:
@@ -181,7 +181,7 @@ class WorkAreas:
             operands += item * math.prod(weight) + 4 * MIB
         return operands
 
-    def missing(self, calls: Iterable[Call]) -> list[Call]:
+    def missing(self, calls: Iterable[OperatorCall]) -> list[OperatorCall]:
         """Return a call of each signature and batch that was not measured."""
         found = {(call.signature, call.batch): call for call in calls if call.kind in CONVOLUTIONS}
         return [
@@ -202,7 +202,7 @@ class WorkAreas:
         }
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> WorkAreas:
+    def from_plain(cls, plain: Mapping[str, Any]) -> Workspaces:
         """Return what `as_plain` was made of.
 
         Raises
