@@ -53,6 +53,10 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         missing = isinstance(error, FileNotFoundError)
         why = "No such file or directory" if missing else error.strerror or error
         raise ValueError(f"weights cannot be read from {os.fspath(path)}: {why}") from None
+    except TypeError as error:
+        raise ValueError(
+            f"{os.fspath(path)} holds numbers that NumPy has no dtype for: {error}"
+        ) from None
     except SafetensorError as error:
         if _is_pickle(path):
             raise ValueError(
