@@ -276,7 +276,7 @@ def test_a_dtype_that_numpy_lacks_is_named(tmp_path):
     path = tmp_path / "w.safetensors"
     text = b'{"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}'
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"\0" * 4)
-    with pytest.raises(ValueError, match="numbers that NumPy has no dtype for: .*bfloat16"):
+    with pytest.raises(ValueError, match=r"numbers that NumPy has no dtype for: .*bfloat16"):
         read_tensors(path)
 
 

@@ -10,13 +10,13 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
+from maxslices.nn.model_step import optimizer_named
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import confirm, reduce_by_level
 from maxslices.nn.reduce import device_rates as times
 from maxslices.nn.reduce.layer_state import ResettingStep
-from maxslices.nn.reduce.run_on_device import N_STEPS, N_WARM, Measured, run_for_real
+from maxslices.nn.reduce.run_on_device import N_STEPS, N_WARM, MeasuredStep, run_for_real
 from maxslices.nn.replay import Spec
-from maxslices.nn.training_step import optimizer_named
 
 SPEC = Spec((2, 3, 16, 16))
 HELD, TOTAL = 700, 10_000
@@ -129,7 +129,7 @@ def runs(fractions, monkeypatch):
         ran.append((treated, inputs, place, limit_bytes))
         return told[len(ran) - 1]
 
-    told = [Measured(50, 60, 0.25), Measured(5, 6, 0.5)]
+    told = [MeasuredStep(50, 60, 0.25), MeasuredStep(5, 6, 0.5)]
     monkeypatch.setattr(confirm, "run_for_real", run)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**40, 2**40))
     return ran, told

@@ -1,4 +1,4 @@
-"""Plans next to a plan: one treatment is another, or all is made low."""
+"""Plans next to a plan: one rewrite is another, or all is made low."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import numpy as np
 
 from maxslices.nn.reduce import reduce_memory
-from maxslices.nn.reduce.knapsack import Problem
+from maxslices.nn.reduce.knapsack import Knapsack
 from maxslices.nn.reduce.local_search import POWERS, evened, neighbours
-from maxslices.nn.reduce.module_ranges import Order
-from maxslices.nn.reduce.reduction_plan import Plan
-from maxslices.nn.reduce.rewrite_search import N_EXCHANGED, Searcher
+from maxslices.nn.reduce.module_ranges import ModuleOrder
+from maxslices.nn.reduce.reduction_plan import ReductionPlan
+from maxslices.nn.reduce.rewrite_search import REPLAYS_PER_PLAN, RewriteSearch
 from maxslices.nn.reduce.uniform_plan import uniform
 
 from .networks import deep
@@ -21,7 +21,7 @@ from .test_reduce_choose import problem
 from .test_reduce_search import SPEC, memory
 
 
-def chosen(made: Problem, part: float) -> list[int]:
+def chosen(made: Knapsack, part: float) -> list[int]:
     found = made.cheapest(part * float(made.usage.max()))
     assert found
     return found
@@ -77,7 +77,7 @@ def test_where_no_gain_is_expected_what_has_most_in_use_at_the_peak_comes_first(
 @pytest.mark.parametrize("power", POWERS)
 def test_all_is_made_low(power):
     model, _step, made = problem()
-    start = made.lowest_of(uniform(made.found, model, Order(model)))[0]
+    start = made.lowest_of(uniform(made.found, model, ModuleOrder(model)))[0]
     rows = evened(made, start, power)
     assert not made.conflicts[np.ix_(rows, rows)].any()
     assert made.peak(rows) <= made.peak(start)
@@ -85,12 +85,12 @@ def test_all_is_made_low(power):
 
 
 def test_a_plan_next_to_one_that_almost_fits_is_taken_if_it_is_faster(monkeypatch):
-    found: list[tuple[Plan, Plan, int]] = []
-    exchanged = Searcher._exchanged
+    found: list[tuple[ReductionPlan, ReductionPlan, int]] = []
+    exchanged = RewriteSearch._local_search
 
     def after_a_bad_one(self, problem, choices, best):
         """As if only a dear plan had been found, and a cheaper one that needs a little more."""
-        dear = next(c for c in choices.found if not c.path and c.treatment.kind == "offload")
+        dear = next(c for c in choices.found if not c.path and c.rewrite.kind == "offload")
         plan = self._tried(choices, [dear])
         limit, self.limit_bytes = self.limit_bytes, best.needed_bytes - 2**20
         before = self.n_replays
@@ -98,16 +98,16 @@ def test_a_plan_next_to_one_that_almost_fits_is_taken_if_it_is_faster(monkeypatc
         self.limit_bytes = limit
         return best
 
-    monkeypatch.setattr(Searcher, "_exchanged", after_a_bad_one)
+    monkeypatch.setattr(RewriteSearch, "_local_search", after_a_bad_one)
     reduce_memory(deep(), SPEC, memory(0.8))
     ((dear, plan, n_replays),) = found
     assert plan.added_s < dear.added_s
-    assert 0 < n_replays <= 3 * N_EXCHANGED
+    assert 0 < n_replays <= 3 * REPLAYS_PER_PLAN
 
 
 def test_a_plan_next_to_one_that_almost_fits_is_taken_if_none_fits(monkeypatch):
-    found: list[tuple[Plan, Plan, int]] = []
-    exchanged = Searcher._exchanged
+    found: list[tuple[ReductionPlan, ReductionPlan, int]] = []
+    exchanged = RewriteSearch._local_search
 
     def where_none_fits(self, problem, choices, best):
         """As if all that was tried needed a little more than there is."""
@@ -117,7 +117,7 @@ def test_a_plan_next_to_one_that_almost_fits_is_taken_if_none_fits(monkeypatch):
         self.limit_bytes = limit
         return best
 
-    monkeypatch.setattr(Searcher, "_exchanged", where_none_fits)
+    monkeypatch.setattr(RewriteSearch, "_local_search", where_none_fits)
     reduce_memory(deep(), SPEC, memory(0.8))
     ((best, plan, limit_bytes),) = found
     assert best.needed_bytes > limit_bytes >= plan.needed_bytes
@@ -125,26 +125,26 @@ def test_a_plan_next_to_one_that_almost_fits_is_taken_if_none_fits(monkeypatch):
 
 @pytest.mark.parametrize(("part", "n_replays", "n_tables"), [(0.75, 28, 600), (0.5, 30, 1600)])
 def test_searches_are_no_longer_than_they_were(monkeypatch, part, n_replays, n_tables):
-    made, n = Problem.with_one_more, 0
+    made, n = Knapsack.with_one_more, 0
 
     def counted(self, *args):
         nonlocal n
         n += 1
         return made(self, *args)
 
-    monkeypatch.setattr(Problem, "with_one_more", counted)
+    monkeypatch.setattr(Knapsack, "with_one_more", counted)
     _, summary = reduce_memory(deep(), SPEC, memory(part), max_search_s=1e6)
     assert summary.n_replays <= n_replays
     assert n <= n_tables
 
 
 def test_a_treatment_that_is_refused_allows_nothing_that_was_left_out(monkeypatch):
-    cheapest, tried = Problem.cheapest, Searcher._tried
+    cheapest, tried = Knapsack.cheapest, RewriteSearch._tried
     hosted_inside: list[bool] = []
     refused = []
 
     def watched(self, limit_bytes, seeds=()):
-        hosted = np.array([c.treatment.kind == "offload" for c in self.found], bool)
+        hosted = np.array([c.rewrite.kind == "offload" for c in self.found], bool)
         hosted_inside.append(bool(self.within[hosted].any()))
         return cheapest(self, limit_bytes, seeds)
 
@@ -155,8 +155,8 @@ def test_a_treatment_that_is_refused_allows_nothing_that_was_left_out(monkeypatc
         picked[0].cost_s = float("inf")
         return None
 
-    monkeypatch.setattr(Problem, "cheapest", watched)
-    monkeypatch.setattr(Searcher, "_tried", refuse_one)
+    monkeypatch.setattr(Knapsack, "cheapest", watched)
+    monkeypatch.setattr(RewriteSearch, "_tried", refuse_one)
     reduce_memory(deep(), SPEC, memory(0.5))
     assert refused
     assert hosted_inside[:2] == [False, False]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .answers import BatchSize, PatchShape, Search, Trial
+from .answers import BatchSize, PatchShape, SearchLog, VerifiedStep
 from .nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ __all__ = [
     "ModelArgumentError",
     "NoDeviceError",
     "PatchShape",
-    "Search",
+    "SearchLog",
     "Spec",
     "TooLargeError",
-    "Trial",
+    "VerifiedStep",
     "max_batch_size",
     "max_patch_shape",
     "memory_report",

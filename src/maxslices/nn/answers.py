@@ -1,4 +1,4 @@
-"""Answers that say how they were found: numbers and shapes with a `Search` beside them."""
+"""Answers that say how they were found: numbers and shapes with a `SearchLog` beside them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Where = Literal["another process", "this process"]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class VerifiedStep:
     """One real step on the device."""
 
     size: int | tuple[int, ...]
@@ -20,7 +20,7 @@ class Trial:
     fits: bool
     """Whether it ran within the limit."""
     where: Where
-    """Another process has the device's memory to itself; see `Search.notes` where it could not."""
+    """Process that ran it; `SearchLog.notes` has the reason if it was this one."""
     allocated_bytes: int
     """The most that was handed out at once; 0 if it did not fit."""
     reserved_bytes: int
@@ -30,7 +30,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchLog:
     """How an answer was found."""
 
     kind: Literal["batch size", "patch shape"]
@@ -47,7 +47,7 @@ class Search:
     """What safety factor or margin left of it: the first that was tried."""
     allocated_bytes: int
     """The most in use at once with what was asked, as predicted."""
-    tried: tuple[Trial, ...]
+    tried: tuple[VerifiedStep, ...]
     """Real steps, in order; empty without a device."""
     workspaces: str
     """Where the sizes of the libraries' workspaces come from."""
@@ -66,7 +66,7 @@ class Search:
         return bool(self.tried) and self.tried[-1].fits
 
     @property
-    def measured(self) -> Trial | None:
+    def measured(self) -> VerifiedStep | None:
         """The real step that ran, if there was one."""
         return self.tried[-1] if self.is_verified else None
 
@@ -107,9 +107,9 @@ FEWER = " where there is room, and runs without: convolutions then use less work
 class BatchSize(int):
     """A number of images, an `int`, with `result`: how it was found."""
 
-    result: Search
+    result: SearchLog
 
-    def __new__(cls, value: int, result: Search) -> Self:  # noqa: D102
+    def __new__(cls, value: int, result: SearchLog) -> Self:  # noqa: D102
         made = super().__new__(cls, value)
         made.result = result
         return made
@@ -121,9 +121,9 @@ class BatchSize(int):
 class PatchShape(tuple[int, ...]):
     """A shape, a `tuple` of `int`, with `result`: how it was found."""
 
-    result: Search
+    result: SearchLog
 
-    def __new__(cls, value: Sequence[int], result: Search) -> Self:  # noqa: D102
+    def __new__(cls, value: Sequence[int], result: SearchLog) -> Self:  # noqa: D102
         made = super().__new__(cls, value)
         made.result = result
         return made

@@ -13,13 +13,13 @@ from torch import nn
 
 from ..errors import EstimatorError
 from ..model.units import format_bytes, parse_bytes
-from .answers import BatchSize, Search, Trial
-from .memory_budget import Budget, budget_of, check_model, device_of
+from .answers import BatchSize, SearchLog, VerifiedStep
+from .memory_budget import MemoryBudget, budget_of, check_model, device_of
 from .model_arguments import channels_of, check_safety, positive, shape_of
+from .model_step import Mode, ModelStep, Targets, optimizer_named, precision
 from .nn_errors import ModelArgumentError, TooLargeError
-from .real_step import Trials
+from .real_step import RealSteps
 from .replay import Spec, StepFamily, TraceError, Workspaces
-from .training_step import Mode, Step, Targets, optimizer_named, precision
 from .workspace_cache import measured_workspaces
 
 ROUNDS = 4
@@ -142,7 +142,7 @@ def max_batch_size(
         # What the allocator cannot reuse differs from one number to the next.
         while asked < predicted and not family.fits(asked, budget.limit_bytes):
             asked += 1
-    search = Search(
+    search = SearchLog(
         "batch size",
         mode,
         budget.limit_bytes,
@@ -168,19 +168,19 @@ def max_batch_size(
 
 
 def _verified(
-    search: Search,
-    step: Step,
-    budget: Budget,
+    search: SearchLog,
+    step: ModelStep,
+    budget: MemoryBudget,
     family: StepFamily,
     inputs: Callable[[int], tuple[Spec, ...]],
-) -> tuple[int, Search]:
+) -> tuple[int, SearchLog]:
     """Run the step, smaller until it runs; return what did."""
     n = search.asked
     assert isinstance(n, int)
     if budget.device is None:
         return n, search
-    trials = Trials(step, budget.device, budget.limit_bytes)
-    tried: list[Trial] = []
+    trials = RealSteps(step, budget.device, budget.limit_bytes)
+    tried: list[VerifiedStep] = []
     part = 1.0
     while True:
         tried.append(trials.run(n, inputs(n), family.allocated_bytes(n)))
@@ -203,7 +203,7 @@ def make_step(
     targets: Targets | None,
     amp: torch.dtype | bool | None,
     prediction_function: Callable[[nn.Module, Any], Any] | None,
-) -> Step:
+) -> ModelStep:
     """Return the step that is asked for, its arguments checked."""
     check_model(model)
     if mode not in ("inference", "forward", "training"):
@@ -211,7 +211,7 @@ def make_step(
     if mode != "training" and (optimizer is not None or loss is not None):
         what = "an optimizer" if optimizer is not None else "a loss"
         raise ModelArgumentError(f"{what} goes with mode='training', not with {mode!r}")
-    return Step(
+    return ModelStep(
         model,
         mode,
         optimizer_named(optimizer),
@@ -222,7 +222,7 @@ def make_step(
     )
 
 
-def _measured(family: StepFamily, budget: Budget, bound: int) -> tuple[StepFamily, float]:
+def _measured(family: StepFamily, budget: MemoryBudget, bound: int) -> tuple[StepFamily, float]:
     """Return a family with the workspaces of the device, if it is here, and seconds.
 
     Of large batches cuDNN makes use of other kernels: so they are measured at the number that
@@ -258,7 +258,7 @@ def _gap(family: StepFamily, n: int, limit_bytes: int) -> tuple[str, ...]:
     )
 
 
-def _too_large(needed: int, budget: Budget, what: str, margin: int = 0) -> TooLargeError:
+def _too_large(needed: int, budget: MemoryBudget, what: str, margin: int = 0) -> TooLargeError:
     less = f" less a margin of {format_bytes(margin)}" if margin else ""
     return TooLargeError(
         f"{what} does not fit: it needs {format_bytes(needed)}, and there are "

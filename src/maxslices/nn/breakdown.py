@@ -21,7 +21,7 @@ _MOSTLY = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class MemoryStage:
     """A stage of the step."""
 
     name: str
@@ -33,7 +33,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ModelPart:
     """A part of the model."""
 
     path: str
@@ -75,17 +75,19 @@ def categories_of(peak: ReplayPeak, ddp: bool) -> dict[str, int]:
     return sums
 
 
-def stages_of(trace: Trace) -> tuple[Stage, ...]:
+def stages_of(trace: Trace) -> tuple[MemoryStage, ...]:
     """Return what comes before the steps, and the stages of the last of them."""
     usage = trace.handed_out_bytes
-    stages: list[Stage] = []
+    stages: list[MemoryStage] = []
     first = 0
     marks = trace.marks
     last = last_mark(trace, "forward")
     for index, mark in enumerate(marks):
         if index < 2 or index >= last:
             stages.append(
-                Stage(mark.name, usage[mark.event], max(usage[first : mark.event + 1], default=0))
+                MemoryStage(
+                    mark.name, usage[mark.event], max(usage[first : mark.event + 1], default=0)
+                )
             )
         first = mark.event + 1
     return tuple(stages)
@@ -129,7 +131,7 @@ def groups_of(model: nn.Module, trace: Trace) -> list[str]:
 
 def parts_of(
     model: nn.Module, trace: Trace, names: Sequence[str], held: ReplayPeak
-) -> tuple[Part, ...]:
+) -> tuple[ModelPart, ...]:
     """Return what each part of the model has, and what it holds until the backward pass."""
     modules = dict(model.named_modules())
     after: dict[str, int] = {}
@@ -144,7 +146,7 @@ def parts_of(
         if storage.category == "activations":
             _add(sums, storage, names)
     return tuple(
-        Part(
+        ModelPart(
             name,
             type(modules[name]).__name__,
             each["weights"],

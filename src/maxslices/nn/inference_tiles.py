@@ -18,17 +18,17 @@ from torch import nn
 
 from ..model.units import format_bytes
 from .memory_budget import budget_of, device_of
+from .model_step import ModelStep, precision
 from .nn_errors import ModelArgumentError, TooLargeError
-from .receptive_field import Field, receptive_field
+from .receptive_field import ReceptiveField, receptive_field
 from .replay import Spec, Workspaces
-from .training_step import Step, precision
 
 Places = tuple["slice[int, int, None]", ...]
 """On each axis of the image."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
+class InferenceTiling:
     """Tiles of an image, and how the network is run on them."""
 
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class Tiling:
     """Number of tiles on each axis."""
     tile: tuple[int, ...]
     """Size of a tile, without its halo; the last ones may be smaller."""
-    field: Field
+    field: ReceptiveField
     amp: torch.dtype | None
     """Lower precision of autocast."""
     channels_last: bool
@@ -135,8 +135,8 @@ def best_tiles(
     amp: torch.dtype | bool | None = None,
     may_channels_last: bool = True,
     device: torch.device | str | None = None,
-    field: Field | None = None,
-) -> Tiling:
+    field: ReceptiveField | None = None,
+) -> InferenceTiling:
     """Return the tiling with the least computed twice that fits.
 
     Parameters
@@ -153,7 +153,7 @@ def best_tiles(
         Whether the order of channels may be changed where larger tiles follow.
     device : torch.device or str, optional
         By default the model's.
-    field : Field, optional
+    field : ReceptiveField, optional
         If it is known, of `receptive_field`.
 
     Raises
@@ -177,7 +177,7 @@ def best_tiles(
     low = precision(amp)
     if low is not None:
         choices += [(low, last) for _, last in list(choices)]
-    best: Tiling | None = None
+    best: InferenceTiling | None = None
     for lower, last in choices:
         found = _largest(
             model, shape, n_batch, channels, image.dtype, known, lower, last, budget.limit_bytes
@@ -201,22 +201,26 @@ def _largest(
     n_batch: int,
     channels: int,
     dtype: torch.dtype,
-    field: Field,
+    field: ReceptiveField,
     amp: torch.dtype | None,
     channels_last: bool,
     limit_bytes: int,
-) -> Tiling | None:
+) -> InferenceTiling | None:
     """Cut where it costs least, until a tile fits."""
-    step = Step(model, "inference", amp=amp)
+    step = ModelStep(model, "inference", amp=amp)
     parts = [1] * len(shape)
 
-    def tiling(parts: Sequence[int]) -> Tiling:
+    def tiling(parts: Sequence[int]) -> InferenceTiling:
         tile = tuple(_up(-(-size // n), field.stride) for size, n in zip(shape, parts, strict=True))
         parts = tuple(-(-size // t) for size, t in zip(shape, tile, strict=True))
-        made = Tiling(shape, parts, tile, field, amp, channels_last, 0, 0, limit_bytes, 0.0)
+        made = InferenceTiling(
+            shape, parts, tile, field, amp, channels_last, 0, 0, limit_bytes, 0.0
+        )
         computed = sum(math.prod(s.stop - s.start for s in read) for _, read, _ in made.windows())
         overhead = computed / math.prod(shape) - 1
-        return Tiling(shape, parts, tile, field, amp, channels_last, 0, 0, limit_bytes, overhead)
+        return InferenceTiling(
+            shape, parts, tile, field, amp, channels_last, 0, 0, limit_bytes, overhead
+        )
 
     def change(twin: nn.Module) -> None:
         if channels_last:
@@ -232,7 +236,7 @@ def _largest(
             x = x.empty().contiguous(memory_format=_format(len(shape)))
         trace = step.trace([x], Workspaces.allowance(), change=change)
         if trace.needed_bytes <= limit_bytes:
-            return Tiling(
+            return InferenceTiling(
                 shape, made.parts, made.tile, field, amp, channels_last, trace.allocated_bytes,
                 trace.needed_bytes, limit_bytes, made.overhead,
             )  # fmt: skip
@@ -261,4 +265,4 @@ def _format(ndim: int) -> torch.memory_format:
     return torch.channels_last_3d if ndim == 3 else torch.channels_last
 
 
-__all__ = ["Field", "Tiling", "best_tiles", "receptive_field"]
+__all__ = ["InferenceTiling", "ReceptiveField", "best_tiles", "receptive_field"]

@@ -17,7 +17,7 @@ CONTEXT_BYTES = 600 * 10**6
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class MemoryBudget:
     """What torch's allocator may hold for a model and its data."""
 
     limit_bytes: int
@@ -86,7 +86,7 @@ def device_of(
 
 def budget_of(
     model: torch.nn.Module, device: torch.device | None, memory: str | int | None
-) -> Budget:
+) -> MemoryBudget:
     """Return what a step with this model may take."""
     limits: list[tuple[int, str]] = []
     if memory is not None:
@@ -113,7 +113,7 @@ def budget_of(
         raise TooLargeError(
             f"there is no memory for a model: {origin}; free some, or take a larger card"
         )
-    return Budget(limit, origin, device)
+    return MemoryBudget(limit, origin, device)
 
 
 def foreign_bytes(model: torch.nn.Module, device: torch.device) -> int:

@@ -13,16 +13,16 @@ import torch
 from torch import nn
 
 from ..model.units import format_bytes
-from .answers import PatchShape, Search, Trial
+from .answers import PatchShape, SearchLog, VerifiedStep
 from .batch import STEP_DOWN, explained, make_step, margin_bytes
-from .memory_budget import Budget, budget_of, device_of
+from .memory_budget import MemoryBudget, budget_of, device_of
 from .model_arguments import channels_of, check_safety, divisors_of, positive
+from .model_step import Mode, Targets
 from .nn_errors import TooLargeError
-from .patch_finder import Finder
+from .patch_finder import PatchFinder
 from .patch_grid import Shape, grid_of
-from .real_step import Trials
+from .real_step import RealSteps
 from .replay import Spec
-from .training_step import Mode, Targets
 
 
 def max_patch_shape(
@@ -105,7 +105,7 @@ def max_patch_shape(
         return (Spec((batch, channels, *shape), dtype),)
 
     began = time.perf_counter()
-    finder = Finder(step, inputs, budget, grid)
+    finder = PatchFinder(step, inputs, budget, grid)
     if start is None:
         grid = finder.begin()
     if not finder.fits(grid.start, budget.limit_bytes):
@@ -127,7 +127,7 @@ def max_patch_shape(
             rule = grid.scaled(max(0, k - grid.multiple(grid.start)))
             if finder.fits(rule, budget.limit_bytes):
                 asked = max(asked, rule, key=math.prod)
-    search = Search(
+    search = SearchLog(
         "patch shape",
         mode,
         budget.limit_bytes,
@@ -152,14 +152,14 @@ def max_patch_shape(
     return PatchShape(found, search)
 
 
-def _verified(search: Search, finder: Finder) -> tuple[Shape, Search]:
+def _verified(search: SearchLog, finder: PatchFinder) -> tuple[Shape, SearchLog]:
     shape = search.asked
     assert isinstance(shape, tuple)
     budget = finder.budget
     if budget.device is None:
         return shape, search
-    trials = Trials(finder.step, budget.device, budget.limit_bytes)
-    tried: list[Trial] = []
+    trials = RealSteps(finder.step, budget.device, budget.limit_bytes)
+    tried: list[VerifiedStep] = []
     part = 1.0
     while True:
         tried.append(trials.run(shape, finder.inputs(shape), finder.trace(shape).peak_bytes))
@@ -176,7 +176,7 @@ def _verified(search: Search, finder: Finder) -> tuple[Shape, Search]:
     return shape, replace(search, tried=tuple(tried), notes=notes)
 
 
-def _too_large(shape: Shape, needed: int, budget: Budget, margin: int = 0) -> TooLargeError:
+def _too_large(shape: Shape, needed: int, budget: MemoryBudget, margin: int = 0) -> TooLargeError:
     less = f" less a margin of {format_bytes(margin)}" if margin else ""
     return TooLargeError(
         f"a patch of {'x'.join(map(str, shape))}, the smallest, does not fit: it needs "

@@ -7,28 +7,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from .memory_budget import Budget
+from .memory_budget import MemoryBudget
+from .model_step import ModelStep
 from .nn_errors import ModelArgumentError
-from .patch_grid import Grid, Shape
+from .patch_grid import PatchGrid, Shape
 from .replay import DataDependentError, Spec, Trace, TraceError, Workspaces
-from .training_step import Step
 from .workspace_cache import measured_workspaces
 
 
 @dataclass(slots=True)
-class Finder:
+class PatchFinder:
     """Replays patches, each once."""
 
-    step: Step
+    step: ModelStep
     inputs: Callable[[Shape], tuple[Spec, ...]]
-    budget: Budget
-    grid: Grid
+    budget: MemoryBudget
+    grid: PatchGrid
     workspaces: Workspaces = field(default_factory=Workspaces.allowance)
     calibration_s: float = 0.0
     notes: tuple[str, ...] = ()
     _known: dict[Shape, Trace] = field(default_factory=dict)
 
-    def begin(self) -> Grid:
+    def begin(self) -> PatchGrid:
         """Return the grid from the smallest patch on that the model takes.
 
         Norms cannot be trained on a single value, which is what the innermost level of a

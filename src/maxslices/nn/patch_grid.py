@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class PatchGrid:
     """The shapes that are looked at."""
 
     start: Shape
@@ -28,7 +28,7 @@ class Grid:
     is_isotropic: bool
     """Whether all axes are the same multiple of their increments."""
 
-    def twice(self) -> Grid:
+    def twice(self) -> PatchGrid:
         """Return the same from a patch of twice the size on, as far as the axes go."""
         first = self.grown(self.start, {a: self.start[a] // self.increments[a] for a in self.axes})
         grown = [
@@ -73,7 +73,7 @@ def grid_of(
     start: Sequence[int] | None,
     volume: Sequence[int] | None,
     bound: int,
-) -> Grid:
+) -> PatchGrid:
     """Return the grid of the arguments of `max_patch_shape`."""
     ndim = len(divisors)
     first = divisors if start is None else shape_of(start, "start", ndim)
@@ -90,4 +90,4 @@ def grid_of(
     )
     has_volume = whole is not None
     is_isotropic = axes is None and start is None and not has_volume
-    return Grid(first, divisors, chosen, most, bound, has_volume, is_isotropic)
+    return PatchGrid(first, divisors, chosen, most, bound, has_volume, is_isotropic)

@@ -23,13 +23,13 @@ from typing import Any
 import torch
 
 from ..devices.out_of_memory import is_out_of_memory
-from .answers import Trial
+from .answers import VerifiedStep
 from .materialize import materialize
 from .memory_budget import foreign_bytes, limit
+from .model_step import ModelStep, real_tensors, run_step, twin_optimizer
 from .nn_errors import ModelArgumentError
 from .replay import Spec
 from .replay.meta_copy import twin
-from .training_step import Step, real_tensors, run_step, twin_optimizer
 
 TIMEOUT_S = 600.0
 """A step that takes longer is taken for stuck."""
@@ -39,16 +39,16 @@ _HERE = Path(__file__).resolve().parents[2]
 
 
 @dataclass(slots=True)
-class Trials:
+class RealSteps:
     """Runs steps of one search, and remembers where they can be run."""
 
-    step: Step
+    step: ModelStep
     device: torch.device
     limit_bytes: int
     here_because: str = ""
     """Why another process cannot be used; "" if it can."""
 
-    def run(self, size: Any, inputs: Sequence[Spec], allocated_bytes: int) -> Trial:
+    def run(self, size: Any, inputs: Sequence[Spec], allocated_bytes: int) -> VerifiedStep:
         """Run a step.
 
         Parameters
@@ -77,7 +77,7 @@ class Trials:
             if answer["verdict"] == "raised":
                 raise _as_error(answer)
             if answer["verdict"] in ("ran", "out of memory"):
-                return Trial(
+                return VerifiedStep(
                     size,
                     answer["verdict"] == "ran",
                     "another process",
@@ -124,7 +124,7 @@ class Trials:
 
     def _run_here(
         self, size: Any, inputs: Sequence[Spec], targets: Sequence[Any], began: float
-    ) -> Trial:
+    ) -> VerifiedStep:
         """Run a step in this process: for inference with the real model, else with a copy."""
         step, device = self.step, self.device
         real = (*step.model.parameters(), *step.model.buffers())
@@ -149,7 +149,7 @@ class Trials:
         reserved = torch.cuda.max_memory_reserved(device) - beside if fits else 0
         gc.collect()
         torch.cuda.empty_cache()
-        return Trial(size, fits, "this process", peak, reserved, time.perf_counter() - began)
+        return VerifiedStep(size, fits, "this process", peak, reserved, time.perf_counter() - began)
 
     def _predict(self, inputs: Sequence[Spec]) -> None:
         model, function = self.step.model, self.step.prediction_function
@@ -159,7 +159,7 @@ class Trials:
             given = real_tensors(tuple(inputs), self.device)
             with torch.cuda.device(self.device):
                 run_step(
-                    model if function is None else _Call(model, function),  # type: ignore[arg-type]
+                    model if function is None else _JobCall(model, function),  # type: ignore[arg-type]
                     given,
                     "inference",
                     None,
@@ -172,7 +172,7 @@ class Trials:
                 module.training = training
 
 
-class _Call:
+class _JobCall:
     def __init__(self, model: torch.nn.Module, function: Any) -> None:
         self.model, self.function = model, function
 
@@ -181,7 +181,7 @@ class _Call:
 
 
 def _run_copy(
-    step: Step, inputs: Sequence[Spec], targets: Sequence[Any], device: torch.device
+    step: ModelStep, inputs: Sequence[Spec], targets: Sequence[Any], device: torch.device
 ) -> None:
     made = twin(step.model)
     optimizer = twin_optimizer(step.optimizer, step.model, made)

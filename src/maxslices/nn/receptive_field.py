@@ -24,7 +24,7 @@ PLACES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ReceptiveField:
     """What a result depends on."""
 
     before: tuple[int, ...]
@@ -35,7 +35,7 @@ class Field:
     """Tiles begin at multiples of this, and their sizes are multiples of it."""
 
 
-def receptive_field(model: nn.Module, channels: int, ndim: int) -> Field:
+def receptive_field(model: nn.Module, channels: int, ndim: int) -> ReceptiveField:
     """Find what a result of a network depends on, by running a copy of it on the CPU.
 
     Parameters
@@ -59,7 +59,7 @@ def receptive_field(model: nn.Module, channels: int, ndim: int) -> Field:
         found = _extent(real, channels, ndim, side)
         if found is not None:
             stride = _stride(real, channels, ndim, side, max(max(found[0]), max(found[1])))
-            return Field(found[0], found[1], stride)
+            return ReceptiveField(found[0], found[1], stride)
         side *= 2
     raise ModelArgumentError(
         f"{type(model).__name__}: a result depends on all of an input of {side // 2} items a side "

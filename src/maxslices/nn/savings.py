@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from .model_step import ModelStep
 from .nn_errors import ModelArgumentError
 from .replay import Trace, TraceError, Workspaces
-from .training_step import Step
 
 _MAKERS = (
     nn.modules.conv._ConvNd,
@@ -45,7 +45,7 @@ class Saving:
 
 
 def savings_of(
-    step: Step,
+    step: ModelStep,
     inputs: Sequence[Any],
     named: dict[str, Any],
     workspaces: Workspaces,
@@ -58,7 +58,7 @@ def savings_of(
     """
     found: list[Saving] = []
 
-    def peak(changed: Step, change: Callable[[nn.Module], Any] | None = None) -> int | None:
+    def peak(changed: ModelStep, change: Callable[[nn.Module], Any] | None = None) -> int | None:
         def both(model: nn.Module) -> None:
             for each in (before, change):
                 if each is not None and (each is not before or changed.mode == "training"):

@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from .batch import make_step
 from .breakdown import (
     Holder,
-    Part,
-    Stage,
+    MemoryStage,
+    ModelPart,
     categories_of,
     groups_of,
     holders_of,
@@ -24,12 +24,12 @@ from .breakdown import (
     stages_of,
 )
 from .ddp_buckets import add_buckets
-from .memory_budget import CONTEXT_BYTES, Budget, budget_of
+from .memory_budget import CONTEXT_BYTES, MemoryBudget, budget_of
 from .model_arguments import is_shape
+from .model_step import Mode, shape_text
 from .nn_errors import ModelArgumentError
 from .replay import ReplayPeak, Spec, Trace, Workspaces
 from .savings import Saving, savings_of
-from .training_step import Mode, shape_text
 from .workspace_cache import measured_workspaces
 
 
@@ -62,13 +62,13 @@ class MemoryReport:
     """What CUDA itself takes for the process."""
     workspaces: str
     """Where the sizes of the libraries' workspaces come from."""
-    stages: tuple[Stage, ...]
-    parts: tuple[Part, ...]
+    stages: tuple[MemoryStage, ...]
+    parts: tuple[ModelPart, ...]
     holders: tuple[Holder, ...]
     savings: tuple[Saving, ...]
     at_full_size: float
     """Part of the activations at the peak that is as wide and high as the input, 0 to 1."""
-    budget: Budget | None = field(default=None, repr=False)
+    budget: MemoryBudget | None = field(default=None, repr=False)
     """Of the card that was asked about."""
 
     @property

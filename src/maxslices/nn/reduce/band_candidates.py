@@ -9,12 +9,12 @@ from torch import nn
 
 from ..replay.storages import Storage
 from ..replay.trace import rounded
-from .bands import Window
+from .bands import BandWindow
 from .candidates import SMALL_BYTES, Candidate
 from .locality import find_window
-from .module_ranges import Order, children_of, run_at, with_runs
-from .module_study import Seen, Study
-from .rewrite import Treatment
+from .module_ranges import ModuleOrder, children_of, modules_and_ranges, range_at
+from .module_study import ForwardCall, StepStudy
+from .rewrite import Rewrite
 
 BANDS = (2, 4, 8, 16)
 """In how many bands a place may be run."""
@@ -27,13 +27,13 @@ LOOKING_S = 2.0
 
 
 def band_candidates(
-    found: Study, model: nn.Module, windows: dict[str, Window | None]
+    found: StepStudy, model: nn.Module, windows: dict[str, BandWindow | None]
 ) -> list[Candidate]:
     """Return the heaviest local places in bands of their longest axis.
 
     Parameters
     ----------
-    found : Study
+    found : StepStudy
         Of the step.
     model : torch.nn.Module
         The real one: copies of its modules are run on the CPU.
@@ -41,8 +41,8 @@ def band_candidates(
         Of places that were looked at before, by path; those that are looked at now are added.
     """
     made: list[Candidate] = []
-    modules = with_runs(model)
-    order = Order(model)
+    modules = modules_and_ranges(model)
+    order = ModuleOrder(model)
     began = time.perf_counter()
     taken: dict[str, int] = {}
     for held, call in _heaviest(found):
@@ -67,14 +67,14 @@ def band_candidates(
         taken[call.path] = held
         paths = _inside(call.path, model)
         made += [
-            _candidate(found, call, paths, n, Treatment("checkpoint", (), parts, window))
+            _candidate(found, call, paths, n, Rewrite("checkpoint", (), parts, window))
             for parts in BANDS
             if parts <= window.most(n)
         ]
     return made
 
 
-def _heaviest(found: Study) -> list[tuple[int, Seen]]:
+def _heaviest(found: StepStudy) -> list[tuple[int, ForwardCall]]:
     """Return calls that may be run in bands, and bytes that they hold at the peak: most first."""
     storages, peak = found.trace.storages, int(found.usage.argmax())
     n_calls: dict[str, int] = {}
@@ -102,18 +102,18 @@ def _heaviest(found: Study) -> list[tuple[int, Seen]]:
 
 
 def _inside(path: str, model: nn.Module) -> list[str]:
-    run = run_at(path)
+    run = range_at(path)
     return [path] if run is None else children_of(run, dict(model.named_modules()))
 
 
 def _candidate(
-    found: Study, call: Seen, paths: Sequence[str], n: int, treatment: Treatment
+    found: StepStudy, call: ForwardCall, paths: Sequence[str], n: int, rewrite: Rewrite
 ) -> Candidate:
     """Return what bands change: what is inside is there for one of them at a time."""
     storages, n_events = found.trace.storages, len(found.usage)
-    assert treatment.window is not None
-    wider = treatment.window.wider(n, treatment.parts)
-    rest = 1 - wider / treatment.parts
+    assert rewrite.window is not None
+    wider = rewrite.window.wider(n, rewrite.parts)
+    rest = 1 - wider / rewrite.parts
     begin = found.begins.get(call.path, found.turn)
     given, result = storages[call.inputs[0]], storages[call.outputs[0]]
     band_bytes = int((1 - rest) * given.n_bytes)
@@ -161,13 +161,13 @@ def _candidate(
     if first is not None and first.died is not None:
         changes.append((first.died, end, first.n_bytes))
     return Candidate(
-        call.path, treatment, begin, (call.first, call.end),
+        call.path, rewrite, begin, (call.first, call.end),
         [change for change in changes if change[1] > change[0]],
-        again_bytes=3 * sum(born), again_ops=call.n_operators, wider=wider,
+        recomputed_bytes=3 * sum(born), recomputed_ops=call.n_operators, wider=wider,
     )  # fmt: skip
 
 
-def _backward(found: Study, paths: Sequence[str], begin: int) -> Iterator[Storage]:
+def _backward(found: StepStudy, paths: Sequence[str], begin: int) -> Iterator[Storage]:
     """Yield what is made in the backward pass of modules."""
     for storage in found.trace.storages:
         if storage.born >= begin and _is_in(storage.module, paths):

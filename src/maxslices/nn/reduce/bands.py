@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class BandWindow:
     """What results of a local module depend on, along one axis of its argument."""
 
     axis: int
@@ -51,7 +51,7 @@ class Window:
             return 1
         return max(1, n // self.stride // max(*(-(-h // self.stride) for h in self.halo), 1))
 
-    def cut(self, n: int, parts: int) -> list[Cut]:
+    def cut(self, n: int, parts: int) -> list[Band]:
         """Cut n items into bands.
 
         Raises
@@ -75,7 +75,7 @@ class Window:
             if part == parts - 1:
                 read_end, made_end = n, self.size(n)
             skipped = read // self.stride * self.step
-            cuts.append(Cut(read, read_end, made, made_end, made - skipped))
+            cuts.append(Band(read, read_end, made, made_end, made - skipped))
         return cuts
 
     def wider(self, n: int, parts: int) -> float:
@@ -83,7 +83,7 @@ class Window:
         return sum(c.read_end - c.read for c in self.cut(n, parts)) / n
 
 
-class Cut(NamedTuple):
+class Band(NamedTuple):
     """A band."""
 
     read: int
@@ -99,7 +99,7 @@ class Cut(NamedTuple):
 def in_bands(
     run: Callable[[torch.Tensor], torch.Tensor],
     x: torch.Tensor,
-    window: Window,
+    window: BandWindow,
     parts: int,
     weights: Sequence[torch.Tensor],
 ) -> torch.Tensor:
@@ -111,25 +111,25 @@ def in_bands(
         Local along an axis, without random numbers and states.
     x : tensor
         The argument.
-    window : Window
+    window : BandWindow
         Of `run`.
     parts : int
         Number of bands.
     weights : sequence of tensor
         All that `run` reads besides, and that needs gradients.
     """
-    made: torch.Tensor = _Bands.apply(run, window, parts, x, *weights)  # type: ignore[no-untyped-call]
+    made: torch.Tensor = _BandedForward.apply(run, window, parts, x, *weights)  # type: ignore[no-untyped-call]
     return made
 
 
-class _Bands(torch.autograd.Function):
+class _BandedForward(torch.autograd.Function):
     """Writes bands into one result, and adds gradients up in one place for all of them.
 
     A checkpoint for each band would keep all bands beside what they are put together to.
     """
 
     @staticmethod
-    def forward(ctx: Any, run: Any, window: Window, parts: int, x: Any, *weights: Any) -> Any:
+    def forward(ctx: Any, run: Any, window: BandWindow, parts: int, x: Any, *weights: Any) -> Any:
         ctx.run, ctx.axis, ctx.weights = run, window.axis, weights
         ctx.cuts = window.cut(x.shape[window.axis], parts)
         ctx.casting = [
@@ -181,11 +181,11 @@ class _Bands(torch.autograd.Function):
         return None, None, None, *grads
 
 
-def _band(x: torch.Tensor, axis: int, cut: Cut) -> torch.Tensor:
+def _band(x: torch.Tensor, axis: int, cut: Band) -> torch.Tensor:
     return x.detach().narrow(axis, cut.read, cut.read_end - cut.read).contiguous()
 
 
-def _part(whole: torch.Tensor, axis: int, cut: Cut) -> torch.Tensor:
+def _part(whole: torch.Tensor, axis: int, cut: Band) -> torch.Tensor:
     return whole.narrow(axis, cut.made, cut.made_end - cut.made)
 
 
@@ -199,4 +199,4 @@ def _cast_again(casting: Sequence[tuple[str, torch.dtype, bool]]) -> ExitStack:
     return stack
 
 
-__all__ = ["Cut", "Window", "in_bands"]
+__all__ = ["Band", "BandWindow", "in_bands"]

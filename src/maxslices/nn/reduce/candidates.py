@@ -9,24 +9,24 @@ from torch import nn
 
 from ..replay import Trace
 from ..replay.trace import rounded
-from .module_ranges import DEAR_LAYERS, with_runs
-from .module_study import Seen, Study
-from .rewrite import DEAR, Treatment
+from .module_ranges import EXPENSIVE_LAYERS, modules_and_ranges
+from .module_study import ForwardCall, StepStudy
+from .rewrite import EXPENSIVE_OPS, Rewrite
 
 SMALL_BYTES = 2**20
-"""A module that keeps less is not worth a treatment."""
+"""A module that keeps less is not worth a rewrite."""
 PACK_OPS = 12
 """Operators that pack a tensor and unpack it, about."""
-_DEAR_NAMES = frozenset(op.name() for op in DEAR)
+_EXPENSIVE_NAMES = frozenset(op.name() for op in EXPENSIVE_OPS)
 _UNSAFE = (nn.ModuleList, nn.ModuleDict)
 
 
 @dataclass(slots=True)
 class Candidate:
-    """A treatment of a module and what it is expected to change."""
+    """A rewrite of a module and what it is expected to change."""
 
     path: str
-    treatment: Treatment
+    rewrite: Rewrite
     begin: int
     """First event of its backward pass."""
     forward: tuple[int, int]
@@ -35,10 +35,10 @@ class Candidate:
     """(first event, event after the last, bytes): added to what is in use between them."""
     results_bytes: int = 0
     """Of its results, what is there when its backward pass begins, because it was kept inside."""
-    again_flops: float = 0.0
-    again_bytes: int = 0
+    recomputed_flops: float = 0.0
+    recomputed_bytes: int = 0
     """Read and written when it is computed again, or packed."""
-    again_ops: int = 0
+    recomputed_ops: int = 0
     """Operators that are run again, about."""
     link_bytes: int = 0
     """Of what is kept on the host."""
@@ -64,14 +64,17 @@ class Candidate:
 
 
 def candidates(
-    found: Study, model: nn.Module, means: Sequence[str], compressors: dict[str, tuple[str, ...]]
+    found: StepStudy,
+    model: nn.Module,
+    means: Sequence[str],
+    compressors: dict[str, tuple[str, ...]],
 ) -> list[Candidate]:
     """Return what could be done with each module, one by one.
 
     `compressors` names those of each module's tensor arguments.
     """
     trace = found.trace
-    modules = with_runs(model)
+    modules = modules_and_ranges(model)
     n_calls: dict[str, int] = {}
     for call in found.seen:
         n_calls[call.path] = n_calls.get(call.path, 0) + 1
@@ -113,40 +116,40 @@ def candidates(
             ]
             changes += [*extra, *_peak_inside(found, call, begin)]
             names = compressors.get(call.path, ()) if "pack" in means else ()
-            treatment = Treatment("checkpoint", names if set(names) - {"none"} else ())
+            rewrite = Rewrite("checkpoint", names if set(names) - {"none"} else ())
             results = sum(
                 rounded(trace.storages[i].n_bytes)
                 for i in call.outputs
                 if (trace.storages[i].died or 0) >= begin
             )
-            changes += _packed_changes(trace, call, begin, treatment.compressors)[0]
+            changes += _packed_changes(trace, call, begin, rewrite.compressors)[0]
             last = max(s.born for _, s in kept)
             spared = tuple(
                 c.path
                 for c in found.seen
-                if last < c.first < call.end and isinstance(modules.get(c.path), DEAR_LAYERS)
+                if last < c.first < call.end and isinstance(modules.get(c.path), EXPENSIVE_LAYERS)
             )
             made.append(
                 Candidate(
-                    call.path, treatment, begin, its, changes, results, 0.0, *again, spared=spared
+                    call.path, rewrite, begin, its, changes, results, 0.0, *again, spared=spared
                 )
             )
-        if "selective" in means and any(s.op in _DEAR_NAMES for _, s in kept):
+        if "selective" in means and any(s.op in _EXPENSIVE_NAMES for _, s in kept):
             # Results of dear operators are kept even where the backward pass needs them not.
             dear = sum(
                 rounded(s.n_bytes)
                 for i, s in enumerate(trace.storages)
                 if s.born in inside
-                and s.op in _DEAR_NAMES
+                and s.op in _EXPENSIVE_NAMES
                 and i not in call.outputs
                 and s.died is not None
                 and s.died < call.end
             )
-            cheap = sum(rounded(s.n_bytes) for _, s in kept if s.op not in _DEAR_NAMES) - dear
+            cheap = sum(rounded(s.n_bytes) for _, s in kept if s.op not in _EXPENSIVE_NAMES) - dear
             if SMALL_BYTES <= cheap < size:
                 changes = [(call.end, begin, -cheap), *extra, *_peak_inside(found, call, begin)]
-                treatment = Treatment("selective")
-                made.append(Candidate(call.path, treatment, begin, its, changes, 0, 0.0, *again))
+                rewrite = Rewrite("selective")
+                made.append(Candidate(call.path, rewrite, begin, its, changes, 0, 0.0, *again))
         if "offload" in means and (any(module.children()) or _keeps_alone(trace, call, module)):
             made += _offloaded(found, call, begin, released)
         names = compressors.get(call.path, ())
@@ -156,7 +159,7 @@ def candidates(
 
 
 def _offloaded(
-    found: Study, call: Seen, begin: int, released: Mapping[int, int]
+    found: StepStudy, call: ForwardCall, begin: int, released: Mapping[int, int]
 ) -> list[Candidate]:
     """Return what keeping on the host takes away: of each storage, from its last use on.
 
@@ -188,20 +191,20 @@ def _offloaded(
     its = (call.first, call.end)
     return [
         Candidate(
-            call.path, Treatment("offload"), begin, its, changes,
-            again_ops=PACK_OPS * len(changes), link_bytes=n_bytes,
+            call.path, Rewrite("offload"), begin, its, changes,
+            recomputed_ops=PACK_OPS * len(changes), link_bytes=n_bytes,
         )
     ]  # fmt: skip
 
 
-def _keeps_alone(trace: Trace, call: Seen, module: nn.Module) -> bool:
+def _keeps_alone(trace: Trace, call: ForwardCall, module: nn.Module) -> bool:
     """Tell whether a norm's input is kept by nothing else: the result of a convolution."""
     if not isinstance(module, nn.modules.batchnorm._NormBase) or len(call.inputs) != 1:
         return False
-    return trace.storages[call.inputs[0]].op in _DEAR_NAMES
+    return trace.storages[call.inputs[0]].op in _EXPENSIVE_NAMES
 
 
-def _released(found: Study) -> dict[int, int]:
+def _released(found: StepStudy) -> dict[int, int]:
     """Return when the forward pass has no use for storages: the end of their last layer."""
     ends: dict[int, int] = {}
     for call in found.seen:
@@ -211,17 +214,17 @@ def _released(found: Study) -> dict[int, int]:
     return ends
 
 
-def _packed(trace: Trace, call: Seen, begin: int, names: tuple[str, ...]) -> list[Candidate]:
+def _packed(trace: Trace, call: ForwardCall, begin: int, names: tuple[str, ...]) -> list[Candidate]:
     changes, n_bytes = _packed_changes(trace, call, begin, names)
     if not changes:
         return []
-    treatment = Treatment("pack", names)
+    rewrite = Rewrite("pack", names)
     its = (call.first, call.end)
-    return [Candidate(call.path, treatment, begin, its, changes, 0, 0.0, 5 * n_bytes, PACK_OPS)]
+    return [Candidate(call.path, rewrite, begin, its, changes, 0, 0.0, 5 * n_bytes, PACK_OPS)]
 
 
 def _packed_changes(
-    trace: Trace, call: Seen, begin: int, names: tuple[str, ...]
+    trace: Trace, call: ForwardCall, begin: int, names: tuple[str, ...]
 ) -> tuple[list[tuple[int, int, int]], int]:
     """Return what packing the arguments takes away, and how much is packed."""
     changes: list[tuple[int, int, int]] = []
@@ -237,7 +240,7 @@ def _packed_changes(
     return changes, n_bytes
 
 
-def _inputs_kept(trace: Trace, call: Seen, begin: int) -> list[tuple[int, int, int]]:
+def _inputs_kept(trace: Trace, call: ForwardCall, begin: int) -> list[tuple[int, int, int]]:
     """Return what arguments add that would not be kept if it were not for the checkpoint."""
     found = []
     for index in call.inputs:
@@ -247,7 +250,7 @@ def _inputs_kept(trace: Trace, call: Seen, begin: int) -> list[tuple[int, int, i
     return found
 
 
-def _peak_inside(found: Study, call: Seen, begin: int) -> list[tuple[int, int, int]]:
+def _peak_inside(found: StepStudy, call: ForwardCall, begin: int) -> list[tuple[int, int, int]]:
     """Return what the forward pass takes for a while: again, when it is computed again."""
     if call.end <= call.first:
         return []

@@ -19,7 +19,7 @@ from ...errors import UsageError
 
 
 @dataclass(slots=True)
-class Packed:
+class PackedTensor:
     """A compressed tensor, and what it takes to make it again."""
 
     data: tuple[torch.Tensor, ...]
@@ -45,7 +45,7 @@ class Compressor(ABC):
     binary_only: ClassVar[bool] = False
     """Whether only 0 and 1 come back."""
 
-    def pack(self, tensor: torch.Tensor) -> Packed:
+    def pack(self, tensor: torch.Tensor) -> PackedTensor:
         """Return a tensor packed.
 
         Raises
@@ -61,7 +61,7 @@ class Compressor(ABC):
             dense = tensor.detach().permute(order).contiguous()
             data, is_exact = self.shrink(dense)
             torch._assert_async(is_exact, self.refusal())
-        return Packed(data, tuple(dense.shape), order, tensor.dtype, self)
+        return PackedTensor(data, tuple(dense.shape), order, tensor.dtype, self)
 
     def refusal(self) -> str:
         """Return what to say where values would be lost."""
@@ -121,7 +121,7 @@ def _weights(device: torch.device) -> torch.Tensor:
 _weights(torch.device("meta"))  # now, or the first replay that packs counts them, and no other
 
 
-class _Cast(Compressor):
+class _CastCompressor(Compressor):
     kept_as: ClassVar[torch.dtype]
 
     def shrink(self, tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
@@ -136,7 +136,7 @@ class _Cast(Compressor):
         return data[0].to(dtype)
 
 
-class BooleanCompressor(_Cast):
+class BooleanCompressor(_CastCompressor):
     """0 and 1 in one byte each."""
 
     name = "boolean"
@@ -144,7 +144,7 @@ class BooleanCompressor(_Cast):
     kept_as = torch.bool
 
 
-class Uint8Compressor(_Cast):
+class Uint8Compressor(_CastCompressor):
     """Whole numbers from 0 to 255 in one byte each."""
 
     name = "uint8"

@@ -9,14 +9,14 @@ import torch
 
 from ...model.units import format_bytes
 from ..memory_budget import CONTEXT_BYTES
+from ..model_step import ModelStep
 from ..replay import Trace
-from ..training_step import Step
 from .inplace import set_in_place
-from .reduction_plan import Plan
+from .reduction_plan import ReductionPlan
 from .reduction_summary import ReductionSummary
-from .rewrite import Treatments, treat, untreat
-from .rewrite_search import Searcher, treatments_of
-from .run_on_device import Measured, run_for_real
+from .rewrite import Rewrites, apply_rewrites, undo_rewrites
+from .rewrite_search import RewriteSearch, rewrites_of
+from .run_on_device import MeasuredStep, run_for_real
 
 FINALISTS = 3
 """Plans that are run on the device."""
@@ -29,18 +29,18 @@ What was seen is up to 1.4 % less than predicted.
 """
 
 
-def finalists(searcher: Searcher, best: Plan) -> list[Plan]:
+def finalists(searcher: RewriteSearch, best: ReductionPlan) -> list[ReductionPlan]:
     """Return plans worth a run on the device: the fastest that fit, as far as is predicted.
 
     After these come some that need a little more, those that need least first.
     """
     limit = searcher.limit_bytes
-    different: dict[str, Plan] = {}
+    different: dict[str, ReductionPlan] = {}
     for plan in [best, *sorted(searcher.tried, key=lambda each: each.added_s)]:
         # None that is hopeless, unless there is no other.
         may_run = plan is best or plan.first_bytes <= OVER * limit
         if may_run and plan.trace.allocated_bytes <= limit:
-            different.setdefault(str(sorted(treatments_of(plan.chosen).items())), plan)
+            different.setdefault(str(sorted(rewrites_of(plan.chosen).items())), plan)
     fitting = [plan for plan in different.values() if searcher.fits(plan)]
     others = [plan for plan in different.values() if not searcher.fits(plan)]
     others.sort(key=lambda plan: plan.needed_bytes)
@@ -48,8 +48,11 @@ def finalists(searcher: Searcher, best: Plan) -> list[Plan]:
 
 
 def fastest(
-    plans: Sequence[Plan], searcher: Searcher, specs: Sequence[Any], place: torch.device
-) -> tuple[Plan, Measured] | None:
+    plans: Sequence[ReductionPlan],
+    searcher: RewriteSearch,
+    specs: Sequence[Any],
+    place: torch.device,
+) -> tuple[ReductionPlan, MeasuredStep] | None:
     """Run steps of plans under the limit; return the fastest; None if none runs.
 
     Those that fit take turns, as a host may be slower for a while. What needs more is tried where
@@ -57,10 +60,10 @@ def fastest(
     kernel, and keeps to it in this process.
     """
     left = [plan for plan in plans if searcher.fits(plan)]
-    found: dict[int, tuple[Plan, Measured]] = {}
+    found: dict[int, tuple[ReductionPlan, MeasuredStep]] = {}
     for _ in range(TURNS):
         for plan in list(left):
-            made = ran(treatments_of(plan.chosen), searcher, specs, place)
+            made = ran(rewrites_of(plan.chosen), searcher, specs, place)
             if made is None:
                 left.remove(plan)
                 found.pop(id(plan), None)
@@ -72,29 +75,29 @@ def fastest(
         return min(found.values(), key=lambda each: each[1].step_s)
     for plan in plans:
         if not searcher.fits(plan):
-            made = ran(treatments_of(plan.chosen), searcher, specs, place)
+            made = ran(rewrites_of(plan.chosen), searcher, specs, place)
             if made is not None:
                 return plan, made
     return None
 
 
 def ran(
-    treatments: Treatments, searcher: Searcher, specs: Sequence[Any], place: torch.device
-) -> Measured | None:
-    """Run steps with treatments under the limit; None if memory does not suffice."""
+    rewrites: Rewrites, searcher: RewriteSearch, specs: Sequence[Any], place: torch.device
+) -> MeasuredStep | None:
+    """Run steps with rewrites under the limit; None if memory does not suffice."""
     model = searcher.step.model
     set_in_place(model, searcher.in_place)
-    treat(model, treatments)
+    apply_rewrites(model, rewrites)
     try:
         return run_for_real(searcher.step, specs, place, searcher.limit_bytes or None)
     finally:
-        untreat(model)
+        undo_rewrites(model)
         set_in_place(model, searcher.in_place, False)
 
 
 def unreduced(
-    summary: ReductionSummary, step: Step, specs: Sequence[Any], place: torch.device
-) -> Measured | None:
+    summary: ReductionSummary, step: ModelStep, specs: Sequence[Any], place: torch.device
+) -> MeasuredStep | None:
     """Run the unreduced step, if there is room for it.
 
     That is before anything is run under a limit: of a workspace that finds no room there,
@@ -106,7 +109,7 @@ def unreduced(
     return run_for_real(step, specs, place)
 
 
-def confirm(summary: ReductionSummary, made: Measured, whole: Measured | None) -> None:
+def confirm(summary: ReductionSummary, made: MeasuredStep, whole: MeasuredStep | None) -> None:
     """Fill in what was measured, of the unreduced step too if it ran."""
     summary.measured_after_bytes = made.allocated_bytes
     summary.measured_step_s = made.step_s

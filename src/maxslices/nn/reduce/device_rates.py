@@ -13,7 +13,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..materialize import materialize
-from ..training_step import Step, real_tensors
+from ..model_step import ModelStep, real_tensors
 
 N_TIMED = 3
 CYCLES_PER_S = 2e9
@@ -21,7 +21,7 @@ CYCLES_PER_S = 2e9
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class DeviceRates:
     """Speeds of a device, for the prediction of times."""
 
     convolution_flops_per_s: float = 110e12
@@ -44,12 +44,12 @@ class Rates:
     """And where a selective checkpoint looks up its results as well."""
     checkpoint_s: float = 0.2e-3
     """What the host takes for a checkpoint, beside the operators that are run again."""
-    taken_bytes_per_s: float = 227e9
+    reallocated_bytes_per_s: float = 227e9
     """Memory that the allocator gives back to the device, and takes from it again."""
     origin: str = "stated for an H200, single precision"
 
     @classmethod
-    def stated(cls, amp: torch.dtype | None) -> Rates:
+    def stated(cls, amp: torch.dtype | None) -> DeviceRates:
         """Return what is allowed for where nothing was measured."""
         if amp is None:
             return cls()
@@ -57,10 +57,10 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class ForwardTimes:
     """What is known of the time of a forward pass."""
 
-    rates: Rates
+    rates: DeviceRates
     forward_s: Mapping[str, float] = field(default_factory=dict)
     """Of each module on the device, children included; empty without one."""
     host_forward_s: Mapping[str, float] = field(default_factory=dict)
@@ -68,7 +68,9 @@ class Times:
     origin: str = "counted"
 
 
-def measure(step: Step, inputs: Sequence[Any], device: torch.device, parts: int = 1) -> Times:
+def measure(
+    step: ModelStep, inputs: Sequence[Any], device: torch.device, parts: int = 1
+) -> ForwardTimes:
     """Measure the forward pass of each module on a CUDA device, and the link to the host.
 
     A copy with zeros for weights is run as in training, but what would be kept for the
@@ -76,13 +78,17 @@ def measure(step: Step, inputs: Sequence[Any], device: torch.device, parts: int 
     Given the inputs of one of several parts, times are those of all parts.
     """
     device_s, host_s = _forward_s(step, inputs, device, parts)
-    rates = replace(Rates.stated(step.amp), link_bytes_per_s=_link_rate(device), origin="measured")
+    rates = replace(
+        DeviceRates.stated(step.amp), link_bytes_per_s=_link_rate(device), origin="measured"
+    )
     torch.cuda.empty_cache()
-    return Times(rates, device_s, host_s, f"measured on {torch.cuda.get_device_name(device)}")
+    return ForwardTimes(
+        rates, device_s, host_s, f"measured on {torch.cuda.get_device_name(device)}"
+    )
 
 
 def _forward_s(
-    step: Step, inputs: Sequence[Any], device: torch.device, parts: int
+    step: ModelStep, inputs: Sequence[Any], device: torch.device, parts: int
 ) -> tuple[dict[str, float], dict[str, float]]:
     model = step.twin()
     materialize(model, device)

@@ -11,8 +11,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ..model_step import ModelStep
 from ..replay import Spec
-from ..training_step import Step
 
 
 def _is_candidate(module: nn.Module) -> bool:
@@ -22,7 +22,7 @@ def _is_candidate(module: nn.Module) -> bool:
     return not isinstance(module, nn.LeakyReLU) or module.negative_slope > 0
 
 
-class _Uses(TorchDispatchMode):
+class _StorageUses(TorchDispatchMode):
     """Remembers which storages operators read, and when."""
 
     def __init__(self) -> None:
@@ -45,14 +45,14 @@ def _key(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def safe_in_place(step: Step, inputs: Sequence[Any]) -> list[str]:
+def safe_in_place(step: ModelStep, inputs: Sequence[Any]) -> list[str]:
     """Return the paths of activations that can be switched to ``inplace=True``.
 
     That is where the input was saved by nothing before, is read by nothing after it, and is
     neither the model's input nor among its results. Gradients are the same to the bit.
     """
     model = step.twin()
-    uses = _Uses()
+    uses = _StorageUses()
     saved: set[int] = set()
     seen: list[tuple[str, int, int, bool]] = []
 

@@ -1,7 +1,7 @@
-"""Chooses treatments: the least time for which the memory in use stays below a limit.
+"""Chooses rewrites: the least time for which the memory in use stays below a limit.
 
-What one treatment changes is added to what the unreduced step has in use at each event. That
-is right but for what treatments do to each other, so what is chosen is replayed, and chosen
+What one rewrite changes is added to what the unreduced step has in use at each event. That
+is right but for what rewrites do to each other, so what is chosen is replayed, and chosen
 again with a limit that is lower by what the replay found more.
 """
 
@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .candidates import Candidate
-from .module_ranges import Order
-from .rewrite import Treatment
+from .module_ranges import ModuleOrder
+from .rewrite import Rewrite
 
 Curve = npt.NDArray[np.floating]
 Places = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 CAPS = (1.0, 0.5, 0.25, 0.1)
-"""Parts of the most that one treatment saves: searches leave out what saves more at once,
+"""Parts of the most that one rewrite saves: searches leave out what saves more at once,
 because what is kept of a large module comes back all at once when it is computed again."""
 NEAR = 0.98
 """Of a peak: what is above is part of it."""
@@ -34,7 +34,7 @@ POWERS = (1.0, 0.5, 0.25)
 
 
 @dataclass(slots=True, eq=False)
-class Problem:
+class Knapsack:
     """What is in use, and what each candidate changes of it, on stretches of events."""
 
     found: list[Candidate]
@@ -57,7 +57,9 @@ class Problem:
     saved: Curve
 
     @classmethod
-    def of(cls, usage: npt.NDArray[np.int64], found: Sequence[Candidate], order: Order) -> Problem:
+    def of(
+        cls, usage: npt.NDArray[np.int64], found: Sequence[Candidate], order: ModuleOrder
+    ) -> Knapsack:
         """Return the problem of some candidates on a step of a model, its modules in order."""
         n_events = len(usage)
 
@@ -79,8 +81,8 @@ class Problem:
         a, b = stretches[:, :1], stretches[:, 1:]
         overlap = (a < b.T) & (b > a.T)
         inside = (a >= a.T) & (b <= b.T) & (b - a < (b - a).T)
-        outer = np.array([_holds_others(c.treatment) for c in found], bool)
-        inner = np.array([_may_be_inside(c.treatment) for c in found], bool)
+        outer = np.array([_holds_others(c.rewrite) for c in found], bool)
+        inner = np.array([_may_be_inside(c.rewrite) for c in found], bool)
         within = inside & inner[:, None] & outer[None, :]
         conflicts = overlap & ~within & ~within.T
         np.fill_diagonal(conflicts, False)
@@ -98,9 +100,9 @@ class Problem:
             np.array([float(c.saved_bytes) for c in found]),
         )  # fmt: skip
 
-    def none_hosted_inside(self) -> Problem:
+    def none_hosted_inside(self) -> Knapsack:
         """Return this problem, with nothing on the host inside of what is computed again."""
-        hosted = np.array([c.treatment.kind == "offload" for c in self.found], bool)
+        hosted = np.array([c.rewrite.kind == "offload" for c in self.found], bool)
         pairs = self.within & hosted[:, None]
         return replace(
             self, conflicts=self.conflicts | pairs | pairs.T, within=self.within & ~pairs
@@ -190,10 +192,10 @@ class Problem:
     def lowest_of(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
         """Return those sets to begin with that are built upon."""
         lowest = sorted(self._sound(seeds), key=self.peak)
-        hosted = [s for s in lowest if self.found[s[0]].treatment.kind == "offload"]
+        hosted = [s for s in lowest if self.found[s[0]].rewrite.kind == "offload"]
         return [s for s in lowest if s not in hosted][:N_SEEDS] + hosted[:1]
 
-    def beside(self, chosen: Sequence[int]) -> Problem:
+    def beside(self, chosen: Sequence[int]) -> Knapsack:
         """Return this problem without the places where the peak is with some candidates."""
         curve = self.curve(chosen)
         return replace(self, usage=np.where(curve > NEAR * curve.max(), 0, self.usage))
@@ -304,14 +306,14 @@ class Problem:
         return chosen
 
 
-def _holds_others(treatment: Treatment) -> bool:
-    return treatment.kind == "checkpoint" and treatment.parts == 1
+def _holds_others(rewrite: Rewrite) -> bool:
+    return rewrite.kind == "checkpoint" and rewrite.parts == 1
 
 
-def _may_be_inside(treatment: Treatment) -> bool:
-    """Tell whether a treatment does the same within a module that is computed again.
+def _may_be_inside(rewrite: Rewrite) -> bool:
+    """Tell whether a rewrite does the same within a module that is computed again.
 
     The cache of a selective checkpoint cannot be read twice. What is packed would be kept from the
     first time on, and is small; so is what is on the host, but there.
     """
-    return treatment.kind in ("split", "checkpoint", "offload")
+    return rewrite.kind in ("split", "checkpoint", "offload")

@@ -1,7 +1,7 @@
-"""Plans that differ by one treatment: near a plan that almost fits, or lower everywhere.
+"""Plans that differ by one rewrite: near a plan that almost fits, or lower everywhere.
 
 What a step needs beyond what it has in use, for blocks that lie badly, differs from plan to plan,
-by more than most treatments save, and only replays tell. So plans next to each other are worth one.
+by more than most rewrites save, and only replays tell. So plans next to each other are worth one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .knapsack import Problem
+from .knapsack import Knapsack
 
 POWERS = (8.0, 16.0, 32.0)
 """How much more what is close to the peak counts than the rest, where all is made low."""
@@ -18,7 +18,7 @@ LEAST_GAIN = 1e-3
 
 
 def neighbours(
-    problem: Problem, chosen: Sequence[int], limit_bytes: float, held_bytes: Mapping[str, int]
+    problem: Knapsack, chosen: Sequence[int], limit_bytes: float, held_bytes: Mapping[str, int]
 ) -> list[list[int]]:
     """Return sets with one candidate more, without what that cannot be had together with.
 
@@ -27,7 +27,7 @@ def neighbours(
 
     Parameters
     ----------
-    problem : Problem
+    problem : Knapsack
         What may be done.
     chosen : sequence of int
         What is done.
@@ -49,7 +49,7 @@ def neighbours(
 
 
 def evened(
-    problem: Problem, chosen: Sequence[int], power: float, banned: Sequence[int] = ()
+    problem: Knapsack, chosen: Sequence[int], power: float, banned: Sequence[int] = ()
 ) -> list[int]:
     """Add what makes all that is in use low, at the peak and elsewhere, whatever it costs.
 
@@ -69,5 +69,5 @@ def evened(
     return chosen
 
 
-def _added(problem: Problem, chosen: Sequence[int], row: int) -> list[int]:
+def _added(problem: Knapsack, chosen: Sequence[int], row: int) -> list[int]:
     return [*(i for i in chosen if not problem.conflicts[row, i]), row]

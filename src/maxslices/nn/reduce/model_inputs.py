@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from ..model_arguments import is_shape
+from ..model_step import ModelStep
 from ..nn_errors import ModelArgumentError
 from ..replay import Spec
-from ..training_step import Step
 from .module_ranges import children_of, runs
 
 
-def with_targets(step: Step) -> Step:
+def with_targets(step: ModelStep) -> ModelStep:
     """Return a step whose targets are worked out once for inputs of a shape."""
     if step.loss is None:
         return step

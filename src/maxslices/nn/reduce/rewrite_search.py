@@ -1,4 +1,4 @@
-"""Searches treatments on traced peaks: expected by arithmetic, confirmed by replays."""
+"""Searches rewrites on traced peaks: expected by arithmetic, confirmed by replays."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from ..model_step import ModelStep
 from ..nn_errors import ModelArgumentError
 from ..replay import Trace, Workspaces
-from ..training_step import Step
 from .candidates import Candidate
 from .inplace import set_in_place
-from .knapsack import Problem
+from .knapsack import Knapsack
 from .local_search import POWERS, evened, neighbours
-from .reduction_plan import Choices, Plan
-from .rewrite import Treatment, treat
+from .reduction_plan import ReductionPlan, SearchSpace
+from .rewrite import Rewrite, apply_rewrites
 from .uniform_plan import uniform
 
 MIB = 2**20
@@ -37,18 +37,18 @@ NEAR = 1.05
 WORTH = 0.9
 """Of the time that the best plan adds: a plan that adds more is not worth changing."""
 N_NEAR = 3
-"""Plans that almost fit, and are changed by one treatment at a time until they do."""
-N_EXCHANGED = 6
+"""Plans that almost fit, and are changed by one rewrite at a time until they do."""
+REPLAYS_PER_PLAN = 6
 """Replays for each of these."""
 STEP_BYTES = 24 * MIB
 """No closer is it looked between an offset that is too low and one that is too high."""
 
 
 @dataclass(slots=True)
-class Searcher:
+class RewriteSearch:
     """Replays plans for one model and one limit."""
 
-    step: Step
+    step: ModelStep
     inputs: Sequence[Any]
     workspaces: Workspaces
     limit_bytes: int
@@ -58,7 +58,7 @@ class Searcher:
     in_place: Sequence[str] = ()
     n_replays: int = 0
     notes: list[str] = field(default_factory=list)
-    tried: list[Plan] = field(default_factory=list)
+    tried: list[ReductionPlan] = field(default_factory=list)
     """All plans that were replayed."""
     card_bytes: int = field(init=False)
     """Limit under which they will run; there may be less in `limit_bytes`, to leave room."""
@@ -66,23 +66,23 @@ class Searcher:
     def __post_init__(self) -> None:
         self.card_bytes = self.limit_bytes
 
-    def trace(self, treatments: dict[str, Treatment]) -> Trace:
+    def trace(self, rewrites: dict[str, Rewrite]) -> Trace:
         """Replay two steps of the model treated."""
         self.n_replays += 1
 
         def change(model: Any) -> None:
             set_in_place(model, self.in_place)
-            treat(model, treatments)
+            apply_rewrites(model, rewrites)
 
         return self.step.trace(self.inputs, self.workspaces, change=change)
 
-    def fits(self, plan: Plan) -> bool:
+    def fits(self, plan: ReductionPlan) -> bool:
         """Tell whether a plan's step runs within the limit."""
         # Not `Trace.fits`: what runs under one limit may fail under a larger one, by the places
         # of blocks, and then so little is between them that a device may decide otherwise.
         return plan.needed_bytes <= self.limit_bytes
 
-    def is_better(self, plan: Plan | None, best: Plan | None) -> bool:
+    def is_better(self, plan: ReductionPlan | None, best: ReductionPlan | None) -> bool:
         """Tell whether a plan is to be taken rather than another: None fits least."""
         if plan is None or best is None:
             return plan is not None
@@ -91,12 +91,12 @@ class Searcher:
             return fits
         return plan.added_s < best.added_s if fits else plan.needed_bytes < best.needed_bytes
 
-    def find(self, choices: Choices, offset: int) -> Plan | None:
+    def find(self, choices: SearchSpace, offset: int) -> ReductionPlan | None:
         """Return the cheapest plan that fits, or the one with the lowest peak if none does.
 
         Parameters
         ----------
-        choices : Choices
+        choices : SearchSpace
             What may be done.
         offset : int
             Bytes that the step is expected to need beyond what the study has.
@@ -107,9 +107,9 @@ class Searcher:
         found = [c for c in choices.found if c.saved_bytes >= least_bytes]
         # The more there is to choose from, the further a greedy choice may go astray.
         best, least, problem = self._bisected(found, choices, offset, hosted_inside=False)
-        dear = best is None or any(c.treatment.kind == "offload" for c in best.chosen)
+        dear = best is None or any(c.rewrite.kind == "offload" for c in best.chosen)
         if dear and time.perf_counter() <= self.deadline:
-            found = treatable(problem)
+            found = usable_candidates(problem)
             more, lower, problem = self._bisected(found, choices, offset, hosted_inside=True)
             if self.is_better(more, best):
                 best = more
@@ -118,21 +118,21 @@ class Searcher:
         if best is None:
             return self._lowest(problem, choices, least)
         best = self._by_hand(problem, choices, best)
-        return self._undone(choices, self._exchanged(problem, choices, best))
+        return self._undone(choices, self._local_search(problem, choices, best))
 
     def _bisected(
-        self, found: Sequence[Candidate], choices: Choices, offset: int, hosted_inside: bool
-    ) -> tuple[Plan | None, Plan | None, Problem]:
+        self, found: Sequence[Candidate], choices: SearchSpace, offset: int, hosted_inside: bool
+    ) -> tuple[ReductionPlan | None, ReductionPlan | None, Knapsack]:
         """Return the cheapest plan that fits, that of the lowest need, and what could be done."""
         order = choices.timeline.order
 
-        def problem_of(found: Sequence[Candidate]) -> Problem:
-            made = Problem.of(choices.seen.usage, found, order)
+        def problem_of(found: Sequence[Candidate]) -> Knapsack:
+            made = Knapsack.of(choices.seen.usage, found, order)
             return made if hosted_inside else made.none_hosted_inside()
 
         problem = problem_of(found)
-        best: Plan | None = None
-        least: Plan | None = None
+        best: ReductionPlan | None = None
+        least: ReductionPlan | None = None
         # Expected peaks are wrong by an offset that differs from plan to plan: one that is too
         # low has plans that do not fit, one that is too high leaves out what would.
         too_low: int | None = None
@@ -148,12 +148,12 @@ class Searcher:
             if rows is not None:
                 plan = self._tried(choices, [problem.found[i] for i in rows])
                 if plan is None:
-                    problem = problem_of(treatable(problem))
+                    problem = problem_of(usable_candidates(problem))
                     continue
                 least = plan if least is None else min(least, plan, key=lambda p: p.needed_bytes)
             if plan is not None and not self.fits(plan):
                 too_low = offset
-                # Further each time: what treatments do to each other is not known.
+                # Further each time: what rewrites do to each other is not known.
                 over = max(plan.needed_bytes - self.limit_bytes, MIB) * (1 + turn)
                 following = max(offset + over, plan.needed_bytes - problem.peak(rows or []))
             else:
@@ -173,7 +173,9 @@ class Searcher:
             offset = following
         return best, least, problem
 
-    def _by_hand(self, problem: Problem, choices: Choices, best: Plan) -> Plan:
+    def _by_hand(
+        self, problem: Knapsack, choices: SearchSpace, best: ReductionPlan
+    ) -> ReductionPlan:
         """Return the fastest that fits, of a plan and what one would try by hand."""
         sets = [
             [*choices.first, *(problem.found[i] for i in rows)]
@@ -189,7 +191,9 @@ class Searcher:
                 return plan
         return best
 
-    def _exchanged(self, problem: Problem, choices: Choices, best: Plan) -> Plan:
+    def _local_search(
+        self, problem: Knapsack, choices: SearchSpace, best: ReductionPlan
+    ) -> ReductionPlan:
         """Return the fastest that fits, of a plan and what is next to those that almost do."""
 
         def most_s() -> float:
@@ -205,8 +209,8 @@ class Searcher:
         ]
         seen = {frozenset(map(id, plan.chosen)) for plan in self.tried}
         for plan in near[:N_NEAR]:
-            last = self.n_replays + N_EXCHANGED
-            now: Plan | None = plan
+            last = self.n_replays + REPLAYS_PER_PLAN
+            now: ReductionPlan | None = plan
             while now is not None and not self.fits(now):
                 now = self._next_to(problem, choices, now, most_s(), seen, last)
             best = now if now is not None and self.is_better(now, best) else best
@@ -214,14 +218,14 @@ class Searcher:
 
     def _next_to(
         self,
-        problem: Problem,
-        choices: Choices,
-        plan: Plan,
+        problem: Knapsack,
+        choices: SearchSpace,
+        plan: ReductionPlan,
         most_s: float,
         seen: set[frozenset[int]],
         last_replay: int,
-    ) -> Plan | None:
-        """Return a plan that differs by one treatment, needs less and adds less than so much."""
+    ) -> ReductionPlan | None:
+        """Return a plan that differs by one rewrite, needs less and adds less than so much."""
         rows = rows_of(problem, choices, plan) or []
         # What is lost between blocks is taken to stay as it is.
         limit = self.limit_bytes - (plan.needed_bytes - problem.peak(rows))
@@ -239,15 +243,17 @@ class Searcher:
                 return tried
         return None
 
-    def _lowest(self, problem: Problem, choices: Choices, least: Plan | None) -> Plan | None:
+    def _lowest(
+        self, problem: Knapsack, choices: SearchSpace, least: ReductionPlan | None
+    ) -> ReductionPlan | None:
         """Return the plan with the lowest peak."""
         # What goes to the host is hard to foretell: once without it, and once with it.
-        hosted = [i for i, c in enumerate(problem.found) if c.treatment.kind == "offload"]
+        hosted = [i for i, c in enumerate(problem.found) if c.rewrite.kind == "offload"]
         seeds = uniform(problem.found, self.step.model, choices.timeline.order)
         if least is not None and (rows := rows_of(problem, choices, least)) is not None:
             seeds.append(rows)
         whole = [i for i, c in enumerate(problem.found) if not c.path]
-        fitting: list[Plan] = []
+        fitting: list[ReductionPlan] = []
         for power, start in product(POWERS, problem.lowest_of(seeds)[:N_EVENED]):
             if time.perf_counter() > self.deadline:
                 break
@@ -277,28 +283,30 @@ class Searcher:
             return least
         return self._approached(problem, choices, least)
 
-    def _approached(self, problem: Problem, choices: Choices, plan: Plan) -> Plan:
+    def _approached(
+        self, problem: Knapsack, choices: SearchSpace, plan: ReductionPlan
+    ) -> ReductionPlan:
         """Return what is next to a plan, without all that is not needed if that fits."""
-        found = self._exchanged(problem, choices, plan)
+        found = self._local_search(problem, choices, plan)
         return self._undone(choices, found, len(found.chosen)) if self.fits(found) else found
 
-    def _tried(self, choices: Choices, picked: Sequence[Candidate]) -> Plan | None:
+    def _tried(self, choices: SearchSpace, picked: Sequence[Candidate]) -> ReductionPlan | None:
         """Replay a plan; what cannot be treated is given an infinite cost."""
         chosen = [*choices.first, *picked]
         try:
-            trace = self.trace(treatments_of(chosen))
+            trace = self.trace(rewrites_of(chosen))
             self.tried.append(choices.planned(chosen, trace, self.card_bytes))
             return self.tried[-1]
         except ModelArgumentError as error:
             culprits = []
             for candidate in chosen:
                 try:
-                    self.trace({candidate.path: candidate.treatment})
+                    self.trace({candidate.path: candidate.rewrite})
                 except ModelArgumentError:
                     culprits.append(candidate)
             for candidate in culprits:
                 candidate.cost_s = float("inf")
-                self.notes.append(f"{candidate.path} cannot be treated ({candidate.treatment})")
+                self.notes.append(f"{candidate.path} cannot be treated ({candidate.rewrite})")
             if not culprits:
                 # Together, they do not go: nested checkpoints of some code do not.
                 self.notes.append(f"a plan was given up: {str(error)[-160:]}")
@@ -306,7 +314,7 @@ class Searcher:
                     candidate.cost_s = float("inf")
             return None
 
-    def _undone(self, choices: Choices, plan: Plan, most: int = 2) -> Plan:
+    def _undone(self, choices: SearchSpace, plan: ReductionPlan, most: int = 2) -> ReductionPlan:
         """Take back what the replay says is not needed, the dearest first."""
         for candidate in sorted(plan.chosen, key=lambda c: -c.cost_s)[:most]:
             if time.perf_counter() > self.deadline or not candidate.path:
@@ -314,24 +322,24 @@ class Searcher:
             if plan.trace.peak_bytes + candidate.saved_bytes // 4 > self.limit_bytes:
                 continue
             rest = [c for c in plan.chosen if c is not candidate]
-            without = choices.planned(rest, self.trace(treatments_of(rest)), self.card_bytes)
+            without = choices.planned(rest, self.trace(rewrites_of(rest)), self.card_bytes)
             self.tried.append(without)
             if self.is_better(without, plan):
                 plan = without
         return plan
 
 
-def treatments_of(chosen: Sequence[Candidate]) -> dict[str, Treatment]:
-    """Return treatments by path."""
-    return {c.path: c.treatment for c in chosen}
+def rewrites_of(chosen: Sequence[Candidate]) -> dict[str, Rewrite]:
+    """Return rewrites by path."""
+    return {c.path: c.rewrite for c in chosen}
 
 
-def treatable(problem: Problem) -> list[Candidate]:
+def usable_candidates(problem: Knapsack) -> list[Candidate]:
     """Return the candidates that no replay has refused."""
     return [c for c in problem.found if c.cost_s != float("inf")]
 
 
-def rows_of(problem: Problem, choices: Choices, plan: Plan) -> list[int] | None:
+def rows_of(problem: Knapsack, choices: SearchSpace, plan: ReductionPlan) -> list[int] | None:
     """Return where a plan's candidates stand in a problem; None if one does not."""
     n_first = len(choices.first)
     places = {id(c): i for i, c in enumerate(problem.found)}

@@ -34,7 +34,7 @@ Targets = Callable[..., Any]
 """Given the inputs' `Spec`, returns the targets' `Spec`, one or a tuple."""
 
 
-class Predicted(nn.Module):
+class PredictionModule(nn.Module):
     """A model that is called through a prediction function."""
 
     def __init__(self, model: nn.Module, function: Callable[..., Any]) -> None:
@@ -67,7 +67,7 @@ def precision(amp: Any) -> torch.dtype | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class ModelStep:
     """A step of a model, for inputs of any size."""
 
     model: nn.Module
@@ -94,7 +94,7 @@ class Step:
         elif self.mode == "training" and not model.training:
             model.train()  # one that is in training keeps its frozen parts as they are
         if self.prediction_function is not None:
-            return Predicted(model, self.prediction_function)
+            return PredictionModule(model, self.prediction_function)
         return model
 
     def twin(self) -> nn.Module:
