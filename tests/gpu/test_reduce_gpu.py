@@ -12,7 +12,7 @@ from torch import nn
 
 from maxslices.nn.memory_budget import CONTEXT_BYTES
 from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_by_level, reduce_memory, restore
-from maxslices.nn.reduce.locality import find_window
+from maxslices.nn.reduce.locality import find_band_window
 from maxslices.nn.replay import Spec
 
 pytestmark = pytest.mark.gpu
@@ -67,7 +67,7 @@ def test_bands_give_the_gradients_of_the_whole():
     layers = (nn.Conv2d(3, 8, 3, padding=1), nn.GELU(), nn.Conv2d(8, 1, 5, padding=2))
     whole = nn.Sequential(*layers).double().cuda()
     reduced = copy.deepcopy(whole)
-    window = find_window(whole, (2, 3, 512, 128), -2, train=True)
+    window = find_band_window(whole, (2, 3, 512, 128), -2, train=True)
     apply_rewrites(reduced, {"": Rewrite("checkpoint", (), 4, window)})
     x = torch.randn((2, 3, 512, 128), dtype=torch.float64, device="cuda")
     for a, b in zip(gradients(whole, x), gradients(reduced, x), strict=True):

@@ -13,12 +13,12 @@ from maxslices.nn.reduce import Rewrite, apply_rewrites
 from maxslices.nn.reduce.candidates import candidates
 from maxslices.nn.reduce.device_rates import DeviceRates, ForwardTimes
 from maxslices.nn.reduce.knapsack import Knapsack
-from maxslices.nn.reduce.module_ranges import ModuleOrder, ModuleRange, range_at, runs
-from maxslices.nn.reduce.module_study import study
+from maxslices.nn.reduce.module_ranges import ModuleOrder, ModuleRange, range_at, ranges_of
+from maxslices.nn.reduce.module_study import study_step
 from maxslices.nn.reduce.rewrite_cost import flops_by_module, price
 from maxslices.nn.reduce.split import layer_candidates
 from maxslices.nn.reduce.step_timeline import StepTimeline
-from maxslices.nn.reduce.uniform_plan import uniform
+from maxslices.nn.reduce.uniform_plan import uniform_sets
 from maxslices.nn.replay import Spec, Workspaces
 
 SPEC = Spec((8, 3, 64, 64))
@@ -42,10 +42,10 @@ def network() -> nn.Module:
     )
 
 
-def problem() -> tuple[nn.Module, ModelStep, Knapsack]:
+def knapsack() -> tuple[nn.Module, ModelStep, Knapsack]:
     model = network()
     step = ModelStep(model, "training")
-    seen = study(step, [SPEC], Workspaces.allowance())
+    seen = study_step(step, [SPEC], Workspaces.allowance())
     found = candidates(seen, model, ("checkpoint", "selective", "offload"), {})
     found += layer_candidates(seen, model)
     flops, times = flops_by_module(step, [SPEC]), ForwardTimes(DeviceRates())
@@ -72,7 +72,7 @@ PLANS = [
 
 @pytest.mark.parametrize("plan", PLANS, ids=[" ".join(p) for p in PLANS])
 def test_expected_peaks_are_those_of_replays(plan):
-    _model, step, made = problem()
+    _model, step, made = knapsack()
     rows = [row(made, path, rewrite) for path, rewrite in plan.items()]
     assert not made.conflicts[rows][:, rows].any()
     replayed = step.trace(
@@ -85,7 +85,7 @@ def test_expected_peaks_are_those_of_replays(plan):
 
 
 def test_what_is_done_inside_counts_when_that_is_computed_again():
-    _model, _step, made = problem()
+    _model, _step, made = knapsack()
     outer, inner = row(made, "0", CHECKPOINT), row(made, "0.1", CHECKPOINT)
     begin = made.begins[outer]
     alone, both = made.curve([outer]), made.curve([outer, inner])
@@ -95,7 +95,7 @@ def test_what_is_done_inside_counts_when_that_is_computed_again():
 
 
 def test_what_overlaps_is_not_chosen_together_but_inside_each_other():
-    _model, _step, made = problem()
+    _model, _step, made = knapsack()
     inside, around = row(made, "0.0", CHECKPOINT), row(made, "0", CHECKPOINT)
     first, second = row(made, "0[0:2]", CHECKPOINT), row(made, "0[1:3]", CHECKPOINT)
     assert not made.conflicts[inside, around]
@@ -110,9 +110,9 @@ def test_what_overlaps_is_not_chosen_together_but_inside_each_other():
 
 @pytest.mark.parametrize("part", [0.8, 0.6, 0.5])
 def test_a_choice_is_never_dearer_than_checkpoints_of_all_blocks(part):
-    model, _step, made = problem()
+    model, _step, made = knapsack()
     limit = part * float(made.usage.max())
-    seeds = uniform(made.found, model, ModuleOrder(model))
+    seeds = uniform_sets(made.found, model, ModuleOrder(model))
     by_hand = [s for s in seeds if made.peak(s) <= limit]
     chosen = made.cheapest(limit, seeds)
     assert chosen is not None
@@ -122,15 +122,15 @@ def test_a_choice_is_never_dearer_than_checkpoints_of_all_blocks(part):
 
 
 def test_the_lowest_is_no_higher_than_all_that_is_tried_by_hand():
-    model, _step, made = problem()
-    seeds = uniform(made.found, model, ModuleOrder(model))
-    best = min(made.peak(s) for s in made._sound(seeds))
+    model, _step, made = knapsack()
+    seeds = uniform_sets(made.found, model, ModuleOrder(model))
+    best = min(made.peak(s) for s in made._feasible(seeds))
     assert made.peak(made.lowest(seeds)) <= best
 
 
 def test_runs_are_groups_of_layers():
     model = network()
-    found = {run.path: kind for run, kind in runs(model).items()}
+    found = {run.path: kind for run, kind in ranges_of(model).items()}
     assert found["0.0[0:3]"] == found["0.0[3:6]"] == "1 groups"
     assert found["0[0:2]"] == "2 groups"
     assert "0.0[0:6]" not in found  # that is the block itself
@@ -143,7 +143,7 @@ def test_what_is_freed_when_a_run_has_returned_was_not_kept_by_it():
     layers = [nn.Conv2d(8, 8, 3, padding=1), nn.InstanceNorm2d(8), nn.ReLU()]
     model = nn.Sequential(nn.Conv2d(3, 8, 1), *layers, nn.Conv2d(8, 8, 3, padding=1))
     step = ModelStep(model, "training")
-    seen = study(step, [SPEC], Workspaces.none())
+    seen = study_step(step, [SPEC], Workspaces.none())
     found = candidates(seen, model, ("checkpoint",), {})
     one = next(c for c in found if c.path == "[1:4]")
     result = 8 * 8 * 64 * 64 * 4
@@ -158,7 +158,7 @@ def test_parts_of_a_convolution_are_put_together(parts):
     model = nn.Sequential(nn.Conv2d(3, 64, 1), nn.GELU(), nn.Conv2d(64, 4, 3, padding=1))
     step = ModelStep(model, "training")
     workspaces = Workspaces.allowance()
-    seen = study(step, [SPEC], workspaces)
+    seen = study_step(step, [SPEC], workspaces)
     made = Knapsack.of(seen.usage, layer_candidates(seen, model), ModuleOrder(model))
     plan = {"2": Rewrite("split", (), parts)}
     replayed = step.trace(
@@ -168,7 +168,7 @@ def test_parts_of_a_convolution_are_put_together(parts):
 
 
 def test_beside_a_peak_the_rest_is_made_low_as_well():
-    _model, _step, made = problem()
+    _model, _step, made = knapsack()
     chosen = [row(made, "2", CHECKPOINT)]
     curve, rest = made.curve(chosen), made.beside(chosen)
     gone = curve > 0.98 * curve.max()

@@ -100,9 +100,11 @@ def test_times_are_those_of_each_module_while_the_host_is_ahead(fractions, monke
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
-    monkeypatch.setattr(times, "_link_rate", lambda device: 5.0)
+    monkeypatch.setattr(times, "_link_bytes_per_s", lambda device: 5.0)
     made = model()
-    found = times.measure(ResettingStep(made, "training"), [SPEC], torch.device("cpu"), parts=3)
+    found = times.measure_times(
+        ResettingStep(made, "training"), [SPEC], torch.device("cpu"), parts=3
+    )
     # Between the two events of a layer is none; of a block are four, and of the model fourteen.
     expected = {"": 30, "0": 10, "0.0": 2, "0.1": 2, "1": 10, "1.0": 2, "1.1": 2, "2": 2}
     assert found.forward_s == pytest.approx({path: 3e-3 * ms for path, ms in expected.items()})
@@ -120,7 +122,7 @@ class OnDevice(nn.Parameter):
 
 
 @pytest.fixture
-def runs(fractions, monkeypatch):
+def ranges_of(fractions, monkeypatch):
     """Return what was run: layers treated, device and limit; the test tells what comes of it."""
     ran = []
 

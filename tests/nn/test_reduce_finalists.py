@@ -46,13 +46,13 @@ def device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**40, 2**40))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
 
-    def measure(step, _inputs, _place, parts=1):
+    def measure_times(step, _inputs, _place, parts=1):
         rates = DeviceRates.stated(None)
         times = {path: 1e-3 for path, _ in step.model.named_modules()} | {"": 8e-3 * parts**0.5}
         host = dict.fromkeys(times, 0.0002) | {"": 2e-3 * parts}
         return ForwardTimes(rates, times, host, "told by a test")
 
-    monkeypatch.setattr(plans, "measure", measure)
+    monkeypatch.setattr(plans, "measure_times", measure_times)
     ran = []
 
     def run(step, inputs, _place, limit_bytes=None):

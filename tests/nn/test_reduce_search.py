@@ -48,7 +48,9 @@ def test_however_late_it_is_some_plans_are_replayed(monkeypatch):
 def test_what_one_would_try_by_hand_is_taken_where_that_is_faster(monkeypatch):
     def poor(self, limit_bytes, seeds=()):
         """All that goes to the host, and nothing else."""
-        rows = [i for i, c in enumerate(self.found) if c.rewrite.kind == "offload" and not c.path]
+        rows = [
+            i for i, c in enumerate(self.candidates) if c.rewrite.kind == "offload" and not c.path
+        ]
         return rows[:1]
 
     monkeypatch.setattr(Knapsack, "cheapest", poor)

@@ -18,7 +18,7 @@ from maxslices.nn.reduce.binary_inputs import probe_binary
 from maxslices.nn.reduce.candidates import candidates
 from maxslices.nn.reduce.compress import compressor_named
 from maxslices.nn.reduce.layer_state import ResettingStep, refuses_time_split, reset_states
-from maxslices.nn.reduce.module_study import study
+from maxslices.nn.reduce.module_study import study_step
 from maxslices.nn.reduce.split import time_candidates
 from maxslices.nn.replay import Spec, Workspaces
 
@@ -194,12 +194,14 @@ def test_states_that_are_carried_on_are_counted(parts):
     model = network()
     spec = Spec((T, 4, 3, 96, 96))
     step = ResettingStep(model, "training")
-    seen = study(step, [spec], Workspaces.allowance())
+    seen = study_step(step, [spec], Workspaces.allowance())
     found = candidates(seen, model, ("checkpoint",), {}) + time_candidates(seen, model, {})
     (chosen,) = [
         c for c in found if c.path == "2" and c.rewrite == Rewrite("checkpoint", (), parts)
     ]
-    expected = sum(size for first, end, size in chosen.changes if first <= seen.turn < end)
+    expected = sum(
+        size for first, end, size in chosen.changes if first <= seen.backward_start < end
+    )
 
     def at_the_turn(plan):
         trace = step.trace(

@@ -13,7 +13,7 @@ from maxslices.nn.model_step import ModelStep
 from maxslices.nn.reduce.candidates import Candidate, candidates
 from maxslices.nn.reduce.device_rates import DeviceRates, ForwardTimes, seconds_by_module
 from maxslices.nn.reduce.module_ranges import ModuleOrder
-from maxslices.nn.reduce.module_study import study
+from maxslices.nn.reduce.module_study import study_step
 from maxslices.nn.reduce.rewrite import Rewrite
 from maxslices.nn.reduce.rewrite_cost import flops_by_module, price, price_of_parts
 from maxslices.nn.reduce.split import time_candidates
@@ -52,7 +52,7 @@ def made(
 ) -> tuple[StepTimeline, list[Candidate]]:
     model, spec = network(), Spec((batch, 3, 64, 64))
     step = ModelStep(model, "training")
-    seen = study(step, [spec], Workspaces.allowance())
+    seen = study_step(step, [spec], Workspaces.allowance())
     flops = flops_by_module(step, [spec])
     timeline = StepTimeline.of(seen, ModuleOrder(model), flops, times, parts)
     found = candidates(seen, model, ("checkpoint", "selective", "offload"), {})
@@ -80,7 +80,7 @@ def test_what_is_computed_again_takes_its_forward_pass_but_for_what_nothing_is_k
     block = candidate(found, "0")
     # Its last layer keeps its argument, which is there before that layer is run again.
     assert block.spared == ("0.2",)
-    assert timeline.longer_s([block]) == pytest.approx(ALL["0.0"] + ALL["0.1"])
+    assert timeline.added_s([block]) == pytest.approx(ALL["0.0"] + ALL["0.1"])
 
 
 def test_where_the_host_is_behind_its_time_counts():
@@ -88,16 +88,16 @@ def test_where_the_host_is_behind_its_time_counts():
     timeline, found = made(times)
     block = candidate(found, "0")
     again = ALL["0"] + 0.5 + 0.01 * block.recomputed_ops
-    assert timeline.longer_s([block]) == pytest.approx(again)
+    assert timeline.added_s([block]) == pytest.approx(again)
     hidden, _ = made(ForwardTimes(times.rates, {path: 100 * s for path, s in ALL.items()}, ALL))
-    assert hidden.longer_s([block]) < 0.1 * again
+    assert hidden.added_s([block]) < 0.1 * again
 
 
 def test_what_is_inside_costs_the_host_more():
     timeline, found = made(ForwardTimes(DeviceRates(checkpoint_s=0.5), NONE, ALL))
     outer, inner = candidate(found, "0"), candidate(found, "0[0:2]")
-    both = timeline.longer_s([outer, inner])
-    alone = timeline.longer_s([outer]) + timeline.longer_s([inner])
+    both = timeline.added_s([outer, inner])
+    alone = timeline.added_s([outer]) + timeline.added_s([inner])
     assert both == pytest.approx(alone + inner.wrapped_s)
     assert inner.wrapped_s == pytest.approx(0.25)
 
@@ -115,13 +115,13 @@ def test_what_is_on_the_host_is_copied_there_and_back_and_in_parts_once_more():
 def test_what_is_on_the_host_goes_there_again_with_what_is_computed_again_around_it():
     timeline, found = made(ForwardTimes(DeviceRates()))
     outer, inner = candidate(found, "0"), candidate(found, "0[0:2]", "offload")
-    both = timeline.longer_s([outer, inner])
-    alone = timeline.longer_s([outer]) + timeline.longer_s([inner])
+    both = timeline.added_s([outer, inner])
+    alone = timeline.added_s([outer]) + timeline.added_s([inner])
     assert inner.copied_s == pytest.approx(inner.link_bytes / DeviceRates().link_bytes_per_s)
     assert both == pytest.approx(alone + inner.copied_s, rel=0.02)
     parts, found = made(ForwardTimes(DeviceRates()), 4, 2)  # that is counted already
     root, inner = Candidate("", CHECKPOINT_IN_2, 0, (0, 0), []), candidate(found, "0", "offload")
-    assert parts.longer_s([root, inner]) == pytest.approx(parts.longer_s([inner]), rel=0.02)
+    assert parts.added_s([root, inner]) == pytest.approx(parts.added_s([inner]), rel=0.02)
 
 
 def test_parts_take_the_longer_forward_pass_twice_and_a_backward_pass_half_as_much_longer():
@@ -160,7 +160,7 @@ def test_parts_of_time_cost_the_host_as_often_as_the_whole():
     model = nn.Sequential(layer.Conv2d(3, 16, 3, padding=1), neuron.LIFNode(detach_reset=True))
     functional.set_step_mode(model, "m")
     step, spec = ModelStep(model, "training"), Spec((8, 4, 3, 64, 64))
-    seen = study(step, [spec], Workspaces.allowance())
+    seen = study_step(step, [spec], Workspaces.allowance())
     flops, times = flops_by_module(step, [spec]), ForwardTimes(DeviceRates())
     timeline = StepTimeline.of(seen, ModuleOrder(model), flops, times)
     found = time_candidates(seen, model, {})
@@ -198,7 +198,7 @@ def test_norms_of_single_items_take_as_long_for_one_as_for_many():
     def norm_s(batch: int) -> float:
         model, spec = Norms(), Spec((batch, 1, 512, 512))
         step = ModelStep(model, "training")
-        seen = study(step, [spec], Workspaces.allowance())
+        seen = study_step(step, [spec], Workspaces.allowance())
         flops = flops_by_module(step, [spec])
         return StepTimeline.of(
             seen, ModuleOrder(model), flops, ForwardTimes(DeviceRates())

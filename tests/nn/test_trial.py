@@ -29,7 +29,7 @@ def ask(model, shape=(2, 1, 16, 16), **options):
     trials = RealSteps(step, CPU, 10**9)
     inputs = (Spec(shape),)
     job = trials._job(inputs, step.target_specs(inputs), 0)
-    return trials.here_because if job is None else _ask(job)
+    return trials.in_process_reason if job is None else _ask(job)
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def _verified(
             raise _too_large(family.allocated_bytes(1), budget, "a batch of 1")
         # One of many numbers that fit by chance alone was wrong: the next may be as well.
         n = max(1, min(n - 1, family.largest(int(budget.limit_bytes * part), n, steady=True)))
-    notes = (*search.notes, *explained(trials.here_because))
+    notes = (*search.notes, *in_process_note(trials.in_process_reason))
     return n, replace(search, tried=tuple(tried), notes=notes)
 
 
@@ -243,9 +243,9 @@ def margin_bytes(margin: str | int) -> int:
     return 0 if margin == 0 else parse_bytes(margin)
 
 
-def explained(here_because: str) -> tuple[str, ...]:
+def in_process_note(in_process_reason: str) -> tuple[str, ...]:
     """Return a note that says why a step was run in this process."""
-    return (f"the step was run in this process: {here_because}",) if here_because else ()
+    return (f"the step was run in this process: {in_process_reason}",) if in_process_reason else ()
 
 
 def _gap(family: StepFamily, n: int, limit_bytes: int) -> tuple[str, ...]:

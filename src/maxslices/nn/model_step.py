@@ -97,7 +97,7 @@ class ModelStep:
             return PredictionModule(model, self.prediction_function)
         return model
 
-    def twin(self) -> nn.Module:
+    def meta_copy(self) -> nn.Module:
         """Return a copy without data in the mode that the step needs."""
         return self.prepared(twin(self.model))
 
@@ -136,8 +136,8 @@ class ModelStep:
                 f"{type(self.model).__name__} has no parameters that are trained: leave training "
                 "out, or see to it that some have requires_grad"
             )
-        made = self.twin()
-        given = twin_optimizer(self.optimizer, self.model, made)
+        made = self.meta_copy()
+        given = meta_optimizer(self.optimizer, self.model, made)
         if change is not None:
             change(made)
         try:
@@ -183,7 +183,7 @@ class ModelStep:
     def _output(self, inputs: Sequence[Any], named: dict[str, Any] | None) -> Spec:
         seen: list[Spec] = []
         with Replay(workspaces=Workspaces.none(), lines=False) as record:
-            model = record.model(self.twin(), is_twin=True)
+            model = record.model(self.meta_copy(), is_twin=True)
             with torch.no_grad():
                 output = model(*record.input(tuple(inputs)), **record.input(named or {}))
             seen += [
@@ -240,7 +240,7 @@ def total_of(output: Any) -> torch.Tensor:
     return total
 
 
-def twin_optimizer(optimizer: Any, real: nn.Module, made: nn.Module) -> Any:
+def meta_optimizer(optimizer: Any, real: nn.Module, made: nn.Module) -> Any:
     """Return an optimizer of a twin's parameters, if one of the real parameters was given."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return optimizer

@@ -14,7 +14,7 @@ from torch import nn
 
 from ..model.units import format_bytes
 from .answers import PatchShape, SearchLog, VerifiedStep
-from .batch import STEP_DOWN, explained, make_step, margin_bytes
+from .batch import STEP_DOWN, in_process_note, make_step, margin_bytes
 from .memory_budget import MemoryBudget, budget_of, device_of
 from .model_arguments import channels_of, check_safety, divisors_of, positive
 from .model_step import Mode, Targets
@@ -172,7 +172,7 @@ def _verified(search: SearchLog, finder: PatchFinder) -> tuple[Shape, SearchLog]
             part -= STEP_DOWN
             smaller = finder.largest(int(budget.limit_bytes * part))
         shape = smaller
-    notes = (*search.notes, *explained(trials.here_because))
+    notes = (*search.notes, *in_process_note(trials.in_process_reason))
     return shape, replace(search, tried=tuple(tried), notes=notes)
 
 

@@ -26,7 +26,7 @@ from ..devices.out_of_memory import is_out_of_memory
 from .answers import VerifiedStep
 from .materialize import materialize
 from .memory_budget import foreign_bytes, limit
-from .model_step import ModelStep, real_tensors, run_step, twin_optimizer
+from .model_step import ModelStep, meta_optimizer, real_tensors, run_step
 from .nn_errors import ModelArgumentError
 from .replay import Spec
 from .replay.meta_copy import twin
@@ -45,7 +45,7 @@ class RealSteps:
     step: ModelStep
     device: torch.device
     limit_bytes: int
-    here_because: str = ""
+    in_process_reason: str = ""
     """Why another process cannot be used; "" if it can."""
 
     def run(self, size: Any, inputs: Sequence[Spec], allocated_bytes: int) -> VerifiedStep:
@@ -69,9 +69,9 @@ class RealSteps:
         torch.cuda.empty_cache()
         began = time.perf_counter()
         targets = self.step.target_specs(inputs)
-        if not self.here_because:
+        if not self.in_process_reason:
             job = self._job(inputs, targets, allocated_bytes)
-            answer: dict[str, Any] = {"verdict": "cannot", "text": self.here_because}
+            answer: dict[str, Any] = {"verdict": "cannot", "text": self.in_process_reason}
             if job is not None:
                 answer = _ask(job)
             if answer["verdict"] == "raised":
@@ -85,7 +85,7 @@ class RealSteps:
                     answer.get("reserved_bytes", 0),
                     time.perf_counter() - began,
                 )
-            self.here_because = answer["text"]
+            self.in_process_reason = answer["text"]
         return self._run_here(size, inputs, targets, began)
 
     def _job(
@@ -93,7 +93,7 @@ class RealSteps:
     ) -> bytes | None:
         step = self.step
         made = twin(step.model)
-        optimizer = twin_optimizer(step.optimizer, step.model, made)
+        optimizer = meta_optimizer(step.optimizer, step.model, made)
         if optimizer is not step.optimizer:
             optimizer = optimizer(None)
         model = step.prepared(made)
@@ -113,10 +113,12 @@ class RealSteps:
                 }
             )
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            self.here_because = f"the model cannot be sent to another process ({_first(error)})"
+            self.in_process_reason = (
+                f"the model cannot be sent to another process ({_first(error)})"
+            )
             return None
         if _needs_main(payload):
-            self.here_because = (
+            self.in_process_reason = (
                 "what is defined in the script or notebook itself is not known to another process"
             )
             return None
@@ -184,7 +186,7 @@ def _run_copy(
     step: ModelStep, inputs: Sequence[Spec], targets: Sequence[Any], device: torch.device
 ) -> None:
     made = twin(step.model)
-    optimizer = twin_optimizer(step.optimizer, step.model, made)
+    optimizer = meta_optimizer(step.optimizer, step.model, made)
     if optimizer is not step.optimizer:
         optimizer = optimizer(None)
     run_job(step.prepared(made), optimizer, step, inputs, targets, device)

@@ -11,7 +11,7 @@ from ..replay.storages import Storage
 from ..replay.trace import rounded
 from .bands import BandWindow
 from .candidates import SMALL_BYTES, Candidate
-from .locality import find_window
+from .locality import find_band_window
 from .module_ranges import ModuleOrder, children_of, modules_and_ranges, range_at
 from .module_study import ForwardCall, StepStudy
 from .rewrite import Rewrite
@@ -60,7 +60,9 @@ def band_candidates(
             if time.perf_counter() - began > LOOKING_S:
                 continue
             train = not model.training  # as a step of training does with all of it
-            windows[call.path] = find_window(modules[call.path], call.shape, -last, train=train)
+            windows[call.path] = find_band_window(
+                modules[call.path], call.shape, -last, train=train
+            )
         window = windows[call.path]
         if window is None:
             continue
@@ -112,9 +114,9 @@ def _candidate(
     """Return what bands change: what is inside is there for one of them at a time."""
     storages, n_events = found.trace.storages, len(found.usage)
     assert rewrite.window is not None
-    wider = rewrite.window.wider(n, rewrite.parts)
-    rest = 1 - wider / rewrite.parts
-    begin = found.begins.get(call.path, found.turn)
+    halo_factor = rewrite.window.halo_factor(n, rewrite.parts)
+    rest = 1 - halo_factor / rewrite.parts
+    begin = found.begins.get(call.path, found.backward_start)
     given, result = storages[call.inputs[0]], storages[call.outputs[0]]
     band_bytes = int((1 - rest) * given.n_bytes)
     end = begin + 1
@@ -155,7 +157,7 @@ def _candidate(
             changes.append((event, event + 1, -int(rest * workspace)))
     # What the backward pass begins with is there until the last band.
     first = next(
-        (s for s in storages if found.turn < s.born < begin <= (s.died or 0) <= end
+        (s for s in storages if found.backward_start < s.born < begin <= (s.died or 0) <= end
          and s.n_bytes == result.n_bytes), None,
     )  # fmt: skip
     if first is not None and first.died is not None:
@@ -163,7 +165,7 @@ def _candidate(
     return Candidate(
         call.path, rewrite, begin, (call.first, call.end),
         [change for change in changes if change[1] > change[0]],
-        recomputed_bytes=3 * sum(born), recomputed_ops=call.n_operators, wider=wider,
+        recomputed_bytes=3 * sum(born), recomputed_ops=call.n_operators, halo_factor=halo_factor,
     )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ class BandWindow:
             cuts.append(Band(read, read_end, made, made_end, made - skipped))
         return cuts
 
-    def wider(self, n: int, parts: int) -> float:
+    def halo_factor(self, n: int, parts: int) -> float:
         """Return how many items all bands read, as a part of n."""
         return sum(c.read_end - c.read for c in self.cut(n, parts)) / n
 

@@ -44,7 +44,7 @@ class Candidate:
     """Of what is kept on the host."""
     spared: tuple[str, ...] = ()
     """Modules inside that are not run again: nothing is kept of them, or after them."""
-    wider: float = 1.0
+    halo_factor: float = 1.0
     """Items computed for those of the whole: bands have something around."""
     device_s: float = 0.0
     """Time that it adds on the device."""
@@ -180,7 +180,7 @@ def _offloaded(
             continue
         if not (inside or index in call.inputs):
             continue
-        if storage.died is None or storage.died <= found.turn:
+        if storage.died is None or storage.died <= found.backward_start:
             continue
         first = call.end if call.path else released.get(index, storage.born + 1)
         back = min(back_at.get(index, storage.died - 1), storage.died - 1)

@@ -20,9 +20,9 @@ from .run_on_device import MeasuredStep, run_for_real
 
 FINALISTS = 3
 """Plans that are run on the device."""
-TURNS = 2
+REPEATS = 2
 """How often each is run; the shorter time counts."""
-OVER = 1.015
+LIMIT_TOLERANCE = 1.015
 """Parts of the limit that a plan may be predicted to need, if none of the others runs.
 
 What was seen is up to 1.4 % less than predicted.
@@ -38,7 +38,7 @@ def finalists(searcher: RewriteSearch, best: ReductionPlan) -> list[ReductionPla
     different: dict[str, ReductionPlan] = {}
     for plan in [best, *sorted(searcher.tried, key=lambda each: each.added_s)]:
         # None that is hopeless, unless there is no other.
-        may_run = plan is best or plan.first_bytes <= OVER * limit
+        may_run = plan is best or plan.first_bytes <= LIMIT_TOLERANCE * limit
         if may_run and plan.trace.allocated_bytes <= limit:
             different.setdefault(str(sorted(rewrites_of(plan.chosen).items())), plan)
     fitting = [plan for plan in different.values() if searcher.fits(plan)]
@@ -61,9 +61,9 @@ def fastest(
     """
     left = [plan for plan in plans if searcher.fits(plan)]
     found: dict[int, tuple[ReductionPlan, MeasuredStep]] = {}
-    for _ in range(TURNS):
+    for _ in range(REPEATS):
         for plan in list(left):
-            made = ran(rewrites_of(plan.chosen), searcher, specs, place)
+            made = run_plan(rewrites_of(plan.chosen), searcher, specs, place)
             if made is None:
                 left.remove(plan)
                 found.pop(id(plan), None)
@@ -75,13 +75,13 @@ def fastest(
         return min(found.values(), key=lambda each: each[1].step_s)
     for plan in plans:
         if not searcher.fits(plan):
-            made = ran(rewrites_of(plan.chosen), searcher, specs, place)
+            made = run_plan(rewrites_of(plan.chosen), searcher, specs, place)
             if made is not None:
                 return plan, made
     return None
 
 
-def ran(
+def run_plan(
     rewrites: Rewrites, searcher: RewriteSearch, specs: Sequence[Any], place: torch.device
 ) -> MeasuredStep | None:
     """Run steps with rewrites under the limit; None if memory does not suffice."""
@@ -95,7 +95,7 @@ def ran(
         set_in_place(model, searcher.in_place, False)
 
 
-def unreduced(
+def run_unreduced(
     summary: ReductionSummary, step: ModelStep, specs: Sequence[Any], place: torch.device
 ) -> MeasuredStep | None:
     """Run the unreduced step, if there is room for it.
@@ -119,7 +119,7 @@ def confirm(summary: ReductionSummary, made: MeasuredStep, whole: MeasuredStep |
         summary.predicted_step_s = whole.step_s + summary.predicted_added_s
 
 
-def why_not(summary: ReductionSummary, after: Trace) -> str:
+def too_large_message(summary: ReductionSummary, after: Trace) -> str:
     """Return why nothing fits: the smallest that would do, and what holds it up."""
     if summary.fits:
         return (

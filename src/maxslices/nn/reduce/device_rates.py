@@ -68,7 +68,7 @@ class ForwardTimes:
     origin: str = "counted"
 
 
-def measure(
+def measure_times(
     step: ModelStep, inputs: Sequence[Any], device: torch.device, parts: int = 1
 ) -> ForwardTimes:
     """Measure the forward pass of each module on a CUDA device, and the link to the host.
@@ -79,7 +79,7 @@ def measure(
     """
     device_s, host_s = _forward_s(step, inputs, device, parts)
     rates = replace(
-        DeviceRates.stated(step.amp), link_bytes_per_s=_link_rate(device), origin="measured"
+        DeviceRates.stated(step.amp), link_bytes_per_s=_link_bytes_per_s(device), origin="measured"
     )
     torch.cuda.empty_cache()
     return ForwardTimes(
@@ -90,7 +90,7 @@ def measure(
 def _forward_s(
     step: ModelStep, inputs: Sequence[Any], device: torch.device, parts: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    model = step.twin()
+    model = step.meta_copy()
     materialize(model, device)
     given = real_tensors(tuple(inputs), device)
 
@@ -170,7 +170,7 @@ def _dropped(_: Any) -> Any:
     return None
 
 
-def _link_rate(device: torch.device) -> float:
+def _link_bytes_per_s(device: torch.device) -> float:
     """Return bytes per second to pinned memory, by one copy of 64 MiB."""
     on_device = torch.zeros(2**26, dtype=torch.uint8, device=device)
     on_host = torch.empty(2**26, dtype=torch.uint8, pin_memory=True)

@@ -51,7 +51,7 @@ def safe_in_place(step: ModelStep, inputs: Sequence[Any]) -> list[str]:
     That is where the input was saved by nothing before, is read by nothing after it, and is
     neither the model's input nor among its results. Gradients are the same to the bit.
     """
-    model = step.twin()
+    model = step.meta_copy()
     uses = _StorageUses()
     saved: set[int] = set()
     seen: list[tuple[str, int, int, bool]] = []

@@ -65,9 +65,9 @@ class ResettingStep(ModelStep):
 
     __slots__ = ()
 
-    def twin(self) -> nn.Module:
+    def meta_copy(self) -> nn.Module:
         """Return a copy without data that resets itself."""
-        made = ModelStep.twin(self)
+        made = ModelStep.meta_copy(self)
         if stateful(made):
             made.register_forward_pre_hook(_reset)
         return made

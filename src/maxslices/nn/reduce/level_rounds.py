@@ -15,11 +15,11 @@ from ..model_step import ModelStep
 from ..nn_errors import TooLargeError
 from ..replay import Trace, Workspaces
 from .candidates import candidates
-from .confirm import confirm, ran, unreduced
+from .confirm import confirm, run_plan, run_unreduced
 from .device_rates import DeviceRates, ForwardTimes
 from .layer_state import refuses_time_split
 from .module_ranges import ModuleOrder
-from .module_study import StepStudy, study
+from .module_study import StepStudy, study_step
 from .reduction_plan import needed_bytes
 from .reduction_summary import ReductionSummary
 from .rewrite import Rewrite
@@ -65,7 +65,7 @@ class LevelReduction:
         self.now = self.searcher.trace({})
         self.summary.peak_before_bytes = self.now.allocated_bytes
         self.summary.needed_before_bytes = needed_bytes(self.now, limit)
-        self.study = study(step, specs, workspaces)
+        self.study = study_step(step, specs, workspaces)
         found = candidates(self.study, self.model, ("checkpoint",), {})
         flops = flops_by_module(step, specs)
         rates = DeviceRates.stated(step.amp)
@@ -201,9 +201,9 @@ class LevelReduction:
 
     def by_time(self, path: str) -> dict[str, Rewrite] | None:
         """Level 3: more parts of the time steps."""
-        why_not = refuses_time_split(self.modules[path])
-        if why_not:
-            self.summary.notes.append(f"{path} is not split in time: {why_not}")
+        too_large_message = refuses_time_split(self.modules[path])
+        if too_large_message:
+            self.summary.notes.append(f"{path} is not split in time: {too_large_message}")
             return None
         assert self.study is not None
         call = next((c for c in self.study.seen if c.path == path and c.inputs), None)
@@ -247,8 +247,8 @@ class LevelReduction:
         searcher = self.searcher
         if searcher is None or place is None:
             return
-        whole = unreduced(self.summary, searcher.step, searcher.inputs, place)
-        made = ran(self.plan, searcher, searcher.inputs, place)
+        whole = run_unreduced(self.summary, searcher.step, searcher.inputs, place)
+        made = run_plan(self.plan, searcher, searcher.inputs, place)
         if made is None:
             needed = format_bytes(self.summary.needed_after_bytes)
             raise TooLargeError(

@@ -25,7 +25,7 @@ OTHERS = (8, 32)
 _ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionError, NotImplementedError)
 
 
-def find_window(
+def find_band_window(
     module: nn.Module, shape: Sequence[int], axis: int, *, train: bool = False
 ) -> BandWindow | None:
     """Return what results of a module depend on along an axis; None if bands are not exact.

@@ -70,13 +70,15 @@ def modules_and_ranges(
     Those of `paths`; by default, of all `runs`.
     """
     found = dict(model.named_modules())
-    given = runs(model) if paths is None else [r for p in paths if (r := range_at(p)) is not None]
+    given = (
+        ranges_of(model) if paths is None else [r for p in paths if (r := range_at(p)) is not None]
+    )
     for run in given:
         found[run.path] = nn.Sequential(*(found[p] for p in children_of(run, found)))
     return found
 
 
-def runs(model: nn.Module) -> dict[ModuleRange, str]:
+def ranges_of(model: nn.Module) -> dict[ModuleRange, str]:
     """Return runs that are worth a rewrite, and of what kind: of so many groups of layers.
 
     A group is a layer of convolutions or products, or a module with one inside, and what

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from ..model_step import ModelStep
 from ..replay import Replay, Trace, Workspaces
 from .inplace import set_in_place
-from .module_ranges import children_of, runs
+from .module_ranges import children_of, ranges_of
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class StepStudy:
     """Modules without others inside."""
 
     @property
-    def turn(self) -> int:
+    def backward_start(self) -> int:
         """Event of the end of the loss: then the backward pass begins."""
         return next(m.event for m in self.trace.marks if m.name == "loss")
 
@@ -108,7 +108,7 @@ def _versions(value: Any) -> tuple[int, ...]:
     return tuple(t._version for t in tree_leaves(value) if torch.is_tensor(t))
 
 
-def study(
+def study_step(
     step: ModelStep, inputs: Sequence[Any], workspaces: Workspaces, in_place: Sequence[str] = ()
 ) -> StepStudy:
     """Replay one step of training without its optimizer and note what modules are given."""
@@ -136,7 +136,7 @@ def _add_runs(found: StepStudy, model: nn.Module) -> None:
     for call in found.seen:
         calls.setdefault(call.path, []).append(call)
     modules = dict(model.named_modules())
-    for run in runs(model):
+    for run in ranges_of(model):
         inside = [calls.get(path, []) for path in children_of(run, modules)]
         if any(len(each) != 1 for each in inside):
             continue
@@ -153,7 +153,7 @@ def _add_runs(found: StepStudy, model: nn.Module) -> None:
 
 
 def _begins(found: StepStudy) -> dict[str, int]:
-    trace, start = found.trace, found.turn
+    trace, start = found.trace, found.backward_start
     paths = {call.path for call in found.seen}
     begins: dict[str, int] = {}
     for event in range(start, len(trace.events)):

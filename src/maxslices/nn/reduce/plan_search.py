@@ -12,9 +12,9 @@ from ..replay import Trace
 from .band_candidates import band_candidates
 from .bands import BandWindow
 from .candidates import Candidate, candidates
-from .device_rates import ForwardTimes, measure
+from .device_rates import ForwardTimes, measure_times
 from .module_ranges import ModuleOrder
-from .module_study import study
+from .module_study import study_step
 from .reduction_plan import ReductionPlan, SearchSpace
 from .reduction_summary import ReductionSummary
 from .rewrite import Rewrite
@@ -23,7 +23,7 @@ from .rewrite_search import RewriteSearch
 from .split import batch_parts, layer_candidates, part_of, time_candidates
 from .step_timeline import Flops, StepTimeline
 
-ROOM = (1.0, 0.95, 0.9)
+LIMIT_FRACTIONS = (1.0, 0.95, 0.9)
 """Parts of the limit for which plans are looked for, until the limit adds nothing to a step."""
 
 
@@ -44,14 +44,14 @@ class PlanSearch:
     windows: dict[str, BandWindow | None] = field(default_factory=dict)
     """Of places that were tried whether they are local, by path."""
 
-    def measure(self, parts: int = 1) -> ForwardTimes:
+    def measure_times(self, parts: int = 1) -> ForwardTimes:
         """Measure times on the device, if there is one: of the model, or of a part of it."""
         searcher = self.searcher
         if self.place is None:
             return self.times
         began = time.perf_counter()
         inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
-        made = measure(searcher.step, inputs, self.place, parts)
+        made = measure_times(searcher.step, inputs, self.place, parts)
         if parts == 1:
             self.times = made
         taken_s = time.perf_counter() - began
@@ -66,10 +66,10 @@ class PlanSearch:
         """
         searcher = self.searcher
         whole = self._problem(1)
-        summary.gc_candidate_count = len({c.path for c in whole.found})
-        offset = before.peak_bytes - int(whole.seen.usage.max())
+        summary.gc_candidate_count = len({c.path for c in whole.candidates})
+        offset = before.peak_bytes - int(whole.study.usage.max())
         best: ReductionPlan | None = None
-        for part in ROOM:
+        for part in LIMIT_FRACTIONS:
             searcher.limit_bytes = int(part * searcher.card_bytes)
             plan = self._at_limit(offset, summary)
             searcher.limit_bytes = searcher.card_bytes
@@ -106,14 +106,14 @@ class PlanSearch:
         searcher = self.searcher
         model = searcher.step.model
         inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
-        seen = study(searcher.step, inputs, searcher.workspaces, searcher.in_place)
+        seen = study_step(searcher.step, inputs, searcher.workspaces, searcher.in_place)
         found = candidates(seen, model, self.means, self.compressors)
         if "split" in self.means:
             found += time_candidates(seen, model, self.compressors)
             found += layer_candidates(seen, model)
             found += band_candidates(seen, model, self.windows)
         root = None
-        times = self.times if parts == 1 else self.measure(parts)
+        times = self.times if parts == 1 else self.measure_times(parts)
         timeline = StepTimeline.of(seen, ModuleOrder(model), self.flops, times, parts)
         whole = timeline if parts == 1 else self._problem(1).timeline
         if parts > 1:

@@ -16,7 +16,7 @@ from ..nn_errors import ModelArgumentError, TooLargeError
 from ..replay import Workspaces
 from ..workspace_cache import measured_workspaces
 from .binary_inputs import probe_binary
-from .confirm import confirm, fastest, finalists, unreduced, why_not
+from .confirm import confirm, fastest, finalists, run_unreduced, too_large_message
 from .device_rates import DeviceRates, ForwardTimes
 from .inplace import safe_in_place, set_in_place
 from .layer_state import ResettingStep
@@ -147,7 +147,7 @@ def reduce_memory(
                 else:
                     searcher.in_place = ()
         if best.needed_bytes > limit:
-            search.measure()
+            search.measure_times()
             binary = probe_binary(model, given) if "pack" in means else {}
             search.compressors = names_of_compressors(model, binary, compressors)
             best = search.best(before, summary)
@@ -155,12 +155,12 @@ def reduce_memory(
     summary.search_s = time.perf_counter() - began - measuring_s
     made = whole = None
     if place is not None:
-        whole = unreduced(summary, step, specs, place)
+        whole = run_unreduced(summary, step, specs, place)
         found = fastest(finalists(searcher, best), searcher, specs, place)
         best, made = found or (best, None)
     _fill(summary, searcher, best, search)
     if made is None and (place is not None or not summary.fits):
-        raise TooLargeError(why_not(summary, best.trace))
+        raise TooLargeError(too_large_message(summary, best.trace))
     if made is not None:
         confirm(summary, made, whole)
     set_in_place(model, summary.in_place)

@@ -48,8 +48,8 @@ def allocator(limit_bytes: int | None = None) -> CachingAllocator | ExpandableAl
 class SearchSpace(NamedTuple):
     """What may be done with the model, or with one of several parts of its batch."""
 
-    seen: StepStudy
-    found: list[Candidate]
+    study: StepStudy
+    candidates: list[Candidate]
     root: Candidate | None
     """What is done with the whole model beside."""
     timeline: StepTimeline
@@ -62,13 +62,13 @@ class SearchSpace(NamedTuple):
         """What is part of all plans."""
         return [] if self.root is None else [self.root]
 
-    def longer_s(self, chosen: Sequence[Candidate]) -> float:
+    def added_s(self, chosen: Sequence[Candidate]) -> float:
         """Return the time that rewrites add to a step."""
         return self.timeline.step_s(chosen) - self.whole_s
 
     def planned(self, chosen: list[Candidate], trace: Trace, limit_bytes: int) -> ReductionPlan:
         """Return rewrites as a plan for a limit of the allocator."""
-        plan = ReductionPlan(chosen, trace, limit_bytes, self.longer_s(chosen))
+        plan = ReductionPlan(chosen, trace, limit_bytes, self.added_s(chosen))
         plan.reallocation_s = plan.later.taken_bytes / self.rates.reallocated_bytes_per_s
         plan.added_s += plan.reallocation_s
         return plan

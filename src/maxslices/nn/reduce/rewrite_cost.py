@@ -21,7 +21,7 @@ HIDDEN = 0.2
 
 def flops_by_module(step: ModelStep, inputs: Sequence[Any]) -> dict[str, Flops]:
     """Return the floating-point operations of each module's forward pass, children included."""
-    model = step.twin()
+    model = step.meta_copy()
     given = [
         i.empty() if isinstance(i, Spec) else torch.empty_like(i, device="meta") for i in inputs
     ]
@@ -48,7 +48,7 @@ def price(
     device_busy, host_busy = timeline.device_s.sum() / whole_s, timeline.host_s.sum() / whole_s
     for candidate in found:
         _set_times(candidate, timeline, flops, times)
-        added_s = timeline.longer_s([candidate])
+        added_s = timeline.added_s([candidate])
         hidden_s = max(device_busy * candidate.device_s, host_busy * candidate.host_s) - added_s
         candidate.cost_s = float(added_s + HIDDEN * max(hidden_s, 0.0))
 
@@ -73,9 +73,9 @@ def _set_times(
         for path in candidate.spared:
             forward_s -= timeline.device_of.get(path, 0.0)
         spared = sum(flops_of(all_flops, path, timeline.order).total for path in candidate.spared)
-        candidate.recomputed_flops = (flops.total - spared) * candidate.wider
+        candidate.recomputed_flops = (flops.total - spared) * candidate.halo_factor
         # Of wider bands the forward pass, that again, and the backward pass, twice that.
-        candidate.device_s = (4 * candidate.wider - 3) * forward_s
+        candidate.device_s = (4 * candidate.halo_factor - 3) * forward_s
         # Each part takes the host as long as the whole.
         candidate.wrapped_s = parts * checkpoint_s / 2 + (parts - 1) * host_s + packs_s
         candidate.host_s = candidate.wrapped_s + parts * (checkpoint_s / 2 + again_s)

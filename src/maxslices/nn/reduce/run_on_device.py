@@ -15,7 +15,7 @@ import torch
 from ...devices.out_of_memory import is_out_of_memory
 from ..materialize import materialize
 from ..memory_budget import limit
-from ..model_step import ModelStep, real_tensors, twin_optimizer
+from ..model_step import ModelStep, meta_optimizer, real_tensors
 from ..nn_errors import NoDeviceError
 from .layer_state import reset_states
 
@@ -125,8 +125,8 @@ def run_for_real(
 
 
 def _steps(step: ModelStep, inputs: Sequence[Any], device: torch.device) -> list[float]:
-    model = step.twin()
-    optimizer = twin_optimizer(step.optimizer, step.model, model)
+    model = step.meta_copy()
+    optimizer = meta_optimizer(step.optimizer, step.model, model)
     made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
     materialize(model, device, made)
     if made is None and optimizer is not None:

@@ -51,7 +51,7 @@ class StepTimeline:
     order: ModuleOrder
     parts: int
     """Parts of the batch of which it is the timeline, one after the other."""
-    turn: int
+    backward_start: int
     """Event at which the backward pass begins."""
     device_of: Mapping[str, float]
     """Time of the forward pass of modules and runs on the device."""
@@ -91,7 +91,7 @@ class StepTimeline:
             calls.setdefault(call.path, []).append(call)
         moving = np.zeros(len(study.usage) + 1)
         for storage in study.trace.storages:
-            moving[storage.born + 1] += moving_s(storage, times.rates)
+            moving[storage.born + 1] += traffic_s(storage, times.rates)
         moving = moving.cumsum()
         device_of, host_of = {}, {}
         for path, its in calls.items():
@@ -121,17 +121,17 @@ class StepTimeline:
             device_s, host_s = np.maximum(own[path], 0.0) / len(its)
             for call in its:
                 segments.append((call.end, device_s, host_s))
-                begin = study.begins.get(path, study.turn)
+                begin = study.begins.get(path, study.backward_start)
                 segments.append((begin, BACKWARD * device_s, HOST_BACKWARD * host_s))
         segments.sort()
         at, device, host = (np.array(column) for column in zip(*segments, strict=True))
-        return cls(order, parts, study.turn, device_of, host_of, at, device, host)
+        return cls(order, parts, study.backward_start, device_of, host_of, at, device, host)
 
     def step_s(self, chosen: Sequence[Candidate] = ()) -> float:
         """Return how long a step takes with some rewrites."""
         if not chosen:
             return longest(self.host_s, self.device_s)
-        at = [max(c.begin, self.turn) for c in chosen]
+        at = [max(c.begin, self.backward_start) for c in chosen]
         places = np.searchsorted(self.at, at)
         around = [self._n_around(c, chosen) for c in chosen]
         host = [c.host_s + n * c.wrapped_s for n, c in zip(around, chosen, strict=True)]
@@ -142,7 +142,7 @@ class StepTimeline:
             np.insert(self.host_s, places, host), np.insert(self.device_s, places, device)
         )
 
-    def longer_s(self, chosen: Sequence[Candidate]) -> float:
+    def added_s(self, chosen: Sequence[Candidate]) -> float:
         """Return how much longer a step takes with some rewrites."""
         return self.step_s(chosen) - self.step_s()
 
@@ -154,7 +154,7 @@ class StepTimeline:
         )
 
 
-def moving_s(storage: Storage, rates: DeviceRates) -> float:
+def traffic_s(storage: Storage, rates: DeviceRates) -> float:
     """Return how long a device takes to read what a result is made of, and to write that."""
     seconds = 3 * storage.n_bytes / rates.bytes_per_s
     if storage.op == "aten::native_batch_norm" and len(storage.shape) > 2 and storage.shape[0] == 1:

@@ -7,19 +7,21 @@ from collections.abc import Sequence
 from torch import nn
 
 from .candidates import Candidate
-from .module_ranges import ModuleOrder, runs
+from .module_ranges import ModuleOrder, ranges_of
 
 KINDS = ("checkpoint", "selective", "offload")
 
 
-def uniform(found: Sequence[Candidate], model: nn.Module, order: ModuleOrder) -> list[list[int]]:
+def uniform_sets(
+    found: Sequence[Candidate], model: nn.Module, order: ModuleOrder
+) -> list[list[int]]:
     """Return what one would try by hand: the same with all modules of a class.
 
     Checkpoints alone, and around those of another class. Of a class, the outermost; runs of as
     many groups of layers are a class as well.
     """
     modules = dict(model.named_modules())
-    kinds = {run.path: kind for run, kind in runs(model).items()}
+    kinds = {run.path: kind for run, kind in ranges_of(model).items()}
     classes: dict[tuple[str, str], list[int]] = {}
     for row, candidate in enumerate(found):
         rewrite, path = candidate.rewrite, candidate.path
