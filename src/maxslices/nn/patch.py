@@ -1,4 +1,4 @@
-"""The largest patch that fits: grown equally, or along the axes that still have room."""
+"""Largest patch that fits, grown equally or along the axes that have room."""
 
 from __future__ import annotations
 
@@ -48,35 +48,35 @@ def max_patch_shape(
     targets: Targets | None = None,
     amp: torch.dtype | bool | None = None,
 ) -> PatchShape:
-    """Return the largest patch that fits on a device, or on a card that is not here.
+    """Largest patch that fits on a device, or on a card that is not present.
 
-    The arguments up to `prediction_function`, and what they do, are those of torch_em's
-    ``compute_max_patch_shape``: shapes are multiples of `min_divisible`, the same for each
-    axis. With `axes`, `start` or `volume` the patch grows equally as far as it can, and then
-    along the axes that still have room.
+    The arguments up to `prediction_function` are those of torch_em's
+    ``compute_max_patch_shape``: shapes are multiples of `min_divisible`, the same multiple for
+    each axis. With `axes`, `start` or `volume` the patch grows equally along all axes as far
+    as it fits, and then along single axes.
 
     Parameters
     ----------
     model, in_channels, device, dtype, prediction_function, memory, margin
         As for `max_batch_size`.
     ndim : int
-        Spatial axes.
+        Number of spatial axes.
     batch_size : int
-        Patches in a batch.
+        Number of patches in a batch.
     min_divisible : sequence of int, optional
-        What each axis must be divisible by: the smallest patch and the increment. By default
-        2 to the power of the model's ``depth``, else 1.
+        Divisor of each axis: the smallest patch, and the increment. By default 2 to the power
+        of the model's ``depth``, else 1.
     safety_factor : float
-        Part of the memory that may be used, above 0 and at most 1; at least that part of the
-        largest multiple is returned, and the smallest patch at the least.
+        Part of the memory that may be used, above 0 and at most 1. At least that part of the
+        largest multiple is returned, and at least the smallest patch.
     max_scale_factor : int
-        Bound of the multiple; a warning says when it is reached.
+        Upper bound of the multiple; a warning is given if it is reached.
     axes : sequence of int, optional
-        Axes that grow; the others keep the size that they have in `start`.
+        Axes that grow; the others keep their size in `start`.
     start : sequence of int, optional
         The smallest patch, in place of `min_divisible`.
     volume : sequence of int, optional
-        Shape of the volume that patches are cut from: no axis grows beyond the first multiple
+        Shape of the volume that patches are cut from. No axis grows beyond the first multiple
         that covers it.
     mode, optimizer, loss, targets, amp
         As for `max_batch_size`.
@@ -84,7 +84,7 @@ def max_patch_shape(
     Returns
     -------
     PatchShape
-        A `tuple` of `int`, whose `result` says what was predicted, tried and measured.
+        A `tuple` of `int`; its `result` is the log of the search.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Finds the largest patch that fits, each shape replayed once."""
+"""Search for the largest patch that fits; each shape is replayed once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .workspace_cache import measured_workspaces
 
 @dataclass(slots=True)
 class PatchFinder:
-    """Replays patches, each once."""
+    """Replays of patches, and the search over them."""
 
     step: ModelStep
     inputs: Callable[[Shape], tuple[Spec, ...]]
@@ -29,10 +29,10 @@ class PatchFinder:
     _known: dict[Shape, Trace] = field(default_factory=dict)
 
     def begin(self) -> PatchGrid:
-        """Return the grid from the smallest patch on that the model takes.
+        """Grid that begins with the smallest patch the model accepts.
 
-        Norms cannot be trained on a single value, which is what the innermost level of a
-        U-Net has for the smallest patch.
+        A norm cannot be trained on a single value, and the innermost level of a U-Net has
+        only one for the smallest patch: then patches of two and four times the size are tried.
         """
         first: TraceError | ModelArgumentError | None = None
         for grid in (self.grid, self.grid.twice(), self.grid.twice().twice()):
@@ -53,7 +53,7 @@ class PatchFinder:
         ) from first
 
     def trace(self, shape: Shape) -> Trace:
-        """Return the replay of a patch."""
+        """Replay of a patch."""
         known = self._known.get(shape)
         if known is None:
             known = self._known[shape] = self._trace(shape)
@@ -64,10 +64,10 @@ class PatchFinder:
         return self.step.trace(self.inputs(shape), Workspaces.allowance())
 
     def fits(self, shape: Shape, limit_bytes: int) -> bool:
-        """Tell whether a patch runs within a limit.
+        """True if a patch runs within a limit.
 
-        Workspaces are measured only where they decide: between what runs with those that are
-        allowed for, and what does not run even without any.
+        Workspaces are measured only if they decide: the patch runs without any, and does not
+        run with those allowed for.
         """
         trace = self.trace(shape)
         if self.budget.device is None:
@@ -81,14 +81,14 @@ class PatchFinder:
         return trace.with_workspaces(self.workspaces).fits(limit_bytes)
 
     def largest(self, limit_bytes: int) -> Shape:
-        """Return the largest patch that fits: the smallest is known to."""
+        """Largest patch that fits; the smallest is known to."""
         grid = self.grid
         top = max(grid.most[axis] for axis in grid.axes)
         k = self._most(grid.scaled, top, limit_bytes)
         shape = grid.scaled(k)
         if grid.is_isotropic:
             return shape
-        # One axis alone may still grow where all together cannot.
+        # One axis may have room where all axes together have none.
         for _ in grid.axes:
             grown = [shape]
             for axis in grid.axes:
@@ -103,9 +103,9 @@ class PatchFinder:
         return shape
 
     def _most(self, at: Callable[[int], Shape], top: int, limit_bytes: int) -> int:
-        """Return the largest k up to a bound whose shape fits; that of 0 does.
+        """Largest k, up to `top`, whose shape fits; k = 0 is known to.
 
-        What is needed grows with the volume, so each replay tells where to look next.
+        The need grows with the volume, so two replays predict the next size to try.
         """
         low, high = 0, top + 1  # the first fits, the second is not looked at
         while high - low > 1:
@@ -129,5 +129,5 @@ class PatchFinder:
         k = low
         while k + 1 < high and math.prod(at(k + 1)) <= wanted:
             k += 1
-        # Between what fits and what does not; next to either of them it is settled soon.
+        # Stay between the largest size that fits and the smallest that does not.
         return min(high - 1, max(low + 1, k))

@@ -1,7 +1,7 @@
-"""One real step on the device, with the limit in force: in another process, else in this one.
+"""One real step on the device within a limit, in another process where possible.
 
-The model goes there without its data, so nothing is copied from the device, and the real one
-is never touched. Another process has no memory that is in pieces, and leaves none behind.
+The other process is sent a copy of the model without data, so nothing is copied from the
+device and the real model is not touched. It starts and ends without fragmented memory.
 """
 
 from __future__ import annotations
@@ -32,38 +32,39 @@ from .replay import Spec
 from .replay.meta_copy import twin
 
 TIMEOUT_S = 600.0
-"""A step that takes longer is taken for stuck."""
+"""Steps that take longer are given up. The longest in the tables of the docs took 9 s, most of
+it the start of Python and torch."""
 
 _HERE = Path(__file__).resolve().parents[2]
-"""Folder to import this package from."""
+"""Folder from which the other process imports this package."""
 
 
 @dataclass(slots=True)
 class RealSteps:
-    """Runs steps of one search, and remembers where they can be run."""
+    """Runs the real steps of one search, in another process as long as that works."""
 
     step: ModelStep
     device: torch.device
     limit_bytes: int
     in_process_reason: str = ""
-    """Why another process cannot be used; "" if it can."""
+    """Reason not to use another process; "" if there is none."""
 
     def run(self, size: Any, inputs: Sequence[Spec], allocated_bytes: int) -> VerifiedStep:
-        """Run a step.
+        """Run a step and measure it.
 
         Parameters
         ----------
         size : int or tuple of int
-            What the result is called.
+            Batch size or shape, for the result.
         inputs : sequence of Spec
             Arguments of the model.
         allocated_bytes : int
-            The most in use, as predicted: another process must find that free.
+            Predicted peak; another process must find as much free.
 
         Raises
         ------
         Exception
-            What the model raises, if it is not a lack of memory.
+            Any error of the model other than a lack of memory.
         """
         gc.collect()
         torch.cuda.empty_cache()
@@ -127,7 +128,7 @@ class RealSteps:
     def _run_here(
         self, size: Any, inputs: Sequence[Spec], targets: Sequence[Any], began: float
     ) -> VerifiedStep:
-        """Run a step in this process: for inference with the real model, else with a copy."""
+        """Run a step in this process: the real model for inference, else a copy."""
         step, device = self.step, self.device
         real = (*step.model.parameters(), *step.model.buffers())
         own = step.mode == "inference" and all(t.device == device for t in real)
@@ -200,7 +201,7 @@ def run_job(
     targets: Sequence[Any],
     device: torch.device,
 ) -> None:
-    """Run a step of a model without data: `step` has its mode, loss and amp."""
+    """Run a step of a model without data; `step` has its mode, loss and amp."""
     made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
     materialize(model, device, made)
     if made is None and optimizer is not None and step.mode == "training":
@@ -212,7 +213,7 @@ def run_job(
 
 
 def _settings() -> dict[str, Any]:
-    """Return torch's switches that change which kernels are taken."""
+    """Torch's switches that select kernels."""
     cudnn = torch.backends.cudnn
     return {
         "benchmark": cudnn.benchmark,
@@ -223,7 +224,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _needs_main(payload: bytes) -> bool:
-    """Tell whether a pickle refers to anything of ``__main__``."""
+    """True if a pickle refers to ``__main__``."""
 
     class Reader(pickle.Unpickler):
         found = False

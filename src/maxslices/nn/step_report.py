@@ -1,4 +1,4 @@
-"""Where the memory of a step goes: by what it is held for, stage by stage, module by module."""
+"""Memory report of a step: by category, stage by stage, module by module."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .workspace_cache import measured_workspaces
 
 @dataclass(frozen=True, eq=False)
 class MemoryReport:
-    """What a step takes; ``print`` it, or `plot` it."""
+    """Memory of a step. ``print`` shows it as text, `plot` as a picture."""
 
     model: str
     """Class of the model."""
@@ -44,46 +44,46 @@ class MemoryReport:
     """Shapes and dtypes."""
     mode: str
     optimizer: str
-    """Class of the optimizer, or ""."""
+    """Class of the optimizer; "" without one."""
     amp: str
-    """Lower precision of autocast, or ""."""
+    """Lower precision of autocast; "" without it."""
     ddp: bool
     trace: Trace
-    """All that happened."""
+    """Replay of the step."""
     categories: dict[str, int]
-    """Bytes at the peak by what they are held for; "DDP buckets" among them with `ddp`."""
+    """Bytes at the peak by category; "DDP buckets" is one of them with `ddp`."""
     allocated_bytes: int
-    """The most in use at once."""
+    """Peak of allocated memory."""
     reserved_bytes: int
-    """The most that the allocator holds when there is room."""
+    """Peak of memory held by the allocator without a limit."""
     needed_bytes: int
-    """The least limit of the allocator under which the step runs."""
+    """Smallest limit of the allocator under which the step runs."""
     context_bytes: int
-    """What CUDA itself takes for the process."""
+    """Memory of CUDA's context."""
     workspaces: str
-    """Where the sizes of the libraries' workspaces come from."""
+    """Source of the workspace sizes of the libraries."""
     stages: tuple[MemoryStage, ...]
     parts: tuple[ModelPart, ...]
     holders: tuple[Holder, ...]
     savings: tuple[Saving, ...]
     at_full_size: float
-    """Part of the activations at the peak that is as wide and high as the input, 0 to 1."""
+    """Fraction of the activations at the peak that are as wide and high as the input."""
     budget: MemoryBudget | None = field(default=None, repr=False)
-    """Of the card that was asked about."""
+    """Budget of the card in `memory`; None without one."""
 
     @property
     def device_bytes(self) -> int:
-        """What the process takes of the card: what is reserved, and CUDA's context."""
+        """Memory of the process on the card: reserved, and CUDA's context."""
         return self.reserved_bytes + self.context_bytes
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step runs on the card that was asked about; None without one."""
+        """True if the step runs on the card in `memory`; None without one."""
         return None if self.budget is None else self.trace.fits(self.budget.limit_bytes)
 
     @property
     def peak(self) -> ReplayPeak:
-        """What was alive when the most was."""
+        """Allocations alive at the peak."""
         return self.trace.peak
 
     def __str__(self) -> str:
@@ -92,13 +92,13 @@ class MemoryReport:
         return report_text(self)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures for JSON."""
+        """Figures in plain lists and dicts."""
         from .report_text import report_json
 
         return report_json(self)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw memory over the step to an image file; needs matplotlib."""
+        """Draw the memory over the step to an image file; needs matplotlib."""
         from .report_plot import plot_report
 
         plot_report(self, path)
@@ -118,43 +118,43 @@ def memory_report(
     device: torch.device | str | None = None,
     workspaces: Workspaces | None = None,
 ) -> MemoryReport:
-    """Say what holds memory in a step of a model, and what would save some.
+    """Report what holds the memory of a step, and what would save some.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Never changed. It is looked at in the train or eval mode that it is in; for training,
-        in train mode.
+        Model, which is not changed. It is replayed in the train or eval mode that it is in; for
+        training, in train mode.
     inputs : shape, Spec, tensor, or a tuple or dict of them
         Arguments of the model: (4, 1, 256, 256) is one input of float32; a dict has keyword
-        arguments. Tensors are not read.
+        arguments. Values of tensors are not read.
     mode : {"training", "forward", "inference"}
-        Two steps of training, the second of which is shown; a forward pass with gradients; or
-        without.
+        Two training steps, of which the second is reported; a forward pass with gradients; or
+        one without.
     optimizer, loss, amp
         As for `max_batch_size`.
     ddp : bool
-        Whether ``DistributedDataParallel`` holds gradient buckets too.
+        Whether gradient buckets of ``DistributedDataParallel`` are included.
     targets : Spec, tensor, or a tuple of them, optional
-        What the loss compares with; by default as for `max_batch_size`.
+        Targets of the loss; by default as for `max_batch_size`.
     memory : str or int, optional
         Memory of a card, such as "24GB": the report says whether the step fits.
     device : torch.device or str, optional
-        A CUDA device whose workspaces are measured; by default they are allowed for.
+        CUDA device on which workspaces are measured; by default an allowance is made for them.
     workspaces : Workspaces, optional
-        In place of those.
+        Workspaces to use instead.
 
     Returns
     -------
     MemoryReport
-        Its text answers why the step takes so much.
+        Report, with a text for ``print`` and a picture by `MemoryReport.plot`.
 
     Raises
     ------
     ModelArgumentError
-        If the model does not run on such inputs, with torch's own words.
+        If the model does not run on such inputs, with torch's message.
     TraceError
-        If it cannot be replayed without data, naming the line.
+        If the model cannot be replayed without data; the message names the line.
     """
     given, named = _arguments(inputs)
     wanted = None if targets is None else (lambda *_: targets)
@@ -198,7 +198,7 @@ def memory_report(
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return positional and keyword arguments, shapes replaced by `Spec`."""
+    """Positional and keyword arguments of the model, with `Spec` for shapes."""
 
     def convert(item: Any) -> Any:
         return Spec(tuple(item)) if is_shape(item) else item
