@@ -19,8 +19,8 @@ from maxslices.nn import (
     batch,
     max_batch_size,
     max_patch_shape,
+    real_step,
 )
-from maxslices.nn import real_step as trial
 from maxslices.nn.memory_budget import CONTEXT_BYTES, MemoryBudget
 from maxslices.nn.replay import Spec, Workspaces, replay
 from maxslices.nn.replay.workspaces import CONVOLUTIONS
@@ -193,7 +193,7 @@ def device(monkeypatch):
         return VerifiedStep(size, ran, "another process", allocated_bytes, allocated_bytes, 0.1)
 
     place = torch.device("cuda", 0)
-    monkeypatch.setattr(trial.RealSteps, "run", run)
+    monkeypatch.setattr(real_step.RealSteps, "run", run)
     monkeypatch.setattr(batch, "device_of", lambda *_: place)
     monkeypatch.setattr(batch, "budget_of", lambda *_: MemoryBudget(LIMIT, "a card", place))
     monkeypatch.setattr(batch, "measured_workspaces", lambda *_: (Workspaces.none(), 0.0))

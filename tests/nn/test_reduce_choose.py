@@ -54,7 +54,7 @@ def knapsack() -> tuple[nn.Module, ModelStep, Knapsack]:
 
 
 def row(made: Knapsack, path: str, rewrite: Rewrite) -> int:
-    return next(i for i, c in enumerate(made.found) if c.path == path and c.rewrite == rewrite)
+    return next(i for i, c in enumerate(made.candidates) if c.path == path and c.rewrite == rewrite)
 
 
 PLANS = [
@@ -112,7 +112,7 @@ def test_what_overlaps_is_not_chosen_together_but_inside_each_other():
 def test_a_choice_is_never_dearer_than_checkpoints_of_all_blocks(part):
     model, _step, made = knapsack()
     limit = part * float(made.usage.max())
-    seeds = uniform_sets(made.found, model, ModuleOrder(model))
+    seeds = uniform_sets(made.candidates, model, ModuleOrder(model))
     by_hand = [s for s in seeds if made.peak(s) <= limit]
     chosen = made.cheapest(limit, seeds)
     assert chosen is not None
@@ -123,7 +123,7 @@ def test_a_choice_is_never_dearer_than_checkpoints_of_all_blocks(part):
 
 def test_the_lowest_is_no_higher_than_all_that_is_tried_by_hand():
     model, _step, made = knapsack()
-    seeds = uniform_sets(made.found, model, ModuleOrder(model))
+    seeds = uniform_sets(made.candidates, model, ModuleOrder(model))
     best = min(made.peak(s) for s in made._feasible(seeds))
     assert made.peak(made.lowest(seeds)) <= best
 

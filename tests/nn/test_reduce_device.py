@@ -12,8 +12,7 @@ from torch import nn
 
 from maxslices.nn.model_step import optimizer_named
 from maxslices.nn.nn_errors import TooLargeError
-from maxslices.nn.reduce import confirm, reduce_by_level
-from maxslices.nn.reduce import device_rates as times
+from maxslices.nn.reduce import confirm, device_rates, reduce_by_level
 from maxslices.nn.reduce.layer_state import ResettingStep
 from maxslices.nn.reduce.run_on_device import N_STEPS, N_WARM, MeasuredStep, run_for_real
 from maxslices.nn.replay import Spec
@@ -100,9 +99,9 @@ def test_times_are_those_of_each_module_while_the_host_is_ahead(fractions, monke
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
-    monkeypatch.setattr(times, "_link_bytes_per_s", lambda device: 5.0)
+    monkeypatch.setattr(device_rates, "_link_bytes_per_s", lambda device: 5.0)
     made = model()
-    found = times.measure_times(
+    found = device_rates.measure_times(
         ResettingStep(made, "training"), [SPEC], torch.device("cpu"), parts=3
     )
     # Between the two events of a layer is none; of a block are four, and of the model fourteen.
@@ -110,7 +109,7 @@ def test_times_are_those_of_each_module_while_the_host_is_ahead(fractions, monke
     assert found.forward_s == pytest.approx({path: 3e-3 * ms for path, ms in expected.items()})
     assert found.host_forward_s.keys() == expected.keys()
     assert found.host_forward_s[""] >= found.host_forward_s["0"] > 0
-    assert len(slept) == times.N_TIMED
+    assert len(slept) == device_rates.N_TIMED
     assert all(type(cycles) is int and cycles > 0 for cycles in slept)
     assert (found.rates.link_bytes_per_s, found.origin) == (5.0, "measured on a card")
 

@@ -13,9 +13,7 @@ from torch import nn
 from maxslices.nn.memory_budget import CONTEXT_BYTES, MemoryBudget
 from maxslices.nn.model_step import ModelStep
 from maxslices.nn.nn_errors import TooLargeError
-from maxslices.nn.reduce import confirm, reduce_memory
-from maxslices.nn.reduce import plan_search as plans
-from maxslices.nn.reduce import reduction as api
+from maxslices.nn.reduce import confirm, plan_search, reduce_memory, reduction
 from maxslices.nn.reduce.device_rates import DeviceRates, ForwardTimes
 from maxslices.nn.reduce.run_on_device import MeasuredStep
 from maxslices.nn.replay import Spec, Workspaces
@@ -36,13 +34,13 @@ def model() -> nn.Sequential:
 def device(monkeypatch):
     """A device that is not there: what runs on it is told by the test."""
     place = torch.device("cuda", 0)
-    monkeypatch.setattr(api, "device_of", lambda *_: place)
+    monkeypatch.setattr(reduction, "device_of", lambda *_: place)
     monkeypatch.setattr(
-        api,
+        reduction,
         "budget_of",
         lambda _m, _p, memory: MemoryBudget(memory - CONTEXT_BYTES, "as asked for", None),
     )
-    monkeypatch.setattr(api, "measured_workspaces", lambda *_: (Workspaces.allowance(), 0.0))
+    monkeypatch.setattr(reduction, "measured_workspaces", lambda *_: (Workspaces.allowance(), 0.0))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**40, 2**40))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
 
@@ -52,7 +50,7 @@ def device(monkeypatch):
         host = dict.fromkeys(times, 0.0002) | {"": 2e-3 * parts}
         return ForwardTimes(rates, times, host, "told by a test")
 
-    monkeypatch.setattr(plans, "measure_times", measure_times)
+    monkeypatch.setattr(plan_search, "measure_times", measure_times)
     ran = []
 
     def run(step, inputs, _place, limit_bytes=None):

@@ -15,8 +15,7 @@ from torch import nn
 
 from maxslices.nn.model_step import ModelStep
 from maxslices.nn.nn_errors import TooLargeError
-from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_memory
-from maxslices.nn.reduce import reduction_plan as space
+from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_memory, reduction_plan
 from maxslices.nn.reduce.plan_search import LIMIT_FRACTIONS
 from maxslices.nn.reduce.reduction_plan import ReductionPlan, SearchSpace, later_bytes
 from maxslices.nn.reduce.rewrite_search import RewriteSearch
@@ -118,7 +117,7 @@ def reduced(monkeypatch, later: Steady, part: float = 0.6):
     original = SearchSpace.planned
     monkeypatch.setattr(SearchSpace, "planned", planned)
     monkeypatch.setattr(RewriteSearch, "find", noted)
-    monkeypatch.setattr(space, "steady", lambda *_: later)
+    monkeypatch.setattr(reduction_plan, "steady", lambda *_: later)
     _, summary = reduce_memory(deep(), SPEC, memory(part), means=("checkpoint",))
     return list(dict.fromkeys(limits)), summary, plans
 
@@ -140,7 +139,7 @@ def test_what_the_limit_adds_to_a_step_is_part_of_its_time(monkeypatch):
 
 
 def test_what_does_not_go_on_does_not_fit(monkeypatch):
-    monkeypatch.setattr(space, "later_bytes", lambda _trace, limit: limit + 1)
+    monkeypatch.setattr(reduction_plan, "later_bytes", lambda _trace, limit: limit + 1)
     with pytest.raises(TooLargeError, match="no plan fits"):
         reduced(monkeypatch, Steady(False))
 
@@ -151,8 +150,8 @@ def test_a_limit_under_which_steps_go_on_is_found(traces, monkeypatch):
     low = trace.peak_bytes - 20 * MIB
     found = later_bytes(trace, low)
     part = low // 256
-    assert space.steady(trace, space.allocator(found)).runs
-    assert not space.steady(trace, space.allocator(found - part)).runs
+    assert reduction_plan.steady(trace, reduction_plan.allocator(found)).runs
+    assert not reduction_plan.steady(trace, reduction_plan.allocator(found - part)).runs
     assert trace.peak_bytes < found < 1.1 * trace.peak_bytes
 
 
@@ -162,10 +161,10 @@ def test_such_a_limit_has_room_for_all_of_a_block_in_segments_that_grow(monkeypa
     again = [("a", 44.0), ("b", -1.0), ("e", -1.0), ("d", -1.0), *kept]
     trace = trace_of([("a", 44.0), *kept], again)
     first = ReductionPlan([], trace).first_bytes
-    assert not space.steady(trace, space.allocator(first)).runs
+    assert not reduction_plan.steady(trace, reduction_plan.allocator(first)).runs
     found = ReductionPlan([], trace, first).needed_bytes
     # One more than all that is ever held does not do.
-    free = space.allocator()
-    space.steady(trace, free)
+    free = reduction_plan.allocator()
+    reduction_plan.steady(trace, free)
     assert found > free.peak_reserved_bytes + ROUND_BYTES
-    assert space.steady(trace, space.allocator(found)).runs
+    assert reduction_plan.steady(trace, reduction_plan.allocator(found)).runs

@@ -165,7 +165,7 @@ def test_parts_of_time_cost_the_host_as_often_as_the_whole():
     timeline = StepTimeline.of(seen, ModuleOrder(model), flops, times)
     found = time_candidates(seen, model, {})
     price(found, timeline, flops, times)
-    call = next(c for c in seen.seen if c.path == "1")
+    call = next(c for c in seen.calls if c.path == "1")
     assert call.n_in_python == 1  # the neuron is an operator of its library
     assert timeline.host_of["1"] >= times.rates.python_s
     cost = {c.rewrite.parts: c.host_s for c in found if c.path == "1"}

@@ -1,4 +1,4 @@
-"""Less memory for a training step, and what it costs."""
+"""Rewrites of a model that make a training step fit into less memory, at the least cost in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidates that run what holds most at the peak in bands of the image."""
+"""Candidates that run the modules holding most at the peak in bands of the image."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from .module_study import ForwardCall, StepStudy
 from .rewrite import Rewrite
 
 BANDS = (2, 4, 8, 16)
-"""In how many bands a place may be run."""
+"""Numbers of bands that are offered. Powers of two: the memory halves from one to the next."""
 N_PLACES = 5
-"""How many places are offered: those that hold most."""
+"""Number of modules offered: those that hold most at the peak."""
 SMALL_PART = 1 / 20
-"""Of the peak: a place that holds less is not worth it."""
+"""Modules that hold less than this part of the peak are not offered."""
 LOOKING_S = 2.0
-"""No new place is looked at after so many seconds."""
+"""Seconds after which no further module is tested for locality, so that a search of 20 s stays a
+search."""
 
 
 def band_candidates(
     found: StepStudy, model: nn.Module, windows: dict[str, BandWindow | None]
 ) -> list[Candidate]:
-    """Return the heaviest local places in bands of their longest axis.
+    """Candidates that run the heaviest local modules in bands of their longest axis.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ def band_candidates(
         if len(taken) == N_PLACES:
             break
         if any(
-            # Of those inside, what holds half as much or less: else it is nearly the same.
+            # A module inside a taken one is taken if it holds at most half as much.
             order.overlap(call.path, other)
             and not (order.is_inside(call.path, other) and 2 * held <= of_other)
             for other, of_other in taken.items()
@@ -77,15 +78,15 @@ def band_candidates(
 
 
 def _heaviest(found: StepStudy) -> list[tuple[int, ForwardCall]]:
-    """Return calls that may be run in bands, and bytes that they hold at the peak: most first."""
+    """Calls that can be run in bands, with the bytes they hold at the peak, the most first."""
     storages, peak = found.trace.storages, int(found.usage.argmax())
     n_calls: dict[str, int] = {}
-    for call in found.seen:
+    for call in found.calls:
         n_calls[call.path] = n_calls.get(call.path, 0) + 1
-    writers = {call.path for call in found.seen if call.changes_input}
+    writers = {call.path for call in found.calls if call.changes_input}
     least = max(SMALL_BYTES, int(found.usage.max() * SMALL_PART))
     sizes = []
-    for call in found.seen:
+    for call in found.calls:
         fine = len(call.shape) > 2 and len(call.inputs) == len(call.outputs) == 1
         if not fine or call.inputs == call.outputs or call.path in writers:
             continue
@@ -111,7 +112,7 @@ def _inside(path: str, model: nn.Module) -> list[str]:
 def _candidate(
     found: StepStudy, call: ForwardCall, paths: Sequence[str], n: int, rewrite: Rewrite
 ) -> Candidate:
-    """Return what bands change: what is inside is there for one of them at a time."""
+    """Candidate for a number of bands: tensors inside exist for one band at a time."""
     storages, n_events = found.trace.storages, len(found.usage)
     assert rewrite.window is not None
     halo_factor = rewrite.window.halo_factor(n, rewrite.parts)
@@ -138,7 +139,7 @@ def _candidate(
         behind = [s for s in _backward(found, paths, begin) if s.n_bytes == given.n_bytes]
         grad = max(behind, key=lambda s: s.born, default=None)
     if grad is not None:
-        # It is added up from the first band on.
+        # The input's gradient exists from the first band on, where it is accumulated.
         changes.append((begin, grad.born, rounded(grad.n_bytes)))
         end = max(end, grad.born + 1)
     for storage in _backward(found, paths, begin):
@@ -155,7 +156,7 @@ def _candidate(
         if kind == "call" and inside and _is_in(found.trace.calls[index].module, paths):
             workspace = int(found.usage[event] - found.usage[event - 1])
             changes.append((event, event + 1, -int(rest * workspace)))
-    # What the backward pass begins with is there until the last band.
+    # The incoming gradient is needed until the last band.
     first = next(
         (s for s in storages if found.backward_start < s.born < begin <= (s.died or 0) <= end
          and s.n_bytes == result.n_bytes), None,
@@ -170,7 +171,7 @@ def _candidate(
 
 
 def _backward(found: StepStudy, paths: Sequence[str], begin: int) -> Iterator[Storage]:
-    """Yield what is made in the backward pass of modules."""
+    """Yield the storages allocated in the backward pass of modules."""
     for storage in found.trace.storages:
         if storage.born >= begin and _is_in(storage.module, paths):
             yield storage

@@ -1,4 +1,4 @@
-"""A local module in bands of one axis of an image, each with its halo, each computed again.
+"""Local modules in bands of one image axis, each band computed with its halo and recomputed.
 
 What a band computes near a cut is wrong: layers pad there as they do at the borders of the
 image. As much as may be wrong is cut off, so what is left is the result of the whole.
@@ -17,26 +17,26 @@ from torch.autograd.function import once_differentiable
 
 @dataclass(frozen=True, slots=True)
 class BandWindow:
-    """What results of a local module depend on, along one axis of its argument."""
+    """Dependence of a local module's result on its argument, along one axis."""
 
     axis: int
-    """Of the argument and of the result, counted from the last: -1 is that."""
+    """Axis of the argument and of the result, counted from the last (-1)."""
     stride: int
-    """Shifting the argument by as many items shifts the result by `step` items."""
+    """Shift of the argument that shifts the result by `step` items."""
     step: int
     before: int
-    """Items of a result that depend on what is before a cut, or on padding there."""
+    """Items of the result that depend on items before a cut, or on padding there."""
     after: int
-    """The same of what is behind a cut."""
+    """Items of the result that depend on items behind a cut."""
     uneven: int
-    """Remainder of sizes by `stride` for which this was found."""
+    """Remainder of the sizes divided by `stride` for which the window was found."""
     base: int
-    """Size of the result for an argument of `uneven` items, counted on."""
+    """Size of the result for an argument of `uneven` items, extrapolated."""
     frozen: tuple[str, ...] = ()
-    """Modules inside that were in eval mode when this was found."""
+    """Submodules that were in eval mode when the window was found."""
 
     def size(self, n: int) -> int:
-        """Return the size of the result for an argument of n items."""
+        """Size of the result for an argument of n items."""
         return n // self.stride * self.step + self.base
 
     @property
@@ -46,7 +46,7 @@ class BandWindow:
         return before * self.stride, after * self.stride
 
     def most(self, n: int) -> int:
-        """Return in how many bands n items can be cut, none thinner than its halo."""
+        """Maximum number of bands of n items, none thinner than its halo."""
         if n % self.stride != self.uneven:
             return 1
         return max(1, n // self.stride // max(*(-(-h // self.stride) for h in self.halo), 1))
@@ -79,21 +79,21 @@ class BandWindow:
         return cuts
 
     def halo_factor(self, n: int, parts: int) -> float:
-        """Return how many items all bands read, as a part of n."""
+        """Items that all bands read together, as a multiple of n."""
         return sum(c.read_end - c.read for c in self.cut(n, parts)) / n
 
 
 class Band(NamedTuple):
-    """A band."""
+    """One band of the argument and of the result."""
 
     read: int
-    """First item of the argument."""
+    """First item read of the argument, halo included."""
     read_end: int
     made: int
     """First item of the result."""
     made_end: int
     inside: int
-    """The same, in what the band makes."""
+    """First item of the result within what the band computes."""
 
 
 def in_bands(
@@ -103,7 +103,7 @@ def in_bands(
     parts: int,
     weights: Sequence[torch.Tensor],
 ) -> torch.Tensor:
-    """Return what ``run(x)`` would, keeping nothing but x.
+    """Run a local module in bands, and keep only its argument for the backward pass.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def in_bands(
 
 
 class _BandedForward(torch.autograd.Function):
-    """Writes bands into one result, and adds gradients up in one place for all of them.
+    """Writes all bands into one result, and accumulates all gradients in one place.
 
     A checkpoint for each band would keep all bands beside what they are put together to.
     """
@@ -190,10 +190,10 @@ def _part(whole: torch.Tensor, axis: int, cut: Band) -> torch.Tensor:
 
 
 def _cast_again(casting: Sequence[tuple[str, torch.dtype, bool]]) -> ExitStack:
-    """Cast as in the forward pass; casts of weights are not kept, those lack a gradient."""
+    """Autocast as in the forward pass, without its cache, whose weights have no gradients."""
     stack = ExitStack()
     for kind, dtype, enabled in casting:
-        # A backward pass may be begun where something is cast that the forward pass did not.
+        # The backward pass may be called with autocast where the forward pass had none.
         if enabled or torch.is_autocast_enabled(kind):
             stack.enter_context(torch.autocast(kind, dtype, enabled, cache_enabled=False))
     return stack

@@ -1,4 +1,4 @@
-"""What could be done with each module, and what it changes: read off one replay."""
+"""Candidates: rewrites of single modules, with their effects read off one replay."""
 
 from __future__ import annotations
 
@@ -14,52 +14,53 @@ from .module_study import ForwardCall, StepStudy
 from .rewrite import EXPENSIVE_OPS, Rewrite
 
 SMALL_BYTES = 2**20
-"""A module that keeps less is not worth a rewrite."""
+"""Modules that keep less are not worth a rewrite: a checkpoint takes the host 0.2 ms, and 1 MiB
+is less than a segment of 2 MiB, the smallest that the allocator gives back."""
 PACK_OPS = 12
-"""Operators that pack a tensor and unpack it, about."""
+"""Operators that pack and unpack one tensor, counted in a replay."""
 _EXPENSIVE_NAMES = frozenset(op.name() for op in EXPENSIVE_OPS)
 _UNSAFE = (nn.ModuleList, nn.ModuleDict)
 
 
 @dataclass(slots=True)
 class Candidate:
-    """A rewrite of a module and what it is expected to change."""
+    """A rewrite of one module, with its expected effect on memory and time."""
 
     path: str
     rewrite: Rewrite
     begin: int
-    """First event of its backward pass."""
+    """First event of the backward pass of the module."""
     forward: tuple[int, int]
-    """First event of its forward pass, and the one after the last."""
+    """First event of the forward pass of the module, and the event after its last."""
     changes: list[tuple[int, int, int]]
-    """(first event, event after the last, bytes): added to what is in use between them."""
+    """Changes of the memory in use: (first event, event after the last, bytes)."""
     results_bytes: int = 0
-    """Of its results, what is there when its backward pass begins, because it was kept inside."""
+    """Results that still exist when the backward pass begins, because modules inside kept them."""
     recomputed_flops: float = 0.0
     recomputed_bytes: int = 0
-    """Read and written when it is computed again, or packed."""
+    """Bytes read and written by recomputing or packing."""
     recomputed_ops: int = 0
-    """Operators that are run again, about."""
+    """Operators that are run again, approximately."""
     link_bytes: int = 0
-    """Of what is kept on the host."""
+    """Bytes kept on the host."""
     spared: tuple[str, ...] = ()
-    """Modules inside that are not run again: nothing is kept of them, or after them."""
+    """Modules inside that are not recomputed, as neither they nor later ones keep anything."""
     halo_factor: float = 1.0
-    """Items computed for those of the whole: bands have something around."""
+    """Items computed in bands, as a multiple of those of the whole."""
     device_s: float = 0.0
-    """Time that it adds on the device."""
+    """Added time on the device."""
     host_s: float = 0.0
-    """Time that it adds on the host."""
+    """Added time on the host."""
     wrapped_s: float = 0.0
-    """Of that, what comes again whenever what is around it is computed again."""
+    """Part of `host_s` that is repeated by each checkpoint around this module."""
     copied_s: float = 0.0
-    """What comes again then on the device: what is kept on the host goes there once more."""
+    """Time on the device that is repeated likewise: copies to the host."""
     cost_s: float = 0.0
-    """What is made least: how much longer a step takes with it, and a part of what is hidden."""
+    """Cost that the search minimizes: the longer step, and a part of the time that is hidden."""
 
     @property
     def saved_bytes(self) -> int:
-        """Most that it takes away at one time."""
+        """Largest reduction of the memory in use at any event."""
         return -min((change[2] for change in self.changes), default=0)
 
 
@@ -69,19 +70,19 @@ def candidates(
     means: Sequence[str],
     compressors: dict[str, tuple[str, ...]],
 ) -> list[Candidate]:
-    """Return what could be done with each module, one by one.
+    """Candidates for each module, one rewrite each.
 
     `compressors` names those of each module's tensor arguments.
     """
     trace = found.trace
     modules = modules_and_ranges(model)
     n_calls: dict[str, int] = {}
-    for call in found.seen:
+    for call in found.calls:
         n_calls[call.path] = n_calls.get(call.path, 0) + 1
     made: list[Candidate] = []
     released = _released(found)
-    writers = {call.path for call in found.seen if call.changes_input}
-    for call in found.seen:
+    writers = {call.path for call in found.calls if call.changes_input}
+    for call in found.calls:
         module = modules.get(call.path)
         if module is None or isinstance(module, _UNSAFE):
             continue
@@ -126,7 +127,7 @@ def candidates(
             last = max(s.born for _, s in kept)
             spared = tuple(
                 c.path
-                for c in found.seen
+                for c in found.calls
                 if last < c.first < call.end and isinstance(modules.get(c.path), EXPENSIVE_LAYERS)
             )
             made.append(
@@ -135,7 +136,8 @@ def candidates(
                 )
             )
         if "selective" in means and any(s.op in _EXPENSIVE_NAMES for _, s in kept):
-            # Results of dear operators are kept even where the backward pass needs them not.
+            # Saved results of expensive operators stay even where the backward pass does not need
+            # them.
             dear = sum(
                 rounded(s.n_bytes)
                 for i, s in enumerate(trace.storages)
@@ -161,16 +163,16 @@ def candidates(
 def _offloaded(
     found: StepStudy, call: ForwardCall, begin: int, released: Mapping[int, int]
 ) -> list[Candidate]:
-    """Return what keeping on the host takes away: of each storage, from its last use on.
+    """Offload of what a module keeps: each storage is on the host after its last use.
 
     Arguments count too: what is before this module is expected to be kept there as well.
     """
     trace = found.trace
     changes = []
     n_bytes = 0
-    # It is back when the backward pass of the first layer that was given it begins.
+    # It is back on the device when the backward pass of the first layer that used it begins.
     back_at: dict[int, int] = {}
-    for each in found.seen:
+    for each in found.calls:
         if each.path in found.begins and each.path in found.leaves:
             for index in (*each.inputs, *each.outputs):
                 back_at[index] = min(back_at.get(index, len(found.usage)), found.begins[each.path])
@@ -198,16 +200,16 @@ def _offloaded(
 
 
 def _keeps_alone(trace: Trace, call: ForwardCall, module: nn.Module) -> bool:
-    """Tell whether a norm's input is kept by nothing else: the result of a convolution."""
+    """True for a norm whose input nothing else keeps: the result of a convolution."""
     if not isinstance(module, nn.modules.batchnorm._NormBase) or len(call.inputs) != 1:
         return False
     return trace.storages[call.inputs[0]].op in _EXPENSIVE_NAMES
 
 
 def _released(found: StepStudy) -> dict[int, int]:
-    """Return when the forward pass has no use for storages: the end of their last layer."""
+    """Event after which the forward pass does not use a storage: the end of its last layer."""
     ends: dict[int, int] = {}
-    for call in found.seen:
+    for call in found.calls:
         if call.path in found.leaves:
             for index in (*call.inputs, *call.outputs):
                 ends[index] = max(ends.get(index, 0), call.end)
@@ -226,7 +228,7 @@ def _packed(trace: Trace, call: ForwardCall, begin: int, names: tuple[str, ...])
 def _packed_changes(
     trace: Trace, call: ForwardCall, begin: int, names: tuple[str, ...]
 ) -> tuple[list[tuple[int, int, int]], int]:
-    """Return what packing the arguments takes away, and how much is packed."""
+    """Changes by packing the arguments, and the bytes that are packed."""
     changes: list[tuple[int, int, int]] = []
     n_bytes = 0
     for index, name in zip(call.inputs, names, strict=False):
@@ -241,7 +243,7 @@ def _packed_changes(
 
 
 def _inputs_kept(trace: Trace, call: ForwardCall, begin: int) -> list[tuple[int, int, int]]:
-    """Return what arguments add that would not be kept if it were not for the checkpoint."""
+    """Arguments that are kept only for the checkpoint."""
     found = []
     for index in call.inputs:
         storage = trace.storages[index]
@@ -251,7 +253,7 @@ def _inputs_kept(trace: Trace, call: ForwardCall, begin: int) -> list[tuple[int,
 
 
 def _peak_inside(found: StepStudy, call: ForwardCall, begin: int) -> list[tuple[int, int, int]]:
-    """Return what the forward pass takes for a while: again, when it is computed again."""
+    """Temporary memory of the forward pass, which recomputation needs again."""
     if call.end <= call.first:
         return []
     usage = found.usage

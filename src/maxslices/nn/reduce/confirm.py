@@ -1,4 +1,4 @@
-"""What is found is run on the device, if there is one, and the fastest that fits is taken."""
+"""Confirmation on the device: plans are run, and the fastest that runs is taken."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from .rewrite_search import RewriteSearch, rewrites_of
 from .run_on_device import MeasuredStep, run_for_real
 
 FINALISTS = 3
-"""Plans that are run on the device."""
+"""Number of plans run on the device that fit, and of those that need a little more."""
 REPEATS = 2
-"""How often each is run; the shorter time counts."""
+"""Runs of each plan, of which the shorter time counts: hosts differ from minute to minute, and
+the same plan for ResNet50 took 40.4 and then 49.3 ms."""
 LIMIT_TOLERANCE = 1.015
 """Parts of the limit that a plan may be predicted to need, if none of the others runs.
 
@@ -30,14 +31,14 @@ What was seen is up to 1.4 % less than predicted.
 
 
 def finalists(searcher: RewriteSearch, best: ReductionPlan) -> list[ReductionPlan]:
-    """Return plans worth a run on the device: the fastest that fit, as far as is predicted.
+    """Plans worth a run on the device: the fastest of those predicted to fit first.
 
     After these come some that need a little more, those that need least first.
     """
     limit = searcher.limit_bytes
     different: dict[str, ReductionPlan] = {}
     for plan in [best, *sorted(searcher.tried, key=lambda each: each.added_s)]:
-        # None that is hopeless, unless there is no other.
+        # A plan beyond the tolerance is run only if it is the best one found.
         may_run = plan is best or plan.first_bytes <= LIMIT_TOLERANCE * limit
         if may_run and plan.trace.allocated_bytes <= limit:
             different.setdefault(str(sorted(rewrites_of(plan.chosen).items())), plan)
@@ -53,7 +54,7 @@ def fastest(
     specs: Sequence[Any],
     place: torch.device,
 ) -> tuple[ReductionPlan, MeasuredStep] | None:
-    """Run steps of plans under the limit; return the fastest; None if none runs.
+    """Run steps of plans within the limit; the fastest of them, or None if none runs.
 
     Those that fit take turns, as a host may be slower for a while. What needs more is tried where
     none of them runs, and there alone: of a workspace that finds no room, cuDNN takes a slower
@@ -84,7 +85,7 @@ def fastest(
 def run_plan(
     rewrites: Rewrites, searcher: RewriteSearch, specs: Sequence[Any], place: torch.device
 ) -> MeasuredStep | None:
-    """Run steps with rewrites under the limit; None if memory does not suffice."""
+    """Run steps with rewrites within the limit; None if they run out of memory."""
     model = searcher.step.model
     set_in_place(model, searcher.in_place)
     apply_rewrites(model, rewrites)
@@ -98,7 +99,7 @@ def run_plan(
 def run_unreduced(
     summary: ReductionSummary, step: ModelStep, specs: Sequence[Any], place: torch.device
 ) -> MeasuredStep | None:
-    """Run the unreduced step, if there is room for it.
+    """Run the unreduced step, if there is enough memory for it.
 
     That is before anything is run under a limit: of a workspace that finds no room there,
     cuDNN takes another kernel, and keeps to it from then on.
@@ -110,7 +111,7 @@ def run_unreduced(
 
 
 def confirm(summary: ReductionSummary, made: MeasuredStep, whole: MeasuredStep | None) -> None:
-    """Fill in what was measured, of the unreduced step too if it ran."""
+    """Enter the measured memory and times into the summary."""
     summary.measured_after_bytes = made.allocated_bytes
     summary.measured_step_s = made.step_s
     if whole is not None:
@@ -120,7 +121,7 @@ def confirm(summary: ReductionSummary, made: MeasuredStep, whole: MeasuredStep |
 
 
 def too_large_message(summary: ReductionSummary, after: Trace) -> str:
-    """Return why nothing fits: the smallest that would do, and what holds it up."""
+    """Message where nothing fits: the smallest need found, and what holds it."""
     if summary.fits:
         return (
             f"the reduced step was predicted to need {format_bytes(summary.needed_after_bytes)} "
@@ -140,7 +141,7 @@ def too_large_message(summary: ReductionSummary, after: Trace) -> str:
 
 
 def describe_holders(summary: ReductionSummary) -> str:
-    """Return what holds the peak, largest first."""
+    """Categories that hold the peak, the largest first."""
     total = sum(summary.holds_peak.values())
     return ", ".join(
         f"{name} {format_bytes(size)}"

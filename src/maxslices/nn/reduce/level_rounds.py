@@ -138,7 +138,7 @@ class LevelReduction:
     def _input_bytes(self) -> dict[str, int]:
         assert self.study is not None
         sizes = self.study.trace.storages
-        return {c.path: sum(sizes[i].n_bytes for i in c.inputs) for c in self.study.seen}
+        return {c.path: sum(sizes[i].n_bytes for i in c.inputs) for c in self.study.calls}
 
     def rounds(
         self, kind: str, name: str, split: Callable[[str], dict[str, Rewrite] | None]
@@ -206,7 +206,7 @@ class LevelReduction:
             self.summary.notes.append(f"{path} is not split in time: {too_large_message}")
             return None
         assert self.study is not None
-        call = next((c for c in self.study.seen if c.path == path and c.inputs), None)
+        call = next((c for c in self.study.calls if c.path == path and c.inputs), None)
         n_steps = self.study.trace.storages[call.inputs[0]].shape[0] if call else 1
         parts = self.plan[path].parts * self.factor
         return {path: self.plan[path].in_parts(parts)} if parts <= n_steps else None

@@ -49,7 +49,7 @@ class StepStudy:
     """One step without an optimizer, unreduced."""
 
     trace: Trace
-    seen: list[ForwardCall]
+    calls: list[ForwardCall]
     """Calls in the forward pass, in order of their ends; those of runs after them."""
     begins: dict[str, int]
     """First event of the backward pass of each, what is inside included."""
@@ -68,7 +68,7 @@ class _CallWatcher:
     """Notes the calls of a replayed model's modules."""
 
     def __init__(self) -> None:
-        self.seen: list[ForwardCall] = []
+        self.calls: list[ForwardCall] = []
         self._open: list[tuple[int, tuple[int, ...], tuple[int, ...], int, int]] = []
 
     def watch(self, record: Replay, model: nn.Module) -> None:
@@ -91,7 +91,7 @@ class _CallWatcher:
         changed = _versions((args, kwargs)) != before
         n_first = next((len(a) for a in args if torch.is_tensor(a) and a.dim()), 0)
         one = len(args) == 1 and not kwargs and all(map(torch.is_tensor, (*args, made)))
-        self.seen.append(
+        self.calls.append(
             ForwardCall(
                 path, type(module).__name__, first, record.n_events, given, self._indexes(made),
                 changed, n_first, tuple(args[0].shape) if one else (),
@@ -123,7 +123,7 @@ def study_step(
     model = step.model
     # A model may compute some of it again by itself: that is no call of the forward pass.
     end = next(mark.event for mark in trace.marks if mark.name == "forward")
-    seen = [call for call in watcher.seen if call.end <= end]
+    seen = [call for call in watcher.calls if call.end <= end]
     leaves = frozenset(path for path, m in model.named_modules() if not any(m.children()))
     found = StepStudy(trace, seen, {}, np.array(trace.in_use_bytes, np.int64), leaves)
     found.begins = _begins(found)
@@ -133,7 +133,7 @@ def study_step(
 
 def _add_runs(found: StepStudy, model: nn.Module) -> None:
     calls: dict[str, list[ForwardCall]] = {}
-    for call in found.seen:
+    for call in found.calls:
         calls.setdefault(call.path, []).append(call)
     modules = dict(model.named_modules())
     for run in ranges_of(model):
@@ -141,7 +141,7 @@ def _add_runs(found: StepStudy, model: nn.Module) -> None:
         if any(len(each) != 1 for each in inside):
             continue
         one, last = inside[0][0], inside[-1][0]
-        found.seen.append(
+        found.calls.append(
             ForwardCall(run.path, "run", one.first, last.end, one.inputs, last.outputs,
                  one.changes_input, one.n_first, one.shape if last.shape else (),
                  sum(each[0].n_operators for each in inside),
@@ -154,7 +154,7 @@ def _add_runs(found: StepStudy, model: nn.Module) -> None:
 
 def _begins(found: StepStudy) -> dict[str, int]:
     trace, start = found.trace, found.backward_start
-    paths = {call.path for call in found.seen}
+    paths = {call.path for call in found.calls}
     begins: dict[str, int] = {}
     for event in range(start, len(trace.events)):
         kind, index = trace.events[event]

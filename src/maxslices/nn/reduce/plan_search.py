@@ -118,7 +118,7 @@ class PlanSearch:
         whole = timeline if parts == 1 else self._problem(1).timeline
         if parts > 1:
             root = Candidate("", Rewrite("checkpoint", (), parts), 0, (0, 0), [])
-            root.recomputed_ops = next(call.n_operators for call in seen.seen if not call.path)
+            root.recomputed_ops = next(call.n_operators for call in seen.calls if not call.path)
             price_of_parts(root, timeline, whole, self.flops[""], times)
             # The cache of a selective checkpoint cannot be read twice, as it would be inside; and
             # the whole model is in parts already.

@@ -39,7 +39,7 @@ def time_candidates(
     """
     made: list[Candidate] = []
     modules = modules_and_ranges(model)
-    for call in found.seen:
+    for call in found.calls:
         module = modules.get(call.path)
         if module is None or not stateful(module):
             continue
@@ -69,8 +69,8 @@ def layer_candidates(found: StepStudy, model: nn.Module) -> list[Candidate]:
             n_bytes = int(usage[event] - usage[event - 1])
             if n_bytes >= SMALL_BYTES:
                 workspaces.setdefault(trace.calls[index].module, []).append((event, n_bytes))
-    n_calls = [call.path for call in found.seen]
-    for call in found.seen:
+    n_calls = [call.path for call in found.calls]
+    for call in found.calls:
         module = modules.get(call.path)
         if not isinstance(module, nn.modules.conv._ConvNd) or n_calls.count(call.path) > 1:
             continue

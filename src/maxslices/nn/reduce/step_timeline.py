@@ -87,7 +87,7 @@ class StepTimeline:
             How many such parts there are.
         """
         calls: dict[str, list[ForwardCall]] = {}
-        for call in study.seen:
+        for call in study.calls:
             calls.setdefault(call.path, []).append(call)
         moving = np.zeros(len(study.usage) + 1)
         for storage in study.trace.storages:

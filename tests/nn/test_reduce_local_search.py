@@ -33,12 +33,12 @@ def test_what_is_in_use_with_one_more_is_what_it_is_with_all_of_them(part):
     have = chosen(made, part)
     trials, price = made.with_one_more(np.array(have), made.curve(have))
     n_alike = 0
-    for row in set(range(len(made.found))) - set(have):
+    for row in set(range(len(made.candidates))) - set(have):
         new = [*(i for i in have if not made.conflicts[row, i]), row]
         assert price[row] == pytest.approx(made.cost(new) - made.cost(have), abs=1e-7)
         # But for what comes for a moment when something is computed again.
         n_alike += np.allclose(trials[row], made.curve(new), rtol=1e-4)
-    assert n_alike > len(made.found) // 2
+    assert n_alike > len(made.candidates) // 2
 
 
 def test_neighbours_differ_by_one_and_what_helps_comes_first():
@@ -46,7 +46,7 @@ def test_neighbours_differ_by_one_and_what_helps_comes_first():
     have = chosen(made, 0.6)
     limit = 0.9 * made.peak(have)
     found = neighbours(made, have, limit, {})
-    assert len(found) == len(made.found) - len(have)
+    assert len(found) == len(made.candidates) - len(have)
     for other in found:
         assert len(set(other) - set(have)) == 1
         assert not made.conflicts[np.ix_(other, other)].any()
@@ -61,11 +61,11 @@ def test_neighbours_differ_by_one_and_what_helps_comes_first():
 def test_where_no_gain_is_expected_what_has_most_in_use_at_the_peak_comes_first():
     _model, _step, made = knapsack()
     have = chosen(made, 0.6)
-    paths = [c.path for i, c in enumerate(made.found) if c.path and i not in have]
+    paths = [c.path for i, c in enumerate(made.candidates) if c.path and i not in have]
     held = {"": 2**40, paths[-1]: 2**30, paths[0]: 2**20}
     # No more than is in use: nothing is above it, and nothing is gained.
     found = neighbours(made, have, made.peak(have), held)
-    order = [made.found[rows[-1]].path for rows in found]
+    order = [made.candidates[rows[-1]].path for rows in found]
     n_most, n_less = paths.count(paths[-1]), paths.count(paths[0])
     assert set(order[:n_most]) == {paths[-1]}
     assert set(order[n_most : n_most + n_less]) == {paths[0]}
@@ -77,7 +77,7 @@ def test_where_no_gain_is_expected_what_has_most_in_use_at_the_peak_comes_first(
 @pytest.mark.parametrize("power", PEAK_POWERS)
 def test_all_is_made_low(power):
     model, _step, made = knapsack()
-    start = made.lowest_seeds(uniform_sets(made.found, model, ModuleOrder(model)))[0]
+    start = made.lowest_seeds(uniform_sets(made.candidates, model, ModuleOrder(model)))[0]
     rows = lower_everywhere(made, start, power)
     assert not made.conflicts[np.ix_(rows, rows)].any()
     assert made.peak(rows) <= made.peak(start)
