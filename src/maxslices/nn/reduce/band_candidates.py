@@ -35,11 +35,11 @@ def band_candidates(
     Parameters
     ----------
     found : StepStudy
-        Of the step.
+        Study of the step.
     model : torch.nn.Module
-        The real one: copies of its modules are run on the CPU.
+        Real model; copies of its modules are run on the CPU.
     windows : dict
-        Of places that were looked at before, by path; those that are looked at now are added.
+        Windows found before, by path; those found now are added.
     """
     made: list[Candidate] = []
     modules = modules_and_ranges(model)
@@ -60,7 +60,7 @@ def band_candidates(
         if call.path not in windows:
             if time.perf_counter() - began > LOOKING_S:
                 continue
-            train = not model.training  # as a step of training does with all of it
+            train = not model.training  # a training step puts the whole model into train mode
             windows[call.path] = find_band_window(
                 modules[call.path], call.shape, -last, train=train
             )

@@ -17,7 +17,7 @@ SMALL_BYTES = 2**20
 """Modules that keep less are not worth a rewrite: a checkpoint takes the host 0.2 ms, and 1 MiB
 is less than a segment of 2 MiB, the smallest that the allocator gives back."""
 PACK_OPS = 12
-"""Operators that pack and unpack one tensor, counted in a replay."""
+"""Operators that pack and unpack one tensor, approximately."""
 _EXPENSIVE_NAMES = frozenset(op.name() for op in EXPENSIVE_OPS)
 _UNSAFE = (nn.ModuleList, nn.ModuleDict)
 
@@ -72,7 +72,7 @@ def candidates(
 ) -> list[Candidate]:
     """Candidates for each module, one rewrite each.
 
-    `compressors` names those of each module's tensor arguments.
+    `compressors` has the names of the compressors of each module's tensor arguments.
     """
     trace = found.trace
     modules = modules_and_ranges(model)
@@ -165,7 +165,7 @@ def _offloaded(
 ) -> list[Candidate]:
     """Offload of what a module keeps: each storage is on the host after its last use.
 
-    Arguments count too: what is before this module is expected to be kept there as well.
+    Arguments count too, as the modules before this one are expected to be offloaded as well.
     """
     trace = found.trace
     changes = []

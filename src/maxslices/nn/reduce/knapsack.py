@@ -1,8 +1,8 @@
 """Chooses rewrites: the least time for which the memory in use stays below a limit.
 
-What one rewrite changes is added to what the unreduced step has in use at each event. That
-is right but for what rewrites do to each other, so what is chosen is replayed, and chosen
-again with a limit that is lower by what the replay candidates more.
+The changes of each rewrite are added to the memory in use at each event of the unreduced step.
+This neglects how rewrites act on each other, so a chosen set is replayed, and chosen again with
+a limit that is lower by what the replay needs more.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Curve = npt.NDArray[np.floating]
 Places = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 CAPS = (1.0, 0.5, 0.25, 0.1)
-"""Parts of the most that one rewrite saves: searches leave out what saves more at once,
-because what is kept of a large module comes back all at once when it is computed again."""
+"""Bounds of what one rewrite may save, as parts of the largest saving; one greedy search for each.
+A large module needs much memory at once when it is recomputed; smaller ones may do without."""
 PEAK_FRACTION = 0.98
 """Events with more than this part of a peak belong to the peak."""
 N_SEEDS = 3
@@ -46,8 +46,8 @@ class Knapsack:
     conflicts: Flags
     """(n_candidates, n_candidates): True for pairs that exclude each other."""
     within: Flags
-    """(n_candidates, n_candidates): whether the first may be done inside the second. Then it
-    counts from the second's backward pass on: before, nothing is kept inside of that."""
+    """(n_candidates, n_candidates): True if the first may be inside the second. It then counts
+    from the second's backward pass on, as nothing is kept inside the second before that."""
     begins: Places
     """(n_candidates,): stretch in which the backward pass of each begins."""
     forward: Places
@@ -145,12 +145,12 @@ class Knapsack:
     def cheapest(self, limit_bytes: float, seeds: Sequence[Sequence[int]] = ()) -> list[int] | None:
         """Cheapest set found that stays within a limit; None if there is none.
 
-        Sets to begin with may be given: less of each than all, and it is one to choose from.
+        `seeds` are sets to start from.
         """
         if self.usage.max() <= limit_bytes:
             return []
-        # What is done with all of the model leaves no room for anything else, and the search
-        # would end there: it is taken where nothing else goes.
+        # A rewrite of the whole model excludes all others, so a greedy search would end with it:
+        # it is used only if there is nothing else.
         whole = [i for i, candidate in enumerate(self.candidates) if not candidate.path]
         best: list[int] | None = None
         tries = [
@@ -267,16 +267,16 @@ class Knapsack:
     ) -> tuple[Curve, Curve]:
         """Memory in use and added cost with each candidate beside a set.
 
-        What it cannot be had together with is left out then.
+        Candidates that it excludes are left out.
 
         Parameters
         ----------
         picked : numpy.ndarray
-            Candidates that are chosen.
+            Rows of the chosen candidates.
         curve : numpy.ndarray
-            (n_stretches,): what is in use with these.
+            (n_stretches,): memory in use with them.
         room : numpy.ndarray, optional
-            Where the first result is written, of its shape.
+            Array for the first result, of its shape.
 
         Returns
         -------
@@ -316,7 +316,7 @@ def _holds_others(rewrite: Rewrite) -> bool:
 def _may_be_inside(rewrite: Rewrite) -> bool:
     """True for rewrites that do the same inside of a module that is recomputed.
 
-    The cache of a selective checkpoint cannot be read twice. What is packed would be kept from the
-    first time on, and is small; so is what is on the host, but there.
+    The cache of a selective checkpoint cannot be read twice. Packed tensors would be kept from
+    the first forward pass on.
     """
     return rewrite.kind in ("split", "checkpoint", "offload")
