@@ -170,7 +170,7 @@ def test_parts_of_a_convolution_are_put_together(parts):
 def test_beside_a_peak_the_rest_is_made_low_as_well():
     _model, _step, made = knapsack()
     chosen = [row(made, "2", CHECKPOINT)]
-    curve, rest = made.curve(chosen), made.beside(chosen)
+    curve, rest = made.curve(chosen), made.without_peak(chosen)
     gone = curve > 0.98 * curve.max()
     assert gone.any()
     assert (rest.usage[gone] == 0).all()

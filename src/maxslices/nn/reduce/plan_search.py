@@ -63,7 +63,8 @@ class PlanSearch:
     def best(self, before: Trace, summary: ReductionSummary) -> ReductionPlan:
         """Cheapest plan that fits; the one with the lowest need if none does.
 
-        Where a limit holds up what is found, plans are looked for that leave more room.
+        Where the limit makes the found plan's steps slower, plans that leave more memory free are
+        searched too.
         """
         searcher = self.searcher
         whole = self._problem(1)
@@ -121,8 +122,8 @@ class PlanSearch:
             root = Candidate("", Rewrite("checkpoint", (), parts), 0, (0, 0), [])
             root.recomputed_ops = next(call.n_operators for call in seen.calls if not call.path)
             price_of_parts(root, timeline, whole, self.flops[""], times)
-            # The cache of a selective checkpoint cannot be read twice, as it would be inside; and
-            # the whole model is in parts already.
+            # The cache of a selective checkpoint cannot be read twice, as inside of a checkpoint
+            # it would be. The whole model cannot be in bands, as it is in parts already.
             found = [
                 c
                 for c in found

@@ -34,8 +34,8 @@ def time_candidates(
 ) -> list[Candidate]:
     """Candidates that run stateful modules in parts of their time steps, with states carried on.
 
-    Left whole are neurons that see all steps at once, and layers that take the statistics
-    of all steps.
+    Neurons that see all time steps at once, and layers that take the statistics of all time
+    steps, are left whole.
     """
     made: list[Candidate] = []
     modules = modules_and_ranges(model)
@@ -58,7 +58,7 @@ def time_candidates(
 def layer_candidates(found: StepStudy, model: nn.Module) -> list[Candidate]:
     """Candidates that run convolutions in parts of their first axis, for a smaller workspace.
 
-    Nothing is computed again; results and gradients of the parts are put together.
+    Nothing is recomputed; results and gradients of the parts are concatenated.
     """
     made: list[Candidate] = []
     modules = dict(model.named_modules())
