@@ -64,7 +64,7 @@ def test_where_nothing_fits_the_rest_beside_the_peak_is_made_low_too(monkeypatch
 
     def noted(self, *args):
         rows = lowest(self, *args)
-        seen.append((self.usage.copy(), self.beside(rows).usage))
+        seen.append((self.usage.copy(), self.without_peak(rows).usage))
         return rows
 
     monkeypatch.setattr(Knapsack, "lowest", noted)

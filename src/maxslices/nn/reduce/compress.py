@@ -166,16 +166,16 @@ class SparseCompressor(Compressor):
         is_exact = torch.ones((), dtype=torch.bool, device=tensor.device)
         if flat.is_meta:  # nobody knows how many
             return (torch.empty_like(flat, dtype=torch.int64), torch.empty_like(flat)), is_exact
-        places = flat.nonzero()[:, 0]
-        return (places, flat[places]), is_exact
+        indices = flat.nonzero()[:, 0]
+        return (indices, flat[indices]), is_exact
 
     def expand(
         self, data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
         """Scatter the values into zeros."""
-        places, values = data
+        indices, values = data
         made = torch.zeros(shape, dtype=dtype, device=values.device)
-        made.view(-1)[places] = values
+        made.view(-1)[indices] = values
         return made
 
 

@@ -50,7 +50,7 @@ def fastest(
     plans: Sequence[ReductionPlan],
     searcher: RewriteSearch,
     specs: Sequence[Any],
-    place: torch.device,
+    device: torch.device,
 ) -> tuple[ReductionPlan, MeasuredStep] | None:
     """Run steps of plans within the limit; the fastest of them, or None if none runs.
 
@@ -62,7 +62,7 @@ def fastest(
     found: dict[int, tuple[ReductionPlan, MeasuredStep]] = {}
     for _ in range(REPEATS):
         for plan in list(left):
-            made = run_plan(rewrites_of(plan.chosen), searcher, specs, place)
+            made = run_plan(rewrites_of(plan.chosen), searcher, specs, device)
             if made is None:
                 left.remove(plan)
                 found.pop(id(plan), None)
@@ -74,38 +74,38 @@ def fastest(
         return min(found.values(), key=lambda each: each[1].step_s)
     for plan in plans:
         if not searcher.fits(plan):
-            made = run_plan(rewrites_of(plan.chosen), searcher, specs, place)
+            made = run_plan(rewrites_of(plan.chosen), searcher, specs, device)
             if made is not None:
                 return plan, made
     return None
 
 
 def run_plan(
-    rewrites: Rewrites, searcher: RewriteSearch, specs: Sequence[Any], place: torch.device
+    rewrites: Rewrites, searcher: RewriteSearch, specs: Sequence[Any], device: torch.device
 ) -> MeasuredStep | None:
     """Run steps with rewrites within the limit; None if they run out of memory."""
     model = searcher.step.model
     set_in_place(model, searcher.in_place)
     apply_rewrites(model, rewrites)
     try:
-        return run_for_real(searcher.step, specs, place, searcher.limit_bytes or None)
+        return run_for_real(searcher.step, specs, device, searcher.limit_bytes or None)
     finally:
         undo_rewrites(model)
         set_in_place(model, searcher.in_place, False)
 
 
 def run_unreduced(
-    summary: ReductionSummary, step: ModelStep, specs: Sequence[Any], place: torch.device
+    summary: ReductionSummary, step: ModelStep, specs: Sequence[Any], device: torch.device
 ) -> MeasuredStep | None:
     """Run the unreduced step, if there is enough memory for it.
 
     It is run before any step with a limit: where a workspace finds no room, cuDNN takes another
     kernel and keeps it for the rest of the process.
     """
-    free_bytes = torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place)
+    free_bytes = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     if summary.needed_before_bytes >= free_bytes:
         return None
-    return run_for_real(step, specs, place)
+    return run_for_real(step, specs, device)
 
 
 def confirm(summary: ReductionSummary, made: MeasuredStep, whole: MeasuredStep | None) -> None:

@@ -18,7 +18,7 @@ from .module_ranges import ModuleOrder
 from .rewrite import Rewrite
 
 Curve = npt.NDArray[np.floating]
-Places = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 CAPS = (1.0, 0.5, 0.25, 0.1)
 """Bounds of what one rewrite may save, as parts of the largest saving; one greedy search for each.
@@ -48,9 +48,9 @@ class Knapsack:
     within: Flags
     """(n_candidates, n_candidates): True if the first may be inside the second. It then counts
     from the second's backward pass on, as nothing is kept inside the second before that."""
-    begins: Places
+    begins: Rows
     """(n_candidates,): stretch in which the backward pass of each begins."""
-    forward: Places
+    forward: Rows
     """(n_candidates, 2): first stretch of the forward pass of each, and the one after it."""
     before: Curve
     """(n_candidates,): bytes in use before the recomputation, with its results that still exist."""
@@ -71,13 +71,13 @@ class Knapsack:
         ends |= {event(at) for c in candidates for at in (c.begin - 1, c.begin, *c.forward)}
         edges = sorted({0, *ends} - {n_events})
         most = np.maximum.reduceat(usage, edges).astype(np.float32)
-        place = {edge: i for i, edge in enumerate(edges)}
-        place[n_events] = len(edges)
+        stretch_of = {edge: i for i, edge in enumerate(edges)}
+        stretch_of[n_events] = len(edges)
         changes = np.zeros((len(candidates), len(edges)), np.float32)
         for row, candidate in enumerate(candidates):
             for first, end, n_bytes in candidate.changes:
                 if end > first:
-                    changes[row, place[event(first)] : place[event(end)]] += n_bytes
+                    changes[row, stretch_of[event(first)] : stretch_of[event(end)]] += n_bytes
         stretches = np.array([order.stretch(c.path) for c in candidates]).reshape(-1, 2)
         a, b = stretches[:, :1], stretches[:, 1:]
         overlap = (a < b.T) & (b > a.T)
@@ -89,8 +89,8 @@ class Knapsack:
         np.fill_diagonal(conflicts, False)
         return cls(
             list(candidates), most, changes, conflicts, within,
-            np.array([place[event(c.begin)] for c in candidates], np.int64),
-            np.array([[place[event(at)] for at in c.forward] for c in candidates], np.int64),
+            np.array([stretch_of[event(c.begin)] for c in candidates], np.int64),
+            np.array([[stretch_of[event(at)] for at in c.forward] for c in candidates], np.int64),
             np.array(
                 [
                     float(usage[c.forward[0] - 1] if c.forward[0] else 0) + c.results_bytes
@@ -126,13 +126,13 @@ class Knapsack:
                 made[self.begins[outer] - 1] += max(rise, 0.0)
         return made
 
-    def _from(self, rows: Places, chosen: Places) -> Places:
+    def _from(self, rows: Rows, chosen: Rows) -> Rows:
         """Stretch from which each row counts, given the candidates around it."""
         if not chosen.size:
             return np.zeros(len(rows), np.int64)
         around = self.within[np.ix_(rows, chosen)]
-        candidates: Places = np.where(around, self.begins[chosen], 0).max(axis=1)
-        return candidates
+        begins: Rows = np.where(around, self.begins[chosen], 0).max(axis=1)
+        return begins
 
     def peak(self, chosen: Sequence[int]) -> int:
         """Expected peak with a set of candidates."""
@@ -263,7 +263,7 @@ class Knapsack:
         return None
 
     def with_one_more(
-        self, picked: Places, curve: Curve, room: Curve | None = None
+        self, picked: Rows, curve: Curve, room: Curve | None = None
     ) -> tuple[Curve, Curve]:
         """Memory in use and added cost with each candidate beside a set.
 

@@ -105,8 +105,8 @@ def reduce_memory(
         raise ModelArgumentError(f"means is a list of some of {MEANS}, not {unknown[0]!r}")
     given, specs = inputs_of(inputs), specs_of(inputs)
     undo_rewrites(model)
-    place = device_of(model, device or _own_device(model, memory), memory)
-    budget = budget_of(model, place, memory)
+    cuda_device = device_of(model, device or _own_device(model, memory), memory)
+    budget = budget_of(model, cuda_device, memory)
     step = with_targets(
         ResettingStep(model, "training", optimizer_named(optimizer), loss, targets, precision(amp))
     )
@@ -114,13 +114,13 @@ def reduce_memory(
     began = time.perf_counter()
     before = step.trace(specs, workspaces)
     measuring_s = 0.0
-    if place is not None:
-        workspaces, measuring_s = measured_workspaces(before.calls, place)
+    if cuda_device is not None:
+        workspaces, measuring_s = measured_workspaces(before.calls, cuda_device)
         before = before.with_workspaces(workspaces)
     limit = budget.limit_bytes
     best = ReductionPlan([], before, limit)
     summary = ReductionSummary(
-        device=str(place or next((p.device for p in model.parameters()), "cpu")),
+        device=str(cuda_device or next((p.device for p in model.parameters()), "cpu")),
         limit_bytes=limit,
         origin=budget.origin,
         workspaces=workspaces.origin,
@@ -136,7 +136,7 @@ def reduce_memory(
         {},
         flops_by_module(step, specs),
         ForwardTimes(rates, origin=rates.origin),
-        place,
+        cuda_device,
     )
     if best.needed_bytes > limit:
         if "in-place" in means:
@@ -155,12 +155,12 @@ def reduce_memory(
     measuring_s += search.measuring_s
     summary.search_s = time.perf_counter() - began - measuring_s
     made = whole = None
-    if place is not None:
-        whole = run_unreduced(summary, step, specs, place)
-        found = fastest(finalists(searcher, best), searcher, specs, place)
+    if cuda_device is not None:
+        whole = run_unreduced(summary, step, specs, cuda_device)
+        found = fastest(finalists(searcher, best), searcher, specs, cuda_device)
         best, made = found or (best, None)
     _fill(summary, searcher, best, search)
-    if made is None and (place is not None or not summary.fits):
+    if made is None and (cuda_device is not None or not summary.fits):
         raise TooLargeError(too_large_message(summary, best.trace))
     if made is not None:
         confirm(summary, made, whole)

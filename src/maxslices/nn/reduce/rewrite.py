@@ -155,16 +155,16 @@ class Rewritten:
         n_states = len(states)
         # An object given twice stays one: attention compares its arguments by identity.
         single: list[Any] = []
-        places: list[int] = []
+        positions: list[int] = []
         for a in args:  # not by `id`, where torch.compile may end its graph
             same = [i for i, known in enumerate(single) if known is a]
-            places.append(same[0] if same else len(single))
+            positions.append(same[0] if same else len(single))
             if not same:
                 single.append(a)
 
         def run(*given: Any) -> Any:
             write_states(layers, list(given[:n_states]))
-            made = self._plain(*(given[n_states + i] for i in places), **kwargs)
+            made = self._plain(*(given[n_states + i] for i in positions), **kwargs)
             return made, read_states(layers)
 
         with keeping:

@@ -343,9 +343,9 @@ def usable_candidates(knapsack: Knapsack) -> list[Candidate]:
 def rows_of(knapsack: Knapsack, space: SearchSpace, plan: ReductionPlan) -> list[int] | None:
     """Rows of a plan's candidates in a knapsack; None if one is missing."""
     n_first = len(space.first)
-    places = {id(c): i for i, c in enumerate(knapsack.candidates)}
+    rows = {id(c): i for i, c in enumerate(knapsack.candidates)}
     if plan.chosen[:n_first] != space.first or any(
-        id(c) not in places for c in plan.chosen[n_first:]
+        id(c) not in rows for c in plan.chosen[n_first:]
     ):
         return None
-    return [places[id(c)] for c in plan.chosen[n_first:]]
+    return [rows[id(c)] for c in plan.chosen[n_first:]]

@@ -133,14 +133,14 @@ class StepTimeline:
         if not chosen:
             return longest(self.host_s, self.device_s)
         at = [max(c.begin, self.backward_start) for c in chosen]
-        places = np.searchsorted(self.at, at)
+        positions = np.searchsorted(self.at, at)
         around = [self._n_around(c, chosen) for c in chosen]
         host = [c.host_s + n * c.wrapped_s for n, c in zip(around, chosen, strict=True)]
         # Parts of the whole model are already counted in `device_s`.
         more = [max(n - (self.parts > 1), 0) for n in around]
         device = [c.device_s + n * c.copied_s for n, c in zip(more, chosen, strict=True)]
         return longest(
-            np.insert(self.host_s, places, host), np.insert(self.device_s, places, device)
+            np.insert(self.host_s, positions, host), np.insert(self.device_s, positions, device)
         )
 
     def added_s(self, chosen: Sequence[Candidate]) -> float:
