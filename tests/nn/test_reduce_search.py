@@ -45,7 +45,7 @@ def test_however_late_it_is_some_plans_are_replayed(monkeypatch):
     assert len(found) == LEAST_ROUNDS > 1
 
 
-def test_what_one_would_try_by_hand_is_taken_where_that_is_faster(monkeypatch):
+def test_a_uniform_plan_is_taken_where_that_is_faster(monkeypatch):
     def poor(self, limit_bytes, seeds=()):
         """All that goes to the host, and nothing else."""
         rows = [
