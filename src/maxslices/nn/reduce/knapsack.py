@@ -251,6 +251,7 @@ class Knapsack:
             trials, price = self.with_one_more(picked, curve, room)
             trials -= limit_bytes
             left = np.maximum(trials, 0, out=trials)
+            # The area above the limit counts; the height only breaks near ties, so a tenth of it.
             gain = (total - left.sum(axis=1)) / total + 0.1 * (top - left.max(axis=1)) / top
             gain[chosen | ~allowed] = 0
             score = np.where(gain > 1e-6, gain / np.maximum(price, 1e-9) ** power, 0)

@@ -102,14 +102,15 @@ class RewriteSearch:
         offset : int
             Bytes that the step is expected to need in addition to the study's.
         """
-        # Candidates that save next to nothing of the excess only cost time.
+        # Candidates that save less than half a percent of the excess only cost search time.
         usage = space.study.usage
         least_bytes = max(int(usage.max()) + offset - self.limit_bytes, 0) // 200
         found = [c for c in space.candidates if c.saved_bytes >= least_bytes]
         # First without offloading inside of checkpoints: more candidates mislead a greedy choice.
         best, least, knapsack = self._bisected(found, space, offset, nested_offload=False)
-        dear = best is None or any(c.rewrite.kind == "offload" for c in best.chosen)
-        if dear and time.perf_counter() <= self.deadline:
+        # Copies over the link are slow, so a plan that offloads is worth a second search.
+        expensive = best is None or any(c.rewrite.kind == "offload" for c in best.chosen)
+        if expensive and time.perf_counter() <= self.deadline:
             found = usable_candidates(knapsack)
             more, lower, knapsack = self._bisected(found, space, offset, nested_offload=True)
             if self.is_better(more, best):
@@ -159,10 +160,11 @@ class RewriteSearch:
                 following = max(offset + over, plan.needed_bytes - knapsack.peak(rows or []))
             else:
                 too_high = offset
-                following = offset - 64 * MIB
+                following = offset - 64 * MIB  # no set was found, so nothing is known of its need
                 if plan is not None and rows is not None:
                     best = plan if self.is_better(plan, best) else best
                     following = plan.needed_bytes - knapsack.peak(rows)
+                    # Within 2 % of the limit, a further replay finds little.
                     if not rows or self.limit_bytes - plan.needed_bytes < self.limit_bytes // 50:
                         break
             if too_low is not None and too_high is not None:

@@ -157,7 +157,7 @@ class StepTimeline:
 
 def traffic_s(storage: Storage, rates: DeviceRates) -> float:
     """Time that a device takes to read a result's operands and to write the result."""
-    seconds = 3 * storage.n_bytes / rates.bytes_per_s
+    seconds = 3 * storage.n_bytes / rates.bytes_per_s  # two operands of its size, and the result
     if storage.op == "aten::native_batch_norm" and len(storage.shape) > 2 and storage.shape[0] == 1:
         channel_bytes = storage.n_bytes / storage.shape[1]
         return max(seconds, channel_bytes / rates.channel_bytes_per_s)
