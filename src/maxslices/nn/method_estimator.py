@@ -83,8 +83,9 @@ class Traced:
         lines = "" if self.family.is_linear else ", each number of slices by itself"
         return f"replayed without data{lines}"
 
-    def workspaces_line(self) -> str:
-        """Say what operators take beside the tensors, and where that is known from."""
+    @property
+    def details(self) -> str:
+        """What operators take beside the tensors, and where that is known from."""
         n, trace = FAMILY_AT[-1], self.family.trace(FAMILY_AT[-1])
         kept = sum(workspace.n_bytes for workspace in trace.kept_workspaces())
         passing = max(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...errors import EstimatorError
+from ...errors import UntraceableError
 
 
-class TraceError(EstimatorError):
+class TraceError(UntraceableError):
     """Code cannot be replayed without data; the text names the line."""
 
 
