@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from ..errors import StoreError, UsageError
 from .replay import CATEGORIES, Trace
 from .replay.storages import rounded
-
-if TYPE_CHECKING:
-    from .step_report import MemoryReport
+from .report_figures import ReportFigures
 
 _COLORS = {
     "weights": "#4c72b0",
@@ -25,7 +22,7 @@ _COLORS = {
 MB = 10**6
 
 
-def plot_report(report: MemoryReport, path: str | os.PathLike[str]) -> None:
+def plot_report(report: ReportFigures, path: str | os.PathLike[str]) -> None:
     """Draw what is in use at each event, by what it is held for.
 
     Raises

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,9 +12,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .batch import make_step
 from .breakdown import (
-    Holder,
-    Part,
-    Stage,
     categories_of,
     groups_of,
     holders_of,
@@ -24,83 +21,30 @@ from .breakdown import (
     stages_of,
 )
 from .ddp_buckets import add_buckets
-from .memory_budget import CONTEXT_BYTES, Budget, budget_of
+from .memory_budget import CONTEXT_BYTES, budget_of
 from .model_arguments import is_shape
 from .nn_errors import ModelArgumentError
-from .replay import ReplayPeak, Spec, Trace, Workspaces
-from .savings import Saving, savings_of
+from .replay import Spec, Workspaces
+from .report_figures import ReportFigures
+from .report_plot import plot_report
+from .report_text import report_json, report_text
+from .savings import savings_of
 from .training_step import Mode, shape_text
 from .workspace_cache import measured_workspaces
 
 
-@dataclass(frozen=True, eq=False)
-class MemoryReport:
-    """What a step takes; ``print`` it, or `plot` it."""
-
-    model: str
-    """Class of the model."""
-    n_parameters: int
-    inputs: tuple[str, ...]
-    """Shapes and dtypes."""
-    mode: str
-    optimizer: str
-    """Class of the optimizer, or ""."""
-    amp: str
-    """Lower precision of autocast, or ""."""
-    ddp: bool
-    trace: Trace
-    """All that happened."""
-    categories: dict[str, int]
-    """Bytes at the peak by what they are held for; "DDP buckets" among them with `ddp`."""
-    allocated_bytes: int
-    """The most in use at once."""
-    reserved_bytes: int
-    """The most that the allocator holds when there is room."""
-    needed_bytes: int
-    """The least limit of the allocator under which the step runs."""
-    context_bytes: int
-    """What CUDA itself takes for the process."""
-    workspaces: str
-    """Where the sizes of the libraries' workspaces come from."""
-    stages: tuple[Stage, ...]
-    parts: tuple[Part, ...]
-    holders: tuple[Holder, ...]
-    savings: tuple[Saving, ...]
-    at_full_size: float
-    """Part of the activations at the peak that is as wide and high as the input, 0 to 1."""
-    budget: Budget | None = field(default=None, repr=False)
-    """Of the card that was asked about."""
-
-    @property
-    def device_bytes(self) -> int:
-        """What the process takes of the card: what is reserved, and CUDA's context."""
-        return self.reserved_bytes + self.context_bytes
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether the step runs on the card that was asked about; None without one."""
-        return None if self.budget is None else self.trace.fits(self.budget.limit_bytes)
-
-    @property
-    def peak(self) -> ReplayPeak:
-        """What was alive when the most was."""
-        return self.trace.peak
+class MemoryReport(ReportFigures):
+    """Memory that a step takes; ``print`` it, or `plot` it."""
 
     def __str__(self) -> str:
-        from .report_text import report_text
-
         return report_text(self)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures for JSON."""
-        from .report_text import report_json
-
+        """Figures for JSON."""
         return report_json(self)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw memory over the step to an image file; needs matplotlib."""
-        from .report_plot import plot_report
-
         plot_report(self, path)
 
 
