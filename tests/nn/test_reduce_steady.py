@@ -24,7 +24,7 @@ from maxslices.nn.replay.caching_allocator import ROUND_BYTES
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator
 from maxslices.nn.replay.steady_state import Steady, each_step
 from maxslices.nn.training_step import Step
-from tests.nn.replay.test_steady import trace_of
+from tests.nn.replay.test_steady_state import trace_of
 
 from .networks import deep
 from .test_reduce_search import SPEC, memory

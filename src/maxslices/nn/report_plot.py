@@ -6,8 +6,8 @@ import os
 from itertools import pairwise
 
 from ..errors import StoreError, UsageError
+from ..model.allocators import round_to_granule
 from .replay import CATEGORIES, Trace
-from .replay.storages import rounded
 from .report_figures import ReportFigures
 
 _COLORS = {
@@ -99,7 +99,7 @@ def _layers(trace: Trace) -> dict[str, list[int]]:
     for (kind, index), in_use in zip(trace.events, trace.in_use_bytes, strict=True):
         if kind in ("alloc", "free"):
             storage = trace.storages[index]
-            n_bytes = rounded(storage.n_bytes)
+            n_bytes = round_to_granule(storage.n_bytes)
             sums[storage.category] += n_bytes if kind == "alloc" else -n_bytes
         known = sum(n for name, n in sums.items() if name != "workspace")
         for name, n_bytes in sums.items():

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from ...model.allocators import round_to_granule
 from ..replay import Trace
-from ..replay.trace import rounded
 from .module_ranges import DEAR_LAYERS, with_runs
 from .module_study import Seen, Study
 from .rewrite import DEAR, Treatment
@@ -104,18 +104,18 @@ def candidates(
         its = (call.first, call.end)
         born = [s.n_bytes for s in trace.storages if s.born in inside]
         again = (3 * sum(born), call.n_operators)
-        size = sum(rounded(s.n_bytes) for _, s in kept)
+        size = sum(round_to_granule(s.n_bytes) for _, s in kept)
         extra = _inputs_kept(trace, call, begin)
         if "checkpoint" in means and size >= SMALL_BYTES:
             changes = [
-                (min(released.get(i, s.born + 1), call.end), begin, -rounded(s.n_bytes))
+                (min(released.get(i, s.born + 1), call.end), begin, -round_to_granule(s.n_bytes))
                 for i, s in kept
             ]
             changes += [*extra, *_peak_inside(found, call, begin)]
             names = compressors.get(call.path, ()) if "pack" in means else ()
             treatment = Treatment("checkpoint", names if set(names) - {"none"} else ())
             results = sum(
-                rounded(trace.storages[i].n_bytes)
+                round_to_granule(trace.storages[i].n_bytes)
                 for i in call.outputs
                 if (trace.storages[i].died or 0) >= begin
             )
@@ -134,7 +134,7 @@ def candidates(
         if "selective" in means and any(s.op in _DEAR_NAMES for _, s in kept):
             # Results of dear operators are kept even where the backward pass needs them not.
             dear = sum(
-                rounded(s.n_bytes)
+                round_to_granule(s.n_bytes)
                 for i, s in enumerate(trace.storages)
                 if s.born in inside
                 and s.op in _DEAR_NAMES
@@ -142,7 +142,9 @@ def candidates(
                 and s.died is not None
                 and s.died < call.end
             )
-            cheap = sum(rounded(s.n_bytes) for _, s in kept if s.op not in _DEAR_NAMES) - dear
+            cheap = (
+                sum(round_to_granule(s.n_bytes) for _, s in kept if s.op not in _DEAR_NAMES) - dear
+            )
             if SMALL_BYTES <= cheap < size:
                 changes = [(call.end, begin, -cheap), *extra, *_peak_inside(found, call, begin)]
                 treatment = Treatment("selective")
@@ -181,7 +183,7 @@ def _offloaded(
             continue
         first = call.end if call.path else released.get(index, storage.born + 1)
         back = min(back_at.get(index, storage.died - 1), storage.died - 1)
-        changes.append((first, back, -rounded(storage.n_bytes)))
+        changes.append((first, back, -round_to_granule(storage.n_bytes)))
         n_bytes += storage.n_bytes
     if n_bytes == 0:
         return []
@@ -231,7 +233,7 @@ def _packed_changes(
         if name == "none" or storage.category == "input" or storage.n_bytes < SMALL_BYTES:
             continue
         part = 32 if name == "bit" else 4
-        saved = rounded(storage.n_bytes) - rounded(storage.n_bytes // part)
+        saved = round_to_granule(storage.n_bytes) - round_to_granule(storage.n_bytes // part)
         changes.append((call.end, begin, -saved))
         n_bytes += storage.n_bytes
     return changes, n_bytes
@@ -243,7 +245,7 @@ def _inputs_kept(trace: Trace, call: Seen, begin: int) -> list[tuple[int, int, i
     for index in call.inputs:
         storage = trace.storages[index]
         if storage.died is not None and storage.died < begin:
-            found.append((storage.died, begin, rounded(storage.n_bytes)))
+            found.append((storage.died, begin, round_to_granule(storage.n_bytes)))
     return found
 
 

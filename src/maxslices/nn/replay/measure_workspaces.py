@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ...errors import DeviceError
+from ...model.allocators import round_to_granule
 from .workspaces import CONVOLUTIONS, CUBLASLT_BYTES, OperatorCall, Workspaces
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -173,7 +174,7 @@ def _cublas_bytes() -> int:
     a = torch.empty((64, 64), device="cuda")
     before = torch.cuda.memory_allocated()
     made = a @ a
-    taken = torch.cuda.memory_allocated() - before - 512 * (-(-made.nbytes // 512))
+    taken = torch.cuda.memory_allocated() - before - round_to_granule(made.nbytes)
     return max(0, int(taken))
 
 

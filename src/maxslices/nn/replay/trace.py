@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from ...model.allocators import round_to_granule
 from .caching_allocator import AllocatorRequest, CachingAllocator, least_limit
-from .storages import ModuleCall, ReplayEvent, ReplayPeak, StageMark, Storage, rounded
+from .storages import ModuleCall, ReplayEvent, ReplayPeak, StageMark, Storage
 from .workspaces import CONVOLUTIONS, OperatorCall, Workspace, Workspaces
 
 
@@ -58,7 +59,7 @@ class Trace:
         return self.workspaces.for_calls(self.calls)
 
     def _usage(self) -> Iterator[int]:
-        sizes = [rounded(storage.n_bytes) for storage in self.storages]
+        sizes = [round_to_granule(storage.n_bytes) for storage in self.storages]
         in_use, kept = 0, set[str]()
         for kind, index in self.events:
             passing = 0
@@ -69,10 +70,10 @@ class Trace:
             elif kind == "call":
                 for workspace in self.call_workspaces[index]:
                     if not workspace.kept_as:
-                        passing += rounded(workspace.n_bytes)
+                        passing += round_to_granule(workspace.n_bytes)
                     elif workspace.kept_as not in kept:
                         kept.add(workspace.kept_as)
-                        in_use += rounded(workspace.n_bytes)
+                        in_use += round_to_granule(workspace.n_bytes)
             yield in_use + passing
 
     @property
@@ -289,4 +290,4 @@ def _as_storage(n_bytes: int, call: OperatorCall, event: int) -> Storage:
     return Storage(n_bytes, "workspace", call.op, call.module, call.line, call.stage, born=event)
 
 
-__all__ = ["Trace", "rounded"]
+__all__ = ["Trace"]
