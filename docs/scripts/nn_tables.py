@@ -159,7 +159,7 @@ def wait_for_card() -> None:
     time.sleep(1)  # until the one before is gone from the card too
 
 
-def measure(row: Row, device: str, batch: int | None) -> dict[str, Any]:
+def measure_times(row: Row, device: str, batch: int | None) -> dict[str, Any]:
     """Run a row for real."""
     shape = row.shape if batch is None else (batch, *row.shape[1:])
     target = row.target if batch is None else (batch, *row.target[1:])
@@ -388,7 +388,7 @@ def run_child(parsed: argparse.Namespace) -> None:
     """Do what the parent asks for."""
     kind, key, out = parsed.child
     if kind == "measure":
-        made = measure(ROWS[key], parsed.device, parsed.batch)
+        made = measure_times(ROWS[key], parsed.device, parsed.batch)
     elif kind == "calibrated":
         made = calibrated(parsed.device, parsed.batch)
     elif kind == "batch":

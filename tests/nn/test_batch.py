@@ -15,13 +15,13 @@ from maxslices.nn import (
     ModelArgumentError,
     NoDeviceError,
     TooLargeError,
-    Trial,
+    VerifiedStep,
     batch,
     max_batch_size,
     max_patch_shape,
+    real_step,
 )
-from maxslices.nn import real_step as trial
-from maxslices.nn.memory_budget import CONTEXT_BYTES, Budget
+from maxslices.nn.memory_budget import CONTEXT_BYTES, MemoryBudget
 from maxslices.nn.replay import Spec, Workspaces, replay
 from maxslices.nn.replay.workspaces import CONVOLUTIONS
 
@@ -190,12 +190,12 @@ def device(monkeypatch):
         if Card.error is not None:
             raise Card.error
         ran = inputs[0].shape[0] <= Card.most
-        return Trial(size, ran, "another process", allocated_bytes, allocated_bytes, 0.1)
+        return VerifiedStep(size, ran, "another process", allocated_bytes, allocated_bytes, 0.1)
 
     place = torch.device("cuda", 0)
-    monkeypatch.setattr(trial.Trials, "run", run)
+    monkeypatch.setattr(real_step.RealSteps, "run", run)
     monkeypatch.setattr(batch, "device_of", lambda *_: place)
-    monkeypatch.setattr(batch, "budget_of", lambda *_: Budget(LIMIT, "a card", place))
+    monkeypatch.setattr(batch, "budget_of", lambda *_: MemoryBudget(LIMIT, "a card", place))
     monkeypatch.setattr(batch, "measured_workspaces", lambda *_: (Workspaces.none(), 0.0))
     Card.tried = tried
     return Card

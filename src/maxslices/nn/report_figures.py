@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .breakdown import Holder, Part, Stage
-from .memory_budget import Budget
+from .breakdown import Holder, MemoryStage, ModelPart
+from .memory_budget import MemoryBudget
 from .replay import ReplayPeak, Trace
 from .savings import Saving
 
 
 @dataclass(frozen=True, eq=False)
 class ReportFigures:
-    """Memory that a step takes, and what would save some."""
+    """Memory of a step, and what would save some."""
 
     model: str
     """Class of the model."""
@@ -21,44 +21,44 @@ class ReportFigures:
     """Shapes and dtypes."""
     mode: str
     optimizer: str
-    """Class of the optimizer, or ""."""
+    """Class of the optimizer; "" without one."""
     amp: str
-    """Lower precision of autocast, or ""."""
+    """Lower precision of autocast; "" without it."""
     ddp: bool
     trace: Trace
-    """All that happened."""
+    """Replay of the step."""
     categories: dict[str, int]
-    """Bytes at the peak by what they are held for; "DDP buckets" among them with `ddp`."""
+    """Bytes at the peak by category; "DDP buckets" is one of them with `ddp`."""
     allocated_bytes: int
-    """The most in use at once."""
+    """Peak of allocated memory."""
     reserved_bytes: int
-    """The most that the allocator holds when there is room."""
+    """Peak of memory held by the allocator without a limit."""
     needed_bytes: int
-    """The least limit of the allocator under which the step runs."""
+    """Smallest limit of the allocator under which the step runs."""
     context_bytes: int
-    """What CUDA itself takes for the process."""
+    """Memory of CUDA's context."""
     workspaces: str
-    """Where the sizes of the libraries' workspaces come from."""
-    stages: tuple[Stage, ...]
-    parts: tuple[Part, ...]
+    """Source of the workspace sizes of the libraries."""
+    stages: tuple[MemoryStage, ...]
+    parts: tuple[ModelPart, ...]
     holders: tuple[Holder, ...]
     savings: tuple[Saving, ...]
     at_full_size: float
-    """Part of the activations at the peak that is as wide and high as the input, 0 to 1."""
-    budget: Budget | None = field(default=None, repr=False)
-    """Of the card that was asked about."""
+    """Fraction of the activations at the peak that are as wide and high as the input."""
+    budget: MemoryBudget | None = field(default=None, repr=False)
+    """Budget of the card in `memory`; None without one."""
 
     @property
     def device_bytes(self) -> int:
-        """What the process takes of the card: what is reserved, and CUDA's context."""
+        """Memory of the process on the card: reserved, and CUDA's context."""
         return self.reserved_bytes + self.context_bytes
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step runs on the card that was asked about; None without one."""
+        """True if the step runs on the card in `memory`; None without one."""
         return None if self.budget is None else self.trace.fits(self.budget.limit_bytes)
 
     @property
     def peak(self) -> ReplayPeak:
-        """What was alive when the most was."""
+        """Allocations alive at the peak."""
         return self.trace.peak

@@ -1,4 +1,4 @@
-"""Memory over a step, as a picture."""
+"""Plot of the memory in use over a step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MB = 10**6
 
 
 def plot_report(report: ReportFigures, path: str | os.PathLike[str]) -> None:
-    """Draw what is in use at each event, by what it is held for.
+    """Draw the memory in use at each event, by category.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def plot_report(report: ReportFigures, path: str | os.PathLike[str]) -> None:
 
 
 def _layers(trace: Trace) -> dict[str, list[int]]:
-    """Return bytes of each category after each event; workspaces are what remains."""
+    """Bytes of each category after each event; workspaces are the remainder."""
     sums: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
     layers: dict[str, list[int]] = {name: [] for name in CATEGORIES}
     for (kind, index), in_use in zip(trace.events, trace.in_use_bytes, strict=True):

@@ -1,4 +1,4 @@
-"""A `MemoryReport` as text and as JSON."""
+"""Text and JSON of a `MemoryReport`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .savings import Saving
 
 WIDTH = 88
 _TELLING = 0.01
-"""A saving below this part of the peak is called none."""
+"""A saving below this part of the peak is shown as none: predictions are off by up to 0.7 %."""
 _NAMES = {
     "weights": "weights and buffers",
     "temporary": "gradients in passing",
     "workspace": "workspaces",
 }
-"""Of categories, where another word says more."""
+"""Names of categories where the text uses a longer one."""
 
 
 def report_text(report: ReportFigures) -> str:
-    """Return all of a report."""
+    """Whole text of a report."""
     blocks = [_head(report), _peak(report), _stages(report), _parts(report), _why(report)]
     return "\n\n".join(block for block in blocks if block)
 
@@ -51,7 +51,7 @@ def _head(report: ReportFigures) -> str:
 
 
 def _is_squeezed(report: ReportFigures) -> bool:
-    """Tell whether a step fits although it takes more where there is more."""
+    """True if the step fits only with slower kernels, whose workspaces are smaller."""
     limit = 0 if report.budget is None else report.budget.limit_bytes
     return bool(report.fits) and report.allocated_bytes > limit
 
@@ -109,7 +109,7 @@ def _part_name(path: str) -> str:
 
 
 def _why(report: ReportFigures) -> str:
-    """Answer why the step takes so much, and what would save some."""
+    """Text on what holds the memory, and what would save some."""
     categories = report.categories
     weights = categories["weights"]
     largest = max(categories, key=lambda name: categories[name])
@@ -163,7 +163,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 
 def report_json(report: ReportFigures) -> dict[str, Any]:
-    """Return the figures of a report: byte counts, in plain lists and dicts."""
+    """Figures of a report in plain lists and dicts."""
     budget = report.budget
     return {
         "model": report.model,

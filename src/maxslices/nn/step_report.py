@@ -1,4 +1,4 @@
-"""Where the memory of a step goes: by what it is held for, stage by stage, module by module."""
+"""Memory report of a step: by category, stage by stage, module by module."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from .breakdown import (
 from .ddp_buckets import add_buckets
 from .memory_budget import CONTEXT_BYTES, budget_of
 from .model_arguments import is_shape
+from .model_step import Mode, shape_text
 from .nn_errors import ModelArgumentError
 from .replay import Spec, Workspaces
 from .report_figures import ReportFigures
 from .report_plot import plot_report
 from .report_text import report_json, report_text
 from .savings import savings_of
-from .training_step import Mode, shape_text
 from .workspace_cache import measured_workspaces
 
 
 class MemoryReport(ReportFigures):
-    """Memory that a step takes; ``print`` it, or `plot` it."""
+    """Memory of a step. ``print`` shows it as text, `plot` as a picture."""
 
     def __str__(self) -> str:
         return report_text(self)
 
     def as_json(self) -> dict[str, Any]:
-        """Figures for JSON."""
+        """Figures in plain lists and dicts."""
         return report_json(self)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw memory over the step to an image file; needs matplotlib."""
+        """Draw the memory over the step to an image file; needs matplotlib."""
         plot_report(self, path)
 
 
@@ -62,43 +62,43 @@ def memory_report(
     device: torch.device | str | None = None,
     workspaces: Workspaces | None = None,
 ) -> MemoryReport:
-    """Say what holds memory in a step of a model, and what would save some.
+    """Report what holds the memory of a step, and what would save some.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Never changed. It is looked at in the train or eval mode that it is in; for training,
-        in train mode.
+        Model, which is not changed. It is replayed in the train or eval mode that it is in; for
+        training, in train mode.
     inputs : shape, Spec, tensor, or a tuple or dict of them
         Arguments of the model: (4, 1, 256, 256) is one input of float32; a dict has keyword
-        arguments. Tensors are not read.
+        arguments. Values of tensors are not read.
     mode : {"training", "forward", "inference"}
-        Two steps of training, the second of which is shown; a forward pass with gradients; or
-        without.
+        Two training steps, of which the second is reported; a forward pass with gradients; or
+        one without.
     optimizer, loss, amp
         As for `max_batch_size`.
     ddp : bool
-        Whether ``DistributedDataParallel`` holds gradient buckets too.
+        Whether gradient buckets of ``DistributedDataParallel`` are included.
     targets : Spec, tensor, or a tuple of them, optional
-        What the loss compares with; by default as for `max_batch_size`.
+        Targets of the loss; by default as for `max_batch_size`.
     memory : str or int, optional
         Memory of a card, such as "24GB": the report says whether the step fits.
     device : torch.device or str, optional
-        A CUDA device whose workspaces are measured; by default they are allowed for.
+        CUDA device on which workspaces are measured; by default an allowance is made for them.
     workspaces : Workspaces, optional
-        In place of those.
+        Workspaces to use instead.
 
     Returns
     -------
     MemoryReport
-        Its text answers why the step takes so much.
+        Report, with a text for ``print`` and a picture by `MemoryReport.plot`.
 
     Raises
     ------
     ModelArgumentError
-        If the model does not run on such inputs, with torch's own words.
+        If the model does not run on such inputs, with torch's message.
     TraceError
-        If it cannot be replayed without data, naming the line.
+        If the model cannot be replayed without data; the message names the line.
     """
     given, named = _arguments(inputs)
     wanted = None if targets is None else (lambda *_: targets)
@@ -142,7 +142,7 @@ def memory_report(
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return positional and keyword arguments, shapes replaced by `Spec`."""
+    """Positional and keyword arguments of the model, with `Spec` for shapes."""
 
     def convert(item: Any) -> Any:
         return Spec(tuple(item)) if is_shape(item) else item

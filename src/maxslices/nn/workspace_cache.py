@@ -1,4 +1,4 @@
-"""Workspaces of the device that is here: measured once, then kept beside the records."""
+"""Workspaces measured on a device, kept in files beside the records."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ from .replay.measure_workspaces import calibrate, no_limit, place
 def measured_workspaces(
     calls: Iterable[OperatorCall], device: torch.device
 ) -> tuple[Workspaces, float]:
-    """Return the workspaces of calls on a CUDA device.
+    """Workspaces of calls on a CUDA device.
 
     Parameters
     ----------
     calls : iterable of OperatorCall
-        What will be run: what was not measured on this device before, at its batch size, is
-        measured now.
+        Calls of a step. Those not yet measured on this device at their batch size are measured.
     device : torch.device
         A CUDA device.
 
     Returns
     -------
     Workspaces
-        Of these calls, and of all measured before.
+        Workspaces of these calls, and of all calls measured before.
     float
-        Seconds that measuring took; 0.0 if all was known.
+        Seconds spent measuring; 0.0 if all calls were known.
     """
     if device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
@@ -65,7 +64,7 @@ def _read(path: Path) -> Workspaces | None:
 
 
 def _write(path: Path, workspaces: Workspaces) -> None:
-    # Where nothing can be written, nothing but time is lost.
+    # If the file cannot be written, they are measured again next time.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(path, json.dumps(workspaces.as_plain()))

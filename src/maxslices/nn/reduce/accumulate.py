@@ -1,4 +1,4 @@
-"""A training step in parts of its batch, the gradients added up: nothing is computed twice."""
+"""Training steps in parts of the batch, with accumulated gradients and without recomputation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def backward_in_parts(
     amp: torch.dtype | None = None,
     scale: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Run forward and backward passes of a step, a part of the batch at a time.
+    """Run the forward and backward passes of a step, one part of the batch at a time.
 
     Takes the place of ``loss(model(*inputs), *targets).backward()`` in a training loop, and
     needs the activations of one part alone.

@@ -1,4 +1,4 @@
-"""Which modules are given zeros and ones alone: found by running the model on several inputs."""
+"""Detection of modules whose inputs are zeros and ones, by running the model on several inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ N_TRIALS = 3
 def probe_binary(
     model: nn.Module, inputs: Sequence[Any], n_trials: int = N_TRIALS
 ) -> dict[str, tuple[bool, ...]]:
-    """Return for each module which of its tensor arguments held nothing but 0 and 1, and some 1.
+    """Find the tensor arguments of each module that hold only 0 and 1, and at least one 1.
 
     The model is run without gradients on its own device, in eval mode, but for norms where
     layers work on several steps: with the statistics of a network that was not trained, hardly a
@@ -90,7 +90,7 @@ def probe_binary(
 
 def _is_binary(tensor: torch.Tensor) -> bool:
     flat = tensor.reshape(-1)
-    # Most are not, and their first items tell.
+    # Most tensors are not binary, and their first items show it.
     return all(bool(((x == 0) | (x == 1)).all()) for x in (flat[:4096], flat))
 
 

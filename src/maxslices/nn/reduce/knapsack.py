@@ -1,8 +1,8 @@
-"""Chooses treatments: the least time for which the memory in use stays below a limit.
+"""Chooses rewrites: the least time for which the memory in use stays below a limit.
 
-What one treatment changes is added to what the unreduced step has in use at each event. That
-is right but for what treatments do to each other, so what is chosen is replayed, and chosen
-again with a limit that is lower by what the replay found more.
+What one rewrite changes is added to what the unreduced step has in use at each event. That
+is right but for what rewrites do to each other, so what is chosen is replayed, and chosen
+again with a limit that is lower by what the replay candidates more.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ import numpy as np
 import numpy.typing as npt
 
 from .candidates import Candidate
-from .module_ranges import Order
-from .rewrite import Treatment
+from .module_ranges import ModuleOrder
+from .rewrite import Rewrite
 
 Curve = npt.NDArray[np.floating]
 Places = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 CAPS = (1.0, 0.5, 0.25, 0.1)
-"""Parts of the most that one treatment saves: searches leave out what saves more at once,
+"""Parts of the most that one rewrite saves: searches leave out what saves more at once,
 because what is kept of a large module comes back all at once when it is computed again."""
-NEAR = 0.98
+PEAK_FRACTION = 0.98
 """Of a peak: what is above is part of it."""
 N_SEEDS = 3
 """Sets to begin with that are built upon: those with the lowest peaks."""
 N_IMPROVED = 6
 """How many of the dearest are tried to be done without."""
-POWERS = (1.0, 0.5, 0.25)
+COST_POWERS = (1.0, 0.5, 0.25)
 """How much the cost counts against what is saved."""
 
 
 @dataclass(slots=True, eq=False)
-class Problem:
+class Knapsack:
     """What is in use, and what each candidate changes of it, on stretches of events."""
 
-    found: list[Candidate]
+    candidates: list[Candidate]
     usage: Curve
     """(n_stretches,): most in use in a stretch, unreduced."""
     changes: Curve
@@ -57,50 +57,52 @@ class Problem:
     saved: Curve
 
     @classmethod
-    def of(cls, usage: npt.NDArray[np.int64], found: Sequence[Candidate], order: Order) -> Problem:
+    def of(
+        cls, usage: npt.NDArray[np.int64], candidates: Sequence[Candidate], order: ModuleOrder
+    ) -> Knapsack:
         """Return the problem of some candidates on a step of a model, its modules in order."""
         n_events = len(usage)
 
         def event(at: int) -> int:
             return min(max(at, 0), n_events)
 
-        ends = {event(end) for c in found for change in c.changes for end in change[:2]}
-        ends |= {event(at) for c in found for at in (c.begin - 1, c.begin, *c.forward)}
+        ends = {event(end) for c in candidates for change in c.changes for end in change[:2]}
+        ends |= {event(at) for c in candidates for at in (c.begin - 1, c.begin, *c.forward)}
         edges = sorted({0, *ends} - {n_events})
         most = np.maximum.reduceat(usage, edges).astype(np.float32)
         place = {edge: i for i, edge in enumerate(edges)}
         place[n_events] = len(edges)
-        changes = np.zeros((len(found), len(edges)), np.float32)
-        for row, candidate in enumerate(found):
+        changes = np.zeros((len(candidates), len(edges)), np.float32)
+        for row, candidate in enumerate(candidates):
             for first, end, n_bytes in candidate.changes:
                 if end > first:
                     changes[row, place[event(first)] : place[event(end)]] += n_bytes
-        stretches = np.array([order.stretch(c.path) for c in found]).reshape(-1, 2)
+        stretches = np.array([order.stretch(c.path) for c in candidates]).reshape(-1, 2)
         a, b = stretches[:, :1], stretches[:, 1:]
         overlap = (a < b.T) & (b > a.T)
         inside = (a >= a.T) & (b <= b.T) & (b - a < (b - a).T)
-        outer = np.array([_holds_others(c.treatment) for c in found], bool)
-        inner = np.array([_may_be_inside(c.treatment) for c in found], bool)
+        outer = np.array([_holds_others(c.rewrite) for c in candidates], bool)
+        inner = np.array([_may_be_inside(c.rewrite) for c in candidates], bool)
         within = inside & inner[:, None] & outer[None, :]
         conflicts = overlap & ~within & ~within.T
         np.fill_diagonal(conflicts, False)
         return cls(
-            list(found), most, changes, conflicts, within,
-            np.array([place[event(c.begin)] for c in found], np.int64),
-            np.array([[place[event(at)] for at in c.forward] for c in found], np.int64),
+            list(candidates), most, changes, conflicts, within,
+            np.array([place[event(c.begin)] for c in candidates], np.int64),
+            np.array([[place[event(at)] for at in c.forward] for c in candidates], np.int64),
             np.array(
                 [
                     float(usage[c.forward[0] - 1] if c.forward[0] else 0) + c.results_bytes
-                    for c in found
+                    for c in candidates
                 ]
             ),
-            np.array([max(c.cost_s, 1e-9) for c in found]),
-            np.array([float(c.saved_bytes) for c in found]),
+            np.array([max(c.cost_s, 1e-9) for c in candidates]),
+            np.array([float(c.saved_bytes) for c in candidates]),
         )  # fmt: skip
 
-    def none_hosted_inside(self) -> Problem:
+    def without_nested_offload(self) -> Knapsack:
         """Return this problem, with nothing on the host inside of what is computed again."""
-        hosted = np.array([c.treatment.kind == "offload" for c in self.found], bool)
+        hosted = np.array([c.rewrite.kind == "offload" for c in self.candidates], bool)
         pairs = self.within & hosted[:, None]
         return replace(
             self, conflicts=self.conflicts | pairs | pairs.T, within=self.within & ~pairs
@@ -128,8 +130,8 @@ class Problem:
         if not chosen.size:
             return np.zeros(len(rows), np.int64)
         around = self.within[np.ix_(rows, chosen)]
-        found: Places = np.where(around, self.begins[chosen], 0).max(axis=1)
-        return found
+        candidates: Places = np.where(around, self.begins[chosen], 0).max(axis=1)
+        return candidates
 
     def peak(self, chosen: Sequence[int]) -> int:
         """Return the expected peak with some candidates."""
@@ -140,7 +142,7 @@ class Problem:
         return float(self.costs[list(chosen)].sum())
 
     def cheapest(self, limit_bytes: float, seeds: Sequence[Sequence[int]] = ()) -> list[int] | None:
-        """Return the cheapest set found that stays within a limit; None if there is none.
+        """Return the cheapest set candidates that stays within a limit; None if there is none.
 
         Sets to begin with may be given: less of each than all, and it is one to choose from.
         """
@@ -148,17 +150,19 @@ class Problem:
             return []
         # What is done with all of the model leaves no room for anything else, and the search
         # would end there: it is taken where nothing else goes.
-        whole = [i for i, candidate in enumerate(self.found) if not candidate.path]
+        whole = [i for i, candidate in enumerate(self.candidates) if not candidate.path]
         best: list[int] | None = None
         tries = [
-            self._greedy(limit_bytes, power, cap, (), whole) for cap in CAPS for power in POWERS
+            self._greedy(limit_bytes, power, cap, (), whole)
+            for cap in CAPS
+            for power in COST_POWERS
         ]
-        for seed in self.lowest_of(seeds):
+        for seed in self.lowest_seeds(seeds):
             tries += [self._greedy(limit_bytes, 0.5, cap, seed, whole) for cap in CAPS[::2]]
-        for chosen in (*tries, *(s for s in self._sound(seeds) if self.peak(s) <= limit_bytes)):
+        for chosen in (*tries, *(s for s in self._feasible(seeds) if self.peak(s) <= limit_bytes)):
             if chosen is None:
                 continue
-            chosen = self._without_waste(chosen, limit_bytes)
+            chosen = self._pruned(chosen, limit_bytes)
             if best is None or self.cost(chosen) < self.cost(best):
                 best = chosen
         if best is None:
@@ -179,28 +183,28 @@ class Problem:
                 other = self._greedy(limit_bytes, 0.5, cap, start, banned)
                 if other is None:
                     continue
-                other = self._without_waste(other, limit_bytes)
+                other = self._pruned(other, limit_bytes)
                 if self.cost(other) < self.cost(chosen):
                     chosen = other
         return chosen
 
-    def _sound(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
+    def _feasible(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
         return [list(s) for s in seeds if not self.conflicts[np.ix_(s, s)].any()]
 
-    def lowest_of(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
+    def lowest_seeds(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
         """Return those sets to begin with that are built upon."""
-        lowest = sorted(self._sound(seeds), key=self.peak)
-        hosted = [s for s in lowest if self.found[s[0]].treatment.kind == "offload"]
+        lowest = sorted(self._feasible(seeds), key=self.peak)
+        hosted = [s for s in lowest if self.candidates[s[0]].rewrite.kind == "offload"]
         return [s for s in lowest if s not in hosted][:N_SEEDS] + hosted[:1]
 
-    def beside(self, chosen: Sequence[int]) -> Problem:
+    def without_peak(self, chosen: Sequence[int]) -> Knapsack:
         """Return this problem without the places where the peak is with some candidates."""
         curve = self.curve(chosen)
-        return replace(self, usage=np.where(curve > NEAR * curve.max(), 0, self.usage))
+        return replace(self, usage=np.where(curve > PEAK_FRACTION * curve.max(), 0, self.usage))
 
     def lowest(self, seeds: Sequence[Sequence[int]] = (), banned: Sequence[int] = ()) -> list[int]:
-        """Return what makes the peak as low as was found, whatever it costs."""
-        starts: list[Sequence[int]] = [(), *self.lowest_of(seeds)]
+        """Return what makes the peak as low as was candidates, whatever it costs."""
+        starts: list[Sequence[int]] = [(), *self.lowest_seeds(seeds)]
         low, high = 0.0, float(self.usage.max())
         best: list[int] = []
         while high - low > max(2.0**20, high / 200):
@@ -228,7 +232,7 @@ class Problem:
         banned: Sequence[int] = (),
     ) -> list[int] | None:
         """Add what takes most of the excess away for its cost, until nothing is above."""
-        n = len(self.found)
+        n = len(self.candidates)
         if not n:
             return None
         room = np.empty_like(self.changes)
@@ -280,7 +284,7 @@ class Problem:
         numpy.ndarray
             (n_candidates,)
         """
-        since = self._from(np.arange(len(self.found)), picked)
+        since = self._from(np.arange(len(self.candidates)), picked)
         trials = np.add(curve, self.changes, out=room)
         for inner in np.flatnonzero(since):
             trials[inner, : since[inner]] = curve[: since[inner]]
@@ -295,7 +299,7 @@ class Problem:
                 trials[around, its] -= self.changes[other, its]
         return trials, price
 
-    def _without_waste(self, chosen: list[int], limit_bytes: float) -> list[int]:
+    def _pruned(self, chosen: list[int], limit_bytes: float) -> list[int]:
         """Undo what is not needed, the dearest first."""
         for row in sorted(chosen, key=lambda i: -self.costs[i]):
             rest = [i for i in chosen if i != row]
@@ -304,14 +308,14 @@ class Problem:
         return chosen
 
 
-def _holds_others(treatment: Treatment) -> bool:
-    return treatment.kind == "checkpoint" and treatment.parts == 1
+def _holds_others(rewrite: Rewrite) -> bool:
+    return rewrite.kind == "checkpoint" and rewrite.parts == 1
 
 
-def _may_be_inside(treatment: Treatment) -> bool:
-    """Tell whether a treatment does the same within a module that is computed again.
+def _may_be_inside(rewrite: Rewrite) -> bool:
+    """Tell whether a rewrite does the same within a module that is computed again.
 
     The cache of a selective checkpoint cannot be read twice. What is packed would be kept from the
     first time on, and is small; so is what is on the host, but there.
     """
-    return treatment.kind in ("split", "checkpoint", "offload")
+    return rewrite.kind in ("split", "checkpoint", "offload")

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from ..training_step import Step
+from ..model_step import ModelStep
 
 ALL_STEPS_AT_ONCE = frozenset({"PSN", "MaskedPSN", "SlidingPSN"})
 """Neurons that mix the time steps: a part of the steps does not give a part of the result."""
@@ -60,14 +60,14 @@ def reset_states(model: nn.Module) -> None:
             reset()
 
 
-class ResettingStep(Step):
+class ResettingStep(ModelStep):
     """A step whose copies forget their states before each forward pass."""
 
     __slots__ = ()
 
-    def twin(self) -> nn.Module:
+    def meta_copy(self) -> nn.Module:
         """Return a copy without data that resets itself."""
-        made = Step.twin(self)
+        made = ModelStep.meta_copy(self)
         if stateful(made):
             made.register_forward_pre_hook(_reset)
         return made

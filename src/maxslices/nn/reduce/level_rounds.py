@@ -1,4 +1,4 @@
-"""What each level does, in turn: treatments so far, and their replays."""
+"""What each level does, in turn: rewrites so far, and their replays."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from torch import nn
 
 from ...model.units import format_bytes
 from ..memory_budget import budget_of, device_of
+from ..model_step import ModelStep
 from ..nn_errors import TooLargeError
 from ..replay import Trace, Workspaces
-from ..training_step import Step
 from .candidates import candidates
-from .confirm import confirm, ran, unreduced
-from .device_rates import Rates, Times
+from .confirm import confirm, run_plan, run_unreduced
+from .device_rates import DeviceRates, ForwardTimes
 from .layer_state import refuses_time_split
-from .module_ranges import Order
-from .module_study import Study, study
+from .module_ranges import ModuleOrder
+from .module_study import StepStudy, study_step
 from .reduction_plan import needed_bytes
 from .reduction_summary import ReductionSummary
-from .rewrite import Treatment
+from .rewrite import Rewrite
 from .rewrite_cost import flops_by_module, price
-from .rewrite_search import Searcher
+from .rewrite_search import RewriteSearch
 from .split import batch_statistics
-from .step_timeline import Timeline
+from .step_timeline import StepTimeline
 
 Rank = Literal["peak", "input"]
 
 
-class Work:
-    """Treatments so far, and their replays."""
+class LevelReduction:
+    """Rewrites so far, and their replays."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class Work:
         self.model, self.summary, self.factor = model, summary, factor
         self.max_rounds, self.max_candidates = max_rounds, max_candidates
         self.modules = dict(model.named_modules())
-        self.plan: dict[str, Treatment] = {}
-        self.searcher: Searcher | None = None
+        self.plan: dict[str, Rewrite] = {}
+        self.searcher: RewriteSearch | None = None
         self.now: Trace | None = None
-        self.study: Study | None = None
+        self.study: StepStudy | None = None
         self.saved: dict[str, int] = {}
         self.costs: dict[str, float] = {}
 
-    def prepare(self, step: Step, specs: Sequence[Any], memory: Any) -> None:
+    def prepare(self, step: ModelStep, specs: Sequence[Any], memory: Any) -> None:
         """Replay the unreduced step, and note what each module keeps."""
         workspaces = Workspaces.allowance()
         limit = 0
@@ -61,16 +61,18 @@ class Work:
             limit, self.summary.origin = budget.limit_bytes, budget.origin
         self.summary.limit_bytes = limit
         self.summary.workspaces = workspaces.origin
-        self.searcher = Searcher(step, specs, workspaces, limit, math.inf)
+        self.searcher = RewriteSearch(step, specs, workspaces, limit, math.inf)
         self.now = self.searcher.trace({})
         self.summary.peak_before_bytes = self.now.allocated_bytes
         self.summary.needed_before_bytes = needed_bytes(self.now, limit)
-        self.study = study(step, specs, workspaces)
+        self.study = study_step(step, specs, workspaces)
         found = candidates(self.study, self.model, ("checkpoint",), {})
         flops = flops_by_module(step, specs)
-        rates = Rates.stated(step.amp)
-        times = Times(rates, origin=rates.origin)
-        price(found, Timeline.of(self.study, Order(self.model), flops, times), flops, times)
+        rates = DeviceRates.stated(step.amp)
+        times = ForwardTimes(rates, origin=rates.origin)
+        price(
+            found, StepTimeline.of(self.study, ModuleOrder(self.model), flops, times), flops, times
+        )
         self.saved = {c.path: c.saved_bytes for c in found}
         self.costs = {c.path: c.cost_s for c in found}
         self.summary.forward_flops = flops[""].total
@@ -115,7 +117,7 @@ class Work:
             chosen = chosen[:n]
         for path in chosen:
             its = names.get(path, ())
-            self.plan[path] = Treatment("checkpoint", its if set(its) - {"none"} else ())
+            self.plan[path] = Rewrite("checkpoint", its if set(its) - {"none"} else ())
             for name in its or ("none",):
                 if path in asked or getattr(self.modules[path], "x_compressor", None) is not None:
                     summary.manual_compressor_count += 1
@@ -136,10 +138,10 @@ class Work:
     def _input_bytes(self) -> dict[str, int]:
         assert self.study is not None
         sizes = self.study.trace.storages
-        return {c.path: sum(sizes[i].n_bytes for i in c.inputs) for c in self.study.seen}
+        return {c.path: sum(sizes[i].n_bytes for i in c.inputs) for c in self.study.calls}
 
     def rounds(
-        self, kind: str, name: str, split: Callable[[str], dict[str, Treatment] | None]
+        self, kind: str, name: str, split: Callable[[str], dict[str, Rewrite] | None]
     ) -> None:
         """Split what is heaviest at the peak, as long as that lowers it."""
         summary, searcher = self.summary, self.searcher
@@ -186,25 +188,25 @@ class Work:
                     at_peak[path] = at_peak.get(path, 0) + n_bytes
         return sorted(self.plan, key=lambda p: (-at_peak.get(p, 0), -self.saved.get(p, 0)))
 
-    def by_layers(self, path: str) -> dict[str, Treatment] | None:
+    def by_layers(self, path: str) -> dict[str, Rewrite] | None:
         """Level 2: a checkpoint of each layer, the first with the compressor of the whole."""
         children = [name for name, child in self.modules[path].named_children()]
         if len(children) < 2 or self.plan[path].parts > 1:
             return None
         first = self.plan[path].compressors
         return {
-            f"{path}.{name}": Treatment("checkpoint", first if index == 0 else ())
+            f"{path}.{name}": Rewrite("checkpoint", first if index == 0 else ())
             for index, name in enumerate(children)
         }
 
-    def by_time(self, path: str) -> dict[str, Treatment] | None:
+    def by_time(self, path: str) -> dict[str, Rewrite] | None:
         """Level 3: more parts of the time steps."""
-        why_not = refuses_time_split(self.modules[path])
-        if why_not:
-            self.summary.notes.append(f"{path} is not split in time: {why_not}")
+        too_large_message = refuses_time_split(self.modules[path])
+        if too_large_message:
+            self.summary.notes.append(f"{path} is not split in time: {too_large_message}")
             return None
         assert self.study is not None
-        call = next((c for c in self.study.seen if c.path == path and c.inputs), None)
+        call = next((c for c in self.study.calls if c.path == path and c.inputs), None)
         n_steps = self.study.trace.storages[call.inputs[0]].shape[0] if call else 1
         parts = self.plan[path].parts * self.factor
         return {path: self.plan[path].in_parts(parts)} if parts <= n_steps else None
@@ -245,8 +247,8 @@ class Work:
         searcher = self.searcher
         if searcher is None or place is None:
             return
-        whole = unreduced(self.summary, searcher.step, searcher.inputs, place)
-        made = ran(self.plan, searcher, searcher.inputs, place)
+        whole = run_unreduced(self.summary, searcher.step, searcher.inputs, place)
+        made = run_plan(self.plan, searcher, searcher.inputs, place)
         if made is None:
             needed = format_bytes(self.summary.needed_after_bytes)
             raise TooLargeError(
@@ -258,7 +260,7 @@ class Work:
     def finish(self) -> None:
         """Fill in what the summary says of the plan."""
         summary = self.summary
-        summary.treatments = dict(self.plan)
+        summary.rewrites = dict(self.plan)
         summary.gc_container_count = sum(t.parts == 1 for t in self.plan.values())
         summary.tcgc_container_count = sum(t.parts > 1 for t in self.plan.values())
         if self.now is None or self.searcher is None:

@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 from ..memory_budget import check_model
+from ..model_step import optimizer_named, precision
 from ..nn_errors import ModelArgumentError, TooLargeError
-from ..training_step import optimizer_named, precision
 from .binary_inputs import probe_binary
 from .confirm import describe_holders
 from .layer_state import ResettingStep
-from .level_rounds import Rank, Work
+from .level_rounds import LevelReduction, Rank
 from .model_inputs import names_of_compressors, specs_of, with_targets
 from .presets import how_many, resolve
 from .reduction_summary import ReductionSummary
-from .rewrite import treat, untreat
+from .rewrite import apply_rewrites, undo_rewrites
 
 
 def reduce_by_level(
@@ -114,7 +114,7 @@ def reduce_by_level(
     if temporal_split_factor < 2:
         raise ModelArgumentError(f"temporal_split_factor is 2 or more, not {temporal_split_factor}")
     check_model(model)
-    untreat(model)
+    undo_rewrites(model)
     summary = ReductionSummary(
         profile=options.profile, checkpoint_budget=options.checkpoint_budget, prefer=prefer,
         device=str(next((p.device for p in model.parameters()), "cpu")),
@@ -129,7 +129,7 @@ def reduce_by_level(
             "gc_target_budget_ratio": gc_target_budget_ratio, "rank": rank,
         },
     )  # fmt: skip
-    work = Work(model, summary, temporal_split_factor, options.max_split_rounds,
+    work = LevelReduction(model, summary, temporal_split_factor, options.max_split_rounds,
                  options.max_candidates_per_round)  # fmt: skip
     if inputs is not None:
         step = with_targets(
@@ -165,5 +165,5 @@ def reduce_by_level(
             f"{describe_holders(summary)}. Try a higher level, or reduce_memory"
         )
     work.confirm()
-    treat(model, summary.treatments)
+    apply_rewrites(model, summary.rewrites)
     return (model, summary) if return_summary else model

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..receptive_field import STRIDES
-from .bands import Window, in_bands
+from .bands import BandWindow, in_bands
 from .layer_state import stateful
 from .split import batch_statistics
 
@@ -25,9 +25,9 @@ OTHERS = (8, 32)
 _ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionError, NotImplementedError)
 
 
-def find_window(
+def find_band_window(
     module: nn.Module, shape: Sequence[int], axis: int, *, train: bool = False
-) -> Window | None:
+) -> BandWindow | None:
     """Return what results of a module depend on along an axis; None if bands are not exact.
 
     Parameters
@@ -58,7 +58,7 @@ def find_window(
                 found = _marked(real, sizes, axis)
             except _ERRORS:
                 return None
-            if isinstance(found, Window):
+            if isinstance(found, BandWindow):
                 return found
             if not found:
                 return None
@@ -99,7 +99,7 @@ def _copied(module: nn.Module, device: str, train: bool) -> nn.Module:
     return made_of_it.train() if train else made_of_it
 
 
-def _marked(real: nn.Module, sizes: list[int], axis: int) -> Window | bool:
+def _marked(real: nn.Module, sizes: list[int], axis: int) -> BandWindow | bool:
     """Return the window; True if a larger image may have one, False if none does."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(sizes, dtype=torch.float64, generator=generator)
@@ -133,7 +133,7 @@ def _marked(real: nn.Module, sizes: list[int], axis: int) -> Window | bool:
         if step < 1 or at * step % stride:
             continue
         there = at * step // stride
-        found = Window(
+        found = BandWindow(
             axis, stride, step, max(clean_from - there, 0), max(there - clean_until, 0),
             n % stride, length - n // stride * step,
             tuple(path for path, each in real.named_modules() if not each.training),
@@ -145,7 +145,7 @@ def _marked(real: nn.Module, sizes: list[int], axis: int) -> Window | bool:
 
 
 def _is_exact(
-    real: nn.Module, x: torch.Tensor, whole: torch.Tensor, window: Window, parts: int
+    real: nn.Module, x: torch.Tensor, whole: torch.Tensor, window: BandWindow, parts: int
 ) -> bool:
     """Tell whether bands give the result of the whole, but for rounding."""
     if not 2 < parts <= window.most(x.shape[window.axis]):

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from ..model_arguments import is_shape
+from ..model_step import ModelStep
 from ..nn_errors import ModelArgumentError
 from ..replay import Spec
-from ..training_step import Step
-from .module_ranges import children_of, runs
+from .module_ranges import children_of, ranges_of
 
 
-def with_targets(step: Step) -> Step:
+def with_targets(step: ModelStep) -> ModelStep:
     """Return a step whose targets are worked out once for inputs of a shape."""
     if step.loss is None:
         return step
@@ -65,7 +65,7 @@ def names_of_compressors(
             raise ModelArgumentError(f"compressors: there is no module {path!r}")
         name = spec if isinstance(spec, str) else getattr(spec, "name", type(spec).__name__)
         found[path] = (name,) * max(1, len(found.get(path, ())))
-    for run in runs(model):
+    for run in ranges_of(model):
         first = children_of(run, known)[0]
         if first in found:
             found[run.path] = found[first]

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from ..model_step import ModelStep
 from ..replay import Replay, Trace, Workspaces
-from ..training_step import Step
 from .inplace import set_in_place
-from .module_ranges import children_of, runs
+from .module_ranges import children_of, ranges_of
 
 
 @dataclass(slots=True)
-class Seen:
+class ForwardCall:
     """One call of a module, or of a run of layers, in the forward pass."""
 
     path: str
@@ -45,11 +45,11 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Study:
+class StepStudy:
     """One step without an optimizer, unreduced."""
 
     trace: Trace
-    seen: list[Seen]
+    calls: list[ForwardCall]
     """Calls in the forward pass, in order of their ends; those of runs after them."""
     begins: dict[str, int]
     """First event of the backward pass of each, what is inside included."""
@@ -59,16 +59,16 @@ class Study:
     """Modules without others inside."""
 
     @property
-    def turn(self) -> int:
+    def backward_start(self) -> int:
         """Event of the end of the loss: then the backward pass begins."""
         return next(m.event for m in self.trace.marks if m.name == "loss")
 
 
-class _Watcher:
+class _CallWatcher:
     """Notes the calls of a replayed model's modules."""
 
     def __init__(self) -> None:
-        self.seen: list[Seen] = []
+        self.calls: list[ForwardCall] = []
         self._open: list[tuple[int, tuple[int, ...], tuple[int, ...], int, int]] = []
 
     def watch(self, record: Replay, model: nn.Module) -> None:
@@ -91,10 +91,12 @@ class _Watcher:
         changed = _versions((args, kwargs)) != before
         n_first = next((len(a) for a in args if torch.is_tensor(a) and a.dim()), 0)
         one = len(args) == 1 and not kwargs and all(map(torch.is_tensor, (*args, made)))
-        self.seen.append(
-            Seen(path, type(module).__name__, first, record.n_events, given, self._indexes(made),
-                 changed, n_first, tuple(args[0].shape) if one else (),
-                 record.n_operators - n_operators, record.n_in_python - n_in_python)
+        self.calls.append(
+            ForwardCall(
+                path, type(module).__name__, first, record.n_events, given, self._indexes(made),
+                changed, n_first, tuple(args[0].shape) if one else (),
+                record.n_operators - n_operators, record.n_in_python - n_in_python,
+            )
         )  # fmt: skip
 
     def _indexes(self, value: Any) -> tuple[int, ...]:
@@ -106,11 +108,11 @@ def _versions(value: Any) -> tuple[int, ...]:
     return tuple(t._version for t in tree_leaves(value) if torch.is_tensor(t))
 
 
-def study(
-    step: Step, inputs: Sequence[Any], workspaces: Workspaces, in_place: Sequence[str] = ()
-) -> Study:
+def study_step(
+    step: ModelStep, inputs: Sequence[Any], workspaces: Workspaces, in_place: Sequence[str] = ()
+) -> StepStudy:
     """Replay one step of training without its optimizer and note what modules are given."""
-    watcher = _Watcher()
+    watcher = _CallWatcher()
     trace = replace(step, optimizer=None).trace(
         inputs,
         workspaces,
@@ -121,26 +123,26 @@ def study(
     model = step.model
     # A model may compute some of it again by itself: that is no call of the forward pass.
     end = next(mark.event for mark in trace.marks if mark.name == "forward")
-    seen = [call for call in watcher.seen if call.end <= end]
+    seen = [call for call in watcher.calls if call.end <= end]
     leaves = frozenset(path for path, m in model.named_modules() if not any(m.children()))
-    found = Study(trace, seen, {}, np.array(trace.in_use_bytes, np.int64), leaves)
+    found = StepStudy(trace, seen, {}, np.array(trace.in_use_bytes, np.int64), leaves)
     found.begins = _begins(found)
     _add_runs(found, model)
     return found
 
 
-def _add_runs(found: Study, model: nn.Module) -> None:
-    calls: dict[str, list[Seen]] = {}
-    for call in found.seen:
+def _add_runs(found: StepStudy, model: nn.Module) -> None:
+    calls: dict[str, list[ForwardCall]] = {}
+    for call in found.calls:
         calls.setdefault(call.path, []).append(call)
     modules = dict(model.named_modules())
-    for run in runs(model):
+    for run in ranges_of(model):
         inside = [calls.get(path, []) for path in children_of(run, modules)]
         if any(len(each) != 1 for each in inside):
             continue
         one, last = inside[0][0], inside[-1][0]
-        found.seen.append(
-            Seen(run.path, "run", one.first, last.end, one.inputs, last.outputs,
+        found.calls.append(
+            ForwardCall(run.path, "run", one.first, last.end, one.inputs, last.outputs,
                  one.changes_input, one.n_first, one.shape if last.shape else (),
                  sum(each[0].n_operators for each in inside),
                  sum(each[0].n_in_python for each in inside))
@@ -150,9 +152,9 @@ def _add_runs(found: Study, model: nn.Module) -> None:
             found.begins[run.path] = min(begins)
 
 
-def _begins(found: Study) -> dict[str, int]:
-    trace, start = found.trace, found.turn
-    paths = {call.path for call in found.seen}
+def _begins(found: StepStudy) -> dict[str, int]:
+    trace, start = found.trace, found.backward_start
+    paths = {call.path for call in found.calls}
     begins: dict[str, int] = {}
     for event in range(start, len(trace.events)):
         kind, index = trace.events[event]

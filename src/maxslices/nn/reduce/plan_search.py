@@ -10,48 +10,48 @@ import torch
 
 from ..replay import Trace
 from .band_candidates import band_candidates
-from .bands import Window
+from .bands import BandWindow
 from .candidates import Candidate, candidates
-from .device_rates import Times, measure
-from .module_ranges import Order
-from .module_study import study
-from .reduction_plan import Choices, Plan
+from .device_rates import ForwardTimes, measure_times
+from .module_ranges import ModuleOrder
+from .module_study import study_step
+from .reduction_plan import ReductionPlan, SearchSpace
 from .reduction_summary import ReductionSummary
-from .rewrite import Treatment
+from .rewrite import Rewrite
 from .rewrite_cost import price, price_of_parts
-from .rewrite_search import Searcher
+from .rewrite_search import RewriteSearch
 from .split import batch_parts, layer_candidates, part_of, time_candidates
-from .step_timeline import Flops, Timeline
+from .step_timeline import Flops, StepTimeline
 
-ROOM = (1.0, 0.95, 0.9)
+LIMIT_FRACTIONS = (1.0, 0.95, 0.9)
 """Parts of the limit for which plans are looked for, until the limit adds nothing to a step."""
 
 
 @dataclass(slots=True)
-class Search:
+class PlanSearch:
     """Tries the whole model in no parts, and then in some."""
 
-    searcher: Searcher
+    searcher: RewriteSearch
     means: Sequence[str]
     compressors: dict[str, tuple[str, ...]]
     flops: Mapping[str, Flops]
-    times: Times
+    times: ForwardTimes
     place: torch.device | None
     measuring_s: float = 0.0
     """Time that the device was measured."""
-    problems: dict[int, Choices] = field(default_factory=dict)
+    problems: dict[int, SearchSpace] = field(default_factory=dict)
     """By number of parts of the batch."""
-    windows: dict[str, Window | None] = field(default_factory=dict)
+    windows: dict[str, BandWindow | None] = field(default_factory=dict)
     """Of places that were tried whether they are local, by path."""
 
-    def measure(self, parts: int = 1) -> Times:
+    def measure_times(self, parts: int = 1) -> ForwardTimes:
         """Measure times on the device, if there is one: of the model, or of a part of it."""
         searcher = self.searcher
         if self.place is None:
             return self.times
         began = time.perf_counter()
         inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
-        made = measure(searcher.step, inputs, self.place, parts)
+        made = measure_times(searcher.step, inputs, self.place, parts)
         if parts == 1:
             self.times = made
         taken_s = time.perf_counter() - began
@@ -59,27 +59,27 @@ class Search:
         self.measuring_s += taken_s
         return made
 
-    def best(self, before: Trace, summary: ReductionSummary) -> Plan:
+    def best(self, before: Trace, summary: ReductionSummary) -> ReductionPlan:
         """Return the cheapest plan that fits; the one with the lowest peak if none does.
 
         Where a limit holds up what is found, plans are looked for that leave more room.
         """
         searcher = self.searcher
         whole = self._problem(1)
-        summary.gc_candidate_count = len({c.path for c in whole.found})
-        offset = before.peak_bytes - int(whole.seen.usage.max())
-        best: Plan | None = None
-        for part in ROOM:
+        summary.gc_candidate_count = len({c.path for c in whole.candidates})
+        offset = before.peak_bytes - int(whole.study.usage.max())
+        best: ReductionPlan | None = None
+        for part in LIMIT_FRACTIONS:
             searcher.limit_bytes = int(part * searcher.card_bytes)
             plan = self._at_limit(offset, summary)
             searcher.limit_bytes = searcher.card_bytes
             best = plan if searcher.is_better(plan, best) else best
             late = time.perf_counter() > searcher.deadline
-            if best is None or late or not searcher.fits(best) or not best.held_up_s:
+            if best is None or late or not searcher.fits(best) or not best.reallocation_s:
                 break
-        return best or Plan([], before, searcher.card_bytes)
+        return best or ReductionPlan([], before, searcher.card_bytes)
 
-    def _at_limit(self, offset: int, summary: ReductionSummary) -> Plan | None:
+    def _at_limit(self, offset: int, summary: ReductionSummary) -> ReductionPlan | None:
         searcher = self.searcher
         model, inputs = searcher.step.model, searcher.inputs
         whole = self._problem(1)
@@ -99,34 +99,34 @@ class Search:
                 best = plan
         return best
 
-    def _problem(self, parts: int) -> Choices:
+    def _problem(self, parts: int) -> SearchSpace:
         """Return what may be done with the model, or with one of several parts of its batch."""
         if parts in self.problems:
             return self.problems[parts]
         searcher = self.searcher
         model = searcher.step.model
         inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
-        seen = study(searcher.step, inputs, searcher.workspaces, searcher.in_place)
+        seen = study_step(searcher.step, inputs, searcher.workspaces, searcher.in_place)
         found = candidates(seen, model, self.means, self.compressors)
         if "split" in self.means:
             found += time_candidates(seen, model, self.compressors)
             found += layer_candidates(seen, model)
             found += band_candidates(seen, model, self.windows)
         root = None
-        times = self.times if parts == 1 else self.measure(parts)
-        timeline = Timeline.of(seen, Order(model), self.flops, times, parts)
+        times = self.times if parts == 1 else self.measure_times(parts)
+        timeline = StepTimeline.of(seen, ModuleOrder(model), self.flops, times, parts)
         whole = timeline if parts == 1 else self._problem(1).timeline
         if parts > 1:
-            root = Candidate("", Treatment("checkpoint", (), parts), 0, (0, 0), [])
-            root.again_ops = next(call.n_operators for call in seen.seen if not call.path)
+            root = Candidate("", Rewrite("checkpoint", (), parts), 0, (0, 0), [])
+            root.recomputed_ops = next(call.n_operators for call in seen.calls if not call.path)
             price_of_parts(root, timeline, whole, self.flops[""], times)
             # The cache of a selective checkpoint cannot be read twice, as it would be inside; and
             # the whole model is in parts already.
             found = [
                 c
                 for c in found
-                if c.treatment.kind != "selective" and (c.path or not c.treatment.window)
+                if c.rewrite.kind != "selective" and (c.path or not c.rewrite.window)
             ]
         price(found, timeline, self.flops, times)
-        self.problems[parts] = Choices(seen, found, root, timeline, whole.step_s(), times.rates)
+        self.problems[parts] = SearchSpace(seen, found, root, timeline, whole.step_s(), times.rates)
         return self.problems[parts]

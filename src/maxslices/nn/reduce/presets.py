@@ -31,7 +31,7 @@ BUDGETS = {"speed": 0.5, "balanced": 0.75, "memory": 1.0}
 
 
 @dataclass(slots=True)
-class Options:
+class ReductionOptions:
     """What is to be done, resolved."""
 
     level: int
@@ -60,7 +60,7 @@ def resolve(
     max_candidates_per_round: int | None,
     allow_expensive_profiling: bool | None,
     has_inputs: bool,
-) -> Options:
+) -> ReductionOptions:
     """Return options: what is given counts before the profile, that before the preference.
 
     Raises
@@ -84,7 +84,7 @@ def resolve(
     if profile is not None:
         default = PROFILES[profile]
         notes.append(f"profile:{profile}")
-    made = Options(
+    made = ReductionOptions(
         default[0] if level is None else level,
         profile,
         checkpoint_budget,

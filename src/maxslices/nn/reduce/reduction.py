@@ -11,22 +11,22 @@ from torch import nn
 
 from ...model.units import format_bytes
 from ..memory_budget import budget_of, check_model, device_of
+from ..model_step import optimizer_named, precision
 from ..nn_errors import ModelArgumentError, TooLargeError
 from ..replay import Workspaces
-from ..training_step import optimizer_named, precision
 from ..workspace_cache import measured_workspaces
 from .binary_inputs import probe_binary
-from .confirm import confirm, fastest, finalists, unreduced, why_not
-from .device_rates import Rates, Times
+from .confirm import confirm, fastest, finalists, run_unreduced, too_large_message
+from .device_rates import DeviceRates, ForwardTimes
 from .inplace import safe_in_place, set_in_place
 from .layer_state import ResettingStep
 from .model_inputs import inputs_of, names_of_compressors, specs_of, with_targets
-from .plan_search import Search
-from .reduction_plan import Plan, has_expandable_segments
+from .plan_search import PlanSearch
+from .reduction_plan import ReductionPlan, has_expandable_segments
 from .reduction_summary import ReductionSummary
-from .rewrite import treat, untreat
+from .rewrite import apply_rewrites, undo_rewrites
 from .rewrite_cost import flops_by_module
-from .rewrite_search import Searcher
+from .rewrite_search import RewriteSearch
 from .run_on_device import resolve_device
 
 MEANS = ("in-place", "pack", "selective", "checkpoint", "split", "offload")
@@ -103,7 +103,7 @@ def reduce_memory(
     if unknown:
         raise ModelArgumentError(f"means is a list of some of {MEANS}, not {unknown[0]!r}")
     given, specs = inputs_of(inputs), specs_of(inputs)
-    untreat(model)
+    undo_rewrites(model)
     place = device_of(model, device or _own_device(model, memory), memory)
     budget = budget_of(model, place, memory)
     step = with_targets(
@@ -117,7 +117,7 @@ def reduce_memory(
         workspaces, measuring_s = measured_workspaces(before.calls, place)
         before = before.with_workspaces(workspaces)
     limit = budget.limit_bytes
-    best = Plan([], before, limit)
+    best = ReductionPlan([], before, limit)
     summary = ReductionSummary(
         device=str(place or next((p.device for p in model.parameters()), "cpu")),
         limit_bytes=limit,
@@ -127,22 +127,27 @@ def reduce_memory(
         needed_before_bytes=best.needed_bytes,
         options={"means": tuple(means), "memory": memory},
     )
-    searcher = Searcher(step, specs, workspaces, limit, began + measuring_s + max_search_s)
-    rates = Rates.stated(step.amp)
-    search = Search(
-        searcher, means, {}, flops_by_module(step, specs), Times(rates, origin=rates.origin), place
+    searcher = RewriteSearch(step, specs, workspaces, limit, began + measuring_s + max_search_s)
+    rates = DeviceRates.stated(step.amp)
+    search = PlanSearch(
+        searcher,
+        means,
+        {},
+        flops_by_module(step, specs),
+        ForwardTimes(rates, origin=rates.origin),
+        place,
     )
     if best.needed_bytes > limit:
         if "in-place" in means:
             searcher.in_place = safe_in_place(step, specs)
             if searcher.in_place:
-                in_place = Plan([], searcher.trace({}), limit)
+                in_place = ReductionPlan([], searcher.trace({}), limit)
                 if in_place.trace.peak_bytes < before.peak_bytes:
                     best = in_place
                 else:
                     searcher.in_place = ()
         if best.needed_bytes > limit:
-            search.measure()
+            search.measure_times()
             binary = probe_binary(model, given) if "pack" in means else {}
             search.compressors = names_of_compressors(model, binary, compressors)
             best = search.best(before, summary)
@@ -150,22 +155,22 @@ def reduce_memory(
     summary.search_s = time.perf_counter() - began - measuring_s
     made = whole = None
     if place is not None:
-        whole = unreduced(summary, step, specs, place)
+        whole = run_unreduced(summary, step, specs, place)
         found = fastest(finalists(searcher, best), searcher, specs, place)
         best, made = found or (best, None)
     _fill(summary, searcher, best, search)
     if made is None and (place is not None or not summary.fits):
-        raise TooLargeError(why_not(summary, best.trace))
+        raise TooLargeError(too_large_message(summary, best.trace))
     if made is not None:
         confirm(summary, made, whole)
     set_in_place(model, summary.in_place)
-    treat(model, summary.treatments)
+    apply_rewrites(model, summary.rewrites)
     return model, summary
 
 
 def restore(model: nn.Module, summary: ReductionSummary) -> nn.Module:
     """Undo what `reduce_memory` did to a model, and return it."""
-    untreat(model)
+    undo_rewrites(model)
     set_in_place(model, summary.in_place, False)
     return model
 
@@ -180,24 +185,24 @@ def _own_device(model: nn.Module, memory: Any) -> torch.device | None:
 
 def _fill(
     summary: ReductionSummary,
-    searcher: Searcher,
-    best: Plan,
-    search: Search,
+    searcher: RewriteSearch,
+    best: ReductionPlan,
+    search: PlanSearch,
 ) -> None:
     chosen, after, flops = best.chosen, best.trace, search.flops
     summary.in_place = list(searcher.in_place)
-    summary.treatments = {c.path: c.treatment for c in chosen}
+    summary.rewrites = {c.path: c.rewrite for c in chosen}
     summary.notes += dict.fromkeys(searcher.notes)
     summary.peak_after_bytes = after.allocated_bytes
     summary.needed_after_bytes = best.needed_bytes
     summary.forward_flops = flops[""].total
-    summary.recomputed_flops = sum(c.again_flops for c in chosen)
+    summary.recomputed_flops = sum(c.recomputed_flops for c in chosen)
     summary.predicted_added_s = best.added_s
     summary.times_origin = search.times.origin
     summary.holds_peak = after.peak.by_category()
     summary.holds_peak_modules = dict(list(after.peak.by_module().items())[:8])
     summary.n_replays = searcher.n_replays + 1
-    again = [c for c in chosen if c.treatment.kind in ("checkpoint", "selective")]
+    again = [c for c in chosen if c.rewrite.kind in ("checkpoint", "selective")]
     summary.gc_wrap_count = summary.gc_container_count = summary.gc_selected_count = len(again)
     summary.gc_selected_modules = [c.path for c in again]
     summary.gc_selection_explanation = (
@@ -211,15 +216,15 @@ def _fill(
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, set before the process starts, "
             "avoids them, and a cheaper plan may then fit"
         )
-    names = [name for c in chosen for name in c.treatment.compressors]
+    names = [name for c in chosen for name in c.rewrite.compressors]
     summary.bit_compressor_count = names.count("bit")
     summary.null_compressor_count = names.count("none")
-    banded = [c for c in chosen if c.treatment.window is not None]
+    banded = [c for c in chosen if c.rewrite.window is not None]
     summary.spatial_split_count = len(banded)
     summary.tcgc_container_count = summary.temporal_split_count = sum(
-        c.treatment.parts > 1 for c in chosen if c not in banded
+        c.rewrite.parts > 1 for c in chosen if c not in banded
     )
-    for kind in dict.fromkeys(c.treatment.kind for c in chosen):
+    for kind in dict.fromkeys(c.rewrite.kind for c in chosen):
         summary.applied_steps.append(kind)
     if summary.in_place:
         summary.applied_steps.append("in-place")

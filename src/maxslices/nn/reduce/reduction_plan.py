@@ -13,9 +13,9 @@ from ..replay.caching_allocator import ROUND_BYTES
 from ..replay.expandable_segments import ExpandableAllocator, least_expandable_limit
 from ..replay.steady_state import Steady, steady
 from .candidates import Candidate
-from .device_rates import Rates
-from .module_study import Study
-from .step_timeline import Timeline
+from .device_rates import DeviceRates
+from .module_study import StepStudy
+from .step_timeline import StepTimeline
 
 
 def has_expandable_segments() -> bool:
@@ -36,7 +36,7 @@ def needed_bytes(trace: Trace, limit_bytes: int = 0) -> int:
     limit_bytes : int
         If these run under it, steps that go on must as well.
     """
-    return Plan([], trace, limit_bytes).needed_bytes
+    return ReductionPlan([], trace, limit_bytes).needed_bytes
 
 
 def allocator(limit_bytes: int | None = None) -> CachingAllocator | ExpandableAllocator:
@@ -45,38 +45,38 @@ def allocator(limit_bytes: int | None = None) -> CachingAllocator | ExpandableAl
     return kind(limit_bytes)
 
 
-class Choices(NamedTuple):
+class SearchSpace(NamedTuple):
     """What may be done with the model, or with one of several parts of its batch."""
 
-    seen: Study
-    found: list[Candidate]
+    study: StepStudy
+    candidates: list[Candidate]
     root: Candidate | None
     """What is done with the whole model beside."""
-    timeline: Timeline
+    timeline: StepTimeline
     whole_s: float
     """Time of the unreduced step."""
-    rates: Rates
+    rates: DeviceRates
 
     @property
     def first(self) -> list[Candidate]:
         """What is part of all plans."""
         return [] if self.root is None else [self.root]
 
-    def longer_s(self, chosen: Sequence[Candidate]) -> float:
-        """Return the time that treatments add to a step."""
+    def added_s(self, chosen: Sequence[Candidate]) -> float:
+        """Return the time that rewrites add to a step."""
         return self.timeline.step_s(chosen) - self.whole_s
 
-    def planned(self, chosen: list[Candidate], trace: Trace, limit_bytes: int) -> Plan:
-        """Return treatments as a plan for a limit of the allocator."""
-        plan = Plan(chosen, trace, limit_bytes, self.longer_s(chosen))
-        plan.held_up_s = plan.later.taken_bytes / self.rates.taken_bytes_per_s
-        plan.added_s += plan.held_up_s
+    def planned(self, chosen: list[Candidate], trace: Trace, limit_bytes: int) -> ReductionPlan:
+        """Return rewrites as a plan for a limit of the allocator."""
+        plan = ReductionPlan(chosen, trace, limit_bytes, self.added_s(chosen))
+        plan.reallocation_s = plan.later.taken_bytes / self.rates.reallocated_bytes_per_s
+        plan.added_s += plan.reallocation_s
         return plan
 
 
 @dataclass(slots=True)
-class Plan:
-    """Treatments and the replay of two steps with them."""
+class ReductionPlan:
+    """Rewrites and the replay of two steps with them."""
 
     chosen: list[Candidate]
     trace: Trace
@@ -84,7 +84,7 @@ class Plan:
     """Of the allocator."""
     added_s: float = 0.0
     """Time that it adds to a step, that which the limit adds included."""
-    held_up_s: float = 0.0
+    reallocation_s: float = 0.0
     """What the limit adds to a step: memory is given back and taken again."""
     first_bytes: int = field(init=False)
     """Least limit under which two steps run."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...model.units import format_bytes
-from .rewrite import Treatment
+from .rewrite import Rewrite
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class ReductionSummary:
     """What torch's allocator may hold; 0 if no budget was given."""
     origin: str = ""
     """Where the limit comes from."""
-    treatments: dict[str, Treatment] = field(default_factory=dict)
+    rewrites: dict[str, Rewrite] = field(default_factory=dict)
     """What is done, by path of the module."""
     in_place: list[str] = field(default_factory=list)
     """Activations that now work in place."""
@@ -113,8 +113,8 @@ class ReductionSummary:
         if self.in_place:
             lines.append(f"  in place   {len(self.in_place)} activations")
         groups: dict[str, list[str]] = {}
-        for path, treatment in self.treatments.items():
-            groups.setdefault(str(treatment), []).append(path or "the model")
+        for path, rewrite in self.rewrites.items():
+            groups.setdefault(str(rewrite), []).append(path or "the model")
         for text, paths in groups.items():
             lines.append(f"  {text}: {', '.join(paths)}")
         lines += [f"  note       {note}" for note in self.notes]

@@ -1,8 +1,8 @@
 """Changes how a module runs in training: what it keeps, and what it computes again.
 
 A module is changed by a ``forward`` of its own in its instance dict, so the names of its
-parameters, its hooks and its class stay as they are; `untreat` takes it away again. Without
-gradients a treated module runs as it did. Treatments of modules inside each other add up: what
+parameters, its hooks and its class stay as they are; `undo_rewrites` takes it away again. Without
+gradients a treated module runs as it did. Rewrites of modules inside each other add up: what
 is inside of a module that is computed again is treated then as well.
 """
 
@@ -24,10 +24,10 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from .bands import Window, in_bands
+from .bands import BandWindow, in_bands
 from .compress import compressor_named
 from .layer_state import read_states, stateful, write_states
-from .module_ranges import Run, children_of, run_at
+from .module_ranges import ModuleRange, children_of, range_at
 from .saved_tensors import offloaded, packed_inputs
 
 aten = torch.ops.aten
@@ -45,7 +45,7 @@ Kind = Literal["checkpoint", "selective", "pack", "offload", "split"]
 """Compute all again; all but convolutions and products; compress inputs; keep on the host;
 run in parts, and nothing again."""
 
-DEAR = frozenset(
+EXPENSIVE_OPS = frozenset(
     {
         aten.convolution.default,
         aten.mm.default,
@@ -62,7 +62,7 @@ DEAR = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Treatment:
+class Rewrite:
     """What is done with a module."""
 
     kind: Kind
@@ -70,7 +70,7 @@ class Treatment:
     """Of the tensors among its arguments, in order: names of compressors, or "none"."""
     parts: int = 1
     """In how many parts of the first axis of its arguments (time, or batch) it is run."""
-    window: Window | None = None
+    window: BandWindow | None = None
     """Parts are bands of an axis of the image then, with what is around them."""
 
     def __str__(self) -> str:
@@ -85,21 +85,21 @@ class Treatment:
             text += f", in {self.parts} parts"
         return text
 
-    def in_parts(self, parts: int) -> Treatment:
+    def in_parts(self, parts: int) -> Rewrite:
         """Return the same in a number of parts."""
         return replace(self, parts=parts)
 
 
-Treatments = Mapping[str, Treatment]
+Rewrites = Mapping[str, Rewrite]
 """By dotted path of the module."""
 
 
-class Treated:
+class Rewritten:
     """A module's forward, treated."""
 
-    def __init__(self, module: nn.Module, treatment: Treatment) -> None:
+    def __init__(self, module: nn.Module, rewrite: Rewrite) -> None:
         self.module = module
-        self.treatment = treatment
+        self.rewrite = rewrite
         self.inner = module.__dict__.get("forward")
         self.layers = stateful(module)
         self.norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
@@ -107,9 +107,9 @@ class Treated:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self._plain(*args, **kwargs)
-        parts = self.treatment.parts
-        if self.treatment.window is not None:
-            return self._in_bands(self.treatment.window, args, kwargs)
+        parts = self.rewrite.parts
+        if self.rewrite.window is not None:
+            return self._in_bands(self.rewrite.window, args, kwargs)
         if parts == 1:
             return self._whole(args, kwargs)
         tensors = [a for a in args if torch.is_tensor(a)]
@@ -128,13 +128,13 @@ class Treated:
             results.append(self._whole(some, kwargs))
         return _joined(results)
 
-    def _in_bands(self, window: Window, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _in_bands(self, window: BandWindow, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run in bands; as a whole where the argument or the mode is not as it was studied."""
         inside = dict(self.module.named_modules())
         x = args[0] if len(args) == 1 and not kwargs else None
         if not torch.is_tensor(x) or any(inside[path].training for path in window.frozen):
             return self._whole(args, kwargs)
-        parts = min(self.treatment.parts, window.most(x.shape[window.axis]))
+        parts = min(self.rewrite.parts, window.most(x.shape[window.axis]))
         if parts == 1:
             return self._whole(args, kwargs)
         weights = [p for p in self.module.parameters() if p.requires_grad]
@@ -146,7 +146,7 @@ class Treated:
         return type(self.module).forward(self.module, *args, **kwargs)
 
     def _whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        kind = self.treatment.kind
+        kind = self.rewrite.kind
         keeping = self._keeping(args)
         if kind in ("pack", "offload", "split"):
             with keeping:
@@ -182,24 +182,24 @@ class Treated:
         return made
 
     def _keeping(self, args: tuple[Any, ...]) -> AbstractContextManager[Any]:
-        if self.treatment.kind == "offload":
+        if self.rewrite.kind == "offload":
             return offloaded(self.module)
         tensors = [a for a in args if torch.is_tensor(a)]
-        found = [compressor_named(name) for name in self.treatment.compressors]
+        found = [compressor_named(name) for name in self.rewrite.compressors]
         if not any(found):
             return nullcontext()
         return packed_inputs(tensors, found)
 
     def _contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         again: AbstractContextManager[Any] = _as_the_first_time(self.layers, self.norms)
-        if self.treatment.kind == "checkpoint":
+        if self.rewrite.kind == "checkpoint":
             return nullcontext(), again
         first, second = create_selective_checkpoint_contexts(_policy)
         return first, _both(again, second)
 
 
 def _policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if op in DEAR else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if op in EXPENSIVE_OPS else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 @contextmanager
@@ -238,17 +238,17 @@ def _joined(results: list[Any]) -> Any:
     return type(first)(_joined([r[i] for r in results]) for i in range(len(first)))
 
 
-class InRuns:
+class RewrittenRanges:
     """The forward of a Sequential of which some runs of children are treated as one."""
 
-    def __init__(self, module: nn.Module, runs: Sequence[tuple[Run, Treatment]]) -> None:
+    def __init__(self, module: nn.Module, runs: Sequence[tuple[ModuleRange, Rewrite]]) -> None:
         self.inner = module.__dict__.get("forward")
         self.pieces: list[Any] = []
         children = list(module._modules.values())
         waiting = sorted(runs, key=lambda each: (each[0].first, -each[0].end))
         at = 0
         while waiting:
-            run, treatment = waiting.pop(0)
+            run, rewrite = waiting.pop(0)
             if run.first < at:
                 raise ValueError(f"{run.path} overlaps another run that is treated")
             self.pieces += children[at : run.first]
@@ -258,10 +258,11 @@ class InRuns:
             waiting = [each for each in waiting if each[0].end > run.end]
             if inside:
                 moved = [
-                    (Run(run.path, r.first - run.first, r.end - run.first), t) for r, t in inside
+                    (ModuleRange(run.path, r.first - run.first, r.end - run.first), t)
+                    for r, t in inside
                 ]
-                part.__dict__["forward"] = InRuns(part, moved)
-            self.pieces.append(Treated(part, treatment))
+                part.__dict__["forward"] = RewrittenRanges(part, moved)
+            self.pieces.append(Rewritten(part, rewrite))
             at = run.end
         self.pieces += children[at:]
 
@@ -272,7 +273,7 @@ class InRuns:
         return x
 
 
-def treat(model: nn.Module, treatments: Treatments) -> None:
+def apply_rewrites(model: nn.Module, rewrites: Rewrites) -> None:
     """Treat modules, and runs of them (see `places`), in place.
 
     Raises
@@ -283,26 +284,26 @@ def treat(model: nn.Module, treatments: Treatments) -> None:
         If runs overlap, and none of the two is inside the other.
     """
     modules = dict(model.named_modules())
-    runs: dict[str, list[tuple[Run, Treatment]]] = {}
-    for path, treatment in treatments.items():
-        run = None if path in modules else run_at(path)
+    runs: dict[str, list[tuple[ModuleRange, Rewrite]]] = {}
+    for path, rewrite in rewrites.items():
+        run = None if path in modules else range_at(path)
         if run is not None:
             children_of(run, modules)
-            runs.setdefault(run.parent, []).append((run, treatment))
+            runs.setdefault(run.parent, []).append((run, rewrite))
     for path, some in runs.items():
-        modules[path].__dict__["forward"] = InRuns(modules[path], some)
-    for path, treatment in treatments.items():
-        if path in modules or run_at(path) is None:
+        modules[path].__dict__["forward"] = RewrittenRanges(modules[path], some)
+    for path, rewrite in rewrites.items():
+        if path in modules or range_at(path) is None:
             module = modules[path]
             # nn.Module.__setattr__ is passed by: it has no say over a plain callable anyway.
-            module.__dict__["forward"] = Treated(module, treatment)
+            module.__dict__["forward"] = Rewritten(module, rewrite)
 
 
-def untreat(model: nn.Module) -> None:
-    """Take all treatments away."""
+def undo_rewrites(model: nn.Module) -> None:
+    """Take all rewrites away."""
     for module in model.modules():
         own = module.__dict__.get("forward")
-        while isinstance(own, Treated | InRuns):
+        while isinstance(own, Rewritten | RewrittenRanges):
             own = own.inner
             if own is None:
                 del module.__dict__["forward"]
@@ -310,4 +311,12 @@ def untreat(model: nn.Module) -> None:
                 module.__dict__["forward"] = own
 
 
-__all__ = ["DEAR", "InRuns", "Kind", "Treatment", "Treatments", "treat", "untreat"]
+__all__ = [
+    "EXPENSIVE_OPS",
+    "RewrittenRanges",
+    "Kind",
+    "Rewrite",
+    "Rewrites",
+    "apply_rewrites",
+    "undo_rewrites",
+]

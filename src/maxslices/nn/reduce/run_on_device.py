@@ -15,8 +15,8 @@ import torch
 from ...devices.out_of_memory import is_out_of_memory
 from ..materialize import materialize
 from ..memory_budget import limit
+from ..model_step import ModelStep, meta_optimizer, real_tensors
 from ..nn_errors import NoDeviceError
-from ..training_step import Step, real_tensors, twin_optimizer
 from .layer_state import reset_states
 
 RANK_VARIABLES = (
@@ -69,7 +69,7 @@ def resolve_device() -> torch.device:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredStep:
     """A step that ran on the device."""
 
     allocated_bytes: int
@@ -81,11 +81,11 @@ class Measured:
 
 
 def run_for_real(
-    step: Step,
+    step: ModelStep,
     inputs: Sequence[Any],
     device: torch.device,
     limit_bytes: int | None = None,
-) -> Measured | None:
+) -> MeasuredStep | None:
     """Run steps of a copy of the model, with zeros for weights, on a CUDA device.
 
     Parameters
@@ -121,12 +121,12 @@ def run_for_real(
     torch.cuda.empty_cache()
     if found is None:
         return None
-    return Measured(allocated, reserved, sorted(found)[len(found) // 2])
+    return MeasuredStep(allocated, reserved, sorted(found)[len(found) // 2])
 
 
-def _steps(step: Step, inputs: Sequence[Any], device: torch.device) -> list[float]:
-    model = step.twin()
-    optimizer = twin_optimizer(step.optimizer, step.model, model)
+def _steps(step: ModelStep, inputs: Sequence[Any], device: torch.device) -> list[float]:
+    model = step.meta_copy()
+    optimizer = meta_optimizer(step.optimizer, step.model, model)
     made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
     materialize(model, device, made)
     if made is None and optimizer is not None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from .compress import Compressor, Packed
+from .compress import Compressor, PackedTensor
 
 SMALL_BYTES = 2**20
 """What is smaller stays: it is not worth a copy."""
@@ -45,10 +45,10 @@ def packed_inputs(
 
 
 def _unpack(kept: Any) -> torch.Tensor:
-    return kept.unpack() if isinstance(kept, Packed | _OnHost) else kept
+    return kept.unpack() if isinstance(kept, PackedTensor | _HostCopy) else kept
 
 
-class _OnHost:
+class _HostCopy:
     """A tensor's data in pinned memory of the host, and the device it came from."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -82,7 +82,7 @@ class _OnHost:
         return self.data.to(self.device, non_blocking=True)
 
 
-_known: WeakKeyDictionary[torch.UntypedStorage, WeakValueDictionary[tuple[Any, ...], _OnHost]]
+_known: WeakKeyDictionary[torch.UntypedStorage, WeakValueDictionary[tuple[Any, ...], _HostCopy]]
 _known = WeakKeyDictionary()
 """What is on the host of storages that are still there: what two operators save, be it in two
 modules, is copied once. Not with torch's own weak references to storages: with torch 2.6, a
@@ -105,7 +105,7 @@ def offloaded(module: nn.Module) -> AbstractContextManager[Any]:
         copies = _known.setdefault(storage, WeakValueDictionary())
         on_host = copies.get(key)
         if on_host is None:
-            on_host = copies[key] = _OnHost(tensor.detach())
+            on_host = copies[key] = _HostCopy(tensor.detach())
         on_host.n_awaited += 1
         return on_host
 

@@ -12,9 +12,9 @@ from ...model.allocators import round_to_granule
 from ..replay import Spec
 from .candidates import SMALL_BYTES, Candidate
 from .layer_state import refuses_time_split, stateful
-from .module_ranges import with_runs
-from .module_study import Seen, Study
-from .rewrite import Treatment
+from .module_ranges import modules_and_ranges
+from .module_study import ForwardCall, StepStudy
+from .rewrite import Rewrite
 
 PARTS = (2, 4, 8)
 """In how many parts a step may be run."""
@@ -30,7 +30,7 @@ def batch_statistics(module: nn.Module) -> list[str]:
 
 
 def time_candidates(
-    found: Study, model: nn.Module, compressors: dict[str, tuple[str, ...]]
+    found: StepStudy, model: nn.Module, compressors: dict[str, tuple[str, ...]]
 ) -> list[Candidate]:
     """Return stateful modules in parts of their time steps, the states carried on.
 
@@ -38,8 +38,8 @@ def time_candidates(
     of all steps.
     """
     made: list[Candidate] = []
-    modules = with_runs(model)
-    for call in found.seen:
+    modules = modules_and_ranges(model)
+    for call in found.calls:
         module = modules.get(call.path)
         if module is None or not stateful(module):
             continue
@@ -50,12 +50,12 @@ def time_candidates(
         names = names if set(names) - {"none"} else ()
         for parts in PARTS:
             if begin is not None and parts <= call.n_first:
-                treatment = Treatment("checkpoint", names, parts)
-                made += _candidate(found, call, begin, treatment)
+                rewrite = Rewrite("checkpoint", names, parts)
+                made += _candidate(found, call, begin, rewrite)
     return made
 
 
-def layer_candidates(found: Study, model: nn.Module) -> list[Candidate]:
+def layer_candidates(found: StepStudy, model: nn.Module) -> list[Candidate]:
     """Return convolutions in parts of their first axis, for a smaller workspace.
 
     Nothing is computed again; results and gradients of the parts are put together.
@@ -69,8 +69,8 @@ def layer_candidates(found: Study, model: nn.Module) -> list[Candidate]:
             n_bytes = int(usage[event] - usage[event - 1])
             if n_bytes >= SMALL_BYTES:
                 workspaces.setdefault(trace.calls[index].module, []).append((event, n_bytes))
-    n_calls = [call.path for call in found.seen]
-    for call in found.seen:
+    n_calls = [call.path for call in found.calls]
+    for call in found.calls:
         module = modules.get(call.path)
         if not isinstance(module, nn.modules.conv._ConvNd) or n_calls.count(call.path) > 1:
             continue
@@ -100,11 +100,11 @@ def layer_candidates(found: Study, model: nn.Module) -> list[Candidate]:
                 for event, n_bytes in its
             ]
             changes = [*over, (call.end - 1, call.end, results)]
-            treatment = Treatment("split", (), parts)
+            rewrite = Rewrite("split", (), parts)
             made.append(
                 Candidate(
-                    call.path, treatment, begin, (call.first, call.end), changes,
-                    again_bytes=3 * moved, again_ops=3 * parts + 2,
+                    call.path, rewrite, begin, (call.first, call.end), changes,
+                    recomputed_bytes=3 * moved, recomputed_ops=3 * parts + 2,
                 )
             )  # fmt: skip
     return made
@@ -136,7 +136,9 @@ def part_of(inputs: Sequence[Any], parts: int) -> tuple[Any, ...]:
     )
 
 
-def _candidate(found: Study, call: Seen, begin: int, treatment: Treatment) -> list[Candidate]:
+def _candidate(
+    found: StepStudy, call: ForwardCall, begin: int, rewrite: Rewrite
+) -> list[Candidate]:
     trace = found.trace
     kept = [
         (i, s)
@@ -158,8 +160,8 @@ def _candidate(found: Study, call: Seen, begin: int, treatment: Treatment) -> li
         for s in trace.storages
         if call.first <= s.born < call.end and s.category == "activations" and s.died is None
     )
-    changes.append((call.end, begin, (treatment.parts - 1) * states))
-    over = size - size // treatment.parts
+    changes.append((call.end, begin, (rewrite.parts - 1) * states))
+    over = size - size // rewrite.parts
     for _, storage in kept:
         share = round_to_granule(storage.n_bytes) * over // size
         if storage.died is not None and storage.died > begin:
@@ -172,4 +174,4 @@ def _candidate(found: Study, call: Seen, begin: int, treatment: Treatment) -> li
     born = [s.n_bytes for s in trace.storages if call.first <= s.born < call.end]
     again = (3 * sum(born), call.n_operators)
     its = (call.first, call.end)
-    return [Candidate(call.path, treatment, begin, its, changes, 0, 0.0, *again)]
+    return [Candidate(call.path, rewrite, begin, its, changes, 0, 0.0, *again)]

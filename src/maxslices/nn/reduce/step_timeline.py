@@ -1,7 +1,7 @@
 """How long a step takes: the host tells the device what to do, and both work at the same time.
 
 A step is a row of segments: what modules do in the forward pass, then in the backward pass, and
-what treatments add before the backward pass of theirs. The device begins a segment when the
+what rewrites add before the backward pass of theirs. The device begins a segment when the
 host has told it of that and when it is done with those before. So a step takes as long as the
 host does for some first segments and the device for the rest, whichever is longest: the host
 counts where it is behind, segment by segment, and there alone.
@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from ..replay.storages import Storage
 from .candidates import Candidate
-from .device_rates import Rates, Times
-from .module_ranges import Order, children_of, run_at
-from .module_study import Seen, Study
+from .device_rates import DeviceRates, ForwardTimes
+from .module_ranges import ModuleOrder, children_of, range_at
+from .module_study import ForwardCall, StepStudy
 
 BACKWARD, HOST_BACKWARD = 2.0, 1.2
 """Time of a backward pass for that of the forward pass: on the device, and on the host."""
@@ -39,19 +39,19 @@ class Flops(NamedTuple):
         """Of all."""
         return self.convolutions + self.products
 
-    def seconds(self, rates: Rates) -> float:
+    def seconds(self, rates: DeviceRates) -> float:
         """Return how long a device takes."""
         return self.convolutions / rates.convolution_flops_per_s + self.products / rates.flops_per_s
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class StepTimeline:
     """Segments of a step, in order."""
 
-    order: Order
+    order: ModuleOrder
     parts: int
     """Parts of the batch of which it is the timeline, one after the other."""
-    turn: int
+    backward_start: int
     """Event at which the backward pass begins."""
     device_of: Mapping[str, float]
     """Time of the forward pass of modules and runs on the device."""
@@ -65,33 +65,33 @@ class Timeline:
     @classmethod
     def of(
         cls,
-        study: Study,
-        order: Order,
+        study: StepStudy,
+        order: ModuleOrder,
         flops: Mapping[str, Flops],
-        times: Times,
+        times: ForwardTimes,
         parts: int = 1,
-    ) -> Timeline:
+    ) -> StepTimeline:
         """Return the timeline of a step.
 
         Parameters
         ----------
-        study : Study
+        study : StepStudy
             Of the unreduced step, or of one part of its batch.
-        order : Order
+        order : ModuleOrder
             Of the model's modules.
         flops : mapping
             Of each module's forward pass, of all parts.
-        times : Times
+        times : ForwardTimes
             What was measured, of all parts.
         parts : int
             How many such parts there are.
         """
-        calls: dict[str, list[Seen]] = {}
-        for call in study.seen:
+        calls: dict[str, list[ForwardCall]] = {}
+        for call in study.calls:
             calls.setdefault(call.path, []).append(call)
         moving = np.zeros(len(study.usage) + 1)
         for storage in study.trace.storages:
-            moving[storage.born + 1] += moving_s(storage, times.rates)
+            moving[storage.born + 1] += traffic_s(storage, times.rates)
         moving = moving.cumsum()
         device_of, host_of = {}, {}
         for path, its in calls.items():
@@ -109,29 +109,29 @@ class Timeline:
         own = {path: np.array((device_of[path], host_of[path])) for path in calls}
         for path in calls:
             around = path
-            while around and run_at(path) is None:
+            while around and range_at(path) is None:
                 around = around.rpartition(".")[0]
                 if around in own:
                     own[around] = own[around] - (device_of[path], host_of[path])
                     break
         segments = []
         for path, its in calls.items():
-            if run_at(path) is not None:
+            if range_at(path) is not None:
                 continue
             device_s, host_s = np.maximum(own[path], 0.0) / len(its)
             for call in its:
                 segments.append((call.end, device_s, host_s))
-                begin = study.begins.get(path, study.turn)
+                begin = study.begins.get(path, study.backward_start)
                 segments.append((begin, BACKWARD * device_s, HOST_BACKWARD * host_s))
         segments.sort()
         at, device, host = (np.array(column) for column in zip(*segments, strict=True))
-        return cls(order, parts, study.turn, device_of, host_of, at, device, host)
+        return cls(order, parts, study.backward_start, device_of, host_of, at, device, host)
 
     def step_s(self, chosen: Sequence[Candidate] = ()) -> float:
-        """Return how long a step takes with some treatments."""
+        """Return how long a step takes with some rewrites."""
         if not chosen:
             return longest(self.host_s, self.device_s)
-        at = [max(c.begin, self.turn) for c in chosen]
+        at = [max(c.begin, self.backward_start) for c in chosen]
         places = np.searchsorted(self.at, at)
         around = [self._n_around(c, chosen) for c in chosen]
         host = [c.host_s + n * c.wrapped_s for n, c in zip(around, chosen, strict=True)]
@@ -142,19 +142,19 @@ class Timeline:
             np.insert(self.host_s, places, host), np.insert(self.device_s, places, device)
         )
 
-    def longer_s(self, chosen: Sequence[Candidate]) -> float:
-        """Return how much longer a step takes with some treatments."""
+    def added_s(self, chosen: Sequence[Candidate]) -> float:
+        """Return how much longer a step takes with some rewrites."""
         return self.step_s(chosen) - self.step_s()
 
     def _n_around(self, inner: Candidate, chosen: Sequence[Candidate]) -> int:
         """Return how many of what is chosen compute this again, treated."""
         return sum(
-            other.treatment.kind == "checkpoint" and self.order.is_inside(inner.path, other.path)
+            other.rewrite.kind == "checkpoint" and self.order.is_inside(inner.path, other.path)
             for other in chosen
         )
 
 
-def moving_s(storage: Storage, rates: Rates) -> float:
+def traffic_s(storage: Storage, rates: DeviceRates) -> float:
     """Return how long a device takes to read what a result is made of, and to write that."""
     seconds = 3 * storage.n_bytes / rates.bytes_per_s
     if storage.op == "aten::native_batch_norm" and len(storage.shape) > 2 and storage.shape[0] == 1:
@@ -172,17 +172,17 @@ def longest(host_s: Seconds, device_s: Seconds) -> float:
     return float((told + left).max())
 
 
-def _known(of: Mapping[str, float], path: str, order: Order) -> float:
+def _known(of: Mapping[str, float], path: str, order: ModuleOrder) -> float:
     """Return what was measured of a module, or of the modules of a run."""
-    run = run_at(path)
+    run = range_at(path)
     if path in of or run is None:
         return of.get(path, 0.0)
     return sum(of.get(each, 0.0) for each in children_of(run, order.modules))
 
 
-def flops_of(flops: Mapping[str, Flops], path: str, order: Order) -> Flops:
+def flops_of(flops: Mapping[str, Flops], path: str, order: ModuleOrder) -> Flops:
     """Return what is known of a module, or of the modules of a run."""
-    run = run_at(path)
+    run = range_at(path)
     paths = [path] if path in flops or run is None else children_of(run, order.modules)
     known = [flops[each] for each in paths if each in flops]
     return Flops(sum(f.convolutions for f in known), sum(f.products for f in known))
