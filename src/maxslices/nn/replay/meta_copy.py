@@ -60,7 +60,7 @@ class _Copies(TorchFunctionMode):
         return made
 
 
-def twin(model: torch.nn.Module) -> torch.nn.Module:
+def meta_copy(model: torch.nn.Module) -> torch.nn.Module:
     """Copy a model without the data of its parameters and buffers.
 
     Parameters

@@ -18,7 +18,7 @@ from .cuda_kernels import Capability, as_on_cuda
 from .dispatch_mode import StorageDispatchMode
 from .error_translation import translated
 from .import_stubs import algebra_unloaded, compiler_unloaded
-from .meta_copy import twin
+from .meta_copy import meta_copy
 from .module_calls import ModuleCalls
 from .op_handlers import HANDLERS, sole_counts
 from .tensor_spec import Spec
@@ -105,18 +105,18 @@ class Replay(AllocationLog):
                 raise clear from error
         return False
 
-    def model(self, model: torch.nn.Module, *, is_twin: bool = False) -> torch.nn.Module:
+    def model(self, model: torch.nn.Module, *, is_on_meta: bool = False) -> torch.nn.Module:
         """Copy a model without data and count its weights from now on.
 
         Parameters
         ----------
         model : torch.nn.Module
             The real model; it is not changed.
-        is_twin : bool
+        is_on_meta : bool
             Whether the model has no data already and may be used itself.
         """
         with self.paused():
-            made = model if is_twin else twin(model)
+            made = model if is_on_meta else meta_copy(model)
         for path, module in made.named_modules():
             self._modules.watch(module, path)
             # Module by module, in the order in which weights are allocated on a device: that

@@ -33,7 +33,7 @@ def replay(
     amp: torch.dtype | bool | None = None,
     workspaces: Workspaces | None = None,
     capability: Capability | None = None,
-    is_twin: bool = False,
+    is_on_meta: bool = False,
     lines: bool = True,
     watch: Callable[[Replay, torch.nn.Module], None] | None = None,
     **keywords: Any,
@@ -67,7 +67,7 @@ def replay(
         float16.
     workspaces, capability, lines
         As for `Replay`.
-    is_twin : bool
+    is_on_meta : bool
         Whether the model is on the meta device already and may be used itself.
     watch : callable, optional
         Called with the replay and the copy of the model before it runs, to add hooks.
@@ -93,7 +93,7 @@ def replay(
         model = None
         run = target
         if isinstance(target, torch.nn.Module):
-            run = model = record.model(target, is_twin=is_twin)
+            run = model = record.model(target, is_on_meta=is_on_meta)
             if watch is not None:
                 watch(record, model)
         record.mark("model")
