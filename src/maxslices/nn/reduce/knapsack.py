@@ -24,26 +24,27 @@ CAPS = (1.0, 0.5, 0.25, 0.1)
 """Parts of the most that one rewrite saves: searches leave out what saves more at once,
 because what is kept of a large module comes back all at once when it is computed again."""
 PEAK_FRACTION = 0.98
-"""Of a peak: what is above is part of it."""
+"""Events with more than this part of a peak belong to the peak."""
 N_SEEDS = 3
-"""Sets to begin with that are built upon: those with the lowest peaks."""
+"""Starting sets that are extended: those with the lowest peaks."""
 N_IMPROVED = 6
-"""How many of the dearest are tried to be done without."""
+"""Number of the most expensive candidates that the search tries to replace."""
 COST_POWERS = (1.0, 0.5, 0.25)
-"""How much the cost counts against what is saved."""
+"""Exponents of the cost in the score of a greedy choice, gain / cost**power: 1 weighs the cost
+fully."""
 
 
 @dataclass(slots=True, eq=False)
 class Knapsack:
-    """What is in use, and what each candidate changes of it, on stretches of events."""
+    """Memory in use on stretches of events, and the changes of each candidate, as a knapsack."""
 
     candidates: list[Candidate]
     usage: Curve
-    """(n_stretches,): most in use in a stretch, unreduced."""
+    """(n_stretches,): maximum in use in each stretch, without rewrites."""
     changes: Curve
-    """(n_candidates, n_stretches)"""
+    """(n_candidates, n_stretches): changes of the memory in use."""
     conflicts: Flags
-    """(n_candidates, n_candidates): whether the two cannot be had together."""
+    """(n_candidates, n_candidates): True for pairs that exclude each other."""
     within: Flags
     """(n_candidates, n_candidates): whether the first may be done inside the second. Then it
     counts from the second's backward pass on: before, nothing is kept inside of that."""
@@ -52,7 +53,7 @@ class Knapsack:
     forward: Places
     """(n_candidates, 2): first stretch of the forward pass of each, and the one after it."""
     before: Curve
-    """(n_candidates,): bytes in use before that, and of the results that are there again."""
+    """(n_candidates,): bytes in use before the recomputation, with its results that still exist."""
     costs: Curve
     saved: Curve
 
@@ -60,7 +61,7 @@ class Knapsack:
     def of(
         cls, usage: npt.NDArray[np.int64], candidates: Sequence[Candidate], order: ModuleOrder
     ) -> Knapsack:
-        """Return the problem of some candidates on a step of a model, its modules in order."""
+        """Build the knapsack of candidates for a step of a model."""
         n_events = len(usage)
 
         def event(at: int) -> int:
@@ -101,7 +102,7 @@ class Knapsack:
         )  # fmt: skip
 
     def without_nested_offload(self) -> Knapsack:
-        """Return this problem, with nothing on the host inside of what is computed again."""
+        """Knapsack without offloading inside of what is recomputed."""
         hosted = np.array([c.rewrite.kind == "offload" for c in self.candidates], bool)
         pairs = self.within & hosted[:, None]
         return replace(
@@ -109,14 +110,14 @@ class Knapsack:
         )
 
     def curve(self, chosen: Sequence[int]) -> Curve:
-        """Return what is expected to be in use with some candidates."""
+        """Expected memory in use on each stretch with a set of candidates."""
         rows = np.array(list(chosen), np.int64)
         if not rows.size:
             return self.usage.copy()
         counts = np.arange(len(self.usage)) >= self._from(rows, rows)[:, None]
         made: Curve = self.usage + (self.changes[rows] * counts).sum(axis=0)
         for outer in rows:
-            # Before its backward pass begins, it is computed again, with what is done inside.
+            # Just before its backward pass it is recomputed, with the rewrites inside.
             inner = rows[self.within[rows, outer]]
             first, end = self.forward[outer]
             if inner.size and end > first:
@@ -126,7 +127,7 @@ class Knapsack:
         return made
 
     def _from(self, rows: Places, chosen: Places) -> Places:
-        """Return the stretch from which on each row counts, what is chosen around it."""
+        """Stretch from which each row counts, given the candidates around it."""
         if not chosen.size:
             return np.zeros(len(rows), np.int64)
         around = self.within[np.ix_(rows, chosen)]
@@ -134,15 +135,15 @@ class Knapsack:
         return candidates
 
     def peak(self, chosen: Sequence[int]) -> int:
-        """Return the expected peak with some candidates."""
+        """Expected peak with a set of candidates."""
         return int(self.curve(chosen).max())
 
     def cost(self, chosen: Sequence[int]) -> float:
-        """Return the time that some candidates add."""
+        """Time that a set of candidates adds, each by itself."""
         return float(self.costs[list(chosen)].sum())
 
     def cheapest(self, limit_bytes: float, seeds: Sequence[Sequence[int]] = ()) -> list[int] | None:
-        """Return the cheapest set candidates that stays within a limit; None if there is none.
+        """Cheapest set found that stays within a limit; None if there is none.
 
         Sets to begin with may be given: less of each than all, and it is one to choose from.
         """
@@ -171,7 +172,7 @@ class Knapsack:
         return self._improved(best, limit_bytes, whole)
 
     def _improved(self, chosen: list[int], limit_bytes: float, banned: Sequence[int]) -> list[int]:
-        """Do without the dearest, one after the other, if others do it for less."""
+        """Replace the most expensive candidates, one after the other, where others are cheaper."""
         banned = list(banned)
         for _ in range(N_IMPROVED):
             left = [i for i in chosen if i not in banned]
@@ -192,18 +193,18 @@ class Knapsack:
         return [list(s) for s in seeds if not self.conflicts[np.ix_(s, s)].any()]
 
     def lowest_seeds(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return those sets to begin with that are built upon."""
+        """Starting sets that are extended."""
         lowest = sorted(self._feasible(seeds), key=self.peak)
         hosted = [s for s in lowest if self.candidates[s[0]].rewrite.kind == "offload"]
         return [s for s in lowest if s not in hosted][:N_SEEDS] + hosted[:1]
 
     def without_peak(self, chosen: Sequence[int]) -> Knapsack:
-        """Return this problem without the places where the peak is with some candidates."""
+        """Knapsack without the stretches of the peak that remains with a set of candidates."""
         curve = self.curve(chosen)
         return replace(self, usage=np.where(curve > PEAK_FRACTION * curve.max(), 0, self.usage))
 
     def lowest(self, seeds: Sequence[Sequence[int]] = (), banned: Sequence[int] = ()) -> list[int]:
-        """Return what makes the peak as low as was candidates, whatever it costs."""
+        """Set with the lowest peak found, whatever it costs."""
         starts: list[Sequence[int]] = [(), *self.lowest_seeds(seeds)]
         low, high = 0.0, float(self.usage.max())
         best: list[int] = []
@@ -231,7 +232,7 @@ class Knapsack:
         start: Sequence[int] = (),
         banned: Sequence[int] = (),
     ) -> list[int] | None:
-        """Add what takes most of the excess away for its cost, until nothing is above."""
+        """Add the candidate with the most gain for its cost, until nothing exceeds the limit."""
         n = len(self.candidates)
         if not n:
             return None
@@ -264,7 +265,7 @@ class Knapsack:
     def with_one_more(
         self, picked: Places, curve: Curve, room: Curve | None = None
     ) -> tuple[Curve, Curve]:
-        """Return what is in use with each candidate beside some, and what each costs more.
+        """Memory in use and added cost with each candidate beside a set.
 
         What it cannot be had together with is left out then.
 
@@ -290,7 +291,7 @@ class Knapsack:
             trials[inner, : since[inner]] = curve[: since[inner]]
         price = self.costs.copy()
         replaced = self.conflicts[:, picked]
-        # Row by row: each replaces few, and threads of a product of matrices would only wait.
+        # Row by row: each replaces few, and a matrix product would wait for its threads.
         for i, other in enumerate(picked):
             price[replaced[:, i]] -= self.costs[other]
             trials[replaced[:, i], since[other] :] -= self.changes[other, since[other] :]
@@ -300,7 +301,7 @@ class Knapsack:
         return trials, price
 
     def _pruned(self, chosen: list[int], limit_bytes: float) -> list[int]:
-        """Undo what is not needed, the dearest first."""
+        """Remove candidates that are not needed, the most expensive first."""
         for row in sorted(chosen, key=lambda i: -self.costs[i]):
             rest = [i for i in chosen if i != row]
             if self.peak(rest) <= limit_bytes:
@@ -313,7 +314,7 @@ def _holds_others(rewrite: Rewrite) -> bool:
 
 
 def _may_be_inside(rewrite: Rewrite) -> bool:
-    """Tell whether a rewrite does the same within a module that is computed again.
+    """True for rewrites that do the same inside of a module that is recomputed.
 
     The cache of a selective checkpoint cannot be read twice. What is packed would be kept from the
     first time on, and is small; so is what is on the host, but there.

@@ -1,4 +1,4 @@
-"""What each level does, in turn: rewrites so far, and their replays."""
+"""Levels of a reduction: checkpoints, splits into layers, splits in time, and their removal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Rank = Literal["peak", "input"]
 
 
 class LevelReduction:
-    """Rewrites so far, and their replays."""
+    """Rewrites of a reduction by levels, and the replay with them."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LevelReduction:
         self.costs: dict[str, float] = {}
 
     def prepare(self, step: ModelStep, specs: Sequence[Any], memory: Any) -> None:
-        """Replay the unreduced step, and note what each module keeps."""
+        """Replay the unreduced step, and record what each module keeps."""
         workspaces = Workspaces.allowance()
         limit = 0
         if memory is not None:
@@ -80,12 +80,12 @@ class LevelReduction:
         self.flops = {path: its.total for path, its in flops.items()}
 
     def is_done(self) -> bool:
-        """Tell whether the limit, if there is one, is reached."""
+        """True if there is a limit and it is reached."""
         limit = self.summary.limit_bytes
         return bool(limit) and self.now is not None and needed_bytes(self.now, limit) <= limit
 
     def outermost(self, instance: type | tuple[type, ...]) -> list[str]:
-        """Return paths of modules of the classes, of nested ones the outermost."""
+        """Paths of modules of the classes; of nested ones the outermost."""
         found: list[str] = []
         for path, module in self.modules.items():
             inside = any(path.startswith(p + ".") for p in found)
@@ -101,7 +101,7 @@ class LevelReduction:
         rank: Rank,
         asked: set[str],
     ) -> None:
-        """Level 1."""
+        """Level 1: checkpoint the first n modules in order of their rank."""
         summary = self.summary
         summary.gc_candidate_count = len(found)
         chosen = list(found)
@@ -143,7 +143,7 @@ class LevelReduction:
     def rounds(
         self, kind: str, name: str, split: Callable[[str], dict[str, Rewrite] | None]
     ) -> None:
-        """Split what is heaviest at the peak, as long as that lowers it."""
+        """Split the modules that hold most at the peak, as long as that lowers it."""
         summary, searcher = self.summary, self.searcher
         assert searcher is not None
         assert self.now is not None
@@ -179,7 +179,7 @@ class LevelReduction:
                 return
 
     def _heaviest(self) -> list[str]:
-        """Return checkpointed modules by what they hold at the peak, then by what they keep."""
+        """Checkpointed modules, by bytes held at the peak and then by bytes kept."""
         assert self.now is not None
         at_peak: dict[str, int] = {}
         for module, n_bytes in self.now.peak.by_module().items():
@@ -189,7 +189,7 @@ class LevelReduction:
         return sorted(self.plan, key=lambda p: (-at_peak.get(p, 0), -self.saved.get(p, 0)))
 
     def by_layers(self, path: str) -> dict[str, Rewrite] | None:
-        """Level 2: a checkpoint of each layer, the first with the compressor of the whole."""
+        """Level 2: one checkpoint for each layer; the first has the whole module's compressor."""
         children = [name for name, child in self.modules[path].named_children()]
         if len(children) < 2 or self.plan[path].parts > 1:
             return None
@@ -222,7 +222,7 @@ class LevelReduction:
             warnings.warn(text, UserWarning, stacklevel=4)
 
     def undo(self) -> None:
-        """Level 4."""
+        """Level 4: remove checkpoints that do not lower the peak, the slowest first."""
         assert self.searcher is not None
         assert self.now is not None
         self.summary.applied_steps.append("level4_greedy_unwrap")
@@ -236,7 +236,7 @@ class LevelReduction:
                 self.summary.unwrap_count += 1
 
     def confirm(self) -> None:
-        """Run the reduced step on the device where the model is, if it is on one.
+        """Run the reduced step on the device of the model, if it is on one.
 
         Raises
         ------
@@ -258,7 +258,7 @@ class LevelReduction:
         confirm(self.summary, made, whole)
 
     def finish(self) -> None:
-        """Fill in what the summary says of the plan."""
+        """Fill in the summary."""
         summary = self.summary
         summary.rewrites = dict(self.plan)
         summary.gc_container_count = sum(t.parts == 1 for t in self.plan.values())

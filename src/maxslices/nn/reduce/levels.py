@@ -1,4 +1,4 @@
-"""Reduces by levels: the modules of given classes, checkpointed, split and undone in turn."""
+"""Reduction by levels: modules of given classes are checkpointed, split and restored in turn."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def reduce_by_level(
     amp: torch.dtype | bool | None = None,
     return_summary: bool = False,
 ) -> nn.Module | tuple[nn.Module, ReductionSummary]:
-    """Reduce the memory of training by levels, as spikingjelly's memopt pipeline did.
+    """Reduce the memory of training by levels, as spikingjelly's memopt pipeline does.
 
     Every peak is a replay's: nothing is run on a device while it is searched, so no candidate
     can exhaust it. A model that is on a CUDA device is then run there, as it was if there is

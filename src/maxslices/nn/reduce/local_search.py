@@ -1,4 +1,4 @@
-"""Plans that differ by one rewrite: near a plan that almost fits, or lower everywhere.
+"""Local search: plans that differ from a given one by one rewrite.
 
 What a step needs beyond what it has in use, for blocks that lie badly, differs from plan to plan,
 by more than most rewrites save, and only replays tell. So plans next to each other are worth one.
@@ -13,14 +13,15 @@ import numpy as np
 from .knapsack import Knapsack
 
 PEAK_POWERS = (8.0, 16.0, 32.0)
-"""How much more what is close to the peak counts than the rest, where all is made low."""
+"""Exponents of the memory in use where all of it is lowered: the larger, the more the peak alone
+counts."""
 LEAST_GAIN = 1e-3
 
 
 def neighbours(
     knapsack: Knapsack, chosen: Sequence[int], limit_bytes: float, held_bytes: Mapping[str, int]
 ) -> list[list[int]]:
-    """Return sets with one candidate more, without what that cannot be had together with.
+    """Sets with one candidate more, without those that it excludes.
 
     First those that take most of what is above a limit away for what they cost. Then, as more
     happens than is expected, those of the modules that have most in use at the replayed peak.
@@ -51,7 +52,7 @@ def neighbours(
 def lower_everywhere(
     knapsack: Knapsack, chosen: Sequence[int], power: float, banned: Sequence[int] = ()
 ) -> list[int]:
-    """Add what makes all that is in use low, at the peak and elsewhere, whatever it costs.
+    """Add the candidates that lower the memory in use, at the peak and elsewhere, at any cost.
 
     The less there is beside what cannot be done without, the fewer gaps are between that.
     """

@@ -1,4 +1,4 @@
-"""Finds whether a module is local along an axis, by running it: no table of layers.
+"""Locality of modules along an axis, found by running them.
 
 Marks that are not-a-number tell what depends on what is beyond a cut; that bands give the
 result of the whole is then tried with numbers.
@@ -19,16 +19,16 @@ from .layer_state import stateful
 from .split import batch_statistics
 
 SIDES = (64, 128, 256)
-"""Sizes along the axis that are tried, about."""
+"""Approximate sizes along the axis, tried in turn until the dependence ends within."""
 OTHERS = (8, 32)
-"""Sizes of the other axes that are tried, about."""
+"""Approximate sizes of the other axes; the larger ones are for layers that refuse small images."""
 _ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionError, NotImplementedError)
 
 
 def find_band_window(
     module: nn.Module, shape: Sequence[int], axis: int, *, train: bool = False
 ) -> BandWindow | None:
-    """Return what results of a module depend on along an axis; None if bands are not exact.
+    """Dependence of a module's result along an axis; None if bands would not be exact.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def find_band_window(
         return None
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            # Without data, most that is not local along the axis fails at once.
+            # Without data, most modules that are not local fail at once.
             empty = _copied(module, "meta", train)
             tried = next((t for t in _sizes(shape, axis) if _runs(empty, t[0])), [])
             real = _copied(module, "cpu", train) if tried else empty
@@ -66,7 +66,7 @@ def find_band_window(
 
 
 def _sizes(shape: Sequence[int], axis: int) -> Iterator[list[list[int]]]:
-    """Yield sizes of small images like a large one, with one axis of several lengths."""
+    """Yield small images like a large one, with one axis of several lengths."""
     most = STRIDES[-1]
     for about in OTHERS:
         made = []
@@ -88,7 +88,7 @@ def _runs(empty: nn.Module, sizes: list[int]) -> bool:
 
 
 def _copied(module: nn.Module, device: str, train: bool) -> nn.Module:
-    """Return a copy in double precision; nothing is allocated where the module is."""
+    """Copy in double precision, which takes no memory on the module's device."""
     known: dict[int, object] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         dtype = torch.float64 if tensor.is_floating_point() else tensor.dtype
@@ -100,7 +100,7 @@ def _copied(module: nn.Module, device: str, train: bool) -> nn.Module:
 
 
 def _marked(real: nn.Module, sizes: list[int], axis: int) -> BandWindow | bool:
-    """Return the window; True if a larger image may have one, False if none does."""
+    """Window; True if a larger image may have one, False if there is none."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(sizes, dtype=torch.float64, generator=generator)
     randoms = torch.get_rng_state()
@@ -138,7 +138,7 @@ def _marked(real: nn.Module, sizes: list[int], axis: int) -> BandWindow | bool:
             n % stride, length - n // stride * step,
             tuple(path for path, each in real.named_modules() if not each.training),
         )  # fmt: skip
-        # Of three bands, none reads all of the image.
+        # With three bands, none reads the whole image.
         if all(_is_exact(real, x, whole, found, parts) for parts in (3, min(7, found.most(n)))):
             return found
     return True
@@ -147,7 +147,7 @@ def _marked(real: nn.Module, sizes: list[int], axis: int) -> BandWindow | bool:
 def _is_exact(
     real: nn.Module, x: torch.Tensor, whole: torch.Tensor, window: BandWindow, parts: int
 ) -> bool:
-    """Tell whether bands give the result of the whole, but for rounding."""
+    """True if bands give the result of the whole, but for rounding."""
     if not 2 < parts <= window.most(x.shape[window.axis]):
         return False
     try:

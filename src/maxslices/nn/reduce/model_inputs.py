@@ -1,4 +1,4 @@
-"""Arguments of a reduction, as the search needs them."""
+"""Arguments of a reduction in the form the search needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .module_ranges import children_of, ranges_of
 
 
 def with_targets(step: ModelStep) -> ModelStep:
-    """Return a step whose targets are worked out once for inputs of a shape."""
+    """Step that computes its targets only once for each shape of inputs."""
     if step.loss is None:
         return step
     known: dict[Any, tuple[Any, ...]] = {}
@@ -32,14 +32,14 @@ def with_targets(step: ModelStep) -> ModelStep:
 
 
 def inputs_of(inputs: Any) -> tuple[Any, ...]:
-    """Return the inputs of a model, shapes as `Spec`."""
+    """Inputs of a model as a tuple, with `Spec` for shapes."""
     is_one = is_shape(inputs) or not isinstance(inputs, tuple | list)
     given = (inputs,) if is_one else tuple(inputs)
     return tuple(Spec(tuple(each)) if is_shape(each) else each for each in given)
 
 
 def specs_of(inputs: Any) -> tuple[Any, ...]:
-    """Return the inputs of a model, shapes and tensors as `Spec`."""
+    """Inputs of a model as a tuple, with `Spec` for shapes and tensors."""
     return tuple(
         Spec(tuple(i.shape), i.dtype, i.requires_grad) if torch.is_tensor(i) else i
         for i in inputs_of(inputs)
@@ -49,7 +49,7 @@ def specs_of(inputs: Any) -> tuple[Any, ...]:
 def names_of_compressors(
     model: nn.Module, binary: dict[str, tuple[bool, ...]], compressors: Mapping[str, Any] | None
 ) -> dict[str, tuple[str, ...]]:
-    """Return names of compressors by path: as asked for, else bits for binary inputs."""
+    """Compressor names by path: as asked for, else bits for binary inputs."""
     found = {
         path: tuple("bit" if each else "none" for each in flags) for path, flags in binary.items()
     }

@@ -1,4 +1,4 @@
-"""Where rewrites go: modules, by their paths, and runs of children of an ``nn.Sequential``.
+"""Paths of rewrites: modules, and ranges of children of an ``nn.Sequential``.
 
 A run is written as Python slices it: "features[3:6]", or "[3:6]" of the model itself. Layers
 that stand one after the other without a module of their own can so be treated as one.
@@ -16,9 +16,9 @@ from torch import nn
 from .layer_state import stateful
 
 EXPENSIVE_LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear, nn.MultiheadAttention)
-"""Layers of convolutions and products, with which runs begin."""
+"""Convolutions and matrix products; ranges begin with them."""
 RANGE_LENGTHS = (1, 2, 3, 4, 6, 8)
-"""Of runs, in groups of layers that begin with a dear one."""
+"""Lengths of ranges, in groups of layers that begin with an expensive one."""
 
 _RUN = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
 
@@ -32,18 +32,18 @@ class ModuleRange(NamedTuple):
 
     @property
     def path(self) -> str:
-        """As it is written."""
+        """Path of the range, such as "features[3:6]"."""
         return f"{self.parent}[{self.first}:{self.end}]"
 
 
 def range_at(path: str) -> ModuleRange | None:
-    """Return the run that a path names; None if it names a module."""
+    """Range that a path names; None if it names a module."""
     found = _RUN.fullmatch(path)
     return ModuleRange(found[1], int(found[2]), int(found[3])) if found else None
 
 
 def children_of(run: ModuleRange, modules: Mapping[str, nn.Module]) -> list[str]:
-    """Return the paths of a run's modules.
+    """Paths of a range's modules.
 
     Raises
     ------
@@ -58,14 +58,14 @@ def children_of(run: ModuleRange, modules: Mapping[str, nn.Module]) -> list[str]
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Tell whether a module calls its children one after the other, and does nothing else."""
+    """True if a module only calls its children one after the other."""
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
 def modules_and_ranges(
     model: nn.Module, paths: Iterable[str] | None = None
 ) -> dict[str, nn.Module]:
-    """Return modules by path, and runs as a Sequential of the same children.
+    """Modules by path, with ranges as a Sequential of the same children.
 
     Those of `paths`; by default, of all `runs`.
     """
@@ -79,7 +79,7 @@ def modules_and_ranges(
 
 
 def ranges_of(model: nn.Module) -> dict[ModuleRange, str]:
-    """Return runs that are worth a rewrite, and of what kind: of so many groups of layers.
+    """Ranges that are worth a rewrite, with their kind.
 
     A group is a layer of convolutions or products, or a module with one inside, and what
     follows until the next. Before and from the first layer of a group that carries states on,
@@ -119,7 +119,7 @@ def _is_expensive(module: nn.Module) -> bool:
 
 
 class ModuleOrder:
-    """Tells which places are within which: each is a stretch of the modules in order."""
+    """Order of a model's modules, in which each module or range is an interval."""
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = dict(model.named_modules())
@@ -132,7 +132,7 @@ class ModuleOrder:
             self._stretch[path] = (index, end)
 
     def stretch(self, path: str) -> tuple[int, int]:
-        """Return the first module of a place, and the one after its last, as numbers."""
+        """Interval of a module or range: its first module, and the one after its last."""
         if path not in self._stretch:
             run = range_at(path)
             if run is None:
@@ -143,11 +143,11 @@ class ModuleOrder:
         return self._stretch[path]
 
     def overlap(self, one: str, other: str) -> bool:
-        """Tell whether two places have a module in common."""
+        """True if two modules or ranges have a module in common."""
         (a, b), (c, d) = self.stretch(one), self.stretch(other)
         return a < d and c < b
 
     def is_inside(self, inner: str, outer: str) -> bool:
-        """Tell whether a place is a part of another, and not all of it."""
+        """True if a module or range is a proper part of another."""
         (a, b), (c, d) = self.stretch(inner), self.stretch(outer)
         return c <= a and b <= d and b - a < d - c

@@ -1,4 +1,4 @@
-"""One replay of the unreduced step: what each module is given, and when it is at work."""
+"""Study of the unreduced step: one replay with the inputs, results and events of each module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .module_ranges import children_of, ranges_of
 
 @dataclass(slots=True)
 class ForwardCall:
-    """One call of a module, or of a run of layers, in the forward pass."""
+    """One forward call of a module or of a range of layers."""
 
     path: str
     kind: str
@@ -33,46 +33,46 @@ class ForwardCall:
     """Storages of its tensor arguments."""
     outputs: tuple[int, ...]
     changes_input: bool
-    """Whether it writes to one of its arguments."""
+    """True if it writes to an argument."""
     n_first: int
-    """Length of the first axis of its first argument; 0 if that is no tensor."""
+    """Length of the first axis of its first argument; 0 if that is not a tensor."""
     shape: tuple[int, ...] = ()
-    """Of its only argument, if that is a tensor and its only result is one too."""
+    """Shape of its only argument; () unless it has one tensor argument and one tensor result."""
     n_operators: int = 0
-    """Operators of its forward pass."""
+    """Number of operators in the forward pass."""
     n_in_python: int = 0
-    """Those of them that a library defines in Python."""
+    """Number of those operators that a library defines in Python."""
 
 
 @dataclass(slots=True)
 class StepStudy:
-    """One step without an optimizer, unreduced."""
+    """Replay of one unreduced step without an optimizer, with the calls of its modules."""
 
     trace: Trace
     calls: list[ForwardCall]
-    """Calls in the forward pass, in order of their ends; those of runs after them."""
+    """Forward calls in the order of their ends, followed by those of ranges."""
     begins: dict[str, int]
-    """First event of the backward pass of each, what is inside included."""
+    """First event of the backward pass of each module, its children included."""
     usage: npt.NDArray[np.int64]
     """Bytes in use at each event."""
     leaves: frozenset[str]
-    """Modules without others inside."""
+    """Modules without children."""
 
     @property
     def backward_start(self) -> int:
-        """Event of the end of the loss: then the backward pass begins."""
+        """Event at which the backward pass begins, the end of the loss."""
         return next(m.event for m in self.trace.marks if m.name == "loss")
 
 
 class _CallWatcher:
-    """Notes the calls of a replayed model's modules."""
+    """Records the calls of a replayed model's modules."""
 
     def __init__(self) -> None:
         self.calls: list[ForwardCall] = []
         self._open: list[tuple[int, tuple[int, ...], tuple[int, ...], int, int]] = []
 
     def watch(self, record: Replay, model: nn.Module) -> None:
-        """Add hooks to all modules of a model."""
+        """Register hooks on all modules of a model."""
         self.record = record
         for path, module in model.named_modules():
             module.register_forward_pre_hook(self._enter, with_kwargs=True)
@@ -111,7 +111,7 @@ def _versions(value: Any) -> tuple[int, ...]:
 def study_step(
     step: ModelStep, inputs: Sequence[Any], workspaces: Workspaces, in_place: Sequence[str] = ()
 ) -> StepStudy:
-    """Replay one step of training without its optimizer and note what modules are given."""
+    """Replay one training step without its optimizer, and record the calls of its modules."""
     watcher = _CallWatcher()
     trace = replace(step, optimizer=None).trace(
         inputs,
@@ -121,7 +121,7 @@ def study_step(
         watch=watcher.watch,
     )
     model = step.model
-    # A model may compute some of it again by itself: that is no call of the forward pass.
+    # What a model recomputes by itself is no call of the forward pass.
     end = next(mark.event for mark in trace.marks if mark.name == "forward")
     seen = [call for call in watcher.calls if call.end <= end]
     leaves = frozenset(path for path, m in model.named_modules() if not any(m.children()))

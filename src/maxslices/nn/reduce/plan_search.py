@@ -1,4 +1,4 @@
-"""Looks for plans: for the whole model first, then for parts of its batch."""
+"""Search for plans: for the whole model, then for parts of its batch."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from .split import batch_parts, layer_candidates, part_of, time_candidates
 from .step_timeline import Flops, StepTimeline
 
 LIMIT_FRACTIONS = (1.0, 0.95, 0.9)
-"""Parts of the limit for which plans are looked for, until the limit adds nothing to a step."""
+"""Fractions of the limit that are searched in turn, as long as the limit makes the steps slower:
+plans with more free memory make the allocator give back less."""
 
 
 @dataclass(slots=True)
 class PlanSearch:
-    """Tries the whole model in no parts, and then in some."""
+    """Searches plans for the whole batch, and then for parts of it."""
 
     searcher: RewriteSearch
     means: Sequence[str]
@@ -38,14 +39,14 @@ class PlanSearch:
     times: ForwardTimes
     place: torch.device | None
     measuring_s: float = 0.0
-    """Time that the device was measured."""
+    """Time spent measuring on the device."""
     problems: dict[int, SearchSpace] = field(default_factory=dict)
-    """By number of parts of the batch."""
+    """Search spaces by number of parts of the batch."""
     windows: dict[str, BandWindow | None] = field(default_factory=dict)
-    """Of places that were tried whether they are local, by path."""
+    """Windows by path, of modules that were tested for locality."""
 
     def measure_times(self, parts: int = 1) -> ForwardTimes:
-        """Measure times on the device, if there is one: of the model, or of a part of it."""
+        """Measure times on the device, if there is one, for the whole batch or for its parts."""
         searcher = self.searcher
         if self.place is None:
             return self.times
@@ -60,7 +61,7 @@ class PlanSearch:
         return made
 
     def best(self, before: Trace, summary: ReductionSummary) -> ReductionPlan:
-        """Return the cheapest plan that fits; the one with the lowest peak if none does.
+        """Cheapest plan that fits; the one with the lowest need if none does.
 
         Where a limit holds up what is found, plans are looked for that leave more room.
         """
@@ -100,7 +101,7 @@ class PlanSearch:
         return best
 
     def _problem(self, parts: int) -> SearchSpace:
-        """Return what may be done with the model, or with one of several parts of its batch."""
+        """Search space of the model, or of one of several parts of its batch."""
         if parts in self.problems:
             return self.problems[parts]
         searcher = self.searcher

@@ -1,4 +1,4 @@
-"""Makes a training step fit: the cheapest way, in time, that stays within the memory."""
+"""Reduction of a training step to a memory limit, for the least added time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .rewrite_search import RewriteSearch
 from .run_on_device import resolve_device
 
 MEANS = ("in-place", "pack", "selective", "checkpoint", "split", "offload")
-"""What may be done, all exact: "split" adds up weights' gradients in another order."""
+"""Kinds of rewrites, all exact; "split" sums weights' gradients in another order."""
 
 
 def reduce_memory(
@@ -47,7 +47,7 @@ def reduce_memory(
     device: torch.device | str | None = None,
     max_search_s: float = 20.0,
 ) -> tuple[nn.Module, ReductionSummary]:
-    """Change how a model is trained until a step fits into the memory of a card.
+    """Rewrite a model so that a training step fits into the memory of a card.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def reduce_memory(
 
 
 def restore(model: nn.Module, summary: ReductionSummary) -> nn.Module:
-    """Undo what `reduce_memory` did to a model, and return it."""
+    """Undo the rewrites of `reduce_memory`, and return the model."""
     undo_rewrites(model)
     set_in_place(model, summary.in_place, False)
     return model

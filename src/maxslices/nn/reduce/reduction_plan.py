@@ -1,4 +1,4 @@
-"""What may be done with a model, and plans: what is done, what that needs and what it costs."""
+"""Plans of a reduction: rewrites, the memory they need and the time they add."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .step_timeline import StepTimeline
 
 
 def has_expandable_segments() -> bool:
-    """Tell whether torch's allocator was told, by its environment variable, to use them."""
+    """True if an environment variable tells torch's allocator to use expandable segments."""
     names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
     return any("expandable_segments:True" in os.environ.get(name, "") for name in names)
 
 
 def needed_bytes(trace: Trace, limit_bytes: int = 0) -> int:
-    """Return the least limit of the allocator under which a step is expected to run.
+    """Smallest limit of the allocator under which a step is expected to run.
 
     Below it, workspaces may find no room: cuDNN's kernels without them are several times slower.
 
@@ -40,34 +40,34 @@ def needed_bytes(trace: Trace, limit_bytes: int = 0) -> int:
 
 
 def allocator(limit_bytes: int | None = None) -> CachingAllocator | ExpandableAllocator:
-    """Return a simulation of the allocator of this process."""
+    """Simulation of the allocator of this process."""
     kind = ExpandableAllocator if has_expandable_segments() else CachingAllocator
     return kind(limit_bytes)
 
 
 class SearchSpace(NamedTuple):
-    """What may be done with the model, or with one of several parts of its batch."""
+    """Candidates and times of the model, or of one of several parts of its batch."""
 
     study: StepStudy
     candidates: list[Candidate]
     root: Candidate | None
-    """What is done with the whole model beside."""
+    """Rewrite of the whole model that each plan includes: the parts of its batch."""
     timeline: StepTimeline
     whole_s: float
-    """Time of the unreduced step."""
+    """Duration of the unreduced step."""
     rates: DeviceRates
 
     @property
     def first(self) -> list[Candidate]:
-        """What is part of all plans."""
+        """Candidates that each plan includes."""
         return [] if self.root is None else [self.root]
 
     def added_s(self, chosen: Sequence[Candidate]) -> float:
-        """Return the time that rewrites add to a step."""
+        """Time that rewrites add to a step."""
         return self.timeline.step_s(chosen) - self.whole_s
 
     def planned(self, chosen: list[Candidate], trace: Trace, limit_bytes: int) -> ReductionPlan:
-        """Return rewrites as a plan for a limit of the allocator."""
+        """Plan of rewrites for a limit of the allocator."""
         plan = ReductionPlan(chosen, trace, limit_bytes, self.added_s(chosen))
         plan.reallocation_s = plan.later.taken_bytes / self.rates.reallocated_bytes_per_s
         plan.added_s += plan.reallocation_s
@@ -76,22 +76,22 @@ class SearchSpace(NamedTuple):
 
 @dataclass(slots=True)
 class ReductionPlan:
-    """Rewrites and the replay of two steps with them."""
+    """Rewrites, with the replay of two steps."""
 
     chosen: list[Candidate]
     trace: Trace
     limit_bytes: InitVar[int] = 0
-    """Of the allocator."""
+    """Limit of the allocator."""
     added_s: float = 0.0
-    """Time that it adds to a step, that which the limit adds included."""
+    """Added time of a step, that of the limit included."""
     reallocation_s: float = 0.0
-    """What the limit adds to a step: memory is given back and taken again."""
+    """Part of it due to the limit: memory is given back to the device and taken again."""
     first_bytes: int = field(init=False)
-    """Least limit under which two steps run."""
+    """Smallest limit under which the first two steps run."""
     needed_bytes: int = field(init=False)
-    """The same of steps that go on, if two run under the limit."""
+    """Smallest limit under which all further steps run too."""
     later: Steady = field(init=False)
-    """What the limit does to these."""
+    """Effect of the limit on further steps."""
 
     def __post_init__(self, limit_bytes: int) -> None:
         trace = self.trace
@@ -107,7 +107,7 @@ class ReductionPlan:
 
 
 def later_bytes(trace: Trace, too_low_bytes: int) -> int:
-    """Return a limit under which steps go on, given one that is too low."""
+    """Limit under which all steps run, given one that is too low."""
     free = allocator()
     steady(trace, free)
     part = max(too_low_bytes // 256, ROUND_BYTES)

@@ -1,4 +1,4 @@
-"""Changes how a module runs in training: what it keeps, and what it computes again.
+"""Rewrites of modules: what they keep in training, and what they recompute.
 
 A module is changed by a ``forward`` of its own in its instance dict, so the names of its
 parameters, its hooks and its class stay as they are; `undo_rewrites` takes it away again. Without
@@ -63,15 +63,15 @@ EXPENSIVE_OPS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """What is done with a module."""
+    """Rewrite of one module."""
 
     kind: Kind
     compressors: tuple[str, ...] = ()
-    """Of the tensors among its arguments, in order: names of compressors, or "none"."""
+    """Compressors of its tensor arguments, in order: names, or "none"."""
     parts: int = 1
-    """In how many parts of the first axis of its arguments (time, or batch) it is run."""
+    """Number of parts along the first axis of its arguments (time or batch)."""
     window: BandWindow | None = None
-    """Parts are bands of an axis of the image then, with what is around them."""
+    """If given, the parts are bands of an image axis with their halos."""
 
     def __str__(self) -> str:
         text: str = self.kind
@@ -86,16 +86,16 @@ class Rewrite:
         return text
 
     def in_parts(self, parts: int) -> Rewrite:
-        """Return the same in a number of parts."""
+        """The same rewrite with another number of parts."""
         return replace(self, parts=parts)
 
 
 Rewrites = Mapping[str, Rewrite]
-"""By dotted path of the module."""
+"""Rewrites by dotted path of the module."""
 
 
 class Rewritten:
-    """A module's forward, treated."""
+    """Rewritten forward of a module."""
 
     def __init__(self, module: nn.Module, rewrite: Rewrite) -> None:
         self.module = module
@@ -116,7 +116,7 @@ class Rewritten:
         size = tensors[0].shape[0] if tensors and tensors[0].dim() else 0
         if size < parts:
             return self._whole(args, kwargs)
-        # Not `tensor_split`: the gradient of each of its parts is as large as all of them.
+        # With `tensor_split`, the gradient of each part would be as large as that of the whole.
         sizes = [size // parts + (part < size % parts) for part in range(parts)]
         cut = [
             a.split(sizes) if torch.is_tensor(a) and a.dim() and a.shape[0] == size else None
@@ -129,7 +129,7 @@ class Rewritten:
         return _joined(results)
 
     def _in_bands(self, window: BandWindow, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run in bands; as a whole where the argument or the mode is not as it was studied."""
+        """Run in bands; as a whole where the argument or a mode differs from those studied."""
         inside = dict(self.module.named_modules())
         x = args[0] if len(args) == 1 and not kwargs else None
         if not torch.is_tensor(x) or any(inside[path].training for path in window.frozen):
@@ -154,7 +154,7 @@ class Rewritten:
         layers = self.layers
         states = read_states(layers)
         n_states = len(states)
-        # One object given twice stays one: attention asks whether its arguments are the same.
+        # An object given twice stays one: attention compares its arguments by identity.
         single: list[Any] = []
         places: list[int] = []
         for a in args:  # not by `id`, where torch.compile may end its graph
@@ -214,12 +214,12 @@ def _both(outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]
 def _as_the_first_time(
     layers: list[nn.Module], all_norms: list[nn.modules.batchnorm._NormBase]
 ) -> Iterator[None]:
-    """Compute again without a trace: running statistics and states stay as they are."""
+    """Recompute without side effects: running statistics and states stay as they are."""
     states = read_states(layers)
     norms = [m for m in all_norms if m.training and m.track_running_stats]
     kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
-        # The same tensors are saved as the first time, so the statistics must be there.
+        # Recomputation must save the same tensors, so the statistics stay but do not move.
         norm.momentum = 0.0
         norm._buffers["num_batches_tracked"] = None
     try:
@@ -239,7 +239,7 @@ def _joined(results: list[Any]) -> Any:
 
 
 class RewrittenRanges:
-    """The forward of a Sequential of which some runs of children are treated as one."""
+    """Forward of a Sequential with rewritten ranges of its children."""
 
     def __init__(self, module: nn.Module, runs: Sequence[tuple[ModuleRange, Rewrite]]) -> None:
         self.inner = module.__dict__.get("forward")
@@ -252,7 +252,7 @@ class RewrittenRanges:
             if run.first < at:
                 raise ValueError(f"{run.path} overlaps another run that is treated")
             self.pieces += children[at : run.first]
-            # Of the same modules; it stands in none, so no name changes.
+            # A container of the same modules, outside of the model, so that no name changes.
             part = nn.Sequential(*(c for c in children[run.first : run.end] if c is not None))
             inside = [each for each in waiting if each[0].end <= run.end]
             waiting = [each for each in waiting if each[0].end > run.end]
@@ -267,14 +267,14 @@ class RewrittenRanges:
         self.pieces += children[at:]
 
     def __call__(self, x: Any) -> Any:
-        """Run one after the other."""
+        """Run the pieces one after the other."""
         for piece in self.pieces:
             x = piece(x)
         return x
 
 
 def apply_rewrites(model: nn.Module, rewrites: Rewrites) -> None:
-    """Treat modules, and runs of them (see `places`), in place.
+    """Rewrite modules, and ranges of them, in place.
 
     Raises
     ------
@@ -295,12 +295,12 @@ def apply_rewrites(model: nn.Module, rewrites: Rewrites) -> None:
     for path, rewrite in rewrites.items():
         if path in modules or range_at(path) is None:
             module = modules[path]
-            # nn.Module.__setattr__ is passed by: it has no say over a plain callable anyway.
+            # A plain callable needs no registration by nn.Module.__setattr__.
             module.__dict__["forward"] = Rewritten(module, rewrite)
 
 
 def undo_rewrites(model: nn.Module) -> None:
-    """Take all rewrites away."""
+    """Undo all rewrites of a model."""
     for module in model.modules():
         own = module.__dict__.get("forward")
         while isinstance(own, Rewritten | RewrittenRanges):

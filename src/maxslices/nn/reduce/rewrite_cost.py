@@ -1,4 +1,4 @@
-"""What rewrites cost in time, one by one."""
+"""Cost in time of single rewrites."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from .module_ranges import EXPENSIVE_LAYERS
 from .step_timeline import BACKWARD, HOST_BACKWARD, Flops, StepTimeline, flops_of
 
 HIDDEN = 0.2
-"""What a second counts that is hidden behind the other of device and host, if that is busy."""
+"""Weight of time that is hidden behind a busy device or host. 0 would let the search take any
+number of hidden rewrites, which together are not hidden; 1 would count them as if nothing ran
+in parallel."""
 
 
 def flops_by_module(step: ModelStep, inputs: Sequence[Any]) -> dict[str, Flops]:
-    """Return the floating-point operations of each module's forward pass, children included."""
+    """Floating-point operations of each module's forward pass, children included."""
     model = step.meta_copy()
     given = [
         i.empty() if isinstance(i, Spec) else torch.empty_like(i, device="meta") for i in inputs
@@ -74,7 +76,7 @@ def _set_times(
             forward_s -= timeline.device_of.get(path, 0.0)
         spared = sum(flops_of(all_flops, path, timeline.order).total for path in candidate.spared)
         candidate.recomputed_flops = (flops.total - spared) * candidate.halo_factor
-        # Of wider bands the forward pass, that again, and the backward pass, twice that.
+        # The halo adds to the forward pass, its recomputation, and twice to the backward pass.
         candidate.device_s = (4 * candidate.halo_factor - 3) * forward_s
         # Each part takes the host as long as the whole.
         candidate.wrapped_s = parts * checkpoint_s / 2 + (parts - 1) * host_s + packs_s
@@ -90,7 +92,7 @@ def _set_times(
         candidate.host_s = checkpoint_s + again_s
         candidate.host_s += n_runs * candidate.recomputed_ops * rates.selective_s
     else:
-        # What is in parts is computed again, and then it goes to the host once more.
+        # Parts of the batch are recomputed, and copied to the host once more.
         n_copies = 2 if n_runs == 1 else 3
         link_s = n_runs * n_copies * candidate.link_bytes / rates.link_bytes_per_s
         candidate.device_s = moved_s + link_s
@@ -101,7 +103,7 @@ def _set_times(
 def price_of_parts(
     root: Candidate, of_parts: StepTimeline, whole: StepTimeline, flops: Flops, times: ForwardTimes
 ) -> None:
-    """Set the times of running the whole model in parts, each computed twice.
+    """Set the times of running the whole model in parts, each of them recomputed.
 
     Small parts use a device less well: so its forward pass is measured at the size of a part. The
     timeline of parts takes the backward pass to be longer by as much, which is twice what it is.
@@ -116,7 +118,7 @@ def price_of_parts(
 
 
 def _expensive_inside(candidate: Candidate, timeline: StepTimeline) -> list[str]:
-    """Return the outermost layers of convolutions and products of a place."""
+    """Outermost convolutions and matrix products of a module or range."""
     found: list[str] = []
     order = timeline.order
     for path, module in order.modules.items():

@@ -1,4 +1,4 @@
-"""Searches rewrites on traced peaks: expected by arithmetic, confirmed by replays."""
+"""Search for rewrites: expected peaks by arithmetic, confirmed by replays."""
 
 from __future__ import annotations
 
@@ -23,51 +23,52 @@ from .uniform_plan import uniform_sets
 
 MIB = 2**20
 ROUNDS = 8
-"""Plans that are replayed at most."""
+"""Maximum number of plans that one bisection replays."""
 LEAST_ROUNDS = 3
-"""Plans that are replayed however late it is: the first alone may well not fit."""
+"""Plans that are replayed even after the deadline, as the first may well not fit."""
 N_LOWEST = 2
-"""Plans that are replayed where none fits, to find the lowest peak."""
+"""Plans that are replayed to find the lowest peak, where none fits."""
 N_LOWERED = 2
-"""Sets to begin with of which all is made low then."""
+"""Starting sets whose memory is then lowered everywhere."""
 N_UNIFORM = 3
-"""Plans that one would try by hand, and are replayed if they are faster than what was found."""
+"""Uniform plans that are replayed, if they are faster than the best plan found."""
 NEARLY_FITS = 1.05
-"""Of the limit: what needs no more almost fits."""
+"""Plans that need at most this multiple of the limit are improved by local search."""
 WORTH_IMPROVING = 0.9
-"""Of the time that the best plan adds: a plan that adds more is not worth changing."""
+"""Only plans that add less than this part of the best plan's time are improved."""
 N_NEAR = 3
-"""Plans that almost fit, and are changed by one rewrite at a time until they do."""
+"""Maximum number of plans that are improved by local search."""
 REPLAYS_PER_PLAN = 6
-"""Replays for each of these."""
+"""Maximum number of replays for each of them."""
 STEP_BYTES = 24 * MIB
-"""No closer is it looked between an offset that is too low and one that is too high."""
+"""Resolution of the bisection between an offset that is too low and one that is too high."""
 
 
 @dataclass(slots=True)
 class RewriteSearch:
-    """Replays plans for one model and one limit."""
+    """Search for one model and one limit, with all plans that it replayed."""
 
     step: ModelStep
     inputs: Sequence[Any]
     workspaces: Workspaces
     limit_bytes: int
-    """For which plans are looked for."""
+    """Limit that plans are searched for."""
     deadline: float
-    """Of ``time.perf_counter``: after it, no more than the least replays are begun."""
+    """Time of ``time.perf_counter`` after which no further replay begins, except the least
+    number."""
     in_place: Sequence[str] = ()
     n_replays: int = 0
     notes: list[str] = field(default_factory=list)
     tried: list[ReductionPlan] = field(default_factory=list)
     """All plans that were replayed."""
     card_bytes: int = field(init=False)
-    """Limit under which they will run; there may be less in `limit_bytes`, to leave room."""
+    """Limit under which plans will run; `limit_bytes` may be lower, to leave room."""
 
     def __post_init__(self) -> None:
         self.card_bytes = self.limit_bytes
 
     def trace(self, rewrites: dict[str, Rewrite]) -> Trace:
-        """Replay two steps of the model treated."""
+        """Replay two steps of the rewritten model."""
         self.n_replays += 1
 
         def change(model: Any) -> None:
@@ -77,13 +78,13 @@ class RewriteSearch:
         return self.step.trace(self.inputs, self.workspaces, change=change)
 
     def fits(self, plan: ReductionPlan) -> bool:
-        """Tell whether a plan's step runs within the limit."""
+        """True if the plan's steps run within the limit."""
         # Not `Trace.fits`: what runs under one limit may fail under a larger one, by the places
         # of blocks, and then so little is between them that a device may decide otherwise.
         return plan.needed_bytes <= self.limit_bytes
 
     def is_better(self, plan: ReductionPlan | None, best: ReductionPlan | None) -> bool:
-        """Tell whether a plan is to be taken rather than another: None fits least."""
+        """True if a plan is better than another; None is worst."""
         if plan is None or best is None:
             return plan is not None
         fits, fit = self.fits(plan), self.fits(best)
@@ -92,7 +93,7 @@ class RewriteSearch:
         return plan.added_s < best.added_s if fits else plan.needed_bytes < best.needed_bytes
 
     def find(self, space: SearchSpace, offset: int) -> ReductionPlan | None:
-        """Return the cheapest plan that fits, or the one with the lowest peak if none does.
+        """Cheapest plan that fits, or the one with the lowest need if none does.
 
         Parameters
         ----------
@@ -101,11 +102,11 @@ class RewriteSearch:
         offset : int
             Bytes that the step is expected to need beyond what the study has.
         """
-        # What saves next to nothing of what is too much only takes time.
+        # Candidates that save next to nothing of the excess only cost time.
         usage = space.study.usage
         least_bytes = max(int(usage.max()) + offset - self.limit_bytes, 0) // 200
         found = [c for c in space.candidates if c.saved_bytes >= least_bytes]
-        # The more there is to choose from, the further a greedy choice may go astray.
+        # First without offloading inside of checkpoints: more candidates mislead a greedy choice.
         best, least, knapsack = self._bisected(found, space, offset, nested_offload=False)
         dear = best is None or any(c.rewrite.kind == "offload" for c in best.chosen)
         if dear and time.perf_counter() <= self.deadline:
@@ -123,7 +124,7 @@ class RewriteSearch:
     def _bisected(
         self, found: Sequence[Candidate], space: SearchSpace, offset: int, nested_offload: bool
     ) -> tuple[ReductionPlan | None, ReductionPlan | None, Knapsack]:
-        """Return the cheapest plan that fits, that of the lowest need, and what could be done."""
+        """Cheapest plan that fits, the plan with the lowest need, and the knapsack."""
         order = space.timeline.order
 
         def knapsack_of(found: Sequence[Candidate]) -> Knapsack:
@@ -153,7 +154,7 @@ class RewriteSearch:
                 least = plan if least is None else min(least, plan, key=lambda p: p.needed_bytes)
             if plan is not None and not self.fits(plan):
                 too_low = offset
-                # Further each time: what rewrites do to each other is not known.
+                # Further each time, as the interaction of rewrites is not known.
                 over = max(plan.needed_bytes - self.limit_bytes, MIB) * (1 + turn)
                 following = max(offset + over, plan.needed_bytes - knapsack.peak(rows or []))
             else:
@@ -176,7 +177,7 @@ class RewriteSearch:
     def _or_uniform(
         self, knapsack: Knapsack, space: SearchSpace, best: ReductionPlan
     ) -> ReductionPlan:
-        """Return the fastest that fits, of a plan and what one would try by hand."""
+        """Fastest plan that fits, of a given one and uniform plans."""
         sets = [
             [*space.first, *(knapsack.candidates[i] for i in rows)]
             for rows in uniform_sets(knapsack.candidates, self.step.model, space.timeline.order)
@@ -194,7 +195,7 @@ class RewriteSearch:
     def _local_search(
         self, knapsack: Knapsack, space: SearchSpace, best: ReductionPlan
     ) -> ReductionPlan:
-        """Return the fastest that fits, of a plan and what is next to those that almost do."""
+        """Fastest plan that fits, of a given one and the neighbours of those that almost fit."""
 
         def most_s() -> float:
             return best.added_s if self.fits(best) else float("inf")
@@ -225,9 +226,9 @@ class RewriteSearch:
         seen: set[frozenset[int]],
         last_replay: int,
     ) -> ReductionPlan | None:
-        """Return a plan that differs by one rewrite, needs less and adds less than so much."""
+        """Neighbour of a plan that needs less memory and adds less than a given time."""
         rows = rows_of(knapsack, space, plan) or []
-        # What is lost between blocks is taken to stay as it is.
+        # Fragmentation is assumed to stay as it is.
         limit = self.limit_bytes - (plan.needed_bytes - knapsack.peak(rows))
         for other in neighbours(knapsack, rows, limit, plan.trace.peak.by_module()):
             if time.perf_counter() > self.deadline or self.n_replays >= last_replay:
@@ -246,8 +247,8 @@ class RewriteSearch:
     def _lowest(
         self, knapsack: Knapsack, space: SearchSpace, least: ReductionPlan | None
     ) -> ReductionPlan | None:
-        """Return the plan with the lowest peak."""
-        # What goes to the host is hard to foretell: once without it, and once with it.
+        """Plan with the lowest need."""
+        # Offloaded memory is hard to predict: one search without it, and one with it.
         hosted = [i for i, c in enumerate(knapsack.candidates) if c.rewrite.kind == "offload"]
         seeds = uniform_sets(knapsack.candidates, self.step.model, space.timeline.order)
         if least is not None and (rows := rows_of(knapsack, space, least)) is not None:
@@ -265,7 +266,7 @@ class RewriteSearch:
                 fitting.append(plan)
         if fitting:
             least = min(fitting, key=lambda p: p.added_s)
-            # It was made as low as it goes, whatever that costs.
+            # It was lowered at any cost, so the expensive rewrites may not be needed.
             return self._polished(knapsack, space, least)
         for banned in (hosted, []) if hosted else ([],):
             if least is not None and self.fits(least):
@@ -286,12 +287,12 @@ class RewriteSearch:
     def _polished(
         self, knapsack: Knapsack, space: SearchSpace, plan: ReductionPlan
     ) -> ReductionPlan:
-        """Return what is next to a plan, without all that is not needed if that fits."""
+        """Improve a plan by local search, and remove the rewrites that it does not need."""
         found = self._local_search(knapsack, space, plan)
         return self._pruned(space, found, len(found.chosen)) if self.fits(found) else found
 
     def _replayed(self, space: SearchSpace, picked: Sequence[Candidate]) -> ReductionPlan | None:
-        """Replay a plan; what cannot be treated is given an infinite cost."""
+        """Replay a plan; candidates that cannot be replayed get an infinite cost."""
         chosen = [*space.first, *picked]
         try:
             trace = self.trace(rewrites_of(chosen))
@@ -308,14 +309,14 @@ class RewriteSearch:
                 candidate.cost_s = float("inf")
                 self.notes.append(f"{candidate.path} cannot be treated ({candidate.rewrite})")
             if not culprits:
-                # Together, they do not go: nested checkpoints of some code do not.
+                # Together they cannot be replayed: some code has no nested checkpoints.
                 self.notes.append(f"a plan was given up: {str(error)[-160:]}")
                 for candidate in chosen[1:]:
                     candidate.cost_s = float("inf")
             return None
 
     def _pruned(self, space: SearchSpace, plan: ReductionPlan, most: int = 2) -> ReductionPlan:
-        """Take back what the replay says is not needed, the dearest first."""
+        """Remove rewrites that the replay shows are not needed, the most expensive first."""
         for candidate in sorted(plan.chosen, key=lambda c: -c.cost_s)[:most]:
             if time.perf_counter() > self.deadline or not candidate.path:
                 break
@@ -330,17 +331,17 @@ class RewriteSearch:
 
 
 def rewrites_of(chosen: Sequence[Candidate]) -> dict[str, Rewrite]:
-    """Return rewrites by path."""
+    """Rewrites of candidates, by path."""
     return {c.path: c.rewrite for c in chosen}
 
 
 def usable_candidates(knapsack: Knapsack) -> list[Candidate]:
-    """Return the candidates that no replay has refused."""
+    """Candidates that no replay has refused."""
     return [c for c in knapsack.candidates if c.cost_s != float("inf")]
 
 
 def rows_of(knapsack: Knapsack, space: SearchSpace, plan: ReductionPlan) -> list[int] | None:
-    """Return where a plan's candidates stand in a knapsack; None if one does not."""
+    """Rows of a plan's candidates in a knapsack; None if one is missing."""
     n_first = len(space.first)
     places = {id(c): i for i, c in enumerate(knapsack.candidates)}
     if plan.chosen[:n_first] != space.first or any(

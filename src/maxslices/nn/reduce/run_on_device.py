@@ -1,4 +1,4 @@
-"""The device of this process, and a real step on it."""
+"""Device of this process, and real steps on it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ RANK_VARIABLES = (
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "MV2_COMM_WORLD_LOCAL_RANK",
 )
-"""Environment variables that tell a process which device of its host is its own, in order."""
+"""Environment variables of launchers with the number of this process's device, in order."""
 N_WARM = 3
-"""Steps that are not timed: kernels are loaded, memory of the device and the host is found."""
+"""Steps that are not timed: they load kernels and allocate memory of device and host."""
 N_STEPS = (6, 24)
-"""Steps at least and at most."""
+"""Minimum and maximum number of steps."""
 TIMED_S = 0.4
-"""No more steps are run when these took as long."""
+"""Timed steps end after this time."""
 
 
 def resolve_device() -> torch.device:
-    """Return the device of this process.
+    """Device of this process.
 
     That is the CPU where there is no CUDA device; else what the first of `RANK_VARIABLES` that
     is set says; else the process group's rank, modulo the number of devices; else the current
@@ -70,14 +70,14 @@ def resolve_device() -> torch.device:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A step that ran on the device."""
+    """Steps that ran on the device."""
 
     allocated_bytes: int
-    """Most that was handed out."""
+    """Peak of allocated memory."""
     reserved_bytes: int
-    """Most that was held."""
+    """Peak of memory held by the allocator."""
     step_s: float
-    """Median time of a step, the first few left out."""
+    """Median duration of a step, without the first ones."""
 
 
 def run_for_real(

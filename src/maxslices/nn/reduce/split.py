@@ -1,4 +1,4 @@
-"""Candidates that run a module in parts: of the batch, or of the time steps."""
+"""Candidates that run a module in parts of the batch or of the time steps."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .module_study import ForwardCall, StepStudy
 from .rewrite import Rewrite
 
 PARTS = (2, 4, 8)
-"""In how many parts a step may be run."""
+"""Numbers of parts that are offered, each half the size of the one before."""
 
 
 def batch_statistics(module: nn.Module) -> list[str]:
-    """Return the layers that would see other statistics in parts of a batch."""
+    """Layers whose statistics would differ in parts of a batch."""
     return [
         path
         for path, each in module.named_modules()
@@ -32,7 +32,7 @@ def batch_statistics(module: nn.Module) -> list[str]:
 def time_candidates(
     found: StepStudy, model: nn.Module, compressors: dict[str, tuple[str, ...]]
 ) -> list[Candidate]:
-    """Return stateful modules in parts of their time steps, the states carried on.
+    """Candidates that run stateful modules in parts of their time steps, with states carried on.
 
     Left whole are neurons that see all steps at once, and layers that take the statistics
     of all steps.
@@ -56,7 +56,7 @@ def time_candidates(
 
 
 def layer_candidates(found: StepStudy, model: nn.Module) -> list[Candidate]:
-    """Return convolutions in parts of their first axis, for a smaller workspace.
+    """Candidates that run convolutions in parts of their first axis, for a smaller workspace.
 
     Nothing is computed again; results and gradients of the parts are put together.
     """
@@ -80,8 +80,8 @@ def layer_candidates(found: StepStudy, model: nn.Module) -> list[Candidate]:
         moved = sum(trace.storages[i].n_bytes for i in (*call.inputs, *call.outputs))
         results = sum(round_to_granule(trace.storages[i].n_bytes) for i in call.outputs)
         given = {trace.storages[i].n_bytes for i in call.inputs}
-        # Gradients of the parts of an argument are put together when the last workspace is gone,
-        # and the gradient of the result.
+        # Gradients of the parts are put together after the last workspace is freed,
+        # and after the gradient of the result.
         together = sum(
             round_to_granule(s.n_bytes)
             for s in trace.storages
@@ -111,7 +111,7 @@ def layer_candidates(found: StepStudy, model: nn.Module) -> list[Candidate]:
 
 
 def batch_parts(model: nn.Module, inputs: Sequence[Any], notes: list[str]) -> list[int]:
-    """Return in how many parts of its batch the whole model may be run."""
+    """Numbers of parts of its batch in which the whole model can be run."""
     size = next((i.shape[0] for i in inputs if getattr(i, "shape", ())), 1)
     if size < 2 or any(getattr(m, "step_mode", "") == "m" for m in model.modules()):
         return []  # the first axis is time: that is split by `time_candidates`
@@ -126,7 +126,7 @@ def batch_parts(model: nn.Module, inputs: Sequence[Any], notes: list[str]) -> li
 
 
 def part_of(inputs: Sequence[Any], parts: int) -> tuple[Any, ...]:
-    """Return the largest part of inputs."""
+    """Inputs of the largest part of a batch."""
     size = next(i.shape[0] for i in inputs if getattr(i, "shape", ()))
     return tuple(
         replace(i, shape=(-(-size // parts), *i.shape[1:]))
@@ -152,9 +152,9 @@ def _candidate(
     size = sum(round_to_granule(s.n_bytes) for _, s in kept)
     if size < SMALL_BYTES:
         return []
-    # Of what is kept for the backward pass of the module, only one part is there at a time.
+    # Of what is kept for the backward pass, one part exists at a time.
     changes = [(call.end, begin, -size)]
-    # States are given from part to part, and kept.
+    # States are passed from part to part, and kept.
     states = sum(
         round_to_granule(s.n_bytes)
         for s in trace.storages
@@ -166,7 +166,7 @@ def _candidate(
         share = round_to_granule(storage.n_bytes) * over // size
         if storage.died is not None and storage.died > begin:
             changes.append((begin, storage.died, -share))
-    # And in the forward pass, no more than one part of it.
+    # In the forward pass, too, one part exists at a time.
     for _, storage in kept:
         changes.append(
             (storage.born, call.end, -(round_to_granule(storage.n_bytes) * over // size))

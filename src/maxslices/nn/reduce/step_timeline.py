@@ -1,4 +1,4 @@
-"""How long a step takes: the host tells the device what to do, and both work at the same time.
+"""Duration of a step, in which host and device work at the same time.
 
 A step is a row of segments: what modules do in the forward pass, then in the backward pass, and
 what rewrites add before the backward pass of theirs. The device begins a segment when the
@@ -36,11 +36,11 @@ class Flops(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Of all."""
+        """Sum of both."""
         return self.convolutions + self.products
 
     def seconds(self, rates: DeviceRates) -> float:
-        """Return how long a device takes."""
+        """Time on a device."""
         return self.convolutions / rates.convolution_flops_per_s + self.products / rates.flops_per_s
 
 
@@ -50,15 +50,15 @@ class StepTimeline:
 
     order: ModuleOrder
     parts: int
-    """Parts of the batch of which it is the timeline, one after the other."""
+    """Number of parts of the batch, which are run one after the other."""
     backward_start: int
     """Event at which the backward pass begins."""
     device_of: Mapping[str, float]
-    """Time of the forward pass of modules and runs on the device."""
+    """Device time of the forward pass of modules and ranges."""
     host_of: Mapping[str, float]
-    """What the host takes for it."""
+    """Host time of the forward pass of modules and ranges."""
     at: npt.NDArray[np.int64]
-    """(n_segments,): event before which each is."""
+    """(n_segments,): event before which each segment is."""
     device_s: Seconds
     host_s: Seconds
 
@@ -71,7 +71,7 @@ class StepTimeline:
         times: ForwardTimes,
         parts: int = 1,
     ) -> StepTimeline:
-        """Return the timeline of a step.
+        """Timeline of a step.
 
         Parameters
         ----------
@@ -128,14 +128,14 @@ class StepTimeline:
         return cls(order, parts, study.backward_start, device_of, host_of, at, device, host)
 
     def step_s(self, chosen: Sequence[Candidate] = ()) -> float:
-        """Return how long a step takes with some rewrites."""
+        """Duration of a step with rewrites."""
         if not chosen:
             return longest(self.host_s, self.device_s)
         at = [max(c.begin, self.backward_start) for c in chosen]
         places = np.searchsorted(self.at, at)
         around = [self._n_around(c, chosen) for c in chosen]
         host = [c.host_s + n * c.wrapped_s for n, c in zip(around, chosen, strict=True)]
-        # That all of the model is in parts is counted in `device_s`.
+        # Parts of the whole model are already counted in `device_s`.
         more = [max(n - (self.parts > 1), 0) for n in around]
         device = [c.device_s + n * c.copied_s for n, c in zip(more, chosen, strict=True)]
         return longest(
@@ -143,11 +143,11 @@ class StepTimeline:
         )
 
     def added_s(self, chosen: Sequence[Candidate]) -> float:
-        """Return how much longer a step takes with some rewrites."""
+        """Time that rewrites add to a step."""
         return self.step_s(chosen) - self.step_s()
 
     def _n_around(self, inner: Candidate, chosen: Sequence[Candidate]) -> int:
-        """Return how many of what is chosen compute this again, treated."""
+        """Number of chosen checkpoints that recompute this candidate."""
         return sum(
             other.rewrite.kind == "checkpoint" and self.order.is_inside(inner.path, other.path)
             for other in chosen
@@ -155,7 +155,7 @@ class StepTimeline:
 
 
 def traffic_s(storage: Storage, rates: DeviceRates) -> float:
-    """Return how long a device takes to read what a result is made of, and to write that."""
+    """Time that a device takes to read a result's operands and to write the result."""
     seconds = 3 * storage.n_bytes / rates.bytes_per_s
     if storage.op == "aten::native_batch_norm" and len(storage.shape) > 2 and storage.shape[0] == 1:
         channel_bytes = storage.n_bytes / storage.shape[1]
@@ -164,7 +164,7 @@ def traffic_s(storage: Storage, rates: DeviceRates) -> float:
 
 
 def longest(host_s: Seconds, device_s: Seconds) -> float:
-    """Return how long a queue takes: the host for some first, then the device for the rest."""
+    """Duration of a queue: the host for some first segments, then the device for the rest."""
     if not host_s.size:
         return 0.0
     told = np.cumsum(host_s)
@@ -173,7 +173,7 @@ def longest(host_s: Seconds, device_s: Seconds) -> float:
 
 
 def _known(of: Mapping[str, float], path: str, order: ModuleOrder) -> float:
-    """Return what was measured of a module, or of the modules of a run."""
+    """Measured time of a module, or of the modules of a range."""
     run = range_at(path)
     if path in of or run is None:
         return of.get(path, 0.0)
@@ -181,7 +181,7 @@ def _known(of: Mapping[str, float], path: str, order: ModuleOrder) -> float:
 
 
 def flops_of(flops: Mapping[str, Flops], path: str, order: ModuleOrder) -> Flops:
-    """Return what is known of a module, or of the modules of a run."""
+    """Operations of a module, or of the modules of a range."""
     run = range_at(path)
     paths = [path] if path in flops or run is None else children_of(run, order.modules)
     known = [flops[each] for each in paths if each in flops]

@@ -1,4 +1,4 @@
-"""What one would try by hand: the same with all modules of a class."""
+"""Uniform plans: the same rewrite for all modules of a class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("checkpoint", "selective", "offload")
 def uniform_sets(
     found: Sequence[Candidate], model: nn.Module, order: ModuleOrder
 ) -> list[list[int]]:
-    """Return what one would try by hand: the same with all modules of a class.
+    """Sets that rewrite all modules of a class in the same way.
 
     Checkpoints alone, and around those of another class. Of a class, the outermost; runs of as
     many groups of layers are a class as well.
