@@ -177,7 +177,7 @@ def _patch(parsed: argparse.Namespace) -> str:
 
 @contextmanager
 def _named(text: str) -> Iterator[None]:
-    """Say in one line what the code of a model raises, and where; not what is raised here."""
+    """Turn errors of a model's code into one line that says where; other errors pass."""
     try:
         yield
     except MaxslicesError:
@@ -193,7 +193,7 @@ def _named(text: str) -> Iterator[None]:
 
 
 def _device(text: str | None) -> str | None:
-    """Return the name of a device that is here.
+    """Name of a device that is here; None for "auto" without one.
 
     Raises
     ------
