@@ -64,9 +64,9 @@ class Scaled:
             for call, shapes in self._calls
         ]
 
-    def steps(self, n: int) -> list[tuple[int, int]]:
+    def requests(self, n: int) -> list[tuple[int, int]]:
         """Requests to the allocator for n images."""
-        return self._trace.steps(self.sizes(n), self.call_workspaces(n))
+        return self._trace.requests(self.sizes(n), self.call_workspaces(n))
 
     def agrees(self, trace: Trace, n: int) -> bool:
         """True if a replay for n images has the events and sizes that the lines give."""

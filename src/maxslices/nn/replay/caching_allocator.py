@@ -129,10 +129,10 @@ class CachingAllocator(Holding):
         # (size, address, block) by pool: the best fit is the smallest, at the lowest address.
         self._free: tuple[list[tuple[int, int, _PoolBlock]], ...] = ([], [])
 
-    def run(self, steps: Iterable[AllocatorRequest]) -> bool:
+    def run(self, requests: Iterable[AllocatorRequest]) -> bool:
         """Carry out requests in order; False if one that may not fail finds no room."""
         allocate, free = self.allocate, self.free
-        for key, n_bytes in steps:
+        for key, n_bytes in requests:
             if n_bytes < 0:
                 free(key)
             elif not allocate(key, n_bytes) and key >= 0:
@@ -250,7 +250,7 @@ class CachingAllocator(Holding):
         block.free = False
 
 
-def least_limit(steps: list[AllocatorRequest], low_bytes: int, high_bytes: int) -> int:
+def least_limit(requests: list[AllocatorRequest], low_bytes: int, high_bytes: int) -> int:
     """Smallest limit, to 2 MiB, from which on the requests are carried out.
 
     More room does not always help: where blocks happen to be of the same size, a smaller limit may
@@ -259,14 +259,14 @@ def least_limit(steps: list[AllocatorRequest], low_bytes: int, high_bytes: int) 
 
     Parameters
     ----------
-    steps : list of (int, int)
+    requests : list of (int, int)
         Allocations and frees.
     low_bytes, high_bytes : int
         Most bytes handed out at once, and a limit that is known to do: bounds of the answer.
     """
 
     def runs(limit: int) -> bool:
-        return CachingAllocator(limit * ROUND_BYTES).run(steps)
+        return CachingAllocator(limit * ROUND_BYTES).run(requests)
 
     lowest, high = -(-low_bytes // ROUND_BYTES), -(-high_bytes // ROUND_BYTES)
     apart = max(1, -(-(high - lowest) // LIMITS))

@@ -179,9 +179,9 @@ class ExpandableAllocator(Holding):
         super().__init__(limit_bytes)
         self._ranges = _AddressRange(SMALL_SEGMENT_BYTES), _AddressRange(LARGE_SEGMENT_BYTES)
 
-    def run(self, steps: Iterable[AllocatorRequest]) -> bool:
+    def run(self, requests: Iterable[AllocatorRequest]) -> bool:
         """Carry out requests in order; False if one finds no room, workspaces included."""
-        for key, n_bytes in steps:
+        for key, n_bytes in requests:
             if n_bytes < 0:
                 self.free(key)
             elif not self.allocate(key, n_bytes):
@@ -224,21 +224,21 @@ class ExpandableAllocator(Holding):
         return self.reserved_bytes + segment_bytes(size) <= self.limit_bytes
 
 
-def least_expandable_limit(steps: Sequence[AllocatorRequest], low_bytes: int) -> int:
+def least_expandable_limit(requests: Sequence[AllocatorRequest], low_bytes: int) -> int:
     """Smallest limit, to 2 MiB, under which the requests are carried out.
 
     Parameters
     ----------
-    steps : sequence of (int, int)
+    requests : sequence of (int, int)
         Allocations and frees.
     low_bytes : int
         Most bytes in use at once: the lower bound of the answer.
     """
     unlimited = ExpandableAllocator()
-    unlimited.run(steps)
+    unlimited.run(requests)
     low = low_bytes // ROUND_BYTES - 1
     high = -(-unlimited.peak_reserved_bytes // ROUND_BYTES) + LARGE_SEGMENT_BYTES // ROUND_BYTES
     too_low = last_of(
-        lambda limit: not ExpandableAllocator(limit * ROUND_BYTES).run(steps), low, high
+        lambda limit: not ExpandableAllocator(limit * ROUND_BYTES).run(requests), low, high
     )
     return (too_low + 1) * ROUND_BYTES

@@ -18,8 +18,8 @@ from .expandable_segments import ExpandableAllocator
 from .trace import Trace
 
 N_STEPS = 10
-"""Steps that are simulated at most. Two plans for ResNet50 were seen to run out of memory on an H200
-in the fourth and the sixth step, as simulated."""
+"""Steps that are simulated at most. On an H200 two plans for ResNet50 ran out of memory in the
+fourth and the sixth step, as simulated."""
 N_FIRST = 3
 """First steps, which are left out of the average: some limits cost time in these alone."""
 N_CALM = 2
@@ -74,16 +74,16 @@ def each_step(
     sizes, apart from those that stay from the first on. Otherwise only two steps are simulated.
     """
     ends = [mark.event for mark in trace.marks if mark.name == trace.marks[-1].name]
-    asked = list(trace.asked())
+    requests = list(trace.requests_by_event())
     following = _following(trace, ends[0], ends[-1])
-    steps = asked[: ends[0]]
+    steps = requests[: ends[0]]
     for turn in count():
         retries, taken_bytes = allocator.retries, allocator.taken_bytes
         if not all(allocator.run(each) for each in steps):
             yield None
             return
         yield Counts(allocator.retries - retries, allocator.taken_bytes - taken_bytes)
-        steps = asked[ends[0] : ends[-1]]
+        steps = requests[ends[0] : ends[-1]]
         if turn:
             if following is None:
                 return

@@ -75,11 +75,11 @@ class StepFamily:
         """Trace of a replay for n images."""
         return self._make(n)
 
-    def steps(self, n: int) -> list[tuple[int, int]]:
+    def requests(self, n: int) -> list[tuple[int, int]]:
         """Requests to the allocator for n images."""
         if self.scaled is None or n == 1:
-            return self.trace(n).steps()
-        return self.scaled.steps(n)
+            return self.trace(n).requests()
+        return self.scaled.requests(n)
 
     def allocated_bytes(self, n: int) -> int:
         """Most bytes handed out for n images."""
@@ -91,7 +91,7 @@ class StepFamily:
 
     def _simulated(self, n: int) -> CachingAllocator:
         allocator = CachingAllocator()
-        allocator.run(self.steps(n))
+        allocator.run(self.requests(n))
         return allocator
 
     def needed_bytes(self, n: int) -> int:
@@ -99,10 +99,10 @@ class StepFamily:
         return self._needed(n)
 
     def _find_needed(self, n: int) -> int:
-        steps = self.steps(n)
+        requests = self.requests(n)
         allocator = CachingAllocator()
-        allocator.run(steps)
-        return least_limit(steps, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
+        allocator.run(requests)
+        return least_limit(requests, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
 
     def fits(self, n: int, limit_bytes: int) -> bool:
         """True if n images run when the allocator may hold no more than `limit_bytes`.
@@ -112,7 +112,7 @@ class StepFamily:
         return self._fits(n, limit_bytes)
 
     def _find_fits(self, n: int, limit_bytes: int) -> bool:
-        return CachingAllocator(limit_bytes).run(self.steps(n))
+        return CachingAllocator(limit_bytes).run(self.requests(n))
 
     def largest(self, limit_bytes: int, at_most: int = 2**20, *, steady: bool = False) -> int:
         """Largest number of images that runs within a limit; 0 if not even one does.
@@ -130,7 +130,7 @@ class StepFamily:
 
         def surely(n: int) -> bool:
             return fits(n) and all(
-                CachingAllocator(limit).run(_with_workspaces(self.steps(n), part))
+                CachingAllocator(limit).run(_with_workspaces(self.requests(n), part))
                 for limit in limits
                 for part in (0.0, 0.5)
             )
@@ -167,6 +167,6 @@ class StepFamily:
         return last_of(fits, low, min(high, at_most + 1))
 
 
-def _with_workspaces(steps: list[AllocatorRequest], part: float) -> list[AllocatorRequest]:
+def _with_workspaces(requests: list[AllocatorRequest], part: float) -> list[AllocatorRequest]:
     """Requests with the workspaces that may fail reduced to a part of their size."""
-    return [(key, int(part * n) if key < 0 < n else n) for key, n in steps]
+    return [(key, int(part * n) if key < 0 < n else n) for key, n in requests]

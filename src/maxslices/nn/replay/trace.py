@@ -171,7 +171,7 @@ class Trace:
         """Bytes in use when a module's forward has returned."""
         return self.in_use_bytes[call.end - 1] if call.end else 0
 
-    def steps(
+    def requests(
         self,
         sizes: Sequence[int] | None = None,
         call_workspaces: Sequence[tuple[Workspace, ...]] | None = None,
@@ -185,9 +185,9 @@ class Trace:
         call_workspaces : sequence of tuple of Workspace, optional
             Workspaces of the calls, in place of their own.
         """
-        return [step for asked in self.asked(sizes, call_workspaces) for step in asked]
+        return [each for made in self.requests_by_event(sizes, call_workspaces) for each in made]
 
-    def asked(
+    def requests_by_event(
         self,
         sizes: Sequence[int] | None = None,
         call_workspaces: Sequence[tuple[Workspace, ...]] | None = None,
@@ -197,7 +197,7 @@ class Trace:
         Parameters
         ----------
         sizes, call_workspaces
-            As for `steps`.
+            As for `requests`.
         """
         taken = [s.n_bytes for s in self.storages] if sizes is None else sizes
         needed = self.call_workspaces if call_workspaces is None else call_workspaces
@@ -208,19 +208,19 @@ class Trace:
             elif kind == "free":
                 yield ((index, -1),)
             elif kind == "call":
-                asked: list[AllocatorRequest] = []
+                made: list[AllocatorRequest] = []
                 passing: list[AllocatorRequest] = []
                 for workspace in needed[index]:
                     if workspace.kept_as in kept:
                         continue
                     key = -next_key if self.calls[index].kind in CONVOLUTIONS else next_key
-                    asked.append((key, workspace.n_bytes))
+                    made.append((key, workspace.n_bytes))
                     if workspace.kept_as:
                         kept.add(workspace.kept_as)
                     else:
                         passing.append((key, -1))
                     next_key += 1
-                yield [*asked, *reversed(passing)]
+                yield [*made, *reversed(passing)]
             else:
                 yield ()
 
@@ -241,18 +241,18 @@ class Trace:
         """Bytes handed out after each event; for a call, while it runs."""
         allocator = CachingAllocator()
         at: list[int] = []
-        for asked in self.asked():
+        for requests in self.requests_by_event():
             most = 0
-            for step in asked:
-                allocator.run((step,))
-                most = max(most, allocator.allocated_bytes if step[1] >= 0 else 0)
+            for request in requests:
+                allocator.run((request,))
+                most = max(most, allocator.allocated_bytes if request[1] >= 0 else 0)
             at.append(max(most, allocator.allocated_bytes))
         return at
 
     @cached_property
     def _simulated(self) -> CachingAllocator:
         allocator = CachingAllocator()
-        allocator.run(self.steps())
+        allocator.run(self.requests())
         return allocator
 
     @property
@@ -274,7 +274,7 @@ class Trace:
 
         A convolution whose workspace finds no room uses another kernel.
         """
-        return CachingAllocator(limit_bytes).run(self.steps())
+        return CachingAllocator(limit_bytes).run(self.requests())
 
     @cached_property
     def needed_bytes(self) -> int:
@@ -283,7 +283,7 @@ class Trace:
         Lies between `allocated_bytes` and `reserved_bytes`: before the allocator fails, it gives
         unused segments back.
         """
-        return least_limit(self.steps(), self.allocated_bytes, self.reserved_bytes)
+        return least_limit(self.requests(), self.allocated_bytes, self.reserved_bytes)
 
 
 def _as_storage(n_bytes: int, call: OperatorCall, event: int) -> Storage:
