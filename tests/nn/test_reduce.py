@@ -92,7 +92,7 @@ NESTED = [
 @pytest.mark.parametrize(
     "plan", NESTED, ids=["a run", "runs in runs", "in the model", "side by side", "on the host"]
 )
-def test_runs_of_layers_and_treatments_inside_others_change_nothing(case, plan):
+def test_ranges_of_layers_and_rewrites_inside_others_change_nothing(case, plan):
     model, x = case
     other = copy.deepcopy(model)
     apply_rewrites(other, plan)
@@ -243,7 +243,7 @@ def test_names_of_parameters_and_modules_stay(case):
     assert "forward" not in model[1].__dict__
 
 
-def test_a_treated_model_is_copied_with_its_treatments(case):
+def test_a_rewritten_model_is_copied_with_its_rewrites(case):
     model, _x = case
     apply_rewrites(model, {"1": Rewrite("checkpoint")})
     made = copy.deepcopy(model)
@@ -412,7 +412,7 @@ def test_a_reduced_model_can_be_compiled(kind):
     other = copy.deepcopy(model)
     apply_rewrites(other, {"0": Rewrite(kind), "2.layer": Rewrite(kind), "[1:4]": Rewrite(kind)})
     torch._dynamo.reset()
-    # In one graph: where it ends, what is treated runs as if it were not compiled.
+    # In one graph: where it ends, what is rewritten runs as if it were not compiled.
     compiled = torch.compile(other, backend="aot_eager", fullgraph=True)
     x = torch.randn(4, 8)
     for a, b in zip(gradients(model, x), gradients(other, x, compiled), strict=True):

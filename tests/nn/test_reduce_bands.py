@@ -190,14 +190,14 @@ def test_sizes_on_another_grid_are_run_as_a_whole():
     assert find_band_window(model, (1, 2, 95, 32), -2) is None  # scaled by 95 / 47
     window = find_band_window(model, (1, 2, 96, 32), -2)
     assert window.stride == 2
-    treated = copy.deepcopy(model)
-    apply_rewrites(treated, {"": Rewrite("checkpoint", (), 4, window)})
+    rewritten = copy.deepcopy(model)
+    apply_rewrites(rewritten, {"": Rewrite("checkpoint", (), 4, window)})
     for n, bound in ((128, 20 * ROUNDING), (95, 0.0)):
         x = torch.randn(1, 2, n, 32, dtype=torch.float64)
-        assert_same(gradients(model, x), gradients(treated, x), bound)
+        assert_same(gradients(model, x), gradients(rewritten, x), bound)
 
 
-def test_bands_in_what_is_computed_again_and_beside_other_treatments():
+def test_bands_in_what_is_computed_again_and_beside_other_rewrites():
     torch.manual_seed(0)
     model = seq(*(nn.Conv2d(2, 2, 3, padding=1) for _ in range(6))).double()
     model[0].weight.requires_grad_(False)

@@ -109,19 +109,19 @@ def test_what_overlaps_is_not_chosen_together_but_inside_each_other():
 
 
 @pytest.mark.parametrize("part", [0.8, 0.6, 0.5])
-def test_a_choice_is_never_dearer_than_checkpoints_of_all_blocks(part):
+def test_a_choice_is_never_more_expensive_than_checkpoints_of_all_blocks(part):
     model, _step, made = knapsack()
     limit = part * float(made.usage.max())
     seeds = uniform_sets(made.candidates, model, ModuleOrder(model))
-    by_hand = [s for s in seeds if made.peak(s) <= limit]
+    uniform = [s for s in seeds if made.peak(s) <= limit]
     chosen = made.cheapest(limit, seeds)
     assert chosen is not None
     assert made.peak(chosen) <= limit
-    for seed in by_hand:
+    for seed in uniform:
         assert made.cost(chosen) <= made.cost(seed) + 1e-12
 
 
-def test_the_lowest_is_no_higher_than_all_that_is_tried_by_hand():
+def test_the_lowest_is_no_higher_than_uniform_plans():
     model, _step, made = knapsack()
     seeds = uniform_sets(made.candidates, model, ModuleOrder(model))
     best = min(made.peak(s) for s in made._feasible(seeds))
@@ -170,7 +170,7 @@ def test_parts_of_a_convolution_are_put_together(parts):
 def test_beside_a_peak_the_rest_is_made_low_as_well():
     _model, _step, made = knapsack()
     chosen = [row(made, "2", CHECKPOINT)]
-    curve, rest = made.curve(chosen), made.beside(chosen)
+    curve, rest = made.curve(chosen), made.without_peak(chosen)
     gone = curve > 0.98 * curve.max()
     assert gone.any()
     assert (rest.usage[gone] == 0).all()

@@ -121,13 +121,13 @@ class OnDevice(nn.Parameter):
 
 
 @pytest.fixture
-def ranges_of(fractions, monkeypatch):
-    """Return what was run: layers treated, device and limit; the test tells what comes of it."""
+def runs(fractions, monkeypatch):
+    """Runs that were asked for (rewritten layers, inputs, device, limit), and their results."""
     ran = []
 
     def run(step, inputs, place, limit_bytes=None):
-        treated = [path for path, m in step.model.named_modules() if "forward" in m.__dict__]
-        ran.append((treated, inputs, place, limit_bytes))
+        rewritten = [path for path, m in step.model.named_modules() if "forward" in m.__dict__]
+        ran.append((rewritten, inputs, place, limit_bytes))
         return told[len(ran) - 1]
 
     told = [MeasuredStep(50, 60, 0.25), MeasuredStep(5, 6, 0.5)]

@@ -87,8 +87,8 @@ def test_the_fastest_of_several_plans_is_taken(device):
     assert len({str(plan) for plan, _, _ in limited}) >= 2  # and they differ
     # The last was the fastest, by what the test told: that one is left in the model.
     assert summary.measured_after_bytes == limited[-1][2] == summary.peak_after_bytes
-    treated = {path for path, m in made.named_modules() if "forward" in m.__dict__}
-    assert treated == set(limited[-1][0])
+    rewritten = {path for path, m in made.named_modules() if "forward" in m.__dict__}
+    assert rewritten == set(limited[-1][0])
     assert summary.measured_step_s == 1.0 / len(ran)
     assert summary.measured_step_before_s == 1.0
     assert summary.predicted_step_s == pytest.approx(
@@ -149,7 +149,7 @@ def test_what_may_find_no_room_is_run_where_nothing_else_runs_alone(monkeypatch)
         times = runs.get(path)
         return MeasuredStep(1, 1, times.pop(0)) if times else None
 
-    monkeypatch.setattr(confirm, "ran", run)
+    monkeypatch.setattr(confirm, "run_plan", run)
     searcher = searcher_of(fine, slower, close)
 
     def best(**times: list[float]) -> SimpleNamespace | None:

@@ -86,34 +86,34 @@ def test_all_is_made_low(power):
 
 def test_a_plan_next_to_one_that_almost_fits_is_taken_if_it_is_faster(monkeypatch):
     found: list[tuple[ReductionPlan, ReductionPlan, int]] = []
-    exchanged = RewriteSearch._local_search
+    local_search = RewriteSearch._local_search
 
     def after_a_bad_one(self, knapsack, space, best):
-        """As if only a dear plan had been found, and a cheaper one that needs a little more."""
-        dear = next(c for c in space.candidates if not c.path and c.rewrite.kind == "offload")
-        plan = self._replayed(space, [dear])
+        """Let the search find one expensive plan, and a cheaper one that needs more."""
+        expensive = next(c for c in space.candidates if not c.path and c.rewrite.kind == "offload")
+        plan = self._replayed(space, [expensive])
         limit, self.limit_bytes = self.limit_bytes, best.needed_bytes - 2**20
         before = self.n_replays
-        found.append((plan, exchanged(self, knapsack, space, plan), self.n_replays - before))
+        found.append((plan, local_search(self, knapsack, space, plan), self.n_replays - before))
         self.limit_bytes = limit
         return best
 
     monkeypatch.setattr(RewriteSearch, "_local_search", after_a_bad_one)
     reduce_memory(deep(), SPEC, memory(0.8))
-    ((dear, plan, n_replays),) = found
-    assert plan.added_s < dear.added_s
+    ((expensive, plan, n_replays),) = found
+    assert plan.added_s < expensive.added_s
     assert 0 < n_replays <= 3 * REPLAYS_PER_PLAN
 
 
 def test_a_plan_next_to_one_that_almost_fits_is_taken_if_none_fits(monkeypatch):
     found: list[tuple[ReductionPlan, ReductionPlan, int]] = []
-    exchanged = RewriteSearch._local_search
+    local_search = RewriteSearch._local_search
 
     def where_none_fits(self, knapsack, space, best):
         """As if all that was tried needed a little more than there is."""
         limit, self.limit_bytes = self.limit_bytes, best.needed_bytes - 2**20
         self.tried = [plan for plan in self.tried if not self.fits(plan)]
-        found.append((best, exchanged(self, knapsack, space, best), self.limit_bytes))
+        found.append((best, local_search(self, knapsack, space, best), self.limit_bytes))
         self.limit_bytes = limit
         return best
 
@@ -138,7 +138,7 @@ def test_searches_are_no_longer_than_they_were(monkeypatch, part, n_replays, n_t
     assert n <= n_tables
 
 
-def test_a_treatment_that_is_refused_allows_nothing_that_was_left_out(monkeypatch):
+def test_a_rewrite_that_is_refused_allows_nothing_that_was_left_out(monkeypatch):
     cheapest, tried = Knapsack.cheapest, RewriteSearch._replayed
     nested_offload: list[bool] = []
     refused = []

@@ -45,7 +45,7 @@ def test_however_late_it_is_some_plans_are_replayed(monkeypatch):
     assert len(found) == LEAST_ROUNDS > 1
 
 
-def test_what_one_would_try_by_hand_is_taken_where_that_is_faster(monkeypatch):
+def test_a_uniform_plan_is_taken_where_that_is_faster(monkeypatch):
     def poor(self, limit_bytes, seeds=()):
         """All that goes to the host, and nothing else."""
         rows = [
@@ -64,7 +64,7 @@ def test_where_nothing_fits_the_rest_beside_the_peak_is_made_low_too(monkeypatch
 
     def noted(self, *args):
         rows = lowest(self, *args)
-        seen.append((self.usage.copy(), self.beside(rows).usage))
+        seen.append((self.usage.copy(), self.without_peak(rows).usage))
         return rows
 
     monkeypatch.setattr(Knapsack, "lowest", noted)

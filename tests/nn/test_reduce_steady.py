@@ -55,7 +55,7 @@ def blocks_of(model) -> list[str]:
 
 @pytest.fixture(scope="module")
 def traces(model):
-    """ResNet50 as it was run on an H200, treated in two ways."""
+    """ResNet50 as it was run on an H200, rewritten in two ways."""
     workspaces, spec = Workspaces.from_plain(H200["workspaces"]), Spec((64, 3, 224, 224))
     plan = [
         "maxpool", "layer1.0.downsample", "layer1.2", "layer2.0.downsample", "layer2.3",

@@ -110,10 +110,10 @@ def max_batch_size(
     shape = shape_of(patch_shape, "patch_shape")
     bound = positive(max_batch_size, "max_batch_size")
     check_safety(safety_factor)
-    place = device_of(model, device, memory)
+    cuda_device = device_of(model, device, memory)
     channels = channels_of(model, in_channels)
     step = make_step(model, mode, optimizer, loss, targets, amp, prediction_function)
-    budget = budget_of(model, place, memory)
+    budget = budget_of(model, cuda_device, memory)
 
     def inputs(n: int) -> tuple[Spec, ...]:
         return (Spec((n, channels, *shape), dtype),)

@@ -23,7 +23,7 @@ from .nn_errors import ModelArgumentError, TooLargeError
 from .receptive_field import ReceptiveField, receptive_field
 from .replay import Spec, Workspaces
 
-Places = tuple["slice[int, int, None]", ...]
+Slices = tuple["slice[int, int, None]", ...]
 """Slices of an image, one for each axis."""
 
 
@@ -49,7 +49,7 @@ class InferenceTiling:
     overhead: float
     """Items computed for halos, as a fraction of the image's items."""
 
-    def windows(self) -> Iterator[tuple[Places, Places, Places]]:
+    def windows(self) -> Iterator[tuple[Slices, Slices, Slices]]:
         """Yield the slices of each tile, those with its halo, and the former in the latter."""
         for index in product(*(range(n) for n in self.parts)):
             cores, reads, insides = [], [], []

@@ -95,11 +95,11 @@ def max_patch_shape(
     divisors = divisors_of(model, ndim, min_divisible)
     check_safety(safety_factor)
     grid = grid_of(divisors, axes, start, volume, positive(max_scale_factor, "max_scale_factor"))
-    place = device_of(model, device, memory)
+    cuda_device = device_of(model, device, memory)
     channels = channels_of(model, in_channels)
     batch = positive(batch_size, "batch_size")
     step = make_step(model, mode, optimizer, loss, targets, amp, prediction_function)
-    budget = budget_of(model, place, memory)
+    budget = budget_of(model, cuda_device, memory)
 
     def inputs(shape: Shape) -> tuple[Spec, ...]:
         return (Spec((batch, channels, *shape), dtype),)

@@ -19,7 +19,7 @@ STRIDES = (1, 2, 4, 8, 16, 32)
 LARGEST_PROBE = {1: 4096, 2: 512, 3: 128}
 """Side of the largest input that is run, by number of axes. One of float64 has at most 16 MiB a
 channel, so that a CPU takes seconds for it."""
-PLACES = 16
+N_POSITIONS = 16
 """Number of neighbouring input positions that are marked, on a diagonal. Results of a network
 with pooling depend on the position within a pooling window; four levels of halving have
 windows of 16."""
@@ -77,10 +77,10 @@ def _extent(
     before, after = [0] * ndim, [0] * ndim
     generator = torch.Generator().manual_seed(0)
     base = torch.rand((1, channels, *(side,) * ndim), dtype=torch.float64, generator=generator)
-    for offset in range(PLACES):
-        place = side // 2 - PLACES // 2 + offset
+    for offset in range(N_POSITIONS):
+        position = side // 2 - N_POSITIONS // 2 + offset
         x = base.clone()
-        x[0].view(channels, -1)[:, sum(place * side**axis for axis in range(ndim))] = math.nan
+        x[0].view(channels, -1)[:, sum(position * side**axis for axis in range(ndim))] = math.nan
         with torch.no_grad():
             y = model(x)
         if not torch.is_tensor(y) or y.shape[2:] != x.shape[2:]:
@@ -98,8 +98,8 @@ def _extent(
             first, last = int(line[0]), int(line[-1])
             if first == 0 or last == side - 1:
                 return None
-            after[axis] = max(after[axis], place - first)
-            before[axis] = max(before[axis], last - place)
+            after[axis] = max(after[axis], position - first)
+            before[axis] = max(before[axis], last - position)
     return tuple(before), tuple(after)
 
 

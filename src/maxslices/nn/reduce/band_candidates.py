@@ -18,7 +18,7 @@ from .rewrite import Rewrite
 
 BANDS = (2, 4, 8, 16)
 """Numbers of bands that are offered. Powers of two: the memory halves from one to the next."""
-N_PLACES = 5
+N_MODULES = 5
 """Number of modules offered: those that hold most at the peak."""
 SMALL_PART = 1 / 20
 """Modules that hold less than this part of the peak are not offered."""
@@ -28,26 +28,26 @@ search."""
 
 
 def band_candidates(
-    found: StepStudy, model: nn.Module, windows: dict[str, BandWindow | None]
+    study: StepStudy, model: nn.Module, windows: dict[str, BandWindow | None]
 ) -> list[Candidate]:
     """Candidates that run the heaviest local modules in bands of their longest axis.
 
     Parameters
     ----------
-    found : StepStudy
-        Of the step.
+    study : StepStudy
+        Study of the step.
     model : torch.nn.Module
-        The real one: copies of its modules are run on the CPU.
+        Real model; copies of its modules are run on the CPU.
     windows : dict
-        Of places that were looked at before, by path; those that are looked at now are added.
+        Windows found before, by path; those found now are added.
     """
     made: list[Candidate] = []
     modules = modules_and_ranges(model)
     order = ModuleOrder(model)
     began = time.perf_counter()
     taken: dict[str, int] = {}
-    for held, call in _heaviest(found):
-        if len(taken) == N_PLACES:
+    for held, call in _heaviest(study):
+        if len(taken) == N_MODULES:
             break
         if any(
             # A module inside a taken one is taken if it holds at most half as much.
@@ -60,7 +60,7 @@ def band_candidates(
         if call.path not in windows:
             if time.perf_counter() - began > LOOKING_S:
                 continue
-            train = not model.training  # as a step of training does with all of it
+            train = not model.training  # a training step puts the whole model into train mode
             windows[call.path] = find_band_window(
                 modules[call.path], call.shape, -last, train=train
             )
@@ -70,27 +70,27 @@ def band_candidates(
         taken[call.path] = held
         paths = _inside(call.path, model)
         made += [
-            _candidate(found, call, paths, n, Rewrite("checkpoint", (), parts, window))
+            _candidate(study, call, paths, n, Rewrite("checkpoint", (), parts, window))
             for parts in BANDS
             if parts <= window.most(n)
         ]
     return made
 
 
-def _heaviest(found: StepStudy) -> list[tuple[int, ForwardCall]]:
+def _heaviest(study: StepStudy) -> list[tuple[int, ForwardCall]]:
     """Calls that can be run in bands, with the bytes they hold at the peak, the most first."""
-    storages, peak = found.trace.storages, int(found.usage.argmax())
+    storages, peak = study.trace.storages, int(study.usage.argmax())
     n_calls: dict[str, int] = {}
-    for call in found.calls:
+    for call in study.calls:
         n_calls[call.path] = n_calls.get(call.path, 0) + 1
-    writers = {call.path for call in found.calls if call.changes_input}
-    least = max(SMALL_BYTES, int(found.usage.max() * SMALL_PART))
+    writers = {call.path for call in study.calls if call.changes_input}
+    least = max(SMALL_BYTES, int(study.usage.max() * SMALL_PART))
     sizes = []
-    for call in found.calls:
+    for call in study.calls:
         fine = len(call.shape) > 2 and len(call.inputs) == len(call.outputs) == 1
         if not fine or call.inputs == call.outputs or call.path in writers:
             continue
-        if n_calls[call.path] > 1 or (call.path and call.path not in found.begins):
+        if n_calls[call.path] > 1 or (call.path and call.path not in study.begins):
             continue
         held = sum(
             round_to_granule(s.n_bytes)
@@ -110,14 +110,14 @@ def _inside(path: str, model: nn.Module) -> list[str]:
 
 
 def _candidate(
-    found: StepStudy, call: ForwardCall, paths: Sequence[str], n: int, rewrite: Rewrite
+    study: StepStudy, call: ForwardCall, paths: Sequence[str], n: int, rewrite: Rewrite
 ) -> Candidate:
     """Candidate for a number of bands: tensors inside exist for one band at a time."""
-    storages, n_events = found.trace.storages, len(found.usage)
+    storages, n_events = study.trace.storages, len(study.usage)
     assert rewrite.window is not None
     halo_factor = rewrite.window.halo_factor(n, rewrite.parts)
     rest = 1 - halo_factor / rewrite.parts
-    begin = found.begins.get(call.path, found.backward_start)
+    begin = study.begins.get(call.path, study.backward_start)
     given, result = storages[call.inputs[0]], storages[call.outputs[0]]
     band_bytes = int((1 - rest) * given.n_bytes)
     end = begin + 1
@@ -136,13 +136,13 @@ def _candidate(
             end = max(end, died)
     grad = None
     if given.category == "activations":  # the last one of its size
-        behind = [s for s in _backward(found, paths, begin) if s.n_bytes == given.n_bytes]
+        behind = [s for s in _backward(study, paths, begin) if s.n_bytes == given.n_bytes]
         grad = max(behind, key=lambda s: s.born, default=None)
     if grad is not None:
         # The input's gradient exists from the first band on, where it is accumulated.
         changes.append((begin, grad.born, round_to_granule(grad.n_bytes)))
         end = max(end, grad.born + 1)
-    for storage in _backward(found, paths, begin):
+    for storage in _backward(study, paths, begin):
         died = n_events if storage.died is None else storage.died
         if storage.category == "gradients":  # of weights: of a band, beside those of all
             changes.append((begin, end, round_to_granule(storage.n_bytes)))
@@ -151,14 +151,14 @@ def _candidate(
     if given.category == "activations" and given.died is not None:
         changes.append((max(given.died, call.end), end, given.n_bytes))
     changes.append((begin, end, band_bytes + int((1 - rest) * result.n_bytes)))
-    for event, (kind, index) in enumerate(found.trace.events):
+    for event, (kind, index) in enumerate(study.trace.events):
         inside = call.first <= event < call.end or event >= begin
-        if kind == "call" and inside and _is_in(found.trace.calls[index].module, paths):
-            workspace = int(found.usage[event] - found.usage[event - 1])
+        if kind == "call" and inside and _is_in(study.trace.calls[index].module, paths):
+            workspace = int(study.usage[event] - study.usage[event - 1])
             changes.append((event, event + 1, -int(rest * workspace)))
     # The incoming gradient is needed until the last band.
     first = next(
-        (s for s in storages if found.backward_start < s.born < begin <= (s.died or 0) <= end
+        (s for s in storages if study.backward_start < s.born < begin <= (s.died or 0) <= end
          and s.n_bytes == result.n_bytes), None,
     )  # fmt: skip
     if first is not None and first.died is not None:
@@ -170,9 +170,9 @@ def _candidate(
     )  # fmt: skip
 
 
-def _backward(found: StepStudy, paths: Sequence[str], begin: int) -> Iterator[Storage]:
+def _backward(study: StepStudy, paths: Sequence[str], begin: int) -> Iterator[Storage]:
     """Yield the storages allocated in the backward pass of modules."""
-    for storage in found.trace.storages:
+    for storage in study.trace.storages:
         if storage.born >= begin and _is_in(storage.module, paths):
             yield storage
 

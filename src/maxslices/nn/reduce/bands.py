@@ -1,7 +1,7 @@
 """Local modules in bands of one image axis, each band computed with its halo and recomputed.
 
-What a band computes near a cut is wrong: layers pad there as they do at the borders of the
-image. As much as may be wrong is cut off, so what is left is the result of the whole.
+A band is wrong near a cut, where layers pad as they do at the border of the image. The halo is
+as wide as that, and is cut off, so the rest is the result of the whole.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BandWindow:
         Raises
         ------
         ValueError
-            If bands would be thinner than their halo.
+            If the bands are thinner than their halo.
         """
         if parts > self.most(n):
             raise ValueError(
@@ -108,15 +108,15 @@ def in_bands(
     Parameters
     ----------
     run : callable
-        Local along an axis, without random numbers and states.
+        Function that is local along an axis, without random numbers and states.
     x : tensor
-        The argument.
+        Its argument.
     window : BandWindow
-        Of `run`.
+        Its dependence along the axis.
     parts : int
         Number of bands.
     weights : sequence of tensor
-        All that `run` reads besides, and that needs gradients.
+        Other tensors that `run` reads and that need gradients.
     """
     made: torch.Tensor = _BandedForward.apply(run, window, parts, x, *weights)  # type: ignore[no-untyped-call]
     return made
@@ -125,7 +125,7 @@ def in_bands(
 class _BandedForward(torch.autograd.Function):
     """Writes all bands into one result, and accumulates all gradients in one place.
 
-    A checkpoint for each band would keep all bands beside what they are put together to.
+    A checkpoint for each band would keep all bands beside the tensor they are copied to.
     """
 
     @staticmethod

@@ -13,6 +13,8 @@ from ..replay import Spec
 from .layer_state import read_states, stateful, write_states
 
 N_TRIALS = 3
+"""Number of inputs: the given one or normal numbers, uniform numbers from -5 to 5, and zeros and
+ones."""
 
 
 def probe_binary(
@@ -20,17 +22,16 @@ def probe_binary(
 ) -> dict[str, tuple[bool, ...]]:
     """Find the tensor arguments of each module that hold only 0 and 1, and at least one 1.
 
-    The model is run without gradients on its own device, in eval mode, but for norms where
-    layers work on several steps: with the statistics of a network that was not trained, hardly a
-    neuron fires. Modes, statistics
-    and states are as before afterwards. Inputs are real tensors, or a `Spec`, of which one
-    sample is made:
-    the axis after time where layers work on several steps, else the first.
+    The model is run without gradients on its own device in eval mode. Norms are in train mode
+    if layers work on several time steps: with the statistics of an untrained network hardly a
+    neuron fires. Modes, statistics and states are restored. Inputs are real tensors, or a
+    `Spec` of which one sample is made, along the axis after time if layers work on several
+    time steps, else along the first.
 
     Returns
     -------
     dict
-        By path; modules that are never called are not in it.
+        One flag for each tensor argument, by path; modules that are never called are missing.
     """
     fine: dict[str, list[bool]] = {}
     spiked: dict[str, list[bool]] = {}  # nothing but 0 is no evidence

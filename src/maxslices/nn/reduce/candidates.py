@@ -17,7 +17,7 @@ SMALL_BYTES = 2**20
 """Modules that keep less are not worth a rewrite: a checkpoint takes the host 0.2 ms, and 1 MiB
 is less than a segment of 2 MiB, the smallest that the allocator gives back."""
 PACK_OPS = 12
-"""Operators that pack and unpack one tensor, counted in a replay."""
+"""Operators that pack and unpack one tensor, approximately."""
 _EXPENSIVE_NAMES = frozenset(op.name() for op in EXPENSIVE_OPS)
 _UNSAFE = (nn.ModuleList, nn.ModuleDict)
 
@@ -65,36 +65,36 @@ class Candidate:
 
 
 def candidates(
-    found: StepStudy,
+    study: StepStudy,
     model: nn.Module,
     means: Sequence[str],
     compressors: dict[str, tuple[str, ...]],
 ) -> list[Candidate]:
     """Candidates for each module, one rewrite each.
 
-    `compressors` names those of each module's tensor arguments.
+    `compressors` has the names of the compressors of each module's tensor arguments.
     """
-    trace = found.trace
+    trace = study.trace
     modules = modules_and_ranges(model)
     n_calls: dict[str, int] = {}
-    for call in found.calls:
+    for call in study.calls:
         n_calls[call.path] = n_calls.get(call.path, 0) + 1
     made: list[Candidate] = []
-    released = _released(found)
-    writers = {call.path for call in found.calls if call.changes_input}
-    for call in found.calls:
+    released = _released(study)
+    writers = {call.path for call in study.calls if call.changes_input}
+    for call in study.calls:
         module = modules.get(call.path)
         if module is None or isinstance(module, _UNSAFE):
             continue
         if not call.path:
             if "offload" in means:
-                made += _offloaded(found, call, 0, released)
+                made += _offloaded(study, call, 0, released)
             continue
         if n_calls[call.path] > 1 or call.path in writers:
             continue
-        if call.path not in found.begins:
+        if call.path not in study.begins:
             continue
-        begin = found.begins[call.path]
+        begin = study.begins[call.path]
         inside = range(call.first, call.end)
         kept = [
             (i, s)
@@ -115,7 +115,7 @@ def candidates(
                 (min(released.get(i, s.born + 1), call.end), begin, -round_to_granule(s.n_bytes))
                 for i, s in kept
             ]
-            changes += [*extra, *_peak_inside(found, call, begin)]
+            changes += [*extra, *_peak_inside(study, call, begin)]
             names = compressors.get(call.path, ()) if "pack" in means else ()
             rewrite = Rewrite("checkpoint", names if set(names) - {"none"} else ())
             results = sum(
@@ -127,7 +127,7 @@ def candidates(
             last = max(s.born for _, s in kept)
             spared = tuple(
                 c.path
-                for c in found.calls
+                for c in study.calls
                 if last < c.first < call.end and isinstance(modules.get(c.path), EXPENSIVE_LAYERS)
             )
             made.append(
@@ -152,11 +152,11 @@ def candidates(
                 - dear
             )
             if SMALL_BYTES <= cheap < size:
-                changes = [(call.end, begin, -cheap), *extra, *_peak_inside(found, call, begin)]
+                changes = [(call.end, begin, -cheap), *extra, *_peak_inside(study, call, begin)]
                 rewrite = Rewrite("selective")
                 made.append(Candidate(call.path, rewrite, begin, its, changes, 0, 0.0, *again))
         if "offload" in means and (any(module.children()) or _keeps_alone(trace, call, module)):
-            made += _offloaded(found, call, begin, released)
+            made += _offloaded(study, call, begin, released)
         names = compressors.get(call.path, ())
         if "pack" in means and any(n != "none" for n in names) and not any(module.children()):
             made += _packed(trace, call, begin, names)
@@ -164,28 +164,28 @@ def candidates(
 
 
 def _offloaded(
-    found: StepStudy, call: ForwardCall, begin: int, released: Mapping[int, int]
+    study: StepStudy, call: ForwardCall, begin: int, released: Mapping[int, int]
 ) -> list[Candidate]:
     """Offload of what a module keeps: each storage is on the host after its last use.
 
-    Arguments count too: what is before this module is expected to be kept there as well.
+    Arguments count too, as the modules before this one are expected to be offloaded as well.
     """
-    trace = found.trace
+    trace = study.trace
     changes = []
     n_bytes = 0
     # It is back on the device when the backward pass of the first layer that used it begins.
     back_at: dict[int, int] = {}
-    for each in found.calls:
-        if each.path in found.begins and each.path in found.leaves:
+    for each in study.calls:
+        if each.path in study.begins and each.path in study.leaves:
             for index in (*each.inputs, *each.outputs):
-                back_at[index] = min(back_at.get(index, len(found.usage)), found.begins[each.path])
+                back_at[index] = min(back_at.get(index, len(study.usage)), study.begins[each.path])
     for index, storage in enumerate(trace.storages):
         inside = call.first <= storage.born < call.end and index not in call.outputs
         if storage.category != "activations" or storage.n_bytes < SMALL_BYTES:
             continue
         if not (inside or index in call.inputs):
             continue
-        if storage.died is None or storage.died <= found.backward_start:
+        if storage.died is None or storage.died <= study.backward_start:
             continue
         first = call.end if call.path else released.get(index, storage.born + 1)
         back = min(back_at.get(index, storage.died - 1), storage.died - 1)
@@ -209,11 +209,11 @@ def _keeps_alone(trace: Trace, call: ForwardCall, module: nn.Module) -> bool:
     return trace.storages[call.inputs[0]].op in _EXPENSIVE_NAMES
 
 
-def _released(found: StepStudy) -> dict[int, int]:
+def _released(study: StepStudy) -> dict[int, int]:
     """Event after which the forward pass does not use a storage: the end of its last layer."""
     ends: dict[int, int] = {}
-    for call in found.calls:
-        if call.path in found.leaves:
+    for call in study.calls:
+        if call.path in study.leaves:
             for index in (*call.inputs, *call.outputs):
                 ends[index] = max(ends.get(index, 0), call.end)
     return ends
@@ -255,10 +255,10 @@ def _inputs_kept(trace: Trace, call: ForwardCall, begin: int) -> list[tuple[int,
     return found
 
 
-def _peak_inside(found: StepStudy, call: ForwardCall, begin: int) -> list[tuple[int, int, int]]:
+def _peak_inside(study: StepStudy, call: ForwardCall, begin: int) -> list[tuple[int, int, int]]:
     """Temporary memory of the forward pass, which recomputation needs again."""
     if call.end <= call.first:
         return []
-    usage = found.usage
+    usage = study.usage
     passing = int(usage[call.first : call.end].max() - usage[call.end - 1])
     return [(begin, begin + 1, passing)] if passing > 0 else []

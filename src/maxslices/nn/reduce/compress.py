@@ -1,7 +1,8 @@
 """Compressors of tensors saved for the backward pass: integers, above all 0 and 1.
 
-All are exact for what they are made for. What does not come back as it was is an error and
-never a wrong gradient: it is checked where it is packed, on the device, without waiting for it.
+Each is exact for the values it is made for. A value that cannot be restored is an error and
+never a wrong gradient: values are checked on the device when they are packed, without a
+synchronization.
 """
 
 from __future__ import annotations
@@ -51,8 +52,7 @@ class Compressor(ABC):
         Raises
         ------
         RuntimeError
-            If it holds a value that would not come back; on a CUDA device it is raised by
-            the next operation that waits for it.
+            If a value cannot be restored; on a CUDA device the next synchronization raises it.
         """
         with torch.no_grad():
             axes = range(tensor.dim())
@@ -74,7 +74,7 @@ class Compressor(ABC):
     def shrink(self, tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
         """Compress a contiguous tensor; also return whether all values can be restored.
 
-        That is a boolean on the device.
+        The latter is a boolean tensor on the device.
         """
 
     @abstractmethod
@@ -118,7 +118,7 @@ def _weights(device: torch.device) -> torch.Tensor:
     return torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8, device=device)
 
 
-_weights(torch.device("meta"))  # now, or the first replay that packs counts them, and no other
+_weights(torch.device("meta"))  # cached now, or the first replay that packs would count them
 
 
 class _CastCompressor(Compressor):
@@ -154,8 +154,8 @@ class Uint8Compressor(_CastCompressor):
 class SparseCompressor(Compressor):
     """Indices and values of the items that are not 0, eight bytes and an item each.
 
-    Its size follows from the data, so it cannot be predicted: it is taken where it is asked
-    for, and counted as if nothing were 0.
+    Its size depends on the data and cannot be predicted: it is used only where it is asked for,
+    and counted as if no item were 0.
     """
 
     name = "sparse"
@@ -166,16 +166,16 @@ class SparseCompressor(Compressor):
         is_exact = torch.ones((), dtype=torch.bool, device=tensor.device)
         if flat.is_meta:  # nobody knows how many
             return (torch.empty_like(flat, dtype=torch.int64), torch.empty_like(flat)), is_exact
-        places = flat.nonzero()[:, 0]
-        return (places, flat[places]), is_exact
+        indices = flat.nonzero()[:, 0]
+        return (indices, flat[indices]), is_exact
 
     def expand(
         self, data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
         """Scatter the values into zeros."""
-        places, values = data
+        indices, values = data
         made = torch.zeros(shape, dtype=dtype, device=values.device)
-        made.view(-1)[places] = values
+        made.view(-1)[indices] = values
         return made
 
 

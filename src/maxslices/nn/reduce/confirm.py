@@ -24,16 +24,14 @@ REPEATS = 2
 """Runs of each plan, of which the shorter time counts: hosts differ from minute to minute, and
 the same plan for ResNet50 took 40.4 and then 49.3 ms."""
 LIMIT_TOLERANCE = 1.015
-"""Parts of the limit that a plan may be predicted to need, if none of the others runs.
-
-What was seen is up to 1.4 % less than predicted.
-"""
+"""Multiple of the limit that a plan may need by prediction and be run all the same, where none of
+the others runs: measured needs were up to 1.4 % below the predicted ones."""
 
 
 def finalists(searcher: RewriteSearch, best: ReductionPlan) -> list[ReductionPlan]:
     """Plans worth a run on the device: the fastest of those predicted to fit first.
 
-    After these come some that need a little more, those that need least first.
+    Those predicted to need a little more follow, the smallest need first.
     """
     limit = searcher.limit_bytes
     different: dict[str, ReductionPlan] = {}
@@ -52,19 +50,19 @@ def fastest(
     plans: Sequence[ReductionPlan],
     searcher: RewriteSearch,
     specs: Sequence[Any],
-    place: torch.device,
+    device: torch.device,
 ) -> tuple[ReductionPlan, MeasuredStep] | None:
     """Run steps of plans within the limit; the fastest of them, or None if none runs.
 
-    Those that fit take turns, as a host may be slower for a while. What needs more is tried where
-    none of them runs, and there alone: of a workspace that finds no room, cuDNN takes a slower
-    kernel, and keeps to it in this process.
+    Plans that fit are run in turns, as a host may be slower for a while. Plans that need more are
+    run only if none of them runs: where a workspace finds no room, cuDNN takes a slower kernel
+    and keeps it for the rest of the process.
     """
     left = [plan for plan in plans if searcher.fits(plan)]
     found: dict[int, tuple[ReductionPlan, MeasuredStep]] = {}
     for _ in range(REPEATS):
         for plan in list(left):
-            made = run_plan(rewrites_of(plan.chosen), searcher, specs, place)
+            made = run_plan(rewrites_of(plan.chosen), searcher, specs, device)
             if made is None:
                 left.remove(plan)
                 found.pop(id(plan), None)
@@ -76,38 +74,38 @@ def fastest(
         return min(found.values(), key=lambda each: each[1].step_s)
     for plan in plans:
         if not searcher.fits(plan):
-            made = run_plan(rewrites_of(plan.chosen), searcher, specs, place)
+            made = run_plan(rewrites_of(plan.chosen), searcher, specs, device)
             if made is not None:
                 return plan, made
     return None
 
 
 def run_plan(
-    rewrites: Rewrites, searcher: RewriteSearch, specs: Sequence[Any], place: torch.device
+    rewrites: Rewrites, searcher: RewriteSearch, specs: Sequence[Any], device: torch.device
 ) -> MeasuredStep | None:
     """Run steps with rewrites within the limit; None if they run out of memory."""
     model = searcher.step.model
     set_in_place(model, searcher.in_place)
     apply_rewrites(model, rewrites)
     try:
-        return run_for_real(searcher.step, specs, place, searcher.limit_bytes or None)
+        return run_for_real(searcher.step, specs, device, searcher.limit_bytes or None)
     finally:
         undo_rewrites(model)
         set_in_place(model, searcher.in_place, False)
 
 
 def run_unreduced(
-    summary: ReductionSummary, step: ModelStep, specs: Sequence[Any], place: torch.device
+    summary: ReductionSummary, step: ModelStep, specs: Sequence[Any], device: torch.device
 ) -> MeasuredStep | None:
     """Run the unreduced step, if there is enough memory for it.
 
-    That is before anything is run under a limit: of a workspace that finds no room there,
-    cuDNN takes another kernel, and keeps to it from then on.
+    It is run before any step with a limit: where a workspace finds no room, cuDNN takes another
+    kernel and keeps it for the rest of the process.
     """
-    free_bytes = torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place)
+    free_bytes = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     if summary.needed_before_bytes >= free_bytes:
         return None
-    return run_for_real(step, specs, place)
+    return run_for_real(step, specs, device)
 
 
 def confirm(summary: ReductionSummary, made: MeasuredStep, whole: MeasuredStep | None) -> None:

@@ -16,6 +16,7 @@ from ..materialize import materialize
 from ..model_step import ModelStep, real_tensors
 
 N_TIMED = 3
+"""Timed forward passes, of which the shortest counts, as a host may be slower for a while."""
 CYCLES_PER_S = 2e9
 """Clock of the device, approximately: an H200 runs at up to 1.98 GHz."""
 
@@ -76,9 +77,9 @@ def measure_times(
 ) -> ForwardTimes:
     """Measure the forward pass of each module on a CUDA device, and the link to the host.
 
-    A copy with zeros for weights is run as in training, but what would be kept for the
-    backward pass is dropped, so it takes little memory; the real model is not touched.
-    Given the inputs of one of several parts, times are those of all parts.
+    A copy with zeros for weights is run in train mode. Tensors saved for the backward pass are
+    dropped, so it takes little memory; the real model is not touched. Given the inputs of one
+    of several parts, the times are those of all parts together.
     """
     device_s, host_s = _forward_s(step, inputs, device, parts)
     rates = replace(
@@ -134,11 +135,12 @@ def seconds_by_module(
     Parameters
     ----------
     run : callable
-        Calls the model, and returns when all is done.
+        Function that calls the model, and returns when the device is done.
     mark, between : callable
-        What is noted where a module begins and ends; seconds between two of them.
+        Function called where a module begins and ends, and one for the seconds between two of
+        its results.
     times : int
-        Returned are so many times the seconds.
+        Factor of the returned seconds.
     """
     spans: list[tuple[str, Any, Any]] = []
     opened: list[Any] = []

@@ -48,8 +48,8 @@ def _key(tensor: torch.Tensor) -> int:
 def safe_in_place(step: ModelStep, inputs: Sequence[Any]) -> list[str]:
     """Paths of activations that can be switched to ``inplace=True``.
 
-    That is where the input was saved by nothing before, is read by nothing after it, and is
-    neither the model's input nor among its results. Gradients are the same to the bit.
+    The input of such an activation is not saved before it, not read after it, and neither the
+    model's input nor among its results. Gradients are the same to the bit.
     """
     model = step.meta_copy()
     uses = _StorageUses()

@@ -1,8 +1,8 @@
 """Chooses rewrites: the least time for which the memory in use stays below a limit.
 
-What one rewrite changes is added to what the unreduced step has in use at each event. That
-is right but for what rewrites do to each other, so what is chosen is replayed, and chosen
-again with a limit that is lower by what the replay candidates more.
+The changes of each rewrite are added to the memory in use at each event of the unreduced step.
+This neglects how rewrites act on each other, so a chosen set is replayed, and chosen again with
+a limit that is lower by what the replay needs more.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .module_ranges import ModuleOrder
 from .rewrite import Rewrite
 
 Curve = npt.NDArray[np.floating]
-Places = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 CAPS = (1.0, 0.5, 0.25, 0.1)
-"""Parts of the most that one rewrite saves: searches leave out what saves more at once,
-because what is kept of a large module comes back all at once when it is computed again."""
+"""Bounds of what one rewrite may save, as parts of the largest saving; one greedy search for each.
+A large module needs much memory at once when it is recomputed; smaller ones may do without."""
 PEAK_FRACTION = 0.98
 """Events with more than this part of a peak belong to the peak."""
 N_SEEDS = 3
@@ -46,11 +46,11 @@ class Knapsack:
     conflicts: Flags
     """(n_candidates, n_candidates): True for pairs that exclude each other."""
     within: Flags
-    """(n_candidates, n_candidates): whether the first may be done inside the second. Then it
-    counts from the second's backward pass on: before, nothing is kept inside of that."""
-    begins: Places
+    """(n_candidates, n_candidates): True if the first may be inside the second. It then counts
+    from the second's backward pass on, as nothing is kept inside the second before that."""
+    begins: Rows
     """(n_candidates,): stretch in which the backward pass of each begins."""
-    forward: Places
+    forward: Rows
     """(n_candidates, 2): first stretch of the forward pass of each, and the one after it."""
     before: Curve
     """(n_candidates,): bytes in use before the recomputation, with its results that still exist."""
@@ -71,13 +71,13 @@ class Knapsack:
         ends |= {event(at) for c in candidates for at in (c.begin - 1, c.begin, *c.forward)}
         edges = sorted({0, *ends} - {n_events})
         most = np.maximum.reduceat(usage, edges).astype(np.float32)
-        place = {edge: i for i, edge in enumerate(edges)}
-        place[n_events] = len(edges)
+        stretch_of = {edge: i for i, edge in enumerate(edges)}
+        stretch_of[n_events] = len(edges)
         changes = np.zeros((len(candidates), len(edges)), np.float32)
         for row, candidate in enumerate(candidates):
             for first, end, n_bytes in candidate.changes:
                 if end > first:
-                    changes[row, place[event(first)] : place[event(end)]] += n_bytes
+                    changes[row, stretch_of[event(first)] : stretch_of[event(end)]] += n_bytes
         stretches = np.array([order.stretch(c.path) for c in candidates]).reshape(-1, 2)
         a, b = stretches[:, :1], stretches[:, 1:]
         overlap = (a < b.T) & (b > a.T)
@@ -89,8 +89,8 @@ class Knapsack:
         np.fill_diagonal(conflicts, False)
         return cls(
             list(candidates), most, changes, conflicts, within,
-            np.array([place[event(c.begin)] for c in candidates], np.int64),
-            np.array([[place[event(at)] for at in c.forward] for c in candidates], np.int64),
+            np.array([stretch_of[event(c.begin)] for c in candidates], np.int64),
+            np.array([[stretch_of[event(at)] for at in c.forward] for c in candidates], np.int64),
             np.array(
                 [
                     float(usage[c.forward[0] - 1] if c.forward[0] else 0) + c.results_bytes
@@ -126,13 +126,13 @@ class Knapsack:
                 made[self.begins[outer] - 1] += max(rise, 0.0)
         return made
 
-    def _from(self, rows: Places, chosen: Places) -> Places:
+    def _from(self, rows: Rows, chosen: Rows) -> Rows:
         """Stretch from which each row counts, given the candidates around it."""
         if not chosen.size:
             return np.zeros(len(rows), np.int64)
         around = self.within[np.ix_(rows, chosen)]
-        candidates: Places = np.where(around, self.begins[chosen], 0).max(axis=1)
-        return candidates
+        begins: Rows = np.where(around, self.begins[chosen], 0).max(axis=1)
+        return begins
 
     def peak(self, chosen: Sequence[int]) -> int:
         """Expected peak with a set of candidates."""
@@ -145,12 +145,12 @@ class Knapsack:
     def cheapest(self, limit_bytes: float, seeds: Sequence[Sequence[int]] = ()) -> list[int] | None:
         """Cheapest set found that stays within a limit; None if there is none.
 
-        Sets to begin with may be given: less of each than all, and it is one to choose from.
+        `seeds` are sets to start from.
         """
         if self.usage.max() <= limit_bytes:
             return []
-        # What is done with all of the model leaves no room for anything else, and the search
-        # would end there: it is taken where nothing else goes.
+        # A rewrite of the whole model excludes all others, so a greedy search would end with it:
+        # it is used only if there is nothing else.
         whole = [i for i, candidate in enumerate(self.candidates) if not candidate.path]
         best: list[int] | None = None
         tries = [
@@ -263,20 +263,20 @@ class Knapsack:
         return None
 
     def with_one_more(
-        self, picked: Places, curve: Curve, room: Curve | None = None
+        self, picked: Rows, curve: Curve, room: Curve | None = None
     ) -> tuple[Curve, Curve]:
         """Memory in use and added cost with each candidate beside a set.
 
-        What it cannot be had together with is left out then.
+        Candidates that it excludes are left out.
 
         Parameters
         ----------
         picked : numpy.ndarray
-            Candidates that are chosen.
+            Rows of the chosen candidates.
         curve : numpy.ndarray
-            (n_stretches,): what is in use with these.
+            (n_stretches,): memory in use with them.
         room : numpy.ndarray, optional
-            Where the first result is written, of its shape.
+            Array for the first result, of its shape.
 
         Returns
         -------
@@ -316,7 +316,7 @@ def _holds_others(rewrite: Rewrite) -> bool:
 def _may_be_inside(rewrite: Rewrite) -> bool:
     """True for rewrites that do the same inside of a module that is recomputed.
 
-    The cache of a selective checkpoint cannot be read twice. What is packed would be kept from the
-    first time on, and is small; so is what is on the host, but there.
+    The cache of a selective checkpoint cannot be read twice. Packed tensors would be kept from
+    the first forward pass on.
     """
     return rewrite.kind in ("split", "checkpoint", "offload")

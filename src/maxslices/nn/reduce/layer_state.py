@@ -1,7 +1,7 @@
 """States that layers carry from one call to the next, such as those of spiking neurons.
 
-spikingjelly's layers keep them in a dict ``_memories``, by name; a state that is not there
-yet is a number. Layers are told by that dict, so spikingjelly itself is not imported.
+spikingjelly's layers keep them in a dict ``_memories`` by name; a state that does not exist yet
+is a number. Layers are recognized by that dict, so spikingjelly itself is not imported.
 """
 
 from __future__ import annotations

@@ -243,17 +243,17 @@ class LevelReduction:
         TooLargeError
             If it does not run within the limit.
         """
-        place = next((p.device for p in self.model.parameters() if p.device.type == "cuda"), None)
+        device = next((p.device for p in self.model.parameters() if p.device.type == "cuda"), None)
         searcher = self.searcher
-        if searcher is None or place is None:
+        if searcher is None or device is None:
             return
-        whole = run_unreduced(self.summary, searcher.step, searcher.inputs, place)
-        made = run_plan(self.plan, searcher, searcher.inputs, place)
+        whole = run_unreduced(self.summary, searcher.step, searcher.inputs, device)
+        made = run_plan(self.plan, searcher, searcher.inputs, device)
         if made is None:
             needed = format_bytes(self.summary.needed_after_bytes)
             raise TooLargeError(
                 f"the reduced step was predicted to need {needed}, and ran out of memory on "
-                f"{place}: the model is as it was. Try a higher level, or reduce_memory"
+                f"{device}: the model is as it was. Try a higher level, or reduce_memory"
             )
         confirm(self.summary, made, whole)
 

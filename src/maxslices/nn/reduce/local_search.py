@@ -1,7 +1,7 @@
 """Local search: plans that differ from a given one by one rewrite.
 
-What a step needs beyond what it has in use, for blocks that lie badly, differs from plan to plan,
-by more than most rewrites save, and only replays tell. So plans next to each other are worth one.
+The memory that a step needs for fragmentation differs from plan to plan by more than most
+rewrites save, and only a replay shows it. So neighbours of a plan that almost fits are replayed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ PEAK_POWERS = (8.0, 16.0, 32.0)
 """Exponents of the memory in use where all of it is lowered: the larger, the more the peak alone
 counts."""
 LEAST_GAIN = 1e-3
+"""Relative improvement below which no further candidate is added."""
 
 
 def neighbours(
@@ -23,19 +24,19 @@ def neighbours(
 ) -> list[list[int]]:
     """Sets with one candidate more, without those that it excludes.
 
-    First those that take most of what is above a limit away for what they cost. Then, as more
-    happens than is expected, those of the modules that have most in use at the replayed peak.
+    Candidates with the largest reduction of the excess for their cost come first. Next come
+    those of the modules that hold most at the replayed peak, where the expected peak is wrong.
 
     Parameters
     ----------
     knapsack : Knapsack
-        What may be done.
+        All candidates.
     chosen : sequence of int
-        What is done.
+        Rows of the plan's candidates.
     limit_bytes : float
-        What is above it is too much.
+        Limit of the expected memory in use.
     held_bytes : mapping of str to int
-        In use at the replayed peak, by module.
+        Bytes in use at the replayed peak, by module.
     """
     picked = np.array(list(chosen), np.int64)
     curve = knapsack.curve(chosen)
@@ -54,7 +55,7 @@ def lower_everywhere(
 ) -> list[int]:
     """Add the candidates that lower the memory in use, at the peak and elsewhere, at any cost.
 
-    The less there is beside what cannot be done without, the fewer gaps are between that.
+    The less memory is in use beside what is indispensable, the fewer gaps lie between.
     """
     chosen = list(chosen)
     for _ in range(len(knapsack.candidates)):

@@ -1,7 +1,7 @@
 """Locality of modules along an axis, found by running them.
 
-Marks that are not-a-number tell what depends on what is beyond a cut; that bands give the
-result of the whole is then tried with numbers.
+NaN on one side of a cut shows which results depend on that side. Bands are then compared with
+the whole on numbers.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def find_band_window(
     Parameters
     ----------
     module : torch.nn.Module
-        In the mode in which it is run; a copy is run on the CPU.
+        Module in the mode in which it will run; a copy is run on the CPU.
     shape : sequence of int
-        Of its only argument: (batch, channels, axes).
+        Shape of its only argument: (batch, channels, axes).
     axis : int
-        Of the image, counted from the last: -1 is that.
+        Axis of the image, counted from the last (-1).
     train : bool
-        Whether all of the module is put into training mode.
+        Whether the whole module is put into train mode.
     """
     if stateful(module) or batch_statistics(module):
         return None

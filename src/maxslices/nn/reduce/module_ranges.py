@@ -1,7 +1,7 @@
 """Paths of rewrites: modules, and ranges of children of an ``nn.Sequential``.
 
-A run is written as Python slices it: "features[3:6]", or "[3:6]" of the model itself. Layers
-that stand one after the other without a module of their own can so be treated as one.
+A range is written as a Python slice: "features[3:6]", or "[3:6]" of the model itself. Layers that
+follow each other without a module of their own can so be rewritten as one.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def children_of(run: ModuleRange, modules: Mapping[str, nn.Module]) -> list[str]
     Raises
     ------
     KeyError
-        If there is no such run.
+        If there is no such range.
     """
     parent = modules[run.parent]
     names = list(parent._modules)
     if not is_plain(parent) or not 0 <= run.first < run.end <= len(names):
-        raise KeyError(f"{run.path}: {run.parent or 'the model'} has no such run of layers")
+        raise KeyError(f"{run.path}: {run.parent or 'the model'} has no such range of layers")
     return [f"{run.parent}.{name}".removeprefix(".") for name in names[run.first : run.end]]
 
 
@@ -67,7 +67,7 @@ def modules_and_ranges(
 ) -> dict[str, nn.Module]:
     """Modules by path, with ranges as a Sequential of the same children.
 
-    Those of `paths`; by default, of all `runs`.
+    The ranges are those among `paths`; by default, all of `ranges_of`.
     """
     found = dict(model.named_modules())
     given = (
@@ -81,9 +81,9 @@ def modules_and_ranges(
 def ranges_of(model: nn.Module) -> dict[ModuleRange, str]:
     """Ranges that are worth a rewrite, with their kind.
 
-    A group is a layer of convolutions or products, or a module with one inside, and what
-    follows until the next. Before and from the first layer of a group that carries states on,
-    it is a run as well: that can be split in time where norms before it cannot.
+    A group is a convolution or product, or a module with one inside, and the layers up to the
+    next. The parts of a group before and from its first stateful layer on are ranges as well:
+    the latter can be split in time where norms before it cannot.
     """
     made: dict[ModuleRange, str] = {}
     for path, module in model.named_modules():

@@ -125,15 +125,15 @@ def study_step(
     end = next(mark.event for mark in trace.marks if mark.name == "forward")
     seen = [call for call in watcher.calls if call.end <= end]
     leaves = frozenset(path for path, m in model.named_modules() if not any(m.children()))
-    found = StepStudy(trace, seen, {}, np.array(trace.in_use_bytes, np.int64), leaves)
-    found.begins = _begins(found)
-    _add_runs(found, model)
-    return found
+    study = StepStudy(trace, seen, {}, np.array(trace.in_use_bytes, np.int64), leaves)
+    study.begins = _begins(study)
+    _add_runs(study, model)
+    return study
 
 
-def _add_runs(found: StepStudy, model: nn.Module) -> None:
+def _add_runs(study: StepStudy, model: nn.Module) -> None:
     calls: dict[str, list[ForwardCall]] = {}
-    for call in found.calls:
+    for call in study.calls:
         calls.setdefault(call.path, []).append(call)
     modules = dict(model.named_modules())
     for run in ranges_of(model):
@@ -141,20 +141,20 @@ def _add_runs(found: StepStudy, model: nn.Module) -> None:
         if any(len(each) != 1 for each in inside):
             continue
         one, last = inside[0][0], inside[-1][0]
-        found.calls.append(
+        study.calls.append(
             ForwardCall(run.path, "run", one.first, last.end, one.inputs, last.outputs,
                  one.changes_input, one.n_first, one.shape if last.shape else (),
                  sum(each[0].n_operators for each in inside),
                  sum(each[0].n_in_python for each in inside))
         )  # fmt: skip
-        begins = [found.begins[each[0].path] for each in inside if each[0].path in found.begins]
+        begins = [study.begins[each[0].path] for each in inside if each[0].path in study.begins]
         if begins:
-            found.begins[run.path] = min(begins)
+            study.begins[run.path] = min(begins)
 
 
-def _begins(found: StepStudy) -> dict[str, int]:
-    trace, start = found.trace, found.backward_start
-    paths = {call.path for call in found.calls}
+def _begins(study: StepStudy) -> dict[str, int]:
+    trace, start = study.trace, study.backward_start
+    paths = {call.path for call in study.calls}
     begins: dict[str, int] = {}
     for event in range(start, len(trace.events)):
         kind, index = trace.events[event]

@@ -37,10 +37,10 @@ class PlanSearch:
     compressors: dict[str, tuple[str, ...]]
     flops: Mapping[str, Flops]
     times: ForwardTimes
-    place: torch.device | None
+    device: torch.device | None
     measuring_s: float = 0.0
     """Time spent measuring on the device."""
-    problems: dict[int, SearchSpace] = field(default_factory=dict)
+    spaces: dict[int, SearchSpace] = field(default_factory=dict)
     """Search spaces by number of parts of the batch."""
     windows: dict[str, BandWindow | None] = field(default_factory=dict)
     """Windows by path, of modules that were tested for locality."""
@@ -48,11 +48,11 @@ class PlanSearch:
     def measure_times(self, parts: int = 1) -> ForwardTimes:
         """Measure times on the device, if there is one, for the whole batch or for its parts."""
         searcher = self.searcher
-        if self.place is None:
+        if self.device is None:
             return self.times
         began = time.perf_counter()
         inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
-        made = measure_times(searcher.step, inputs, self.place, parts)
+        made = measure_times(searcher.step, inputs, self.device, parts)
         if parts == 1:
             self.times = made
         taken_s = time.perf_counter() - began
@@ -63,10 +63,11 @@ class PlanSearch:
     def best(self, before: Trace, summary: ReductionSummary) -> ReductionPlan:
         """Cheapest plan that fits; the one with the lowest need if none does.
 
-        Where a limit holds up what is found, plans are looked for that leave more room.
+        Where the limit makes the found plan's steps slower, plans that leave more memory free are
+        searched too.
         """
         searcher = self.searcher
-        whole = self._problem(1)
+        whole = self._space(1)
         summary.gc_candidate_count = len({c.path for c in whole.candidates})
         offset = before.peak_bytes - int(whole.study.usage.max())
         best: ReductionPlan | None = None
@@ -83,51 +84,51 @@ class PlanSearch:
     def _at_limit(self, offset: int, summary: ReductionSummary) -> ReductionPlan | None:
         searcher = self.searcher
         model, inputs = searcher.step.model, searcher.inputs
-        whole = self._problem(1)
+        whole = self._space(1)
         best = searcher.find(whole, offset)
         notes: list[str] = []
         all_parts = batch_parts(model, inputs, notes) if "split" in self.means else []
         summary.notes += [note for note in notes if note not in summary.notes]
         for parts in all_parts:
-            it = self._problem(parts)
-            assert it.root is not None
+            space = self._space(parts)
+            assert space.root is not None
             is_good = best is not None and searcher.fits(best)
             late = time.perf_counter() > searcher.deadline
-            if is_good and best is not None and (best.added_s <= it.root.cost_s or late):
+            if is_good and best is not None and (best.added_s <= space.root.cost_s or late):
                 break  # more parts are no cheaper
-            plan = searcher.find(it, offset)
+            plan = searcher.find(space, offset)
             if searcher.is_better(plan, best):
                 best = plan
         return best
 
-    def _problem(self, parts: int) -> SearchSpace:
+    def _space(self, parts: int) -> SearchSpace:
         """Search space of the model, or of one of several parts of its batch."""
-        if parts in self.problems:
-            return self.problems[parts]
+        if parts in self.spaces:
+            return self.spaces[parts]
         searcher = self.searcher
         model = searcher.step.model
         inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
-        seen = study_step(searcher.step, inputs, searcher.workspaces, searcher.in_place)
-        found = candidates(seen, model, self.means, self.compressors)
+        study = study_step(searcher.step, inputs, searcher.workspaces, searcher.in_place)
+        found = candidates(study, model, self.means, self.compressors)
         if "split" in self.means:
-            found += time_candidates(seen, model, self.compressors)
-            found += layer_candidates(seen, model)
-            found += band_candidates(seen, model, self.windows)
+            found += time_candidates(study, model, self.compressors)
+            found += layer_candidates(study, model)
+            found += band_candidates(study, model, self.windows)
         root = None
         times = self.times if parts == 1 else self.measure_times(parts)
-        timeline = StepTimeline.of(seen, ModuleOrder(model), self.flops, times, parts)
-        whole = timeline if parts == 1 else self._problem(1).timeline
+        timeline = StepTimeline.of(study, ModuleOrder(model), self.flops, times, parts)
+        whole = timeline if parts == 1 else self._space(1).timeline
         if parts > 1:
             root = Candidate("", Rewrite("checkpoint", (), parts), 0, (0, 0), [])
-            root.recomputed_ops = next(call.n_operators for call in seen.calls if not call.path)
+            root.recomputed_ops = next(call.n_operators for call in study.calls if not call.path)
             price_of_parts(root, timeline, whole, self.flops[""], times)
-            # The cache of a selective checkpoint cannot be read twice, as it would be inside; and
-            # the whole model is in parts already.
+            # The cache of a selective checkpoint cannot be read twice, as inside of a checkpoint
+            # it would be. The whole model cannot be in bands, as it is in parts already.
             found = [
                 c
                 for c in found
                 if c.rewrite.kind != "selective" and (c.path or not c.rewrite.window)
             ]
         price(found, timeline, self.flops, times)
-        self.problems[parts] = SearchSpace(seen, found, root, timeline, whole.step_s(), times.rates)
-        return self.problems[parts]
+        self.spaces[parts] = SearchSpace(study, found, root, timeline, whole.step_s(), times.rates)
+        return self.spaces[parts]

@@ -52,29 +52,30 @@ def reduce_memory(
     Parameters
     ----------
     model : torch.nn.Module
-        Changed in place, on the device where it is: parameters, their names and the results
-        are the same. `restore` undoes it.
+        Model, changed in place on the device where it is. Parameters, their names and results
+        stay the same; `restore` undoes the rewrites.
     inputs : tensor, Spec, or a tuple of them
-        Arguments of the model in the step that is to fit; not read, but to find binary inputs.
+        Arguments of the model in the step that is to fit. Their values are read only to find
+        binary inputs.
     memory : str or int, optional
-        Of the card, such as "12GB"; by default what is free on the device. CUDA's context
-        (0.6 GB) is taken off.
+        Memory of the card, such as "12GB"; by default what is free on the device. CUDA's context
+        (0.6 GB) is subtracted.
     loss : callable, optional
         ``loss(output, *targets)``; by default the sum of the output.
     targets : callable, optional
-        Makes the `Spec` of the targets of those of the inputs; by default by the loss.
+        Function of the inputs' `Spec` that returns the targets' `Spec`; by default by the loss.
     optimizer : str, torch.optim.Optimizer, callable or None
         As for `maxslices.nn.max_batch_size`.
     amp : torch.dtype or bool, optional
         Lower precision of autocast; True is float16.
     means : sequence of str
-        Of `MEANS`, those that may be used.
+        Kinds of rewrites that may be used, of `MEANS`.
     compressors : mapping, optional
-        Compressor of the inputs of a module, by its path: a name of
-        `maxslices.nn.reduce.COMPRESSORS`, or "none". By default bits where all inputs that
-        were tried held 0 and 1 alone. A module's own attribute ``x_compressor`` counts too.
+        Compressor of a module's inputs, by its path: a name in
+        `maxslices.nn.reduce.COMPRESSORS`, or "none". By default "bit" where all tried inputs
+        held only 0 and 1. A module's attribute ``x_compressor`` counts too.
     device : torch.device or str, optional
-        Where it is confirmed, if there is one; by default the model's, else this process's.
+        Device that confirms the plan; by default the model's, else this process's.
     max_search_s : float
         Seconds after which the best plan so far is taken.
 
@@ -83,20 +84,20 @@ def reduce_memory(
     torch.nn.Module
         The same object.
     ReductionSummary
-        What was done, peaks before and after, predicted and (with a device) measured.
+        Rewrites, and memory and times before and after, predicted and (with a device) measured.
 
     Raises
     ------
     TooLargeError
-        If no plan fits, with the smallest memory that would do and what holds it; the model
-        is left as it was.
+        If no plan fits; the message has the smallest memory that would do and what holds it.
+        The model is left unchanged.
     ModelArgumentError
         If an argument is wrong, or the model does not run on the inputs.
 
     Notes
     -----
-    Gradients are those of the unreduced model to the bit, with deterministic kernels; but for
-    "split", which adds up weights' gradients in parts.
+    With deterministic kernels, gradients are those of the unreduced model to the bit, except
+    with "split", which sums weights' gradients in parts.
     """
     check_model(model)
     unknown = [means] if isinstance(means, str) else [m for m in means if m not in MEANS]
@@ -104,8 +105,8 @@ def reduce_memory(
         raise ModelArgumentError(f"means is a list of some of {MEANS}, not {unknown[0]!r}")
     given, specs = inputs_of(inputs), specs_of(inputs)
     undo_rewrites(model)
-    place = device_of(model, device or _own_device(model, memory), memory)
-    budget = budget_of(model, place, memory)
+    cuda_device = device_of(model, device or _own_device(model, memory), memory)
+    budget = budget_of(model, cuda_device, memory)
     step = with_targets(
         ResettingStep(model, "training", optimizer_named(optimizer), loss, targets, precision(amp))
     )
@@ -113,13 +114,13 @@ def reduce_memory(
     began = time.perf_counter()
     before = step.trace(specs, workspaces)
     measuring_s = 0.0
-    if place is not None:
-        workspaces, measuring_s = measured_workspaces(before.calls, place)
+    if cuda_device is not None:
+        workspaces, measuring_s = measured_workspaces(before.calls, cuda_device)
         before = before.with_workspaces(workspaces)
     limit = budget.limit_bytes
     best = ReductionPlan([], before, limit)
     summary = ReductionSummary(
-        device=str(place or next((p.device for p in model.parameters()), "cpu")),
+        device=str(cuda_device or next((p.device for p in model.parameters()), "cpu")),
         limit_bytes=limit,
         origin=budget.origin,
         workspaces=workspaces.origin,
@@ -135,7 +136,7 @@ def reduce_memory(
         {},
         flops_by_module(step, specs),
         ForwardTimes(rates, origin=rates.origin),
-        place,
+        cuda_device,
     )
     if best.needed_bytes > limit:
         if "in-place" in means:
@@ -154,12 +155,12 @@ def reduce_memory(
     measuring_s += search.measuring_s
     summary.search_s = time.perf_counter() - began - measuring_s
     made = whole = None
-    if place is not None:
-        whole = run_unreduced(summary, step, specs, place)
-        found = fastest(finalists(searcher, best), searcher, specs, place)
+    if cuda_device is not None:
+        whole = run_unreduced(summary, step, specs, cuda_device)
+        found = fastest(finalists(searcher, best), searcher, specs, cuda_device)
         best, made = found or (best, None)
     _fill(summary, searcher, best, search)
-    if made is None and (place is not None or not summary.fits):
+    if made is None and (cuda_device is not None or not summary.fits):
         raise TooLargeError(too_large_message(summary, best.trace))
     if made is not None:
         confirm(summary, made, whole)

@@ -27,14 +27,14 @@ def has_expandable_segments() -> bool:
 def needed_bytes(trace: Trace, limit_bytes: int = 0) -> int:
     """Smallest limit of the allocator under which a step is expected to run.
 
-    Below it, workspaces may find no room: cuDNN's kernels without them are several times slower.
+    Below it, workspaces may find no room, and cuDNN's kernels without one are several times slower.
 
     Parameters
     ----------
     trace : Trace
-        Of two steps.
+        Replay of two steps.
     limit_bytes : int
-        If these run under it, steps that go on must as well.
+        If the two steps run under this limit, all further steps must run as well.
     """
     return ReductionPlan([], trace, limit_bytes).needed_bytes
 

@@ -14,7 +14,7 @@ class ReductionSummary:
     """How a model was reduced.
 
     The first fields, to `recommendation`, are those of spikingjelly's memopt pipeline, by the
-    same names; a container there is a treated module here.
+    same names; a container there is a rewritten module here.
     """
 
     profile: str | None = None

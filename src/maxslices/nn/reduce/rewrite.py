@@ -1,9 +1,8 @@
 """Rewrites of modules: what they keep in training, and what they recompute.
 
-A module is changed by a ``forward`` of its own in its instance dict, so the names of its
-parameters, its hooks and its class stay as they are; `undo_rewrites` takes it away again. Without
-gradients a treated module runs as it did. Rewrites of modules inside each other add up: what
-is inside of a module that is computed again is treated then as well.
+A module is rewritten by a ``forward`` in its instance dict, so its class, its hooks and the names
+of its parameters stay; `undo_rewrites` removes it. Without gradients a rewritten module runs as
+before. Rewrites may be nested: the modules inside of a recomputed one are rewritten then too.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from .saved_tensors import offloaded, packed_inputs
 aten = torch.ops.aten
 
 _KEPT: dict[str, Any] = {"respect_saved_tensors_hooks": False}
-"""What a selective checkpoint keeps is neither packed nor moved by what is around it: a torch that
-asks for this warns where it is not said."""
+"""Results kept by a selective checkpoint are neither packed nor offloaded by hooks around it. Newer
+versions of torch have this argument, and warn if it is not given."""
 _KEPT = {name: value for name, value in _KEPT.items() if name in signature(checkpoint).parameters}
 
 _GRAPHS_CHANGE_ONCE = [int(part) for part in torch.__version__.split(".")[:2]] >= [2, 9]
-"""Whether what is compiled changes running statistics once by itself, computed again or not. With
-torch 2.6 it does not change them at all: there, to compile such a model is an error."""
+"""True if compiled models update running statistics once, recomputed or not (torch 2.9). With torch
+2.6 they are not updated at all, so compiling such a model is an error there."""
 
 Kind = Literal["checkpoint", "selective", "pack", "offload", "split"]
-"""Compute all again; all but convolutions and products; compress inputs; keep on the host;
-run in parts, and nothing again."""
+"""Recompute all; recompute all but convolutions and matrix products; compress inputs; keep saved
+tensors on the host; run in parts without recomputation."""
 
 EXPENSIVE_OPS = frozenset(
     {
@@ -156,16 +155,16 @@ class Rewritten:
         n_states = len(states)
         # An object given twice stays one: attention compares its arguments by identity.
         single: list[Any] = []
-        places: list[int] = []
+        positions: list[int] = []
         for a in args:  # not by `id`, where torch.compile may end its graph
             same = [i for i, known in enumerate(single) if known is a]
-            places.append(same[0] if same else len(single))
+            positions.append(same[0] if same else len(single))
             if not same:
                 single.append(a)
 
         def run(*given: Any) -> Any:
             write_states(layers, list(given[:n_states]))
-            made = self._plain(*(given[n_states + i] for i in places), **kwargs)
+            made = self._plain(*(given[n_states + i] for i in positions), **kwargs)
             return made, read_states(layers)
 
         with keeping:
@@ -250,7 +249,7 @@ class RewrittenRanges:
         while waiting:
             run, rewrite = waiting.pop(0)
             if run.first < at:
-                raise ValueError(f"{run.path} overlaps another run that is treated")
+                raise ValueError(f"{run.path} overlaps another range that is rewritten")
             self.pieces += children[at : run.first]
             # A container of the same modules, outside of the model, so that no name changes.
             part = nn.Sequential(*(c for c in children[run.first : run.end] if c is not None))
@@ -281,7 +280,7 @@ def apply_rewrites(model: nn.Module, rewrites: Rewrites) -> None:
     KeyError
         If there is no module of a name.
     ValueError
-        If runs overlap, and none of the two is inside the other.
+        If ranges overlap and neither is inside the other.
     """
     modules = dict(model.named_modules())
     runs: dict[str, list[tuple[ModuleRange, Rewrite]]] = {}

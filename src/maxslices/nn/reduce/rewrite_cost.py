@@ -105,8 +105,9 @@ def price_of_parts(
 ) -> None:
     """Set the times of running the whole model in parts, each of them recomputed.
 
-    Small parts use a device less well: so its forward pass is measured at the size of a part. The
-    timeline of parts takes the backward pass to be longer by as much, which is twice what it is.
+    Small parts use a device less well, so the forward pass is measured at the size of a part. The
+    timeline of parts assumes that the backward pass is longer in the same proportion; half of
+    that was measured, so the other half is subtracted.
     """
     parts = root.rewrite.parts
     root.recomputed_flops = flops.total

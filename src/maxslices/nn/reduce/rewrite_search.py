@@ -79,8 +79,8 @@ class RewriteSearch:
 
     def fits(self, plan: ReductionPlan) -> bool:
         """True if the plan's steps run within the limit."""
-        # Not `Trace.fits`: what runs under one limit may fail under a larger one, by the places
-        # of blocks, and then so little is between them that a device may decide otherwise.
+        # Not `Trace.fits`: steps that run under one limit may fail under a slightly larger one, by
+        # the addresses of blocks, and a device may differ by that little.
         return plan.needed_bytes <= self.limit_bytes
 
     def is_better(self, plan: ReductionPlan | None, best: ReductionPlan | None) -> bool:
@@ -98,9 +98,9 @@ class RewriteSearch:
         Parameters
         ----------
         space : SearchSpace
-            What may be done.
+            Candidates and times.
         offset : int
-            Bytes that the step is expected to need beyond what the study has.
+            Bytes that the step is expected to need in addition to the study's.
         """
         # Candidates that save next to nothing of the excess only cost time.
         usage = space.study.usage
@@ -134,8 +134,8 @@ class RewriteSearch:
         knapsack = knapsack_of(found)
         best: ReductionPlan | None = None
         least: ReductionPlan | None = None
-        # Expected peaks are wrong by an offset that differs from plan to plan: one that is too
-        # low has plans that do not fit, one that is too high leaves out what would.
+        # Expected peaks are wrong by an offset that differs from plan to plan. With one that is
+        # too low plans do not fit; with one that is too high, plans that would fit are left out.
         too_low: int | None = None
         too_high: int | None = None
         for turn in range(ROUNDS):
@@ -277,8 +277,8 @@ class RewriteSearch:
                 plan = self._replayed(space, [knapsack.candidates[i] for i in rows])
                 if plan is not None and (least is None or plan.needed_bytes < least.needed_bytes):
                     least = plan
-                # Where no more is expected to go, less may be in use than is expected: so the rest
-                # is made as low as it goes as well.
+                # Expected peaks may be too high where nothing more can be saved, so the peak of
+                # the other stretches is lowered too.
                 rest = rest.without_peak(rows)
         if least is None or self.fits(least):
             return least
@@ -307,7 +307,7 @@ class RewriteSearch:
                     culprits.append(candidate)
             for candidate in culprits:
                 candidate.cost_s = float("inf")
-                self.notes.append(f"{candidate.path} cannot be treated ({candidate.rewrite})")
+                self.notes.append(f"{candidate.path} cannot be rewritten ({candidate.rewrite})")
             if not culprits:
                 # Together they cannot be replayed: some code has no nested checkpoints.
                 self.notes.append(f"a plan was given up: {str(error)[-160:]}")
@@ -343,9 +343,9 @@ def usable_candidates(knapsack: Knapsack) -> list[Candidate]:
 def rows_of(knapsack: Knapsack, space: SearchSpace, plan: ReductionPlan) -> list[int] | None:
     """Rows of a plan's candidates in a knapsack; None if one is missing."""
     n_first = len(space.first)
-    places = {id(c): i for i, c in enumerate(knapsack.candidates)}
+    rows = {id(c): i for i, c in enumerate(knapsack.candidates)}
     if plan.chosen[:n_first] != space.first or any(
-        id(c) not in places for c in plan.chosen[n_first:]
+        id(c) not in rows for c in plan.chosen[n_first:]
     ):
         return None
-    return [places[id(c)] for c in plan.chosen[n_first:]]
+    return [rows[id(c)] for c in plan.chosen[n_first:]]

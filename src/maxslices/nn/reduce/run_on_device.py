@@ -37,14 +37,14 @@ TIMED_S = 0.4
 def resolve_device() -> torch.device:
     """Device of this process.
 
-    That is the CPU where there is no CUDA device; else what the first of `RANK_VARIABLES` that
-    is set says; else the process group's rank, modulo the number of devices; else the current
+    It is the CPU if there is no CUDA device; else the device of the first of `RANK_VARIABLES` that
+    is set; else that of the process group's rank, modulo the number of devices; else the current
     device.
 
     Raises
     ------
     NoDeviceError
-        If the variable is not the number of a device.
+        If the variable is not a device's number.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -91,12 +91,12 @@ def run_for_real(
     Parameters
     ----------
     limit_bytes : int, optional
-        What the allocator may hold, the copy included.
+        Limit of the allocator, for the copy and its step.
 
     Returns
     -------
     Measured or None
-        None if memory does not suffice.
+        None if the memory does not suffice.
     """
     gc.collect()
     torch.cuda.synchronize(device)

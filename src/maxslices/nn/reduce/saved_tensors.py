@@ -26,9 +26,9 @@ def packed_inputs(
     Parameters
     ----------
     inputs : sequence of tensor
-        The inputs.
+        Tensor inputs of the module.
     compressors : sequence
-        One for each; None keeps it as it is. More inputs than these are kept.
+        Compressor of each input; inputs with None, or without one, are kept as they are.
     """
     wanted = {
         tensor.untyped_storage()._cdata: compressor

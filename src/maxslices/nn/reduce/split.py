@@ -30,51 +30,51 @@ def batch_statistics(module: nn.Module) -> list[str]:
 
 
 def time_candidates(
-    found: StepStudy, model: nn.Module, compressors: dict[str, tuple[str, ...]]
+    study: StepStudy, model: nn.Module, compressors: dict[str, tuple[str, ...]]
 ) -> list[Candidate]:
     """Candidates that run stateful modules in parts of their time steps, with states carried on.
 
-    Left whole are neurons that see all steps at once, and layers that take the statistics
-    of all steps.
+    Neurons that see all time steps at once, and layers that take the statistics of all time
+    steps, are left whole.
     """
     made: list[Candidate] = []
     modules = modules_and_ranges(model)
-    for call in found.calls:
+    for call in study.calls:
         module = modules.get(call.path)
         if module is None or not stateful(module):
             continue
         if refuses_time_split(module) or batch_statistics(module):
             continue
-        begin = found.begins.get(call.path)
+        begin = study.begins.get(call.path)
         names = compressors.get(call.path, ())
         names = names if set(names) - {"none"} else ()
         for parts in PARTS:
             if begin is not None and parts <= call.n_first:
                 rewrite = Rewrite("checkpoint", names, parts)
-                made += _candidate(found, call, begin, rewrite)
+                made += _candidate(study, call, begin, rewrite)
     return made
 
 
-def layer_candidates(found: StepStudy, model: nn.Module) -> list[Candidate]:
+def layer_candidates(study: StepStudy, model: nn.Module) -> list[Candidate]:
     """Candidates that run convolutions in parts of their first axis, for a smaller workspace.
 
-    Nothing is computed again; results and gradients of the parts are put together.
+    Nothing is recomputed; results and gradients of the parts are concatenated.
     """
     made: list[Candidate] = []
     modules = dict(model.named_modules())
-    trace, usage = found.trace, found.usage
+    trace, usage = study.trace, study.usage
     workspaces: dict[str, list[tuple[int, int]]] = {}
     for event, (kind, index) in enumerate(trace.events):
         if kind == "call" and event:
             n_bytes = int(usage[event] - usage[event - 1])
             if n_bytes >= SMALL_BYTES:
                 workspaces.setdefault(trace.calls[index].module, []).append((event, n_bytes))
-    n_calls = [call.path for call in found.calls]
-    for call in found.calls:
+    n_calls = [call.path for call in study.calls]
+    for call in study.calls:
         module = modules.get(call.path)
         if not isinstance(module, nn.modules.conv._ConvNd) or n_calls.count(call.path) > 1:
             continue
-        begin, its = found.begins.get(call.path), workspaces.get(call.path)
+        begin, its = study.begins.get(call.path), workspaces.get(call.path)
         if begin is None or its is None:
             continue
         moved = sum(trace.storages[i].n_bytes for i in (*call.inputs, *call.outputs))
@@ -137,9 +137,9 @@ def part_of(inputs: Sequence[Any], parts: int) -> tuple[Any, ...]:
 
 
 def _candidate(
-    found: StepStudy, call: ForwardCall, begin: int, rewrite: Rewrite
+    study: StepStudy, call: ForwardCall, begin: int, rewrite: Rewrite
 ) -> list[Candidate]:
-    trace = found.trace
+    trace = study.trace
     kept = [
         (i, s)
         for i, s in enumerate(trace.storages)

@@ -1,10 +1,10 @@
 """Duration of a step, in which host and device work at the same time.
 
-A step is a row of segments: what modules do in the forward pass, then in the backward pass, and
-what rewrites add before the backward pass of theirs. The device begins a segment when the
-host has told it of that and when it is done with those before. So a step takes as long as the
-host does for some first segments and the device for the rest, whichever is longest: the host
-counts where it is behind, segment by segment, and there alone.
+A step is a sequence of segments: modules in the forward pass, modules in the backward pass, and
+the recomputation that rewrites add before a module's backward pass. The device begins a segment
+when the host has launched it and when the segments before are done. So a step takes as long as
+the host for some first segments and the device for the rest, for the split where that is
+longest: the host counts only where it is behind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from .module_ranges import ModuleOrder, children_of, range_at
 from .module_study import ForwardCall, StepStudy
 
 BACKWARD, HOST_BACKWARD = 2.0, 1.2
-"""Time of a backward pass for that of the forward pass: on the device, and on the host."""
+"""Backward pass as a multiple of the forward pass, on the device and on the host. On the device it
+has two products for each of the forward pass, for the gradients of inputs and of weights."""
 
 Seconds = npt.NDArray[np.float64]
 
@@ -76,15 +77,15 @@ class StepTimeline:
         Parameters
         ----------
         study : StepStudy
-            Of the unreduced step, or of one part of its batch.
+            Study of the unreduced step, or of one part of its batch.
         order : ModuleOrder
-            Of the model's modules.
+            Order of the model's modules.
         flops : mapping
-            Of each module's forward pass, of all parts.
+            Operations of each module's forward pass, of all parts.
         times : ForwardTimes
-            What was measured, of all parts.
+            Measured times of all parts.
         parts : int
-            How many such parts there are.
+            Number of parts.
         """
         calls: dict[str, list[ForwardCall]] = {}
         for call in study.calls:
@@ -132,14 +133,14 @@ class StepTimeline:
         if not chosen:
             return longest(self.host_s, self.device_s)
         at = [max(c.begin, self.backward_start) for c in chosen]
-        places = np.searchsorted(self.at, at)
+        positions = np.searchsorted(self.at, at)
         around = [self._n_around(c, chosen) for c in chosen]
         host = [c.host_s + n * c.wrapped_s for n, c in zip(around, chosen, strict=True)]
         # Parts of the whole model are already counted in `device_s`.
         more = [max(n - (self.parts > 1), 0) for n in around]
         device = [c.device_s + n * c.copied_s for n, c in zip(more, chosen, strict=True)]
         return longest(
-            np.insert(self.host_s, places, host), np.insert(self.device_s, places, device)
+            np.insert(self.host_s, positions, host), np.insert(self.device_s, positions, device)
         )
 
     def added_s(self, chosen: Sequence[Candidate]) -> float:

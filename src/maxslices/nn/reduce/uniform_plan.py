@@ -10,6 +10,7 @@ from .candidates import Candidate
 from .module_ranges import ModuleOrder, ranges_of
 
 KINDS = ("checkpoint", "selective", "offload")
+"""Kinds of rewrites in uniform plans."""
 
 
 def uniform_sets(
@@ -17,8 +18,8 @@ def uniform_sets(
 ) -> list[list[int]]:
     """Sets that rewrite all modules of a class in the same way.
 
-    Checkpoints alone, and around those of another class. Of a class, the outermost; runs of as
-    many groups of layers are a class as well.
+    Checkpoints are also combined with those of another class inside. Of nested modules of a
+    class the outermost is taken; ranges of the same number of groups are a class as well.
     """
     modules = dict(model.named_modules())
     kinds = {run.path: kind for run, kind in ranges_of(model).items()}
