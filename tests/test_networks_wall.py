@@ -196,6 +196,15 @@ def test_a_command_that_cannot_be_loaded_leaves_the_others_working(entry_points,
     assert "warning: the command lost of not_there_at_all is left out, because loading" in err
 
 
+def test_help_imports_no_torch():
+    code = (
+        "import sys, maxslices.cli.main as cli; cli.build_parser().format_help();"
+        "print([m for m in ('torch', 'yaml', 'h5py') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
 def test_a_command_does_not_replace_one_of_the_core(entry_points):
     entry_points(("maxslices.commands", "run", f"{__name__}:Replaces"))
     with pytest.warns(UserWarning, match="the command run of .* is left out"):
