@@ -47,7 +47,7 @@ def main() -> None:
     step = ModelStep(model, "training", torch.optim.Adam, nn.CrossEntropyLoss())
     spec = [Spec(SHAPE)]
     before = step.trace(spec, Workspaces.allowance())
-    after = step.trace(spec, Workspaces.allowance(), change=lambda twin: apply_rewrites(twin, plan))
+    after = step.trace(spec, Workspaces.allowance(), change=lambda copy: apply_rewrites(copy, plan))
     figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
     for trace, row, color, name in (
         (before, rows["unreduced"], "#b0413e", "as it is"),

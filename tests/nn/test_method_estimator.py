@@ -111,8 +111,8 @@ def test_the_result_is_described():
 def test_workspaces_are_part_of_the_model():
     bare, allowed = (traced(denoised.meta, workspaces=a) for a in (NONE, Workspaces.allowance()))
     assert allowed.model().bytes(32) > bare.model().bytes(32)
-    assert bare.workspaces_line() == "workspaces: none"
-    assert "stated allowance" in allowed.workspaces_line()
+    assert bare.details == "workspaces: none"
+    assert "stated allowance" in allowed.details
 
 
 def test_flats_are_not_counted():
@@ -126,7 +126,9 @@ def test_flats_are_not_counted():
 
 
 def test_a_method_that_needs_values_is_named_with_the_line():
-    with pytest.raises(TraceError, match=r"asks: .*test_traced\.py:\d+: this line needs") as info:
+    with pytest.raises(
+        TraceError, match=r"asks: .*test_method_estimator\.py:\d+: this line needs"
+    ) as info:
         traced(asks.meta)
     assert isinstance(info.value, DataDependentError)
 

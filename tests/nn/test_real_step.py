@@ -15,7 +15,7 @@ from maxslices.nn.materialize import materialize
 from maxslices.nn.model_step import run_step
 from maxslices.nn.real_step import RealSteps, _as_error, _ask
 from maxslices.nn.replay import Spec
-from maxslices.nn.replay.meta_copy import twin
+from maxslices.nn.replay.meta_copy import meta_copy
 
 from .networks import Small, Tied, half
 
@@ -71,7 +71,7 @@ def test_what_another_process_cannot_know_is_said(monkeypatch):
 
 
 def test_a_copy_without_data_becomes_zeros_that_share_what_was_shared():
-    made = twin(Tied())
+    made = meta_copy(Tied())
     optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
     materialize(made, CPU, optimizer)
     assert made.first.weight is made.second.weight

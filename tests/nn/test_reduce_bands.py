@@ -270,7 +270,7 @@ def test_expected_peaks_of_bands_are_those_of_replays():
             [IMAGE],
             Workspaces.allowance(),
             steps=1,
-            change=lambda twin: apply_rewrites(twin, rewrites),
+            change=lambda copy: apply_rewrites(copy, rewrites),
         ).peak_bytes
 
     whole = replayed({})

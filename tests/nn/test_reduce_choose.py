@@ -76,7 +76,7 @@ def test_expected_peaks_are_those_of_replays(plan):
     rows = [row(made, path, rewrite) for path, rewrite in plan.items()]
     assert not made.conflicts[rows][:, rows].any()
     replayed = step.trace(
-        [SPEC], Workspaces.allowance(), steps=1, change=lambda twin: apply_rewrites(twin, plan)
+        [SPEC], Workspaces.allowance(), steps=1, change=lambda copy: apply_rewrites(copy, plan)
     ).peak_bytes
     whole = step.trace([SPEC], Workspaces.allowance(), steps=1).peak_bytes
     assert replayed < whole
@@ -162,7 +162,7 @@ def test_parts_of_a_convolution_are_put_together(parts):
     made = Knapsack.of(seen.usage, layer_candidates(seen, model), ModuleOrder(model))
     plan = {"2": Rewrite("split", (), parts)}
     replayed = step.trace(
-        [SPEC], workspaces, steps=1, change=lambda twin: apply_rewrites(twin, plan)
+        [SPEC], workspaces, steps=1, change=lambda copy: apply_rewrites(copy, plan)
     ).peak_bytes
     assert made.peak([row(made, "2", plan["2"])]) == pytest.approx(replayed, rel=0.1)
 

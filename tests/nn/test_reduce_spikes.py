@@ -205,7 +205,7 @@ def test_states_that_are_carried_on_are_counted(parts):
 
     def at_the_turn(plan):
         trace = step.trace(
-            [spec], Workspaces.allowance(), change=lambda twin: apply_rewrites(twin, plan)
+            [spec], Workspaces.allowance(), change=lambda copy: apply_rewrites(copy, plan)
         )
         return trace.bytes_at("loss")
 

@@ -23,7 +23,7 @@ from maxslices.nn.replay import CachingAllocator, Spec, Trace, Workspaces
 from maxslices.nn.replay.caching_allocator import ROUND_BYTES
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator
 from maxslices.nn.replay.steady_state import Steady, each_step
-from tests.nn.replay.test_steady import trace_of
+from tests.nn.replay.test_steady_state import trace_of
 
 from .networks import deep
 from .test_reduce_search import SPEC, memory
@@ -84,9 +84,9 @@ def test_the_second_step_repeated_is_what_more_steps_replayed_are(model, kind, o
         replayed(model, blocks_of(model), spec, workspaces, steps, optimizer) for steps in (2, 6)
     )
     ends = [0, *(m.event for m in six.marks if m.name == six.marks[-1].name)]
-    asked, retries = list(six.asked()), 0
+    asked, retries = list(six.requests_by_event()), 0
     free = kind()
-    free.run(two.steps())
+    free.run(two.requests())
     for limit in range(two.allocated_bytes, free.peak_reserved_bytes, 16 * MIB):
         repeated, other = each_step(two, kind(limit)), kind(limit)
         for begin, end in pairwise(ends):

@@ -14,7 +14,7 @@ from maxslices.errors import MaxslicesError, UsageError
 from maxslices.nn import memory_report
 from maxslices.nn.ddp_buckets import bucket_sizes
 from maxslices.nn.replay import Spec, Workspaces, replay
-from maxslices.nn.replay.meta_copy import twin
+from maxslices.nn.replay.meta_copy import meta_copy
 from maxslices.nn.savings import checkpoint_level, make_in_place
 
 from .networks import Small, Two
@@ -81,14 +81,14 @@ def test_every_saving_was_replayed():
     for saving in savings.values():
         assert saving.saved_bytes == plain - saving.peak_bytes
 
-    changed = twin(model)
+    changed = meta_copy(model)
     assert make_in_place(changed) == ["down.2", "inner.2"]
-    peak = replay(changed, spec, mode="training", is_twin=True, workspaces=NONE).peak_bytes
+    peak = replay(changed, spec, mode="training", is_on_meta=True, workspaces=NONE).peak_bytes
     assert peak == savings["in place"].peak_bytes < plain
 
-    changed = twin(model)
+    changed = meta_copy(model)
     assert checkpoint_level(changed, 1) == ["down", "inner"]
-    peak = replay(changed, spec, mode="training", is_twin=True, workspaces=NONE).peak_bytes
+    peak = replay(changed, spec, mode="training", is_on_meta=True, workspaces=NONE).peak_bytes
     assert peak == savings["checkpoint"].peak_bytes < plain
 
     peak = replay(model, spec, mode="inference", workspaces=NONE).peak_bytes

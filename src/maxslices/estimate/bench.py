@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import sys
 import time
 import tracemalloc
 import warnings
@@ -19,6 +18,7 @@ from ..devices import Backend, call_method, require_libraries
 from ..measure import Peak, measure_peak
 from ..measure.cupy_pool import GRAIN_BYTES
 from ..registry.method_meta import MethodMeta
+from ..system.loaded_modules import torch_on_gpu
 from .sample_data import Samples, array_module, made_up
 
 OUTSIDE_BYTES = {"cpu": 32 * 2**20, "cuda": 8 * 2**20}
@@ -212,8 +212,8 @@ class Bench:
         """Return what is allocated: the pool's bytes in use, or traced NumPy arrays."""
         if self.backend.kind == "cuda":
             in_use = int(array_module(self.backend).get_default_memory_pool().used_bytes())
-            torch: Any = sys.modules.get("torch")
-            if torch is not None and torch.cuda.is_initialized():
+            torch = torch_on_gpu()
+            if torch is not None:
                 in_use += int(torch.cuda.memory_allocated())
             return in_use
         if not tracemalloc.is_tracing():

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from ..devices import Backend
-from ..errors import EstimatorError, UsageError
+from ..errors import EstimatorError, UntraceableError, UsageError
 from ..model.arrays import ArraySpec
 from ..model.ledger import Device
 from ..model.memory_model import MemoryModel
-from ..nn.replay.replay_errors import TraceError
 from .declared import declared_model, speaks_of
 from .model_request import Question
 
 if TYPE_CHECKING:  # measuring is imported when something is measured
-    from ..nn.method_estimator import Traced
     from .bisection_result import Search
+    from .extensions import TracedMethod
     from .probed import Probe
     from .recorded import Records
 
@@ -130,7 +129,7 @@ class Chooser:
         if forced == "traced" or (forced is None and self._is_traceable(asked)):
             try:
                 return self._traced(asked, missing)
-            except TraceError as error:
+            except UntraceableError as error:
                 if forced == "traced" or self.backend is None:
                     raise
                 missing += f"; it cannot be traced ({error})"
@@ -195,9 +194,13 @@ class Chooser:
                 f"{self._described(asked)}: traced are methods for torch (array_module='torch'), "
                 "on a CUDA device, where torch is installed"
             )
-        from ..nn.method_estimator import trace_method
+        from .extensions import find_tracer
 
-        found = trace_method(
+        trace = find_tracer("torch")
+        if trace is None:
+            name = asked.meta.full_name
+            raise UntraceableError(f"{name}: no installed package traces methods for torch")
+        found = trace(
             asked.meta,
             asked.slice_dim,
             asked.other_dims,
@@ -208,7 +211,7 @@ class Chooser:
         )
         noticed = "".join(f"; {note}" for note in found.notes)
         why = f"{missing}; {found}{noticed}{self._beside(asked, found.model())}"
-        return _choice(asked, found, "traced", f"{why}\n{found.workspaces_line()}")
+        return _choice(asked, found, "traced", f"{why}\n{found.details}")
 
     def _probed(self, asked: Question) -> Probe:
         assert self.backend is not None
@@ -271,7 +274,9 @@ class Chooser:
         return f"{asked.meta.full_name} for {unit} of {dims} {asked.dtype} on {where}"
 
 
-def _choice(asked: Question, found: Probe | Search | Traced, origin: Origin, why: str) -> Choice:
+def _choice(
+    asked: Question, found: Probe | Search | TracedMethod, origin: Origin, why: str
+) -> Choice:
     """Return what was measured; of its result what the author does not declare."""
     meta, dtype, dims = asked.meta, None, None
     if meta.estimator is None:

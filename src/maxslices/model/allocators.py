@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .ledger import CUDA_GRANULE_BYTES, Device
+from .ledger import CUDA_GRANULE_BYTES as CUDA_GRANULE_BYTES
+from .ledger import Device
 from .memory_model import MemoryModel
 
 UNSPLIT_BYTES = 2**20
 """torch's allocator leaves a free piece whole if no more than this is left over; smaller arrays
 come from pieces that it always splits."""
+
+
+def round_to_granule(n_bytes: int) -> int:
+    """Bytes that a CUDA allocator takes for an allocation of `n_bytes`."""
+    return -(-n_bytes // CUDA_GRANULE_BYTES) * CUDA_GRANULE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +31,7 @@ class Allocator:
         """Return the most that is taken for one array."""
         if self.device == "cpu":
             return n_bytes
-        rounded = -(-n_bytes // CUDA_GRANULE_BYTES) * CUDA_GRANULE_BYTES
+        rounded = round_to_granule(n_bytes)
         return rounded + UNSPLIT_BYTES if self.is_torchs and rounded > UNSPLIT_BYTES else rounded
 
     def array(self, bytes_per_slice: int) -> MemoryModel:

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..model.allocators import round_to_granule
 from .ddp_buckets import PREFIX
 from .replay import CATEGORIES, ReplayPeak, Spec, Trace
-from .replay.storages import Storage, rounded
+from .replay.storages import Storage
 
 LARGEST = 3
 """Number of holders that a report names: a choice of its layout."""
@@ -72,7 +73,7 @@ def categories_of(peak: ReplayPeak, ddp: bool) -> dict[str, int]:
         sums["DDP buckets"] = 0
     for storage in peak.alive:
         is_bucket = storage.module.startswith(PREFIX)
-        sums["DDP buckets" if is_bucket else storage.category] += rounded(storage.n_bytes)
+        sums["DDP buckets" if is_bucket else storage.category] += round_to_granule(storage.n_bytes)
     return sums
 
 
@@ -162,7 +163,7 @@ def parts_of(
 
 def _add(sums: dict[str, dict[Any, int]], storage: Storage, names: Sequence[str]) -> None:
     if not storage.module.startswith(PREFIX):
-        sums[_inside(storage.module, names)][storage.category] += rounded(storage.n_bytes)
+        sums[_inside(storage.module, names)][storage.category] += round_to_granule(storage.n_bytes)
 
 
 def holders_of(model: nn.Module, peak: ReplayPeak, names: Sequence[str]) -> tuple[Holder, ...]:
@@ -179,7 +180,9 @@ def holders_of(model: nn.Module, peak: ReplayPeak, names: Sequence[str]) -> tupl
     for name, alive in groups.items():
         sums: dict[str, int] = {}
         for storage in alive:
-            sums[storage.category] = sums.get(storage.category, 0) + rounded(storage.n_bytes)
+            sums[storage.category] = sums.get(storage.category, 0) + round_to_granule(
+                storage.n_bytes
+            )
         largest = max(alive, key=lambda storage: storage.n_bytes)
         category = max(sums, key=lambda each: sums[each])
         total = sum(sums.values())

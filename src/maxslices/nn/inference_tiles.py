@@ -223,9 +223,9 @@ def _largest(
             shape, parts, tile, field, amp, channels_last, 0, 0, limit_bytes, overhead
         )
 
-    def change(twin: nn.Module) -> None:
+    def change(copy: nn.Module) -> None:
         if channels_last:
-            twin.to(memory_format=_format(len(shape)))  # type: ignore[call-overload]
+            copy.to(memory_format=_format(len(shape)))  # type: ignore[call-overload]
 
     while True:
         made = tiling(parts)

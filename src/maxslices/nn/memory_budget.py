@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..model.allocators import round_to_granule
 from ..model.units import format_bytes, parse_bytes
 from .nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
 from .replay.measure_workspaces import memory_fraction
@@ -125,7 +126,7 @@ def foreign_bytes(model: torch.nn.Module, device: torch.device) -> int:
         for tensor in (*model.parameters(), *model.buffers())
         if tensor.device == device
     }
-    rounded = sum(-(-n_bytes // 512) * 512 for n_bytes in own.values())
+    rounded = sum(map(round_to_granule, own.values()))
     return max(0, torch.cuda.memory_allocated(device) - rounded)
 
 

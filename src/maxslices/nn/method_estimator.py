@@ -1,4 +1,4 @@
-"""The memory model of a torch method, from a replay without data: no device is needed."""
+"""Memory models of torch methods, from replays without data: no device is needed."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
     from .replay import Trace
 
 FAMILY_AT = (2, 3, 5)
-"""Numbers of slices that are replayed, besides 1."""
+"""Numbers of slices that are replayed besides 1: two give the lines, the third confirms them."""
 
 _Result = tuple[tuple[int, ...], str] | None
-"""Shape and dtype of a method's result for one slice; None where it is not a tensor."""
+"""Shape and dtype of a method's result for one slice; None if it is not a tensor."""
 
 _LOOKED_BACK = 8
-"""Numbers, and rungs, before one that the model is never below."""
+"""Numbers and rungs before one whose maximum the model takes, so that it does not decrease."""
 
 
 class Traced:
-    """What replaying a method told.
+    """Method that was replayed at a few numbers of slices.
 
     Attributes
     ----------
     family : StepFamily
-        Its trace for any number of slices.
+        Trace for any number of slices.
     workspaces : Workspaces
-        What the libraries take beside the tensors, and where that is known from.
+        Memory that libraries take beside the tensors, and where that is known from.
     notes : tuple of str
-        What the replay could not follow to the letter.
+        What was not replayed exactly.
     output_dtype : str or None
-        Dtype of the result; None where it is not an array.
+        Dtype of the result; None if it is not an array.
     output_dims : (int, int) or None
-        The result's other two dims; None where it is not an array of as many slices.
+        The result's other two dims; None if it is not an array of as many slices.
     duration_s : float
-        How long all replays took.
+        Duration of all replays.
     """
 
     def __init__(
@@ -62,15 +62,16 @@ class Traced:
                 self.output_dims = rows, columns
 
     def model(self) -> MemoryModel:
-        """Return the memory that torch's allocator must be given for n slices.
+        """Memory that torch's allocator must be given for n slices.
 
-        That is more than what is handed out at once: see `Trace.needed_bytes`.
+        More than it hands out at once: see `Trace.needed_bytes`.
         """
         kept = sum(workspace.n_bytes for workspace in self.family.trace(1).kept_workspaces())
 
         @cache
         def at_rung(rung: int) -> int:
-            # An odd number may need more than the next: the model is never below those before.
+            # Fewer slices may need more, where blocks happen to be of other sizes. A model never
+            # decreases, so it is the maximum over the numbers and rungs before.
             before = set(range(max(1, rung - _LOOKED_BACK), rung + 1))
             while rung > 1 and len(before) < 2 * _LOOKED_BACK:
                 rung = _rung(rung - 1)
@@ -83,8 +84,9 @@ class Traced:
         lines = "" if self.family.is_linear else ", each number of slices by itself"
         return f"replayed without data{lines}"
 
-    def workspaces_line(self) -> str:
-        """Say what operators take beside the tensors, and where that is known from."""
+    @property
+    def details(self) -> str:
+        """Memory that operators take beside the tensors, and where that is known from."""
         n, trace = FAMILY_AT[-1], self.family.trace(FAMILY_AT[-1])
         kept = sum(workspace.n_bytes for workspace in trace.kept_workspaces())
         passing = max(
@@ -107,12 +109,12 @@ class Traced:
 
 
 def _step(rung: int) -> int:
-    """Return how far apart rungs are here: one by one, later by 1/64 of an octave."""
+    """Distance of rungs at a number: 1 below 128, then 1 / 64 of an octave."""
     return int(max(1, 2 ** (rung.bit_length() - 7)))
 
 
 def _rung(n: int) -> int:
-    """Return the largest rung up to n: the numbers that the allocator is asked about."""
+    """Largest rung up to n. The allocator is simulated at rungs only."""
     return n // _step(n) * _step(n)
 
 
@@ -134,21 +136,20 @@ def trace_method(
     meta : MethodMeta
         A method with ``array_module="torch"``.
     slice_dim, other_dims, dtype
-        Of its input.
+        Slice dim, other dims and dtype of its input.
     parameters : mapping
-        The user's parameters; the method's defaults are added by itself.
+        The user's parameters; the method's own defaults apply to the rest.
     supplied : mapping, optional
-        Flats and darks as `ArraySpec`; they are not counted, as always.
+        Flats and darks as `ArraySpec`; the planner counts them, not the model.
     workspaces : Workspaces, optional
         By default those of `device`, else `Workspaces.allowance`.
     device : str
-        "cuda:0", say: a device that is here, on which workspaces are measured that nobody has
-        measured before.
+        Device that is here, such as "cuda:0": workspaces that are not known are measured on it.
 
     Raises
     ------
     TraceError
-        If the method cannot be replayed without data, naming the line: probe it then.
+        If the method cannot be replayed without data, naming the line.
     """
     import torch
 
@@ -190,7 +191,7 @@ def trace_method(
 
 
 def _side(meta: MethodMeta, shape: tuple[int, ...], supplied: Mapping[str, Any]) -> dict[str, Any]:
-    """Return side data of a block: tensors without data for flats and darks."""
+    """Side data of a block: specs for flats and darks, real angles."""
     import torch
 
     from .replay import Spec

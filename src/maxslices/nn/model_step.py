@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .nn_errors import ModelArgumentError
 from .replay import Replay, Spec, Trace, TraceError, Workspaces, replay
-from .replay.meta_copy import optimizer_for, twin
+from .replay.meta_copy import meta_copy, optimizer_for
 
 Mode = Literal["inference", "forward", "training"]
 
@@ -99,7 +99,7 @@ class ModelStep:
 
     def meta_copy(self) -> nn.Module:
         """Copy of the model without data, in the mode of the step."""
-        return self.prepared(twin(self.model))
+        return self.prepared(meta_copy(self.model))
 
     def trace(
         self,
@@ -151,7 +151,7 @@ class ModelStep:
                 steps=steps,
                 amp=self.amp,
                 workspaces=workspaces,
-                is_twin=True,
+                is_on_meta=True,
                 lines=lines,
                 watch=watch,
                 **(named or {}),
@@ -183,7 +183,7 @@ class ModelStep:
     def _output(self, inputs: Sequence[Any], named: dict[str, Any] | None) -> Spec:
         seen: list[Spec] = []
         with Replay(workspaces=Workspaces.none(), lines=False) as record:
-            model = record.model(self.meta_copy(), is_twin=True)
+            model = record.model(self.meta_copy(), is_on_meta=True)
             with torch.no_grad():
                 output = model(*record.input(tuple(inputs)), **record.input(named or {}))
             seen += [
@@ -244,9 +244,9 @@ def meta_optimizer(optimizer: Any, real: nn.Module, made: nn.Module) -> Any:
     """Function that makes the optimizer of a meta copy, if the real one was given."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return optimizer
-    twins = {id(a): b for a, b in zip(real.parameters(), made.parameters(), strict=True)}
+    copies = {id(a): b for a, b in zip(real.parameters(), made.parameters(), strict=True)}
     # The replay copies the model again, so it is given a function and not an optimizer.
-    return lambda _: optimizer_for(optimizer, twins, made.parameters())
+    return lambda _: optimizer_for(optimizer, copies, made.parameters())
 
 
 def real_tensors(specs: Any, device: torch.device, *, random: bool = True) -> Any:

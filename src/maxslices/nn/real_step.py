@@ -29,7 +29,7 @@ from .memory_budget import foreign_bytes, limit
 from .model_step import ModelStep, meta_optimizer, real_tensors, run_step
 from .nn_errors import ModelArgumentError
 from .replay import Spec
-from .replay.meta_copy import twin
+from .replay.meta_copy import meta_copy
 
 TIMEOUT_S = 600.0
 """Steps that take longer are given up. The longest in the tables of the docs took 9 s, most of
@@ -93,7 +93,7 @@ class RealSteps:
         self, inputs: Sequence[Spec], targets: Sequence[Any], allocated_bytes: int
     ) -> bytes | None:
         step = self.step
-        made = twin(step.model)
+        made = meta_copy(step.model)
         optimizer = meta_optimizer(step.optimizer, step.model, made)
         if optimizer is not step.optimizer:
             optimizer = optimizer(None)
@@ -186,7 +186,7 @@ class _JobCall:
 def _run_copy(
     step: ModelStep, inputs: Sequence[Spec], targets: Sequence[Any], device: torch.device
 ) -> None:
-    made = twin(step.model)
+    made = meta_copy(step.model)
     optimizer = meta_optimizer(step.optimizer, step.model, made)
     if optimizer is not step.optimizer:
         optimizer = optimizer(None)

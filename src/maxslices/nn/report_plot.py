@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from ..errors import StoreError, UsageError
+from ..model.allocators import round_to_granule
 from .replay import CATEGORIES, Trace
-from .replay.storages import rounded
-
-if TYPE_CHECKING:
-    from .step_report import MemoryReport
+from .report_figures import ReportFigures
 
 _COLORS = {
     "weights": "#4c72b0",
@@ -25,7 +22,7 @@ _COLORS = {
 MB = 10**6
 
 
-def plot_report(report: MemoryReport, path: str | os.PathLike[str]) -> None:
+def plot_report(report: ReportFigures, path: str | os.PathLike[str]) -> None:
     """Draw the memory in use at each event, by category.
 
     Raises
@@ -102,7 +99,7 @@ def _layers(trace: Trace) -> dict[str, list[int]]:
     for (kind, index), in_use in zip(trace.events, trace.in_use_bytes, strict=True):
         if kind in ("alloc", "free"):
             storage = trace.storages[index]
-            n_bytes = rounded(storage.n_bytes)
+            n_bytes = round_to_granule(storage.n_bytes)
             sums[storage.category] += n_bytes if kind == "alloc" else -n_bytes
         known = sum(n for name, n in sums.items() if name != "workspace")
         for name, n_bytes in sums.items():

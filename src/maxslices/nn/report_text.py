@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..model.units import format_bytes
 from .answers import FEWER
-
-if TYPE_CHECKING:
-    from .savings import Saving
-    from .step_report import MemoryReport
+from .report_figures import ReportFigures
+from .savings import Saving
 
 WIDTH = 88
 _TELLING = 0.01
@@ -23,13 +21,13 @@ _NAMES = {
 """Names of categories where the text uses a longer one."""
 
 
-def report_text(report: MemoryReport) -> str:
+def report_text(report: ReportFigures) -> str:
     """Whole text of a report."""
     blocks = [_head(report), _peak(report), _stages(report), _parts(report), _why(report)]
     return "\n\n".join(block for block in blocks if block)
 
 
-def _head(report: MemoryReport) -> str:
+def _head(report: ReportFigures) -> str:
     what = {"training": "a step of training", "forward": "a forward pass with gradients"}
     text = f"{report.model}: {what.get(report.mode, 'inference')}"
     if report.optimizer:
@@ -52,13 +50,13 @@ def _head(report: MemoryReport) -> str:
     return "\n".join(lines)
 
 
-def _is_squeezed(report: MemoryReport) -> bool:
+def _is_squeezed(report: ReportFigures) -> bool:
     """True if the step fits only with slower kernels, whose workspaces are smaller."""
     limit = 0 if report.budget is None else report.budget.limit_bytes
     return bool(report.fits) and report.allocated_bytes > limit
 
 
-def _peak(report: MemoryReport) -> str:
+def _peak(report: ReportFigures) -> str:
     peak = report.peak
     where = f" in {peak.module}" if peak.module else ""
     lines = [f"At the peak, in the stage {peak.stage!r}{where}"]
@@ -74,7 +72,7 @@ def _peak(report: MemoryReport) -> str:
     return "\n".join(lines)
 
 
-def _stages(report: MemoryReport) -> str:
+def _stages(report: ReportFigures) -> str:
     lines = [
         "Stage by stage (at its end: torch.cuda.memory_allocated(); in MiB: that / 2**20)",
         f"  {'':<12}{'most':>10}{'at its end':>12}{'in MiB':>12}",
@@ -87,7 +85,7 @@ def _stages(report: MemoryReport) -> str:
     return "\n".join(lines)
 
 
-def _parts(report: MemoryReport) -> str:
+def _parts(report: ReportFigures) -> str:
     columns = ("weights", "gradients", "held", "after it")
     width = max([len(_part_name(part.path)) for part in report.parts] or [0]) + 2
     lines = [
@@ -110,7 +108,7 @@ def _part_name(path: str) -> str:
     return path or "(the model itself)"
 
 
-def _why(report: MemoryReport) -> str:
+def _why(report: ReportFigures) -> str:
     """Text on what holds the memory, and what would save some."""
     categories = report.categories
     weights = categories["weights"]
@@ -164,7 +162,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
-def report_json(report: MemoryReport) -> dict[str, Any]:
+def report_json(report: ReportFigures) -> dict[str, Any]:
     """Figures of a report in plain lists and dicts."""
     budget = report.budget
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,9 +12,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .batch import make_step
 from .breakdown import (
-    Holder,
-    MemoryStage,
-    ModelPart,
     categories_of,
     groups_of,
     holders_of,
@@ -24,83 +21,30 @@ from .breakdown import (
     stages_of,
 )
 from .ddp_buckets import add_buckets
-from .memory_budget import CONTEXT_BYTES, MemoryBudget, budget_of
+from .memory_budget import CONTEXT_BYTES, budget_of
 from .model_arguments import is_shape
 from .model_step import Mode, shape_text
 from .nn_errors import ModelArgumentError
-from .replay import ReplayPeak, Spec, Trace, Workspaces
-from .savings import Saving, savings_of
+from .replay import Spec, Workspaces
+from .report_figures import ReportFigures
+from .report_plot import plot_report
+from .report_text import report_json, report_text
+from .savings import savings_of
 from .workspace_cache import measured_workspaces
 
 
-@dataclass(frozen=True, eq=False)
-class MemoryReport:
+class MemoryReport(ReportFigures):
     """Memory of a step. ``print`` shows it as text, `plot` as a picture."""
 
-    model: str
-    """Class of the model."""
-    n_parameters: int
-    inputs: tuple[str, ...]
-    """Shapes and dtypes."""
-    mode: str
-    optimizer: str
-    """Class of the optimizer; "" without one."""
-    amp: str
-    """Lower precision of autocast; "" without it."""
-    ddp: bool
-    trace: Trace
-    """Replay of the step."""
-    categories: dict[str, int]
-    """Bytes at the peak by category; "DDP buckets" is one of them with `ddp`."""
-    allocated_bytes: int
-    """Peak of allocated memory."""
-    reserved_bytes: int
-    """Peak of memory held by the allocator without a limit."""
-    needed_bytes: int
-    """Smallest limit of the allocator under which the step runs."""
-    context_bytes: int
-    """Memory of CUDA's context."""
-    workspaces: str
-    """Source of the workspace sizes of the libraries."""
-    stages: tuple[MemoryStage, ...]
-    parts: tuple[ModelPart, ...]
-    holders: tuple[Holder, ...]
-    savings: tuple[Saving, ...]
-    at_full_size: float
-    """Fraction of the activations at the peak that are as wide and high as the input."""
-    budget: MemoryBudget | None = field(default=None, repr=False)
-    """Budget of the card in `memory`; None without one."""
-
-    @property
-    def device_bytes(self) -> int:
-        """Memory of the process on the card: reserved, and CUDA's context."""
-        return self.reserved_bytes + self.context_bytes
-
-    @property
-    def fits(self) -> bool | None:
-        """True if the step runs on the card in `memory`; None without one."""
-        return None if self.budget is None else self.trace.fits(self.budget.limit_bytes)
-
-    @property
-    def peak(self) -> ReplayPeak:
-        """Allocations alive at the peak."""
-        return self.trace.peak
-
     def __str__(self) -> str:
-        from .report_text import report_text
-
         return report_text(self)
 
     def as_json(self) -> dict[str, Any]:
         """Figures in plain lists and dicts."""
-        from .report_text import report_json
-
         return report_json(self)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw the memory over the step to an image file; needs matplotlib."""
-        from .report_plot import plot_report
-
         plot_report(self, path)
 
 

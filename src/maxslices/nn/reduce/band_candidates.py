@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
+from ...model.allocators import round_to_granule
 from ..replay.storages import Storage
-from ..replay.trace import rounded
 from .bands import BandWindow
 from .candidates import SMALL_BYTES, Candidate
 from .locality import find_band_window
@@ -93,7 +93,7 @@ def _heaviest(study: StepStudy) -> list[tuple[int, ForwardCall]]:
         if n_calls[call.path] > 1 or (call.path and call.path not in study.begins):
             continue
         held = sum(
-            rounded(s.n_bytes)
+            round_to_granule(s.n_bytes)
             for i, s in enumerate(storages)
             if call.first <= s.born < call.end
             and i not in call.outputs
@@ -125,7 +125,7 @@ def _candidate(
     born = []
     for index, storage in enumerate(storages):
         died = n_events if storage.died is None else storage.died
-        size = rounded(storage.n_bytes)
+        size = round_to_granule(storage.n_bytes)
         if call.first <= storage.born < call.end:
             born.append(storage.n_bytes)
             if index in call.outputs:
@@ -140,14 +140,14 @@ def _candidate(
         grad = max(behind, key=lambda s: s.born, default=None)
     if grad is not None:
         # The input's gradient exists from the first band on, where it is accumulated.
-        changes.append((begin, grad.born, rounded(grad.n_bytes)))
+        changes.append((begin, grad.born, round_to_granule(grad.n_bytes)))
         end = max(end, grad.born + 1)
     for storage in _backward(study, paths, begin):
         died = n_events if storage.died is None else storage.died
         if storage.category == "gradients":  # of weights: of a band, beside those of all
-            changes.append((begin, end, rounded(storage.n_bytes)))
+            changes.append((begin, end, round_to_granule(storage.n_bytes)))
         elif storage is not grad:
-            changes.append((storage.born, died, -int(rest * rounded(storage.n_bytes))))
+            changes.append((storage.born, died, -int(rest * round_to_granule(storage.n_bytes))))
     if given.category == "activations" and given.died is not None:
         changes.append((max(given.died, call.end), end, given.n_bytes))
     changes.append((begin, end, band_bytes + int((1 - rest) * result.n_bytes)))

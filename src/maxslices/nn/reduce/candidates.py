@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from ...model.allocators import round_to_granule
 from ..replay import Trace
-from ..replay.trace import rounded
 from .module_ranges import EXPENSIVE_LAYERS, modules_and_ranges
 from .module_study import ForwardCall, StepStudy
 from .rewrite import EXPENSIVE_OPS, Rewrite
@@ -108,18 +108,18 @@ def candidates(
         its = (call.first, call.end)
         born = [s.n_bytes for s in trace.storages if s.born in inside]
         again = (3 * sum(born), call.n_operators)
-        size = sum(rounded(s.n_bytes) for _, s in kept)
+        size = sum(round_to_granule(s.n_bytes) for _, s in kept)
         extra = _inputs_kept(trace, call, begin)
         if "checkpoint" in means and size >= SMALL_BYTES:
             changes = [
-                (min(released.get(i, s.born + 1), call.end), begin, -rounded(s.n_bytes))
+                (min(released.get(i, s.born + 1), call.end), begin, -round_to_granule(s.n_bytes))
                 for i, s in kept
             ]
             changes += [*extra, *_peak_inside(study, call, begin)]
             names = compressors.get(call.path, ()) if "pack" in means else ()
             rewrite = Rewrite("checkpoint", names if set(names) - {"none"} else ())
             results = sum(
-                rounded(trace.storages[i].n_bytes)
+                round_to_granule(trace.storages[i].n_bytes)
                 for i in call.outputs
                 if (trace.storages[i].died or 0) >= begin
             )
@@ -139,7 +139,7 @@ def candidates(
             # Saved results of expensive operators stay even where the backward pass does not need
             # them.
             dear = sum(
-                rounded(s.n_bytes)
+                round_to_granule(s.n_bytes)
                 for i, s in enumerate(trace.storages)
                 if s.born in inside
                 and s.op in _EXPENSIVE_NAMES
@@ -147,7 +147,10 @@ def candidates(
                 and s.died is not None
                 and s.died < call.end
             )
-            cheap = sum(rounded(s.n_bytes) for _, s in kept if s.op not in _EXPENSIVE_NAMES) - dear
+            cheap = (
+                sum(round_to_granule(s.n_bytes) for _, s in kept if s.op not in _EXPENSIVE_NAMES)
+                - dear
+            )
             if SMALL_BYTES <= cheap < size:
                 changes = [(call.end, begin, -cheap), *extra, *_peak_inside(study, call, begin)]
                 rewrite = Rewrite("selective")
@@ -186,7 +189,7 @@ def _offloaded(
             continue
         first = call.end if call.path else released.get(index, storage.born + 1)
         back = min(back_at.get(index, storage.died - 1), storage.died - 1)
-        changes.append((first, back, -rounded(storage.n_bytes)))
+        changes.append((first, back, -round_to_granule(storage.n_bytes)))
         n_bytes += storage.n_bytes
     if n_bytes == 0:
         return []
@@ -236,7 +239,7 @@ def _packed_changes(
         if name == "none" or storage.category == "input" or storage.n_bytes < SMALL_BYTES:
             continue
         part = 32 if name == "bit" else 4
-        saved = rounded(storage.n_bytes) - rounded(storage.n_bytes // part)
+        saved = round_to_granule(storage.n_bytes) - round_to_granule(storage.n_bytes // part)
         changes.append((call.end, begin, -saved))
         n_bytes += storage.n_bytes
     return changes, n_bytes
@@ -248,7 +251,7 @@ def _inputs_kept(trace: Trace, call: ForwardCall, begin: int) -> list[tuple[int,
     for index in call.inputs:
         storage = trace.storages[index]
         if storage.died is not None and storage.died < begin:
-            found.append((storage.died, begin, rounded(storage.n_bytes)))
+            found.append((storage.died, begin, round_to_granule(storage.n_bytes)))
     return found
 
 

@@ -96,7 +96,7 @@ class ReductionPlan:
     def __post_init__(self, limit_bytes: int) -> None:
         trace = self.trace
         if has_expandable_segments():
-            self.first_bytes = least_expandable_limit(trace.steps(), trace.peak_bytes)
+            self.first_bytes = least_expandable_limit(trace.requests(), trace.peak_bytes)
         else:
             self.first_bytes = trace.needed_bytes
         self.needed_bytes, self.later = self.first_bytes, Steady(False)

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from ...model.allocators import round_to_granule
 from ..replay import Spec
-from ..replay.trace import rounded
 from .candidates import SMALL_BYTES, Candidate
 from .layer_state import refuses_time_split, stateful
 from .module_ranges import modules_and_ranges
@@ -78,12 +78,12 @@ def layer_candidates(study: StepStudy, model: nn.Module) -> list[Candidate]:
         if begin is None or its is None:
             continue
         moved = sum(trace.storages[i].n_bytes for i in (*call.inputs, *call.outputs))
-        results = sum(rounded(trace.storages[i].n_bytes) for i in call.outputs)
+        results = sum(round_to_granule(trace.storages[i].n_bytes) for i in call.outputs)
         given = {trace.storages[i].n_bytes for i in call.inputs}
         # Gradients of the parts are put together after the last workspace is freed,
         # and after the gradient of the result.
         together = sum(
-            rounded(s.n_bytes)
+            round_to_granule(s.n_bytes)
             for s in trace.storages
             if s.born >= begin and s.module == call.path and s.n_bytes in given
             and s.category != "gradients"
@@ -149,26 +149,28 @@ def _candidate(
         and s.died is not None
         and s.died >= begin
     ]
-    size = sum(rounded(s.n_bytes) for _, s in kept)
+    size = sum(round_to_granule(s.n_bytes) for _, s in kept)
     if size < SMALL_BYTES:
         return []
     # Of what is kept for the backward pass, one part exists at a time.
     changes = [(call.end, begin, -size)]
     # States are passed from part to part, and kept.
     states = sum(
-        rounded(s.n_bytes)
+        round_to_granule(s.n_bytes)
         for s in trace.storages
         if call.first <= s.born < call.end and s.category == "activations" and s.died is None
     )
     changes.append((call.end, begin, (rewrite.parts - 1) * states))
     over = size - size // rewrite.parts
     for _, storage in kept:
-        share = rounded(storage.n_bytes) * over // size
+        share = round_to_granule(storage.n_bytes) * over // size
         if storage.died is not None and storage.died > begin:
             changes.append((begin, storage.died, -share))
     # In the forward pass, too, one part exists at a time.
     for _, storage in kept:
-        changes.append((storage.born, call.end, -(rounded(storage.n_bytes) * over // size)))
+        changes.append(
+            (storage.born, call.end, -(round_to_granule(storage.n_bytes) * over // size))
+        )
     born = [s.n_bytes for s in trace.storages if call.first <= s.born < call.end]
     again = (3 * sum(born), call.n_operators)
     its = (call.first, call.end)

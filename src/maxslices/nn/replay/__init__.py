@@ -1,8 +1,8 @@
-"""A torch step replayed without a device: what it allocates, holds and frees.
+"""Replay of a torch step without a device: what it allocates and frees, in order.
 
-`replay` runs a model or a function on tensors without data (torch's meta device) and
-returns a `Trace`. `CachingAllocator` tells what fits from it, `StepFamily` scales it to other batch
-sizes, `Workspaces` knows what the libraries take beside the tensors. torch is imported
+`replay` runs a model or a function on tensors without data (torch's meta device) and returns a
+`Trace`. `CachingAllocator` simulates torch's allocator on it, `StepFamily` scales it to other
+batches, and `Workspaces` gives the memory that libraries take beside the tensors. torch is imported
 when something is replayed.
 """
 
@@ -47,7 +47,7 @@ __all__ = [
 
 
 _HOMES = {"Replay": ".recorder", "Spec": ".tensor_spec", "replay": ".replay_step"}
-"""Modules of what needs torch."""
+"""Modules of the names that need torch."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
-"""What a replay saw: storages from birth to death, in order, and what was alive at the peak.
+"""Trace of a replayed step: allocations, frees and calls in order, and their peak.
 
-Plain Python: a `Trace` needs no torch to be read, scaled or given to an allocator.
+Plain Python: reading a `Trace`, scaling it and simulating an allocator on it need no torch.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from ...model.allocators import round_to_granule
 from .caching_allocator import AllocatorRequest, CachingAllocator, least_limit
-from .storages import ModuleCall, ReplayEvent, ReplayPeak, StageMark, Storage, rounded
+from .storages import ModuleCall, ReplayEvent, ReplayPeak, StageMark, Storage
 from .workspaces import CONVOLUTIONS, OperatorCall, Workspace, Workspaces
 
 
@@ -18,38 +19,38 @@ from .workspaces import CONVOLUTIONS, OperatorCall, Workspace, Workspaces
 class Trace:
     """Events of a replayed step.
 
-    Byte counts are those of the device's allocator: multiples of 512, workspaces included
-    as `workspaces` has them.
+    Byte counts are those of the device's allocator: each storage is rounded up to 512 bytes, and
+    workspaces are included with the sizes that `workspaces` gives.
     """
 
     storages: tuple[Storage, ...]
-    """All storages, in order of birth."""
+    """All storages, in order of allocation."""
     calls: tuple[OperatorCall, ...]
     """Operators that may need a workspace."""
     marks: tuple[StageMark, ...]
     """Ends of stages, and the user's marks, in order."""
     events: tuple[ReplayEvent, ...]
-    """What happened, in order."""
+    """Allocations, frees, calls and marks, in order."""
     modules: tuple[ModuleCall, ...] = ()
-    """Calls of modules, in order of their beginning."""
+    """Calls of modules, in the order in which they began."""
     workspaces: Workspaces = field(default_factory=Workspaces.none)
-    """What operators need beside their results."""
+    """Memory that operators need beside their results."""
     duration_s: float = 0.0
-    """How long the replay took."""
+    """Duration of the replay."""
     notes: tuple[str, ...] = ()
-    """What the replay could not follow to the letter."""
+    """What was not replayed exactly."""
 
     def __repr__(self) -> str:
         peak = f"peak {self.peak_bytes / 2**20:.2f} MiB in {self.peak.stage or 'it'}"
         return f"<Trace of {len(self.storages)} storages, {peak}>"
 
     def with_workspaces(self, workspaces: Workspaces) -> Trace:
-        """Return this trace with other workspaces; nothing is replayed."""
+        """Trace with other workspaces; nothing is replayed again."""
         return replace(self, workspaces=workspaces)
 
     @cached_property
     def in_use_bytes(self) -> list[int]:
-        """Bytes in use at each event: after it, and for a call while it runs."""
+        """Bytes in use after each event; for a call, while it runs."""
         return list(self._usage())
 
     @cached_property
@@ -58,7 +59,7 @@ class Trace:
         return self.workspaces.for_calls(self.calls)
 
     def _usage(self) -> Iterator[int]:
-        sizes = [rounded(storage.n_bytes) for storage in self.storages]
+        sizes = [round_to_granule(storage.n_bytes) for storage in self.storages]
         in_use, kept = 0, set[str]()
         for kind, index in self.events:
             passing = 0
@@ -69,20 +70,20 @@ class Trace:
             elif kind == "call":
                 for workspace in self.call_workspaces[index]:
                     if not workspace.kept_as:
-                        passing += rounded(workspace.n_bytes)
+                        passing += round_to_granule(workspace.n_bytes)
                     elif workspace.kept_as not in kept:
                         kept.add(workspace.kept_as)
-                        in_use += rounded(workspace.n_bytes)
+                        in_use += round_to_granule(workspace.n_bytes)
             yield in_use + passing
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes in use at once, each storage rounded up to 512 bytes."""
+        """Most bytes in use at once."""
         return max(self.in_use_bytes, default=0)
 
     @cached_property
     def peak(self) -> ReplayPeak:
-        """What was alive when the most was, at the first such moment."""
+        """Storages alive at the first event with the most bytes in use."""
         usage = self.in_use_bytes
         if not usage:
             return ReplayPeak(0, 0, "", "", "", ())
@@ -90,7 +91,7 @@ class Trace:
         return self.moment(event)
 
     def moment(self, event: int) -> ReplayPeak:
-        """Return what is alive at an event."""
+        """Storages and workspaces alive at an event."""
         alive = [
             storage
             for storage in self.storages
@@ -130,7 +131,7 @@ class Trace:
         )
 
     def kept_workspaces(self) -> list[Workspace]:
-        """Return the workspaces that stay when the step is over."""
+        """Workspaces that stay allocated after the step."""
         kept: dict[str, Workspace] = {}
         for call_workspaces in self.call_workspaces:
             for workspace in call_workspaces:
@@ -139,23 +140,23 @@ class Trace:
         return list(kept.values())
 
     def stage_at(self, event: int) -> str:
-        """Return the stage that an event belongs to: the next mark's name."""
+        """Stage of an event: the name of the next mark."""
         return next((mark.name for mark in self.marks if mark.event >= event), "")
 
     def bytes_at(self, mark: str, occurrence: int = 0) -> int:
-        """Return the bytes in use at a mark: of all storages that are alive, each rounded up.
+        """Bytes in use at a mark.
 
         Parameters
         ----------
         mark : str
-            Its name.
+            Name of the mark.
         occurrence : int
-            Which of several of that name; -1 is the last.
+            Index among the marks of that name; -1 is the last.
 
         Raises
         ------
         KeyError
-            If there is none, naming those that there are.
+            If there is none, naming the marks that exist.
         """
         return self.in_use_bytes[self._marked(mark, occurrence).event]
 
@@ -167,15 +168,15 @@ class Trace:
         return found[occurrence]
 
     def bytes_after(self, call: ModuleCall) -> int:
-        """Return the bytes in use when a module's forward has returned."""
+        """Bytes in use when a module's forward has returned."""
         return self.in_use_bytes[call.end - 1] if call.end else 0
 
-    def steps(
+    def requests(
         self,
         sizes: Sequence[int] | None = None,
         call_workspaces: Sequence[tuple[Workspace, ...]] | None = None,
     ) -> list[AllocatorRequest]:
-        """Return allocations and frees as the allocator sees them, workspaces included.
+        """Requests to the allocator, workspaces included.
 
         Parameters
         ----------
@@ -184,19 +185,19 @@ class Trace:
         call_workspaces : sequence of tuple of Workspace, optional
             Workspaces of the calls, in place of their own.
         """
-        return [step for asked in self.asked(sizes, call_workspaces) for step in asked]
+        return [each for made in self.requests_by_event(sizes, call_workspaces) for each in made]
 
-    def asked(
+    def requests_by_event(
         self,
         sizes: Sequence[int] | None = None,
         call_workspaces: Sequence[tuple[Workspace, ...]] | None = None,
     ) -> Iterator[Sequence[AllocatorRequest]]:
-        """Yield what each event asks of the allocator, workspaces included.
+        """Yield the requests to the allocator of each event, workspaces included.
 
         Parameters
         ----------
         sizes, call_workspaces
-            As for `steps`.
+            As for `requests`.
         """
         taken = [s.n_bytes for s in self.storages] if sizes is None else sizes
         needed = self.call_workspaces if call_workspaces is None else call_workspaces
@@ -207,26 +208,26 @@ class Trace:
             elif kind == "free":
                 yield ((index, -1),)
             elif kind == "call":
-                asked: list[AllocatorRequest] = []
+                made: list[AllocatorRequest] = []
                 passing: list[AllocatorRequest] = []
                 for workspace in needed[index]:
                     if workspace.kept_as in kept:
                         continue
                     key = -next_key if self.calls[index].kind in CONVOLUTIONS else next_key
-                    asked.append((key, workspace.n_bytes))
+                    made.append((key, workspace.n_bytes))
                     if workspace.kept_as:
                         kept.add(workspace.kept_as)
                     else:
                         passing.append((key, -1))
                     next_key += 1
-                yield [*asked, *reversed(passing)]
+                yield [*made, *reversed(passing)]
             else:
                 yield ()
 
     def allocated_at(self, mark: str, occurrence: int = 0) -> int:
-        """Return the bytes handed out at a mark: what ``torch.cuda.memory_allocated`` returns.
+        """Bytes handed out at a mark: what ``torch.cuda.memory_allocated`` returns.
 
-        More than `bytes_at` by what the allocator does not split off.
+        Exceeds `bytes_at` by the remainders of blocks that the allocator does not split.
 
         Parameters
         ----------
@@ -237,56 +238,56 @@ class Trace:
 
     @cached_property
     def handed_out_bytes(self) -> list[int]:
-        """Bytes that the allocator has handed out at each event: after it, or while it runs."""
+        """Bytes handed out after each event; for a call, while it runs."""
         allocator = CachingAllocator()
         at: list[int] = []
-        for asked in self.asked():
+        for requests in self.requests_by_event():
             most = 0
-            for step in asked:
-                allocator.run((step,))
-                most = max(most, allocator.allocated_bytes if step[1] >= 0 else 0)
+            for request in requests:
+                allocator.run((request,))
+                most = max(most, allocator.allocated_bytes if request[1] >= 0 else 0)
             at.append(max(most, allocator.allocated_bytes))
         return at
 
     @cached_property
     def _simulated(self) -> CachingAllocator:
         allocator = CachingAllocator()
-        allocator.run(self.steps())
+        allocator.run(self.requests())
         return allocator
 
     @property
     def allocated_bytes(self) -> int:
-        """The most that the allocator hands out: ``torch.cuda.max_memory_allocated`` to the byte.
+        """Most bytes handed out: ``torch.cuda.max_memory_allocated`` to the byte.
 
-        More than `peak_bytes` by what it does not split off: up to 1 MiB for each of the
-        larger blocks.
+        Exceeds `peak_bytes` by the remainders of blocks that the allocator does not split: up to
+        1 MiB for each of the larger blocks.
         """
         return self._simulated.peak_allocated_bytes
 
     @property
     def reserved_bytes(self) -> int:
-        """The most that the allocator holds: what ``torch.cuda.max_memory_reserved`` returns."""
+        """Most bytes that the allocator holds: ``torch.cuda.max_memory_reserved``."""
         return self._simulated.peak_reserved_bytes
 
     def fits(self, limit_bytes: int) -> bool:
-        """Tell whether the step runs when the allocator may hold no more than `limit_bytes`.
+        """True if the step runs when the allocator may hold no more than `limit_bytes`.
 
-        Where there is no room for the workspace of a convolution, another kernel is used.
+        A convolution whose workspace finds no room uses another kernel.
         """
-        return CachingAllocator(limit_bytes).run(self.steps())
+        return CachingAllocator(limit_bytes).run(self.requests())
 
     @cached_property
     def needed_bytes(self) -> int:
-        """The smallest limit, to 2 MiB, from which on the step runs (see `fits`).
+        """Smallest limit, to 2 MiB, from which on the step runs (see `fits`).
 
-        Between `allocated_bytes` and `reserved_bytes`: before it fails, the allocator gives
-        back what it holds and does not use.
+        Lies between `allocated_bytes` and `reserved_bytes`: before the allocator fails, it gives
+        unused segments back.
         """
-        return least_limit(self.steps(), self.allocated_bytes, self.reserved_bytes)
+        return least_limit(self.requests(), self.allocated_bytes, self.reserved_bytes)
 
 
 def _as_storage(n_bytes: int, call: OperatorCall, event: int) -> Storage:
     return Storage(n_bytes, "workspace", call.op, call.module, call.line, call.stage, born=event)
 
 
-__all__ = ["Trace", "rounded"]
+__all__ = ["Trace"]

@@ -31,7 +31,7 @@ def test_lines_through_two_replays_are_a_third_to_the_byte(mode):
     traces = {n: unet(n, mode) for n in (2, 3, 17)}
     scaled = Scaled(traces[2], traces[3], (2, 3))
     assert scaled.agrees(traces[17], 17)
-    assert scaled.steps(17) == traces[17].steps()
+    assert scaled.requests(17) == traces[17].requests()
 
 
 def test_a_family_knows_every_number():
@@ -183,7 +183,7 @@ def test_by_chance_a_number_must_fit_whatever_the_workspaces_are():
     family.scaled.ceiling = lambda _limit: 60
     # A storage and, beyond 50 images, one that has room beside it only if the workspace is there.
     workspace, needs = 200 * MIB, 300 * MIB
-    family.steps = lambda n: [
+    family.requests = lambda n: [
         (-1, workspace),
         (0, needs),
         (-1, -1),
@@ -203,7 +203,7 @@ def test_other_workspaces_need_no_other_replay():
 
     family = StepFamily(step)
     bare = family.with_workspaces(Workspaces.none())
-    assert bare.steps(29) == unet(29, workspaces=Workspaces.none()).steps()
+    assert bare.requests(29) == unet(29, workspaces=Workspaces.none()).requests()
     assert bare.allocated_bytes(29) < family.allocated_bytes(29)
     assert {call.batch for call in bare.calls(29)} >= {29}
     assert replayed == [2, 3, 5]
