@@ -110,9 +110,9 @@ def test_runs_that_overlap_or_are_not_there_are_refused(case):
     plain = Rewrite("checkpoint")
     with pytest.raises(ValueError, match="overlaps"):
         apply_rewrites(model, {"[0:2]": plain, "[1:3]": plain})
-    with pytest.raises(KeyError, match="no such run"):
+    with pytest.raises(KeyError, match="no such range"):
         apply_rewrites(model, {"[4:9]": plain})
-    with pytest.raises(KeyError, match="no such run"):
+    with pytest.raises(KeyError, match="no such range"):
         apply_rewrites(model, {"1[0:2]": plain})  # a Block is no Sequential
 
 

@@ -24,7 +24,7 @@ class ForwardCall:
     """One forward call of a module or of a range of layers."""
 
     path: str
-    kind: str
+    """Dotted path of the module, or path of the range."""
     first: int
     """Index of the first event inside."""
     end: int
@@ -85,7 +85,7 @@ class _CallWatcher:
              record.n_operators, record.n_in_python)
         )  # fmt: skip
 
-    def _leave(self, path: str, module: nn.Module, args: Any, kwargs: Any, made: Any) -> None:
+    def _leave(self, path: str, _module: nn.Module, args: Any, kwargs: Any, made: Any) -> None:
         first, given, before, n_operators, n_in_python = self._open.pop()
         record = self.record
         changed = _versions((args, kwargs)) != before
@@ -93,7 +93,7 @@ class _CallWatcher:
         one = len(args) == 1 and not kwargs and all(map(torch.is_tensor, (*args, made)))
         self.calls.append(
             ForwardCall(
-                path, type(module).__name__, first, record.n_events, given, self._indexes(made),
+                path, first, record.n_events, given, self._indexes(made),
                 changed, n_first, tuple(args[0].shape) if one else (),
                 record.n_operators - n_operators, record.n_in_python - n_in_python,
             )
@@ -127,11 +127,11 @@ def study_step(
     leaves = frozenset(path for path, m in model.named_modules() if not any(m.children()))
     study = StepStudy(trace, seen, {}, np.array(trace.in_use_bytes, np.int64), leaves)
     study.begins = _begins(study)
-    _add_runs(study, model)
+    _add_ranges(study, model)
     return study
 
 
-def _add_runs(study: StepStudy, model: nn.Module) -> None:
+def _add_ranges(study: StepStudy, model: nn.Module) -> None:
     calls: dict[str, list[ForwardCall]] = {}
     for call in study.calls:
         calls.setdefault(call.path, []).append(call)
@@ -142,7 +142,7 @@ def _add_runs(study: StepStudy, model: nn.Module) -> None:
             continue
         one, last = inside[0][0], inside[-1][0]
         study.calls.append(
-            ForwardCall(run.path, "run", one.first, last.end, one.inputs, last.outputs,
+            ForwardCall(run.path, one.first, last.end, one.inputs, last.outputs,
                  one.changes_input, one.n_first, one.shape if last.shape else (),
                  sum(each[0].n_operators for each in inside),
                  sum(each[0].n_in_python for each in inside))
