@@ -9,8 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn
 
-from maxslices.nn.replay import Scaled, Spec, StepFamily, Workspaces, replay
-from maxslices.nn.replay import measure_workspaces as calibrate
+from maxslices.nn.replay import Scaled, Spec, StepFamily, Workspaces, measure_workspaces, replay
 from maxslices.nn.replay.workspaces import between
 
 from .models import UNet
@@ -141,8 +140,8 @@ def test_a_convolution_is_measured_at_its_own_batch_too_and_nothing_twice(monkey
 
     card = SimpleNamespace(name="card", multi_processor_count=8)
     for name, value in (("_measured", measured), ("_require_device", lambda: None)):
-        monkeypatch.setattr(calibrate, name, value)
-    monkeypatch.setattr(calibrate, "_cublas_bytes", lambda: MIB)
+        monkeypatch.setattr(measure_workspaces, name, value)
+    monkeypatch.setattr(measure_workspaces, "_cublas_bytes", lambda: MIB)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: card)
 
@@ -150,11 +149,13 @@ def test_a_convolution_is_measured_at_its_own_batch_too_and_nothing_twice(monkey
         layer = nn.Conv2d(8, 8, 3, padding=1)
         return replay(layer, Spec((n, 8, 64, 64)), workspaces=Workspaces.none()).calls
 
-    known = calibrate.calibrate(calls(300))
-    assert asked == [*calibrate.BATCHES, 300]
+    known = measure_workspaces.calibrate(calls(300))
+    assert asked == [*measure_workspaces.BATCHES, 300]
     assert known.missing(calls(300)) == []
     del asked[:]
-    known = calibrate.calibrate(calls(2000), calibrate.calibrate(calls(77), known))
+    known = measure_workspaces.calibrate(
+        calls(2000), measure_workspaces.calibrate(calls(77), known)
+    )
     assert asked == [77, 2000]
     assert known.for_op(calls(77)[0]) == 77 * MIB
     assert known.for_op(calls(2000)[0]) == 2000 * MIB
