@@ -3,9 +3,9 @@
 What each mechanism is worth was tried on 2026-11-22, without a device and a time limit, for the
 budgets of docs/memory.md of the 3D U-Net and the spiking VGG-16. Without local search, uniform
 sets, ranges of layers, replacement of expensive candidates, several exponents of the cost, or
-lower fractions of the limit, some plans differed, all but one to slower ones or to none. Without `N_LOWEST`, `N_LOWERED`,
-`N_UNIFORM`, seeds for the greedy choice, several caps, pruning, or offloading inside of
-checkpoints, five plans (0.75, 0.5 and 0.35; 0.75 and 0.5) stayed the same.
+lower fractions of the limit, some plans differed, all but one to slower ones or to none. Without
+`N_LOWEST`, `N_LOWERED`, `N_UNIFORM`, seeds for the greedy choice, several caps, pruning, or
+offloading inside of checkpoints, five plans (0.75, 0.5 and 0.35; 0.75 and 0.5) stayed the same.
 """
 
 from __future__ import annotations
