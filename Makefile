@@ -5,6 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PYTEST := --numprocesses auto --dist worksteal
 INPUTS := pyproject.toml methods/pyproject.toml constraints.txt
 
 .PHONY: demo test lint docs clean
@@ -13,7 +14,9 @@ demo: .venv/demo.stamp
 	$(BIN)/maxslices demo demo-output
 
 test: lint .venv/test.stamp
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	@# Networks are a house of their own: all else is tested with their folder away, then they are.
+	$(BIN)/python -m tests.without_networks $(PYTEST)
+	$(BIN)/python -m pytest tests/nn tests/test_*.py src/maxslices/nn $(PYTEST)
 	$(MAKE) docs
 
 lint: .venv/test.stamp

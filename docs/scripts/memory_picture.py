@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from maxslices.nn.reduce import Treatment, treat
-from maxslices.nn.replay import Spec, Trace, WorkAreas
-from maxslices.nn.training_step import Step
+from maxslices.nn.model_step import ModelStep
+from maxslices.nn.reduce import Rewrite, apply_rewrites
+from maxslices.nn.replay import Spec, Trace, Workspaces
 
 MODEL, PLAN, SHAPE = "ResNet50", "0.50", (64, 3, 224, 224)
 GIB = 2**30
@@ -42,12 +42,12 @@ def main() -> None:
         for row in json.loads(Path(sys.argv[1]).read_text())["rows"]
         if row["model"] == MODEL
     }
-    plan = {path: Treatment(text.split(",")[0]) for path, text in rows[PLAN]["treatments"].items()}
+    plan = {path: Rewrite(text.split(",")[0]) for path, text in rows[PLAN]["rewrites"].items()}
     model = nn_models.resnet50()
-    step = Step(model, "training", torch.optim.Adam, nn.CrossEntropyLoss())
+    step = ModelStep(model, "training", torch.optim.Adam, nn.CrossEntropyLoss())
     spec = [Spec(SHAPE)]
-    before = step.trace(spec, WorkAreas.allowance())
-    after = step.trace(spec, WorkAreas.allowance(), change=lambda twin: treat(twin, plan))
+    before = step.trace(spec, Workspaces.allowance())
+    after = step.trace(spec, Workspaces.allowance(), change=lambda copy: apply_rewrites(copy, plan))
     figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
     for trace, row, color, name in (
         (before, rows["unreduced"], "#b0413e", "as it is"),

@@ -30,8 +30,8 @@ from torch import nn
 
 from maxslices.devices.out_of_memory import is_out_of_memory
 from maxslices.nn import max_batch_size, max_patch_shape
-from maxslices.nn.replay import Spec, Trace, WorkAreas, replay
-from maxslices.nn.workspace_cache import measured_areas
+from maxslices.nn.replay import Spec, Trace, Workspaces, replay
+from maxslices.nn.workspace_cache import measured_workspaces
 
 MIB = 2**20
 STEPS = 4
@@ -117,7 +117,7 @@ PATCHES: dict[str, dict[str, Any]] = {
 # -- predicted
 
 
-def predict(row: Row, areas: WorkAreas, batch: int | None = None) -> Trace:
+def predict(row: Row, workspaces: Workspaces, batch: int | None = None) -> Trace:
     """Replay a row."""
     shape = row.shape if batch is None else (batch, *row.shape[1:])
     target = row.target if batch is None else (batch, *row.target[1:])
@@ -125,11 +125,11 @@ def predict(row: Row, areas: WorkAreas, batch: int | None = None) -> Trace:
     if row.mode == "training":
         return replay(
             model, Spec(shape), mode="training", loss=nn.CrossEntropyLoss(),
-            targets=[Spec(target, torch.long)], optimizer=torch.optim.SGD, work_areas=areas,
+            targets=[Spec(target, torch.long)], optimizer=torch.optim.SGD, workspaces=workspaces,
         )  # fmt: skip
     if row.mode == "inference":
         model.eval()
-    return replay(model, Spec(shape), mode=row.mode, work_areas=areas)  # type: ignore[arg-type]
+    return replay(model, Spec(shape), mode=row.mode, workspaces=workspaces)  # type: ignore[arg-type]
 
 
 def figures(trace: Trace) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def wait_for_card() -> None:
     time.sleep(1)  # until the one before is gone from the card too
 
 
-def measure(row: Row, device: str, batch: int | None) -> dict[str, Any]:
+def measure_times(row: Row, device: str, batch: int | None) -> dict[str, Any]:
     """Run a row for real."""
     shape = row.shape if batch is None else (batch, *row.shape[1:])
     target = row.target if batch is None else (batch, *row.target[1:])
@@ -216,16 +216,16 @@ def measure(row: Row, device: str, batch: int | None) -> dict[str, Any]:
 
 
 def calibrated(device: str, batch: int | None) -> dict[str, Any]:
-    """Predict each row with the work areas that were measured on the device."""
+    """Predict each row with the workspaces that were measured on the device."""
     made: dict[str, Any] = {}
     seconds = 0.0
     for key, row in ROWS.items():
-        trace = predict(row, WorkAreas.none(), batch)
-        areas = WorkAreas.none()
+        trace = predict(row, Workspaces.none(), batch)
+        workspaces = Workspaces.none()
         if torch.device(device).type == "cuda":
-            areas, took = measured_areas(trace.calls, torch.device(device))
+            workspaces, took = measured_workspaces(trace.calls, torch.device(device))
             seconds += took
-        made[key] = figures(trace.with_work_areas(areas))
+        made[key] = figures(trace.with_workspaces(workspaces))
     return {"rows": made, "seconds": seconds}
 
 
@@ -388,7 +388,7 @@ def run_child(parsed: argparse.Namespace) -> None:
     """Do what the parent asks for."""
     kind, key, out = parsed.child
     if kind == "measure":
-        made = measure(ROWS[key], parsed.device, parsed.batch)
+        made = measure_times(ROWS[key], parsed.device, parsed.batch)
     elif kind == "calibrated":
         made = calibrated(parsed.device, parsed.batch)
     elif kind == "batch":
@@ -436,7 +436,7 @@ def print_tables(found: dict[str, Any]) -> None:
     """Print the tables as Markdown."""
     measured = found.get("rows", {})
     calibrated_rows = found.get("calibrated", {}).get("rows", {})
-    allowance = WorkAreas.allowance()
+    allowance = Workspaces.allowance()
     for mode in ("training", "inference"):
         print(f"\n{mode}, MiB\n")
         print(
@@ -463,7 +463,7 @@ def print_tables(found: dict[str, Any]) -> None:
             print(f"| {' | '.join(cells)} |")
     print("\nstages, MiB\n")
     for key in ("encoder", "unet", "smp"):
-        trace = predict(ROWS[key], WorkAreas.none())
+        trace = predict(ROWS[key], Workspaces.none())
         real = measured.get(key, {}).get("stages", {})
         for stage, n_bytes in figures(trace)["stages"].items():
             text = f"{real[stage] / MIB:.2f}" if stage in real else ""

@@ -29,10 +29,10 @@ from spiking_vgg import Rate, spiking_vgg
 from torch import nn
 
 from maxslices.model.account import CONTEXT_BYTES
-from maxslices.nn.reduce import Treatment, reduce_memory, restore, treat, untreat
+from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_memory, restore, undo_rewrites
 from maxslices.nn.reduce.layer_state import ResettingStep
 from maxslices.nn.reduce.run_on_device import run_for_real
-from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.replay import Spec, Workspaces
 
 BUDGETS = (0.75, 0.5, 0.35)
 MIB = 2**20
@@ -115,7 +115,7 @@ def one(
     step = ResettingStep(model, "training", torch.optim.Adam, case.loss, case.targets)
     spec = Spec(case.shape)
     if device is None:
-        peak = step.trace([spec], WorkAreas.allowance()).allocated_bytes
+        peak = step.trace([spec], Workspaces.allowance()).allocated_bytes
     else:
         whole = run_for_real(step, [spec], device)
         assert whole is not None
@@ -126,9 +126,9 @@ def one(
     def every_block(part: float | None) -> None:
         if device is None:
             return
-        treat(model, {path: Treatment("checkpoint") for path in blocks})
+        apply_rewrites(model, {path: Rewrite("checkpoint") for path in blocks})
         every = run_for_real(step, [spec], device, part and int(part * peak))
-        untreat(model)
+        undo_rewrites(model)
         name = "every block" if part is None else f"every block, limit {part:.2f}"
         if every is None:
             rows.add(case.name, plan=name, error="does not fit")
@@ -138,7 +138,7 @@ def one(
             )
 
     every_block(None)
-    # From the largest limit to the smallest: where a work area finds no room, cuDNN takes another
+    # From the largest limit to the smallest: where a workspace finds no room, cuDNN takes another
     # kernel and keeps to it in this process, so what is run later would be slower.
     for budget in budgets:
         limit = int(budget * peak)
@@ -148,7 +148,7 @@ def one(
                 optimizer=torch.optim.Adam, device=device,
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - the other rows are wanted all the same
-            untreat(model)
+            undo_rewrites(model)
             text = f"{type(error).__name__}: {error}"
             rows.add(case.name, plan=f"{budget:.2f}", error=text[:400])
             continue
@@ -164,7 +164,7 @@ def one(
             predicted_step_s=made.predicted_step_s,
             search_s=made.search_s,
             recomputed=made.recomputed_flops / max(made.forward_flops, 1),
-            treatments={p or "the model": str(t) for p, t in made.treatments.items()},
+            rewrites={p or "the model": str(t) for p, t in made.rewrites.items()},
             in_place=len(made.in_place),
             step_before_s=made.measured_step_before_s,
             summary=str(made),
@@ -173,7 +173,7 @@ def one(
         every_block(budget)
 
 
-ToCompile = tuple[str, str, float, dict[str, Treatment]]
+ToCompile = tuple[str, str, float, dict[str, Rewrite]]
 """Names of a model and of a plan, torch's activation memory budget, and the plan."""
 
 
@@ -184,10 +184,10 @@ def to_compile(rows: Rows) -> Iterator[ToCompile]:
             continue
         with torch.device("meta"):
             blocks = [path for path, m in case.make().named_modules() if case.blocks(path, m)]
-        for plan, treatments in plans_of(rows.all, case.name):
-            yield case.name, plan, 1.0, treatments
+        for plan, rewrites in plans_of(rows.all, case.name):
+            yield case.name, plan, 1.0, rewrites
         for again in ("selective", "checkpoint"):
-            yield case.name, f"every block {again}", 1.0, dict.fromkeys(blocks, Treatment(again))
+            yield case.name, f"every block {again}", 1.0, dict.fromkeys(blocks, Rewrite(again))
         for part in (1.0, 0.5, 0.2):
             yield case.name, f"torch's budget {part}", part, {}
 
@@ -213,7 +213,7 @@ def compiled(rows: Rows, todo: Sequence[ToCompile]) -> None:
 
 
 def compile_one(
-    name: str, plan: str, budget: float, treatments: dict[str, Treatment], ready: Any, turn: Any,
+    name: str, plan: str, budget: float, rewrites: dict[str, Rewrite], ready: Any, turn: Any,
     made: Any,
 ) -> None:  # fmt: skip
     """Compile a step, wait for the others, and time it when it is its turn."""
@@ -221,7 +221,7 @@ def compile_one(
     began = time.perf_counter()
     step: Callable[[], float] | None = None
     try:
-        step = compiled_step(name, budget, treatments)
+        step = compiled_step(name, budget, rewrites)
         step()
         row["compile_s"] = time.perf_counter() - began
     except Exception as error:  # noqa: BLE001 - not every machine can compile
@@ -237,9 +237,7 @@ def compile_one(
     ready.wait(WAITED_S)  # what ends takes time of those that are timed
 
 
-def compiled_step(
-    name: str, budget: float, treatments: dict[str, Treatment]
-) -> Callable[[], float]:
+def compiled_step(name: str, budget: float, rewrites: dict[str, Rewrite]) -> Callable[[], float]:
     """Return what runs a compiled step of a model and returns its seconds."""
     import torch._functorch.config as functorch
 
@@ -249,7 +247,7 @@ def compiled_step(
     made = ResettingStep(model, "training", torch.optim.Adam, case.loss, case.targets)
     (want,) = made.target_specs([Spec(case.shape)])
     model.to("cuda")
-    treat(model, treatments)
+    apply_rewrites(model, rewrites)
     run = torch.compile(model, fullgraph=True)
     optimizer = torch.optim.Adam(model.parameters())
     x = torch.randn(case.shape, device="cuda")
@@ -267,15 +265,15 @@ def compiled_step(
     return step
 
 
-def plans_of(rows: list[dict[str, Any]], name: str) -> Iterator[tuple[str, dict[str, Treatment]]]:
+def plans_of(rows: list[dict[str, Any]], name: str) -> Iterator[tuple[str, dict[str, Rewrite]]]:
     """Yield the plans that were found for a model, to be compiled: none with hooks."""
     for r in rows:
-        plan = r.get("treatments", {}) if r["model"] == name else {}
+        plan = r.get("rewrites", {}) if r["model"] == name else {}
         if plan and not any(text.startswith(("offload", "pack")) for text in plan.values()):
             yield (
                 r["plan"],
                 {
-                    path.replace("the model", ""): Treatment(
+                    path.replace("the model", ""): Rewrite(
                         text.split(",")[0],
                         (),
                         int(text.split(" in ")[1].split()[0]) if " in " in text else 1,
@@ -291,7 +289,7 @@ def same_gradients(case: Case, device: torch.device) -> dict[str, Any]:
     torch.backends.cudnn.deterministic = True
     model = case.make()
     step = ResettingStep(model, "training", torch.optim.Adam, case.loss, case.targets)
-    peak = step.trace([Spec(small)], WorkAreas.allowance()).allocated_bytes
+    peak = step.trace([Spec(small)], Workspaces.allowance()).allocated_bytes
     real = case.make().to(device)
     real.load_state_dict(model.state_dict())
     x = torch.randn(small, device=device)
@@ -316,7 +314,7 @@ def same_gradients(case: Case, device: torch.device) -> dict[str, Any]:
     worst = max(float((a - b).abs().max()) for a, b in zip(*grads, strict=True))
     return {
         "model": case.name, "equal": equal, "of": len(grads[0]), "worst": worst, "scale": scale,
-        "kinds": sorted({t.kind for t in made.treatments.values()}),
+        "kinds": sorted({t.kind for t in made.rewrites.values()}),
     }  # fmt: skip
 
 
@@ -373,7 +371,7 @@ def line(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     whole = [r for r in rows if r["model"] == model and r["plan"] == "unreduced"]
     of_whole = f"{measured / whole[0]['measured_bytes']:.3f}" if whole else ""
     ratio = expected = again = search = ""
-    if "treatments" in row:
+    if "rewrites" in row:
         ratio = f"{row['predicted_bytes'] / measured:.4f}" if measured else ""
         expected = f"{row['predicted_step_s'] * 1e3:.1f}"
         again, search = f"{row['recomputed']:.0%}", f"{row['search_s']:.1f}"

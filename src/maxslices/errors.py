@@ -32,6 +32,10 @@ class EstimatorError(MaxslicesError):
     """A memory estimator raised, or returned what is not a number of slices."""
 
 
+class UntraceableError(EstimatorError):
+    """A method cannot be traced: what it allocates is known only by running it."""
+
+
 class PipelineError(MaxslicesError):
     """A pipeline is not well formed.
 

@@ -272,6 +272,22 @@ def test_a_header_that_does_not_fit_the_file_is_refused(tmp_path, entry):
         read_shapes(path)
 
 
+def test_a_dtype_that_numpy_lacks_is_named(tmp_path):
+    path = tmp_path / "w.safetensors"
+    text = b'{"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}'
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"\0" * 4)
+    with pytest.raises(ValueError, match=r"numbers that NumPy has no dtype for: .*bfloat16"):
+        read_tensors(path)
+
+
+def test_an_array_that_is_not_contiguous_comes_back_as_it_is(tmp_path):
+    path = tmp_path / "w.safetensors"
+    values = np.arange(6.0).reshape(2, 3).T
+    write_tensors(path, {"a": values, "b": np.float32(2)})
+    np.testing.assert_array_equal(read_tensors(path)["a"], values)
+    assert read_shapes(path) == {"a": (3, 2), "b": ()}
+
+
 def test_the_format_is_that_of_its_specification(tmp_path):
     path = tmp_path / "w.safetensors"
     text = b'{"__metadata__":{"by":"hand"},"a":{"dtype":"F16","shape":[1,2],"data_offsets":[0,4]}}'

@@ -16,14 +16,14 @@ from maxslices.nn import (
     ModelArgumentError,
     NoDeviceError,
     TooLargeError,
-    Trial,
+    VerifiedStep,
     batch,
     max_batch_size,
     max_patch_shape,
+    real_step,
 )
-from maxslices.nn import real_step as trial
-from maxslices.nn.memory_budget import Budget
-from maxslices.nn.replay import Spec, WorkAreas, replay
+from maxslices.nn.memory_budget import MemoryBudget
+from maxslices.nn.replay import Spec, Workspaces, replay
 from maxslices.nn.replay.workspaces import CONVOLUTIONS
 
 from .networks import Small, Two, half
@@ -112,7 +112,7 @@ def test_what_fits_with_less_work_area_is_not_said_to_take_more_than_there_is():
     result = max_batch_size(Small(), (64, 64), memory=MEMORY).result
     assert "where there is room" not in str(result)
     squeezed = replace(result, limit_bytes=result.allocated_bytes - 1)
-    assert "convolutions then use less work area" in str(squeezed)
+    assert "convolutions then use less workspace" in str(squeezed)
 
 
 def test_a_prediction_function_is_replayed():
@@ -191,13 +191,13 @@ def device(monkeypatch):
         if Card.error is not None:
             raise Card.error
         ran = inputs[0].shape[0] <= Card.most
-        return Trial(size, ran, "another process", allocated_bytes, allocated_bytes, 0.1)
+        return VerifiedStep(size, ran, "another process", allocated_bytes, allocated_bytes, 0.1)
 
     place = torch.device("cuda", 0)
-    monkeypatch.setattr(trial.Trials, "run", run)
+    monkeypatch.setattr(real_step.RealSteps, "run", run)
     monkeypatch.setattr(batch, "device_of", lambda *_: place)
-    monkeypatch.setattr(batch, "budget_of", lambda *_: Budget(LIMIT, "a card", place))
-    monkeypatch.setattr(batch, "measured_areas", lambda *_: (WorkAreas.none(), 0.0))
+    monkeypatch.setattr(batch, "budget_of", lambda *_: MemoryBudget(LIMIT, "a card", place))
+    monkeypatch.setattr(batch, "measured_workspaces", lambda *_: (Workspaces.none(), 0.0))
     Card.tried = tried
     return Card
 
@@ -254,37 +254,37 @@ def test_a_batch_beyond_a_gap_says_so():
 
 def test_a_number_that_failed_is_followed_by_one_up_to_which_all_fit(device, monkeypatch):
     steady = []
-    largest = batch.Family.largest
+    largest = batch.StepFamily.largest
 
     def noted(family, limit_bytes, at_most=2**20, **keywords):
         steady.append(keywords.get("steady", False))
         return largest(family, limit_bytes, at_most, **keywords)
 
-    monkeypatch.setattr(batch.Family, "largest", noted)
+    monkeypatch.setattr(batch.StepFamily, "largest", noted)
     device.most = 0.9 * max_batch_size(Small(), (64, 64), margin=0)
     del steady[:], device.tried[:]
     max_batch_size(Small(), (64, 64), margin=0)
-    # For the work areas, predicted and asked for, then one for each that failed.
+    # For the workspaces, predicted and asked for, then one for each that failed.
     steps_down = len(device.tried) - 1
     assert steps_down > 0
     assert steady == [False] * (len(steady) - steps_down) + [True] * steps_down
 
 
-def test_work_areas_are_measured_at_the_number_that_is_predicted(device, monkeypatch):
+def test_workspaces_are_measured_at_the_number_that_is_predicted(device, monkeypatch):
     """Of more than 40 images, another kernel takes 2 MiB an image, not 1/4."""
     measured = []
 
-    def measured_areas(calls, _device):
+    def measured_workspaces(calls, _device):
         calls = [call for call in calls if call.kind in CONVOLUTIONS]
         measured.append(calls[0].batch)
         at = {n: n * (2**21 if n > 40 else 2**16) for n in (1, 2, 4, 8, *measured)}
         table = {call.signature: tuple(sorted(at.items())) for call in calls}
-        return WorkAreas("a card", table=table), 0.1
+        return Workspaces("a card", table=table), 0.1
 
-    monkeypatch.setattr(batch, "measured_areas", measured_areas)
+    monkeypatch.setattr(batch, "measured_workspaces", measured_workspaces)
     found = max_batch_size(Small(), (64, 64), margin=0)
     assert measured[0] == 2
     assert found.result.predicted == found == measured[-1]
     assert measured[1] > found > 40
     assert found.result.calibration_s == pytest.approx(0.1 * len(measured))
-    assert found.result.work_areas == "a card"
+    assert found.result.workspaces == "a card"

@@ -9,10 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from maxslices.nn.replay import Spec, WorkAreas, replay
+from maxslices.nn.replay import Spec, Workspaces, replay
 
 SCRIPTS = Path(__file__).parents[2] / "docs" / "scripts"
-NONE = WorkAreas.none()
+NONE = Workspaces.none()
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_they_have_as_many_parameters(models, name, parameters):
 
 
 def test_the_stages_of_the_encoder_are_those_that_were_printed(models):
-    trace = replay(models.Encoder(), Spec((4, 1, 256, 256)), mode="forward", work_areas=NONE)
+    trace = replay(models.Encoder(), Spec((4, 1, 256, 256)), mode="forward", workspaces=NONE)
     found = [trace.bytes_at("model"), trace.bytes_at("input")]
     found += [trace.bytes_after(call) for call in trace.modules if call.module in tuple("abcd")]
     printed = [17.9, 18.9, 274.91, 450.91, 538.91, 582.92]
@@ -55,8 +55,8 @@ def test_the_stages_of_the_encoder_are_those_that_were_printed(models):
 
 def test_the_basic_unet_takes_what_was_printed_and_the_larger_model_a_fifth(models):
     spec = Spec((4, 1, 256, 256))
-    basic = replay(models.BasicUNet(), spec, mode="forward", work_areas=NONE)
-    other = replay(models.ResNet18UNet(), spec, mode="forward", work_areas=NONE)
+    basic = replay(models.BasicUNet(), spec, mode="forward", workspaces=NONE)
+    other = replay(models.ResNet18UNet(), spec, mode="forward", workspaces=NONE)
     assert basic.bytes_at("forward") / 2**20 == pytest.approx(1787, rel=1e-3)
     assert other.bytes_at("forward") < 0.22 * basic.bytes_at("forward")
 
@@ -95,6 +95,6 @@ def test_they_allocate_what_those_allocate(models, package):
     for name, other, shape in _theirs(package):
         sizes = []
         for model in (getattr(models, name)(), other):
-            trace = replay(model, Spec(shape), mode="training", work_areas=NONE)
+            trace = replay(model, Spec(shape), mode="training", workspaces=NONE)
             sizes.append([s.n_bytes for s in trace.storages if s.category != "weights"])
         assert sizes[0] == sizes[1], name

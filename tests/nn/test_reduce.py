@@ -1,4 +1,4 @@
-"""Treatments do not change what a model computes; plans stay within their limits."""
+"""Rewrites do not change what a model computes; plans stay within their limits."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 
 from maxslices.model.account import CONTEXT_BYTES
+from maxslices.nn.model_step import ModelStep
 from maxslices.nn.nn_errors import ModelArgumentError, TooLargeError
 from maxslices.nn.reduce import (
-    Treatment,
+    Rewrite,
+    apply_rewrites,
     backward_in_parts,
     reduce_memory,
     resolve_device,
     restore,
-    treat,
-    untreat,
+    saved_tensors,
+    undo_rewrites,
 )
-from maxslices.nn.reduce import saved_tensors as keep
 from maxslices.nn.reduce.inplace import safe_in_place, set_in_place
-from maxslices.nn.replay import Spec, WorkAreas
-from maxslices.nn.training_step import Step
+from maxslices.nn.replay import Spec, Workspaces
 
 from .networks import deep
 
@@ -69,7 +69,7 @@ def case() -> tuple[nn.Module, torch.Tensor]:
 def test_gradients_and_statistics_are_the_same_to_the_bit(case, kind, paths):
     model, x = case
     other = copy.deepcopy(model)
-    treat(other, {path: Treatment(kind) for path in paths})
+    apply_rewrites(other, {path: Rewrite(kind) for path in paths})
     for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
         assert torch.equal(a, b)
     for (name, a), b in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
@@ -77,43 +77,43 @@ def test_gradients_and_statistics_are_the_same_to_the_bit(case, kind, paths):
 
 
 NESTED = [
-    {"[1:3]": Treatment("checkpoint")},
+    {"[1:3]": Rewrite("checkpoint")},
     {
-        "[0:4]": Treatment("checkpoint"),
-        "[1:3]": Treatment("checkpoint"),
-        "1.norm": Treatment("checkpoint"),
+        "[0:4]": Rewrite("checkpoint"),
+        "[1:3]": Rewrite("checkpoint"),
+        "1.norm": Rewrite("checkpoint"),
     },
-    {"": Treatment("checkpoint"), "[1:4]": Treatment("checkpoint"), "2": Treatment("checkpoint")},
-    {"[0:2]": Treatment("selective"), "2": Treatment("offload"), "3.a": Treatment("split", (), 1)},
-    {"": Treatment("offload"), "1": Treatment("selective"), "2": Treatment("checkpoint")},
+    {"": Rewrite("checkpoint"), "[1:4]": Rewrite("checkpoint"), "2": Rewrite("checkpoint")},
+    {"[0:2]": Rewrite("selective"), "2": Rewrite("offload"), "3.a": Rewrite("split", (), 1)},
+    {"": Rewrite("offload"), "1": Rewrite("selective"), "2": Rewrite("checkpoint")},
 ]
 
 
 @pytest.mark.parametrize(
     "plan", NESTED, ids=["a run", "runs in runs", "in the model", "side by side", "on the host"]
 )
-def test_runs_of_layers_and_treatments_inside_others_change_nothing(case, plan):
+def test_ranges_of_layers_and_rewrites_inside_others_change_nothing(case, plan):
     model, x = case
     other = copy.deepcopy(model)
-    treat(other, plan)
+    apply_rewrites(other, plan)
     other = copy.deepcopy(other)
     for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
         assert torch.equal(a, b)
     for (name, a), b in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
-    untreat(other)
+    undo_rewrites(other)
     assert not any("forward" in m.__dict__ for m in other.modules())
 
 
 def test_runs_that_overlap_or_are_not_there_are_refused(case):
     model, _x = case
-    plain = Treatment("checkpoint")
+    plain = Rewrite("checkpoint")
     with pytest.raises(ValueError, match="overlaps"):
-        treat(model, {"[0:2]": plain, "[1:3]": plain})
-    with pytest.raises(KeyError, match="no such run"):
-        treat(model, {"[4:9]": plain})
-    with pytest.raises(KeyError, match="no such run"):
-        treat(model, {"1[0:2]": plain})  # a Block is no Sequential
+        apply_rewrites(model, {"[0:2]": plain, "[1:3]": plain})
+    with pytest.raises(KeyError, match="no such range"):
+        apply_rewrites(model, {"[4:9]": plain})
+    with pytest.raises(KeyError, match="no such range"):
+        apply_rewrites(model, {"1[0:2]": plain})  # a Block is no Sequential
 
 
 def test_arguments_that_are_one_object_stay_one():
@@ -130,7 +130,7 @@ def test_arguments_that_are_one_object_stay_one():
 
     model = nn.Sequential(nn.Linear(8, 8), Attends())
     other = copy.deepcopy(model)
-    treat(other, {"1": Treatment("checkpoint"), "1.attention": Treatment("checkpoint")})
+    apply_rewrites(other, {"1": Rewrite("checkpoint"), "1.attention": Rewrite("checkpoint")})
     x = torch.randn(2, 5, 8)
     for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
         assert torch.equal(a, b)
@@ -140,7 +140,7 @@ def test_a_layer_in_parts_has_the_same_gradients_but_for_rounding():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 5, 3), nn.GELU(), nn.Conv2d(5, 3, 3)).double()
     other = copy.deepcopy(model)
-    treat(other, {"0": Treatment("split", (), 3), "2": Treatment("split", (), 2)})
+    apply_rewrites(other, {"0": Rewrite("split", (), 3), "2": Rewrite("split", (), 2)})
     x = torch.randn(7, 2, 9, 9, dtype=torch.float64)
     for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12 * float(a.abs().max()))
@@ -151,7 +151,7 @@ def copies(monkeypatch) -> list[str]:
     """Copies over the link, in order."""
     made: list[str] = []
 
-    class Counted(keep._OnHost):
+    class Counted(saved_tensors._HostCopy):
         def __init__(self, tensor: torch.Tensor) -> None:
             super().__init__(tensor)
             made.append("to")
@@ -160,16 +160,16 @@ def copies(monkeypatch) -> list[str]:
             made.append("back")
             return super()._copied()
 
-    monkeypatch.setattr(keep, "_OnHost", Counted)
+    monkeypatch.setattr(saved_tensors, "_HostCopy", Counted)
     return made
 
 
 def test_what_is_saved_twice_is_copied_to_the_host_once(copies):
     x = torch.empty(2**19, device="meta", requires_grad=True)
     kept = []
-    with keep.offloaded(nn.Identity()):
+    with saved_tensors.offloaded(nn.Identity()):
         y = x.relu()  # its result is saved,
-    with keep.offloaded(nn.Identity()):
+    with saved_tensors.offloaded(nn.Identity()):
         kept.append(y.square())  # and is once more, in another module
         assert copies == ["to"]
         old, y = y, y * 1.0  # of the same shape, and both are there
@@ -184,10 +184,12 @@ def test_what_is_saved_twice_is_copied_to_the_host_once(copies):
 
 def test_what_is_saved_twice_comes_back_once_and_goes_when_all_have_had_it(copies):
     x = torch.empty(2**19, device="meta", requires_grad=True)
-    with keep.offloaded(nn.Identity()):
+    with saved_tensors.offloaded(nn.Identity()):
         y = x.relu()
         total = (y.square() + y.square()).sum()
-    (on_host,) = next(v for k, v in keep._known.items() if k is y.untyped_storage()).values()
+    (on_host,) = next(
+        v for k, v in saved_tensors._known.items() if k is y.untyped_storage()
+    ).values()
     assert (copies, on_host.n_awaited, on_host.back) == (["to"], 3, None)
     total.backward(retain_graph=True)
     assert (copies, on_host.n_awaited, on_host.back) == (["to", "back"], 0, None)
@@ -195,12 +197,12 @@ def test_what_is_saved_twice_comes_back_once_and_goes_when_all_have_had_it(copie
     assert copies[2:] == ["back"] * 3
     assert on_host.back is None
     del y, on_host, total
-    assert not keep._known
+    assert not saved_tensors._known
 
 
 def test_what_is_on_the_host_inside_of_parts_goes_there_each_time_it_is_computed(copies):
     model = nn.Sequential(nn.Conv2d(1, 4, 1), nn.GELU(), nn.Conv2d(4, 1, 1)).to("meta")
-    treat(model, {"": Treatment("checkpoint", (), 2), "1": Treatment("offload")})
+    apply_rewrites(model, {"": Rewrite("checkpoint", (), 2), "1": Rewrite("offload")})
     model(torch.empty((4, 1, 512, 512), device="meta")).sum().backward()
     assert (copies.count("to"), copies.count("back")) == (4, 2)  # so it is priced: see cost.py
 
@@ -208,19 +210,19 @@ def test_what_is_on_the_host_inside_of_parts_goes_there_each_time_it_is_computed
 def test_on_the_host_inside_of_a_checkpoint_gradients_are_the_same_to_the_bit(case, monkeypatch):
     # The processor's tensors are not moved: here they are, as those of a device would be.
     def moved(_module: nn.Module) -> AbstractContextManager[None]:
-        def pack(tensor: torch.Tensor) -> keep._OnHost:
-            held.append(keep._OnHost(tensor.detach()))
+        def pack(tensor: torch.Tensor) -> saved_tensors._HostCopy:
+            held.append(saved_tensors._HostCopy(tensor.detach()))
             held[-1].n_awaited += 1
             return held[-1]
 
-        return torch.autograd.graph.saved_tensors_hooks(pack, keep._unpack)
+        return torch.autograd.graph.saved_tensors_hooks(pack, saved_tensors._unpack)
 
-    held: list[keep._OnHost] = []
-    monkeypatch.setitem(treat.__globals__, "offloaded", moved)
+    held: list[saved_tensors._HostCopy] = []
+    monkeypatch.setitem(apply_rewrites.__globals__, "offloaded", moved)
     model, x = case
     other = copy.deepcopy(model)
-    plain = Treatment("checkpoint")
-    treat(other, {"[0:4]": plain, "[1:3]": plain, "2": Treatment("offload")})
+    plain = Rewrite("checkpoint")
+    apply_rewrites(other, {"[0:4]": plain, "[1:3]": plain, "2": Rewrite("offload")})
     for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
         assert torch.equal(a, b)
     for (name, a), b in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
@@ -234,16 +236,16 @@ def test_on_the_host_inside_of_a_checkpoint_gradients_are_the_same_to_the_bit(ca
 def test_names_of_parameters_and_modules_stay(case):
     model, _x = case
     names = [*model.state_dict()], [type(m) for m in model.modules()]
-    treat(model, {"1": Treatment("checkpoint")})
+    apply_rewrites(model, {"1": Rewrite("checkpoint")})
     assert names == ([*model.state_dict()], [type(m) for m in model.modules()])
     assert "forward" in model[1].__dict__
-    untreat(model)
+    undo_rewrites(model)
     assert "forward" not in model[1].__dict__
 
 
-def test_a_treated_model_is_copied_with_its_treatments(case):
+def test_a_rewritten_model_is_copied_with_its_rewrites(case):
     model, _x = case
-    treat(model, {"1": Treatment("checkpoint")})
+    apply_rewrites(model, {"1": Rewrite("checkpoint")})
     made = copy.deepcopy(model)
     assert made[1].__dict__["forward"].module is made[1]
 
@@ -252,7 +254,7 @@ def test_a_batch_in_parts_has_the_same_gradients_but_for_rounding():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 5, 3), nn.GELU(), nn.Conv2d(5, 3, 3)).double()
     other = copy.deepcopy(model)
-    treat(other, {"": Treatment("checkpoint", parts=3)})
+    apply_rewrites(other, {"": Rewrite("checkpoint", parts=3)})
     x = torch.randn(7, 2, 9, 9, dtype=torch.float64)
     for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
         # The bound: sums of 7 * 49 products in another order.
@@ -281,7 +283,7 @@ class Reads(nn.Module):
 
 def test_only_activations_that_nobody_notices_work_in_place():
     model = Reads()
-    step = Step(model, "training")
+    step = ModelStep(model, "training")
     found = safe_in_place(step, [Spec((2, 3, 8, 8))])
     assert sorted(found) == ["fine", "leaky"]
     x = torch.randn(2, 3, 8, 8)
@@ -298,8 +300,8 @@ SPEC = Spec((4, 3, 128, 128))
 
 
 def peak_of(model: nn.Module) -> int:
-    step = Step(model, "training", torch.optim.Adam)
-    return step.trace([SPEC], WorkAreas.allowance()).peak_bytes
+    step = ModelStep(model, "training", torch.optim.Adam)
+    return step.trace([SPEC], Workspaces.allowance()).peak_bytes
 
 
 @pytest.mark.parametrize("part", [0.75, 0.5])
@@ -314,7 +316,7 @@ def test_a_plan_stays_within_its_limit_and_changes_nothing(part):
     assert summary.fits
     assert summary.needed_after_bytes <= summary.limit_bytes
     assert peak_of(model) <= int(part * whole)  # replayed again as it was returned
-    assert summary.treatments
+    assert summary.rewrites
     assert 0 < summary.recomputed_flops <= summary.forward_flops
     x = torch.randn(4, 3, 16, 16)
     for a, b in zip(gradients(other, x), gradients(model, x), strict=True):
@@ -337,7 +339,7 @@ def test_less_memory_costs_more_time():
 def test_what_fits_is_left_as_it_is():
     model = deep()
     _, summary = reduce_memory(model, SPEC, "40GB")
-    assert not summary.treatments
+    assert not summary.rewrites
     assert not summary.in_place
     assert summary.peak_before_bytes == summary.peak_after_bytes
 
@@ -408,9 +410,9 @@ def test_a_reduced_model_can_be_compiled(kind):
         nn.GELU(),
     )
     other = copy.deepcopy(model)
-    treat(other, {"0": Treatment(kind), "2.layer": Treatment(kind), "[1:4]": Treatment(kind)})
+    apply_rewrites(other, {"0": Rewrite(kind), "2.layer": Rewrite(kind), "[1:4]": Rewrite(kind)})
     torch._dynamo.reset()
-    # In one graph: where it ends, what is treated runs as if it were not compiled.
+    # In one graph: where it ends, what is rewritten runs as if it were not compiled.
     compiled = torch.compile(other, backend="aot_eager", fullgraph=True)
     x = torch.randn(4, 8)
     for a, b in zip(gradients(model, x), gradients(other, x, compiled), strict=True):
@@ -424,7 +426,7 @@ def test_statistics_change_once_in_a_compiled_model(kind):
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)) for _ in range(3)))
     other = copy.deepcopy(model)
-    treat(other, {"0": Treatment(kind), "[1:3]": Treatment(kind)})
+    apply_rewrites(other, {"0": Rewrite(kind), "[1:3]": Rewrite(kind)})
     torch._dynamo.reset()
     compiled = torch.compile(other, backend="aot_eager", fullgraph=True)
     x = torch.randn(4, 8)

@@ -11,15 +11,15 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 
 from maxslices.model.account import CONTEXT_BYTES
+from maxslices.nn.model_step import ModelStep
 from maxslices.nn.nn_errors import TooLargeError
-from maxslices.nn.reduce import Treatment, reduce_memory, restore, treat
+from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_memory, restore
 from maxslices.nn.reduce.band_candidates import band_candidates
-from maxslices.nn.reduce.knapsack import Problem
-from maxslices.nn.reduce.locality import find_window
-from maxslices.nn.reduce.module_ranges import Order
-from maxslices.nn.reduce.module_study import study
-from maxslices.nn.replay import Spec, WorkAreas
-from maxslices.nn.training_step import Step
+from maxslices.nn.reduce.knapsack import Knapsack
+from maxslices.nn.reduce.locality import find_band_window
+from maxslices.nn.reduce.module_ranges import ModuleOrder
+from maxslices.nn.reduce.module_study import study_step
+from maxslices.nn.replay import Spec, Workspaces
 
 ROUNDING = 1e-13
 """Of the largest item, in double precision: sums in another order."""
@@ -91,7 +91,7 @@ def assert_same(one: list[torch.Tensor], other: list[torch.Tensor], bound: float
 def test_bands_give_the_results_and_gradients_of_the_whole(name):
     model = made(name)
     _, shape, axis, halo = LOCAL[name]
-    window = find_window(model, shape, axis)
+    window = find_band_window(model, shape, axis)
     assert window is not None
     assert window.halo == halo
     x = torch.randn(shape, dtype=torch.float64)
@@ -100,7 +100,7 @@ def test_bands_give_the_results_and_gradients_of_the_whole(name):
     assert most >= 5
     for parts in (2, 3, 5, most):
         other = copy.deepcopy(model)
-        treat(other, {"": Treatment("checkpoint", (), parts, window)})
+        apply_rewrites(other, {"": Rewrite("checkpoint", (), parts, window)})
         assert_same(whole, gradients(other, x), 20 * ROUNDING)
 
 
@@ -109,9 +109,11 @@ def test_less_around_a_band_gives_another_result():
 
     model = made("2D")
     shape = LOCAL["2D"][1]
-    window = find_window(model, shape, -2)
+    window = find_band_window(model, shape, -2)
     x = torch.randn(shape, dtype=torch.float64)
-    treat(model, {"": Treatment("checkpoint", (), 2, replace(window, before=window.before - 1))})
+    apply_rewrites(
+        model, {"": Rewrite("checkpoint", (), 2, replace(window, before=window.before - 1))}
+    )
     with torch.no_grad():
         whole = model(x)
     assert not torch.allclose(model(x), whole, atol=1e-9)
@@ -138,16 +140,16 @@ NOT_LOCAL = {
 @pytest.mark.parametrize("name", NOT_LOCAL)
 def test_what_is_not_local_is_not_run_in_bands(name):
     axis = -1 if name == "a linear layer" else -2
-    assert find_window(NOT_LOCAL[name](), (2, 2, 128, 96), axis) is None
+    assert find_band_window(NOT_LOCAL[name](), (2, 2, 128, 96), axis) is None
 
 
 def test_norms_and_dropout_in_eval_mode_are_local_as_long_as_they_are():
     model = seq(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Dropout(0.5)).double().eval()
     shape = (2, 2, 96, 20)
-    assert find_window(model, shape, -2, train=True) is None
-    window = find_window(model, shape, -2)
+    assert find_band_window(model, shape, -2, train=True) is None
+    window = find_band_window(model, shape, -2)
     other = copy.deepcopy(model)
-    treat(other, {"": Treatment("checkpoint", (), 3, window)})
+    apply_rewrites(other, {"": Rewrite("checkpoint", (), 3, window)})
     x = torch.randn(shape, dtype=torch.float64)
     assert_same(gradients(model, x), gradients(other, x), 20 * ROUNDING)
     for each in (model, other):
@@ -158,16 +160,16 @@ def test_norms_and_dropout_in_eval_mode_are_local_as_long_as_they_are():
 
 
 def test_bands_thinner_than_their_halo_are_refused():
-    window = find_window(made("2D"), (1, 2, 64, 64), -2)
+    window = find_band_window(made("2D"), (1, 2, 64, 64), -2)
     assert window.most(64) == 21
     with pytest.raises(ValueError, match="up to 21"):
         window.cut(64, 22)
     # A smaller image is run in fewer bands, and one on another grid as a whole.
     for name, shape in (("2D", (1, 2, 7, 9)), ("stride", (1, 2, 99, 60))):
         model = made(name)
-        window = find_window(model, LOCAL[name][1], -2)
+        window = find_band_window(model, LOCAL[name][1], -2)
         other = copy.deepcopy(model)
-        treat(other, {"": Treatment("checkpoint", (), 8, window)})
+        apply_rewrites(other, {"": Rewrite("checkpoint", (), 8, window)})
         x = torch.randn(shape, dtype=torch.float64)
         assert_same(gradients(model, x), gradients(other, x), 20 * ROUNDING)
 
@@ -185,25 +187,25 @@ class BackToSize(nn.Module):
 def test_sizes_on_another_grid_are_run_as_a_whole():
     torch.manual_seed(0)
     model = BackToSize().double()
-    assert find_window(model, (1, 2, 95, 32), -2) is None  # scaled by 95 / 47
-    window = find_window(model, (1, 2, 96, 32), -2)
+    assert find_band_window(model, (1, 2, 95, 32), -2) is None  # scaled by 95 / 47
+    window = find_band_window(model, (1, 2, 96, 32), -2)
     assert window.stride == 2
-    treated = copy.deepcopy(model)
-    treat(treated, {"": Treatment("checkpoint", (), 4, window)})
+    rewritten = copy.deepcopy(model)
+    apply_rewrites(rewritten, {"": Rewrite("checkpoint", (), 4, window)})
     for n, bound in ((128, 20 * ROUNDING), (95, 0.0)):
         x = torch.randn(1, 2, n, 32, dtype=torch.float64)
-        assert_same(gradients(model, x), gradients(treated, x), bound)
+        assert_same(gradients(model, x), gradients(rewritten, x), bound)
 
 
-def test_bands_in_what_is_computed_again_and_beside_other_treatments():
+def test_bands_in_what_is_computed_again_and_beside_other_rewrites():
     torch.manual_seed(0)
     model = seq(*(nn.Conv2d(2, 2, 3, padding=1) for _ in range(6))).double()
     model[0].weight.requires_grad_(False)
-    window = find_window(model[1:4], (1, 2, 80, 20), -2)
+    window = find_band_window(model[1:4], (1, 2, 80, 20), -2)
     other = copy.deepcopy(model)
-    treat(other, {
-        "": Treatment("checkpoint"), "[1:4]": Treatment("checkpoint", (), 4, window),
-        "5": Treatment("offload"),
+    apply_rewrites(other, {
+        "": Rewrite("checkpoint"), "[1:4]": Rewrite("checkpoint", (), 4, window),
+        "5": Rewrite("offload"),
     })  # fmt: skip
     x = torch.randn(1, 2, 80, 20, dtype=torch.float64, requires_grad=True)
     for each in (model, other):
@@ -218,9 +220,9 @@ def whole_and_banded(n: int, width: int) -> tuple[nn.Module, nn.Module, torch.Te
     """Return a model, the same in four bands, and an image of `n` channels for both."""
     torch.manual_seed(0)
     model = seq(nn.Conv2d(n, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, n, 3, padding=1))
-    window = find_window(model, (1, n, 64, 32), -2)
+    window = find_band_window(model, (1, n, 64, 32), -2)
     other = copy.deepcopy(model)
-    treat(other, {"": Treatment("checkpoint", (), 4, window)})
+    apply_rewrites(other, {"": Rewrite("checkpoint", (), 4, window)})
     return model, other, torch.randn(1, n, 64, 32)
 
 
@@ -258,29 +260,32 @@ IMAGE = Spec((1, 1, 1024, 768))
 
 def test_expected_peaks_of_bands_are_those_of_replays():
     model = denoiser()
-    step = Step(model, "training")
-    seen = study(step, [IMAGE], WorkAreas.allowance())
+    step = ModelStep(model, "training")
+    seen = study_step(step, [IMAGE], Workspaces.allowance())
     found = band_candidates(seen, model, {})
-    problem = Problem.of(seen.usage, found, Order(model))
+    knapsack = Knapsack.of(seen.usage, found, ModuleOrder(model))
 
-    def replayed(treatments: dict[str, Treatment]) -> int:
+    def replayed(rewrites: dict[str, Rewrite]) -> int:
         return step.trace(
-            [IMAGE], WorkAreas.allowance(), steps=1, change=lambda twin: treat(twin, treatments)
+            [IMAGE],
+            Workspaces.allowance(),
+            steps=1,
+            change=lambda copy: apply_rewrites(copy, rewrites),
         ).peak_bytes
 
     whole = replayed({})
     assert len({c.path for c in found}) <= 5
     for row, candidate in enumerate(found):
-        peak = replayed({candidate.path: candidate.treatment})
+        peak = replayed({candidate.path: candidate.rewrite})
         assert peak < whole
         # Of what is saved, no more than a tenth may be wrong.
-        assert abs(problem.peak([row]) - peak) <= 0.1 * (whole - peak)
+        assert abs(knapsack.peak([row]) - peak) <= 0.1 * (whole - peak)
 
 
 def test_bands_fit_where_nothing_else_but_the_host_does():
     model = denoiser()
-    step = Step(model, "training", torch.optim.Adam)
-    whole = step.trace([IMAGE], WorkAreas.allowance()).peak_bytes
+    step = ModelStep(model, "training", torch.optim.Adam)
+    whole = step.trace([IMAGE], Workspaces.allowance()).peak_bytes
     budget = int(0.25 * whole) + CONTEXT_BYTES
     others = ("in-place", "pack", "selective", "checkpoint")
     with pytest.raises(TooLargeError):
@@ -291,7 +296,7 @@ def test_bands_fit_where_nothing_else_but_the_host_does():
     assert summary.temporal_split_count == 0
     assert summary.predicted_added_s > 0
     assert "bands of axis -2" in str(summary)
-    again = step.trace([IMAGE], WorkAreas.allowance()).peak_bytes  # as it was returned
+    again = step.trace([IMAGE], Workspaces.allowance()).peak_bytes  # as it was returned
     assert again <= budget - CONTEXT_BYTES
     other = copy.deepcopy(model)
     restore(other, summary)
@@ -301,6 +306,8 @@ def test_bands_fit_where_nothing_else_but_the_host_does():
 
 def test_networks_with_batch_norms_are_offered_no_bands():
     model = seq(*(seq(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)) for _ in range(4)))
-    seen = study(Step(model, "training"), [Spec((2, 8, 256, 256))], WorkAreas.allowance())
+    seen = study_step(
+        ModelStep(model, "training"), [Spec((2, 8, 256, 256))], Workspaces.allowance()
+    )
     assert all(isinstance(model.get_submodule(c.path), nn.Conv2d)
                for c in band_candidates(seen, model, {}))  # fmt: skip

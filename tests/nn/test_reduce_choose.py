@@ -1,4 +1,4 @@
-"""Plans are chosen by arithmetic that replays bear out, treatments inside others included."""
+"""Plans are chosen by arithmetic that replays bear out, rewrites inside others included."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.nn.reduce import Treatment, treat
+from maxslices.nn.model_step import ModelStep
+from maxslices.nn.reduce import Rewrite, apply_rewrites
 from maxslices.nn.reduce.candidates import candidates
-from maxslices.nn.reduce.device_rates import Rates, Times
-from maxslices.nn.reduce.knapsack import Problem
-from maxslices.nn.reduce.module_ranges import Order, Run, run_at, runs
-from maxslices.nn.reduce.module_study import study
+from maxslices.nn.reduce.device_rates import DeviceRates, ForwardTimes
+from maxslices.nn.reduce.knapsack import Knapsack
+from maxslices.nn.reduce.module_ranges import ModuleOrder, ModuleRange, range_at, ranges_of
+from maxslices.nn.reduce.module_study import study_step
 from maxslices.nn.reduce.rewrite_cost import flops_by_module, price
 from maxslices.nn.reduce.split import layer_candidates
-from maxslices.nn.reduce.step_timeline import Timeline
-from maxslices.nn.reduce.uniform_plan import uniform
-from maxslices.nn.replay import Spec, WorkAreas
-from maxslices.nn.training_step import Step
+from maxslices.nn.reduce.step_timeline import StepTimeline
+from maxslices.nn.reduce.uniform_plan import uniform_sets
+from maxslices.nn.replay import Spec, Workspaces
 
 SPEC = Spec((8, 3, 64, 64))
-CHECKPOINT = Treatment("checkpoint")
+CHECKPOINT = Rewrite("checkpoint")
 
 
 def network() -> nn.Module:
@@ -42,19 +42,19 @@ def network() -> nn.Module:
     )
 
 
-def problem() -> tuple[nn.Module, Step, Problem]:
+def knapsack() -> tuple[nn.Module, ModelStep, Knapsack]:
     model = network()
-    step = Step(model, "training")
-    seen = study(step, [SPEC], WorkAreas.allowance())
+    step = ModelStep(model, "training")
+    seen = study_step(step, [SPEC], Workspaces.allowance())
     found = candidates(seen, model, ("checkpoint", "selective", "offload"), {})
     found += layer_candidates(seen, model)
-    flops, times = flops_by_module(step, [SPEC]), Times(Rates())
-    price(found, Timeline.of(seen, Order(model), flops, times), flops, times)
-    return model, step, Problem.of(seen.usage, found, Order(model))
+    flops, times = flops_by_module(step, [SPEC]), ForwardTimes(DeviceRates())
+    price(found, StepTimeline.of(seen, ModuleOrder(model), flops, times), flops, times)
+    return model, step, Knapsack.of(seen.usage, found, ModuleOrder(model))
 
 
-def row(made: Problem, path: str, treatment: Treatment) -> int:
-    return next(i for i, c in enumerate(made.found) if c.path == path and c.treatment == treatment)
+def row(made: Knapsack, path: str, rewrite: Rewrite) -> int:
+    return next(i for i, c in enumerate(made.candidates) if c.path == path and c.rewrite == rewrite)
 
 
 PLANS = [
@@ -65,27 +65,27 @@ PLANS = [
     {"0": CHECKPOINT, "0[0:2]": CHECKPOINT, "0.0": CHECKPOINT, "0.1": CHECKPOINT,
      "0.2": CHECKPOINT},
     {"0": CHECKPOINT, "0.1[0:3]": CHECKPOINT, "0.1[3:6]": CHECKPOINT, "2": CHECKPOINT},
-    {"0.0": Treatment("selective"), "0.1": Treatment("selective"), "2": CHECKPOINT},
-    {"0": CHECKPOINT, "0.1": Treatment("offload"), "0.0": CHECKPOINT},
+    {"0.0": Rewrite("selective"), "0.1": Rewrite("selective"), "2": CHECKPOINT},
+    {"0": CHECKPOINT, "0.1": Rewrite("offload"), "0.0": CHECKPOINT},
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=[" ".join(p) for p in PLANS])
 def test_expected_peaks_are_those_of_replays(plan):
-    _model, step, made = problem()
-    rows = [row(made, path, treatment) for path, treatment in plan.items()]
+    _model, step, made = knapsack()
+    rows = [row(made, path, rewrite) for path, rewrite in plan.items()]
     assert not made.conflicts[rows][:, rows].any()
     replayed = step.trace(
-        [SPEC], WorkAreas.allowance(), steps=1, change=lambda twin: treat(twin, plan)
+        [SPEC], Workspaces.allowance(), steps=1, change=lambda copy: apply_rewrites(copy, plan)
     ).peak_bytes
-    whole = step.trace([SPEC], WorkAreas.allowance(), steps=1).peak_bytes
+    whole = step.trace([SPEC], Workspaces.allowance(), steps=1).peak_bytes
     assert replayed < whole
     # Of what is saved, no more than a tenth may be wrong.
     assert abs(made.peak(rows) - replayed) <= 0.1 * (whole - replayed)
 
 
 def test_what_is_done_inside_counts_when_that_is_computed_again():
-    _model, _step, made = problem()
+    _model, _step, made = knapsack()
     outer, inner = row(made, "0", CHECKPOINT), row(made, "0.1", CHECKPOINT)
     begin = made.begins[outer]
     alone, both = made.curve([outer]), made.curve([outer, inner])
@@ -95,55 +95,55 @@ def test_what_is_done_inside_counts_when_that_is_computed_again():
 
 
 def test_what_overlaps_is_not_chosen_together_but_inside_each_other():
-    _model, _step, made = problem()
+    _model, _step, made = knapsack()
     inside, around = row(made, "0.0", CHECKPOINT), row(made, "0", CHECKPOINT)
     first, second = row(made, "0[0:2]", CHECKPOINT), row(made, "0[1:3]", CHECKPOINT)
     assert not made.conflicts[inside, around]
     assert made.within[inside, around]
     assert not made.within[around, inside]
     assert made.conflicts[first, second]
-    hosted, kept = row(made, "0.0", Treatment("offload")), row(made, "0.0", Treatment("selective"))
+    hosted, kept = row(made, "0.0", Rewrite("offload")), row(made, "0.0", Rewrite("selective"))
     assert not made.conflicts[hosted, around]
     assert made.within[hosted, around]
     assert made.conflicts[kept, around]
 
 
 @pytest.mark.parametrize("part", [0.8, 0.6, 0.5])
-def test_a_choice_is_never_dearer_than_checkpoints_of_all_blocks(part):
-    model, _step, made = problem()
+def test_a_choice_is_never_more_expensive_than_checkpoints_of_all_blocks(part):
+    model, _step, made = knapsack()
     limit = part * float(made.usage.max())
-    seeds = uniform(made.found, model, Order(model))
-    by_hand = [s for s in seeds if made.peak(s) <= limit]
+    seeds = uniform_sets(made.candidates, model, ModuleOrder(model))
+    uniform = [s for s in seeds if made.peak(s) <= limit]
     chosen = made.cheapest(limit, seeds)
     assert chosen is not None
     assert made.peak(chosen) <= limit
-    for seed in by_hand:
+    for seed in uniform:
         assert made.cost(chosen) <= made.cost(seed) + 1e-12
 
 
-def test_the_lowest_is_no_higher_than_all_that_is_tried_by_hand():
-    model, _step, made = problem()
-    seeds = uniform(made.found, model, Order(model))
-    best = min(made.peak(s) for s in made._sound(seeds))
+def test_the_lowest_is_no_higher_than_uniform_plans():
+    model, _step, made = knapsack()
+    seeds = uniform_sets(made.candidates, model, ModuleOrder(model))
+    best = min(made.peak(s) for s in made._feasible(seeds))
     assert made.peak(made.lowest(seeds)) <= best
 
 
 def test_runs_are_groups_of_layers():
     model = network()
-    found = {run.path: kind for run, kind in runs(model).items()}
+    found = {run.path: kind for run, kind in ranges_of(model).items()}
     assert found["0.0[0:3]"] == found["0.0[3:6]"] == "1 groups"
     assert found["0[0:2]"] == "2 groups"
     assert "0.0[0:6]" not in found  # that is the block itself
-    assert run_at("0.0[3:6]") == Run("0.0", 3, 6)
-    assert run_at("0.0") is None
+    assert range_at("0.0[3:6]") == ModuleRange("0.0", 3, 6)
+    assert range_at("0.0") is None
 
 
 def test_what_is_freed_when_a_run_has_returned_was_not_kept_by_it():
     # The result of a norm is freed when ReLU has made its own: that is after the run's end.
     layers = [nn.Conv2d(8, 8, 3, padding=1), nn.InstanceNorm2d(8), nn.ReLU()]
     model = nn.Sequential(nn.Conv2d(3, 8, 1), *layers, nn.Conv2d(8, 8, 3, padding=1))
-    step = Step(model, "training")
-    seen = study(step, [SPEC], WorkAreas.none())
+    step = ModelStep(model, "training")
+    seen = study_step(step, [SPEC], Workspaces.none())
     found = candidates(seen, model, ("checkpoint",), {})
     one = next(c for c in found if c.path == "[1:4]")
     result = 8 * 8 * 64 * 64 * 4
@@ -156,19 +156,21 @@ def test_parts_of_a_convolution_are_put_together(parts):
     # In the backward pass that is where the peak is: gradients of all parts of its argument, and
     # that of the whole.
     model = nn.Sequential(nn.Conv2d(3, 64, 1), nn.GELU(), nn.Conv2d(64, 4, 3, padding=1))
-    step = Step(model, "training")
-    areas = WorkAreas.allowance()
-    seen = study(step, [SPEC], areas)
-    made = Problem.of(seen.usage, layer_candidates(seen, model), Order(model))
-    plan = {"2": Treatment("split", (), parts)}
-    replayed = step.trace([SPEC], areas, steps=1, change=lambda twin: treat(twin, plan)).peak_bytes
+    step = ModelStep(model, "training")
+    workspaces = Workspaces.allowance()
+    seen = study_step(step, [SPEC], workspaces)
+    made = Knapsack.of(seen.usage, layer_candidates(seen, model), ModuleOrder(model))
+    plan = {"2": Rewrite("split", (), parts)}
+    replayed = step.trace(
+        [SPEC], workspaces, steps=1, change=lambda copy: apply_rewrites(copy, plan)
+    ).peak_bytes
     assert made.peak([row(made, "2", plan["2"])]) == pytest.approx(replayed, rel=0.1)
 
 
 def test_beside_a_peak_the_rest_is_made_low_as_well():
-    _model, _step, made = problem()
+    _model, _step, made = knapsack()
     chosen = [row(made, "2", CHECKPOINT)]
-    curve, rest = made.curve(chosen), made.beside(chosen)
+    curve, rest = made.curve(chosen), made.without_peak(chosen)
     gone = curve > 0.98 * curve.max()
     assert gone.any()
     assert (rest.usage[gone] == 0).all()

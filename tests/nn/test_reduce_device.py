@@ -10,13 +10,12 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
+from maxslices.nn.model_step import optimizer_named
 from maxslices.nn.nn_errors import TooLargeError
-from maxslices.nn.reduce import confirm, reduce_by_level
-from maxslices.nn.reduce import device_rates as times
+from maxslices.nn.reduce import confirm, device_rates, reduce_by_level
 from maxslices.nn.reduce.layer_state import ResettingStep
-from maxslices.nn.reduce.run_on_device import N_STEPS, N_WARM, Measured, run_for_real
+from maxslices.nn.reduce.run_on_device import N_STEPS, N_WARM, MeasuredStep, run_for_real
 from maxslices.nn.replay import Spec
-from maxslices.nn.training_step import optimizer_named
 
 SPEC = Spec((2, 3, 16, 16))
 HELD, TOTAL = 700, 10_000
@@ -100,15 +99,17 @@ def test_times_are_those_of_each_module_while_the_host_is_ahead(fractions, monke
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
-    monkeypatch.setattr(times, "_link_rate", lambda device: 5.0)
+    monkeypatch.setattr(device_rates, "_link_bytes_per_s", lambda device: 5.0)
     made = model()
-    found = times.measure(ResettingStep(made, "training"), [SPEC], torch.device("cpu"), parts=3)
+    found = device_rates.measure_times(
+        ResettingStep(made, "training"), [SPEC], torch.device("cpu"), parts=3
+    )
     # Between the two events of a layer is none; of a block are four, and of the model fourteen.
     expected = {"": 30, "0": 10, "0.0": 2, "0.1": 2, "1": 10, "1.0": 2, "1.1": 2, "2": 2}
     assert found.forward_s == pytest.approx({path: 3e-3 * ms for path, ms in expected.items()})
     assert found.host_forward_s.keys() == expected.keys()
     assert found.host_forward_s[""] >= found.host_forward_s["0"] > 0
-    assert len(slept) == times.N_TIMED
+    assert len(slept) == device_rates.N_TIMED
     assert all(type(cycles) is int and cycles > 0 for cycles in slept)
     assert (found.rates.link_bytes_per_s, found.origin) == (5.0, "measured on a card")
 
@@ -121,15 +122,15 @@ class OnDevice(nn.Parameter):
 
 @pytest.fixture
 def runs(fractions, monkeypatch):
-    """Return what was run: layers treated, device and limit; the test tells what comes of it."""
+    """Runs that were asked for (rewritten layers, inputs, device, limit), and their results."""
     ran = []
 
     def run(step, inputs, place, limit_bytes=None):
-        treated = [path for path, m in step.model.named_modules() if "forward" in m.__dict__]
-        ran.append((treated, inputs, place, limit_bytes))
+        rewritten = [path for path, m in step.model.named_modules() if "forward" in m.__dict__]
+        ran.append((rewritten, inputs, place, limit_bytes))
         return told[len(ran) - 1]
 
-    told = [Measured(50, 60, 0.25), Measured(5, 6, 0.5)]
+    told = [MeasuredStep(50, 60, 0.25), MeasuredStep(5, 6, 0.5)]
     monkeypatch.setattr(confirm, "run_for_real", run)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**40, 2**40))
     return ran, told

@@ -11,15 +11,13 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 
 from maxslices.model.account import CONTEXT_BYTES
-from maxslices.nn.memory_budget import Budget
+from maxslices.nn.memory_budget import MemoryBudget
+from maxslices.nn.model_step import ModelStep
 from maxslices.nn.nn_errors import TooLargeError
-from maxslices.nn.reduce import confirm, reduce_memory
-from maxslices.nn.reduce import plan_search as plans
-from maxslices.nn.reduce import reduction as api
-from maxslices.nn.reduce.device_rates import Rates, Times
-from maxslices.nn.reduce.run_on_device import Measured
-from maxslices.nn.replay import Spec, WorkAreas
-from maxslices.nn.training_step import Step
+from maxslices.nn.reduce import confirm, plan_search, reduce_memory, reduction
+from maxslices.nn.reduce.device_rates import DeviceRates, ForwardTimes
+from maxslices.nn.reduce.run_on_device import MeasuredStep
+from maxslices.nn.replay import Spec, Workspaces
 
 SPEC = Spec((8, 3, 96, 96))
 
@@ -37,23 +35,23 @@ def model() -> nn.Sequential:
 def device(monkeypatch):
     """A device that is not there: what runs on it is told by the test."""
     place = torch.device("cuda", 0)
-    monkeypatch.setattr(api, "device_of", lambda *_: place)
+    monkeypatch.setattr(reduction, "device_of", lambda *_: place)
     monkeypatch.setattr(
-        api,
+        reduction,
         "budget_of",
-        lambda _m, _p, memory: Budget(memory - CONTEXT_BYTES, "as asked for", None),
+        lambda _m, _p, memory: MemoryBudget(memory - CONTEXT_BYTES, "as asked for", None),
     )
-    monkeypatch.setattr(api, "measured_areas", lambda *_: (WorkAreas.allowance(), 0.0))
+    monkeypatch.setattr(reduction, "measured_workspaces", lambda *_: (Workspaces.allowance(), 0.0))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**40, 2**40))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
 
-    def measure(step, _inputs, _place, parts=1):
-        rates = Rates.stated(None)
+    def measure_times(step, _inputs, _place, parts=1):
+        rates = DeviceRates.stated(None)
         times = {path: 1e-3 for path, _ in step.model.named_modules()} | {"": 8e-3 * parts**0.5}
         host = dict.fromkeys(times, 0.0002) | {"": 2e-3 * parts}
-        return Times(rates, times, host, "told by a test")
+        return ForwardTimes(rates, times, host, "told by a test")
 
-    monkeypatch.setattr(plans, "measure", measure)
+    monkeypatch.setattr(plan_search, "measure_times", measure_times)
     ran = []
 
     def run(step, inputs, _place, limit_bytes=None):
@@ -62,7 +60,7 @@ def device(monkeypatch):
             for path, module in step.model.named_modules()
             if "forward" in module.__dict__
         }
-        trace = step.trace(inputs, WorkAreas.allowance())
+        trace = step.trace(inputs, Workspaces.allowance())
         ran.append((plan, limit_bytes, trace.allocated_bytes))
         return run.told(len(ran), trace, limit_bytes)
 
@@ -72,13 +70,15 @@ def device(monkeypatch):
 
 def peak() -> int:
     return (
-        Step(model(), "training", torch.optim.Adam).trace([SPEC], WorkAreas.allowance()).peak_bytes
+        ModelStep(model(), "training", torch.optim.Adam)
+        .trace([SPEC], Workspaces.allowance())
+        .peak_bytes
     )
 
 
 def test_the_fastest_of_several_plans_is_taken(device):
     run, ran = device
-    run.told = lambda n, trace, _limit: Measured(trace.allocated_bytes, 0, 1.0 / n)
+    run.told = lambda n, trace, _limit: MeasuredStep(trace.allocated_bytes, 0, 1.0 / n)
     made = model()
     _, summary = reduce_memory(made, SPEC, int(0.6 * peak()) + CONTEXT_BYTES)
     limited = [each for each in ran if each[1] is not None]
@@ -88,8 +88,8 @@ def test_the_fastest_of_several_plans_is_taken(device):
     assert len({str(plan) for plan, _, _ in limited}) >= 2  # and they differ
     # The last was the fastest, by what the test told: that one is left in the model.
     assert summary.measured_after_bytes == limited[-1][2] == summary.peak_after_bytes
-    treated = {path for path, m in made.named_modules() if "forward" in m.__dict__}
-    assert treated == set(limited[-1][0])
+    rewritten = {path for path, m in made.named_modules() if "forward" in m.__dict__}
+    assert rewritten == set(limited[-1][0])
     assert summary.measured_step_s == 1.0 / len(ran)
     assert summary.measured_step_before_s == 1.0
     assert summary.predicted_step_s == pytest.approx(
@@ -99,7 +99,9 @@ def test_the_fastest_of_several_plans_is_taken(device):
 
 def test_a_plan_that_runs_out_of_memory_is_passed_over(device):
     run, ran = device
-    run.told = lambda n, trace, _limit: Measured(trace.allocated_bytes, 0, 1.0) if n > 2 else None
+    run.told = lambda n, trace, _limit: (
+        MeasuredStep(trace.allocated_bytes, 0, 1.0) if n > 2 else None
+    )
     _, summary = reduce_memory(model(), SPEC, int(0.6 * peak()) + CONTEXT_BYTES)
     assert summary.measured_after_bytes in [size for _, limit, size in ran[2:] if limit]
 
@@ -114,7 +116,7 @@ def test_where_no_plan_runs_the_model_is_left_as_it_was(device):
 
 
 def plan(path: str, needed: int, added_s: float, first: int = 0) -> SimpleNamespace:
-    chosen = [SimpleNamespace(path=path, treatment="checkpoint")]
+    chosen = [SimpleNamespace(path=path, rewrite="checkpoint")]
     return SimpleNamespace(
         chosen=chosen, trace=SimpleNamespace(allocated_bytes=900), needed_bytes=needed,
         first_bytes=first or needed, added_s=added_s,
@@ -142,13 +144,13 @@ def test_what_may_find_no_room_is_run_where_nothing_else_runs_alone(monkeypatch)
     runs: dict[str, list[float]] = {}
     ran: list[str] = []
 
-    def run(treatments, *_):
-        (path,) = treatments
+    def run(rewrites, *_):
+        (path,) = rewrites
         ran.append(path)
         times = runs.get(path)
-        return Measured(1, 1, times.pop(0)) if times else None
+        return MeasuredStep(1, 1, times.pop(0)) if times else None
 
-    monkeypatch.setattr(confirm, "ran", run)
+    monkeypatch.setattr(confirm, "run_plan", run)
     searcher = searcher_of(fine, slower, close)
 
     def best(**times: list[float]) -> SimpleNamespace | None:

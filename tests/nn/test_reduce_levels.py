@@ -13,8 +13,7 @@ from torch import nn
 
 from maxslices.model.account import CONTEXT_BYTES
 from maxslices.nn.nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
-from maxslices.nn.reduce import reduce_by_level, resolve_device
-from maxslices.nn.reduce import run_on_device as device_module
+from maxslices.nn.reduce import reduce_by_level, resolve_device, run_on_device
 from maxslices.nn.reduce.presets import how_many, resolve
 from maxslices.nn.replay import Spec
 
@@ -136,7 +135,7 @@ def test_a_target_ends_the_search_or_is_an_error():
              "MV2_COMM_WORLD_LOCAL_RANK"],
 )  # fmt: skip
 def test_the_device_is_told_by_the_launcher(monkeypatch, name):
-    for other in device_module.RANK_VARIABLES:
+    for other in run_on_device.RANK_VARIABLES:
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)

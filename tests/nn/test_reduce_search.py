@@ -11,12 +11,12 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
 from maxslices.model.account import CONTEXT_BYTES
+from maxslices.nn.model_step import ModelStep
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import reduce_memory
-from maxslices.nn.reduce.knapsack import Problem
-from maxslices.nn.reduce.rewrite_search import LEAST_ROUNDS, Searcher
-from maxslices.nn.replay import Spec, WorkAreas
-from maxslices.nn.training_step import Step
+from maxslices.nn.reduce.knapsack import Knapsack
+from maxslices.nn.reduce.rewrite_search import LEAST_ROUNDS, RewriteSearch
+from maxslices.nn.replay import Spec, Workspaces
 
 from .networks import deep
 
@@ -24,48 +24,50 @@ SPEC = Spec((4, 3, 128, 128))
 
 
 def memory(part: float) -> int:
-    step = Step(deep(), "training", torch.optim.Adam)
-    peak = step.trace([SPEC], WorkAreas.allowance()).peak_bytes
+    step = ModelStep(deep(), "training", torch.optim.Adam)
+    peak = step.trace([SPEC], Workspaces.allowance()).peak_bytes
     return int(part * peak) + CONTEXT_BYTES
 
 
 def test_however_late_it_is_some_plans_are_replayed(monkeypatch):
     monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
-    found, cheapest = [], Problem.cheapest
+    found, cheapest = [], Knapsack.cheapest
 
     def noted(self, *args):
         found.append(cheapest(self, *args))
         return found[-1]
 
     # Each is expected to need a little less than it does.
-    monkeypatch.setattr(Problem, "cheapest", noted)
-    monkeypatch.setattr(Searcher, "fits", lambda _self, _plan: False)
+    monkeypatch.setattr(Knapsack, "cheapest", noted)
+    monkeypatch.setattr(RewriteSearch, "fits", lambda _self, _plan: False)
     with suppress(TooLargeError):
         reduce_memory(deep(), SPEC, memory(0.5), max_search_s=-1.0)
     assert len(found) == LEAST_ROUNDS > 1
 
 
-def test_what_one_would_try_by_hand_is_taken_where_that_is_faster(monkeypatch):
+def test_a_uniform_plan_is_taken_where_that_is_faster(monkeypatch):
     def poor(self, limit_bytes, seeds=()):
         """All that goes to the host, and nothing else."""
-        rows = [i for i, c in enumerate(self.found) if c.treatment.kind == "offload" and not c.path]
+        rows = [
+            i for i, c in enumerate(self.candidates) if c.rewrite.kind == "offload" and not c.path
+        ]
         return rows[:1]
 
-    monkeypatch.setattr(Problem, "cheapest", poor)
+    monkeypatch.setattr(Knapsack, "cheapest", poor)
     _, summary = reduce_memory(deep(), SPEC, memory(0.6))
     assert summary.fits
-    assert {t.kind for t in summary.treatments.values()} != {"offload"}
+    assert {t.kind for t in summary.rewrites.values()} != {"offload"}
 
 
 def test_where_nothing_fits_the_rest_beside_the_peak_is_made_low_too(monkeypatch):
-    seen, lowest = [], Problem.lowest
+    seen, lowest = [], Knapsack.lowest
 
     def noted(self, *args):
         rows = lowest(self, *args)
-        seen.append((self.usage.copy(), self.beside(rows).usage))
+        seen.append((self.usage.copy(), self.without_peak(rows).usage))
         return rows
 
-    monkeypatch.setattr(Problem, "lowest", noted)
+    monkeypatch.setattr(Knapsack, "lowest", noted)
     with pytest.raises(TooLargeError, match="smallest found"):
         reduce_memory(deep(), SPEC, memory(0.03), means=("checkpoint",))
     (_, beside), (second, _) = seen[:2]

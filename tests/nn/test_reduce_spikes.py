@@ -13,14 +13,14 @@ from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from torch import nn
 
 from maxslices.model.account import CONTEXT_BYTES
-from maxslices.nn.reduce import COMPRESSORS, Treatment, reduce_memory, treat
+from maxslices.nn.reduce import COMPRESSORS, Rewrite, apply_rewrites, reduce_memory
 from maxslices.nn.reduce.binary_inputs import probe_binary
 from maxslices.nn.reduce.candidates import candidates
 from maxslices.nn.reduce.compress import compressor_named
 from maxslices.nn.reduce.layer_state import ResettingStep, refuses_time_split, reset_states
-from maxslices.nn.reduce.module_study import study
+from maxslices.nn.reduce.module_study import study_step
 from maxslices.nn.reduce.split import time_candidates
-from maxslices.nn.replay import Spec, WorkAreas
+from maxslices.nn.replay import Spec, Workspaces
 
 T = 5
 
@@ -106,30 +106,30 @@ def test_inputs_that_are_spikes_are_found():
 
 
 @pytest.mark.parametrize(
-    "treatments",
+    "rewrites",
     [
-        {"3": Treatment("pack", ("bit",))},
-        {"3": Treatment("checkpoint", ("bit",)), "5": Treatment("checkpoint")},
-        {"2": Treatment("checkpoint"), "5": Treatment("selective"), "8": Treatment("checkpoint")},
-        {"[3:6]": Treatment("checkpoint", ("bit",)), "5": Treatment("checkpoint", (), 5)},
+        {"3": Rewrite("pack", ("bit",))},
+        {"3": Rewrite("checkpoint", ("bit",)), "5": Rewrite("checkpoint")},
+        {"2": Rewrite("checkpoint"), "5": Rewrite("selective"), "8": Rewrite("checkpoint")},
+        {"[3:6]": Rewrite("checkpoint", ("bit",)), "5": Rewrite("checkpoint", (), 5)},
         {
-            "[0:3]": Treatment("checkpoint"),
-            "[3:6]": Treatment("checkpoint", ("bit",)),
-            "[3:5]": Treatment("checkpoint", ("bit",)),
-            "[8:10]": Treatment("checkpoint", (), 2),
+            "[0:3]": Rewrite("checkpoint"),
+            "[3:6]": Rewrite("checkpoint", ("bit",)),
+            "[3:5]": Rewrite("checkpoint", ("bit",)),
+            "[8:10]": Rewrite("checkpoint", (), 2),
         },
         {
-            "[0:9]": Treatment("checkpoint"),
-            "[3:6]": Treatment("checkpoint", ("bit",)),
-            "[3:5]": Treatment("checkpoint", ("bit",)),
-            "8": Treatment("checkpoint", (), 5),
+            "[0:9]": Rewrite("checkpoint"),
+            "[3:6]": Rewrite("checkpoint", ("bit",)),
+            "[3:5]": Rewrite("checkpoint", ("bit",)),
+            "8": Rewrite("checkpoint", (), 5),
         },
     ],
 )
-def test_gradients_and_states_are_the_same_to_the_bit(treatments):
+def test_gradients_and_states_are_the_same_to_the_bit(rewrites):
     model = network()
     other = copy.deepcopy(model)
-    treat(other, treatments)
+    apply_rewrites(other, rewrites)
     x = torch.rand(T, 2, 3, 9, 9)
     for _ in range(2):
         for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
@@ -145,7 +145,7 @@ def test_gradients_and_states_are_the_same_to_the_bit(treatments):
 def test_a_split_in_time_carries_the_states(path, parts):
     model = network(norm=False).double()
     other = copy.deepcopy(model)
-    treat(other, {path: Treatment("checkpoint", parts=parts)})
+    apply_rewrites(other, {path: Rewrite("checkpoint", parts=parts)})
     x = torch.rand(T, 2, 3, 9, 9, dtype=torch.float64)
     for a, b in zip(gradients(model, x), gradients(other, x), strict=True):
         # Weights' gradients are sums over time in another order.
@@ -181,12 +181,12 @@ def test_a_plan_for_a_spiking_network_packs_and_fits():
     model = network()
     spec = Spec((T, 4, 3, 96, 96))
     step = ResettingStep(model, "training", torch.optim.Adam)
-    whole = step.trace([spec], WorkAreas.allowance()).peak_bytes
+    whole = step.trace([spec], Workspaces.allowance()).peak_bytes
     limit = int(0.6 * whole)
     _, summary = reduce_memory(model, spec, limit + CONTEXT_BYTES, means=("pack", "checkpoint"))
     assert summary.fits
     assert summary.bit_compressor_count
-    assert step.trace([spec], WorkAreas.allowance()).peak_bytes <= limit
+    assert step.trace([spec], Workspaces.allowance()).peak_bytes <= limit
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
@@ -194,18 +194,22 @@ def test_states_that_are_carried_on_are_counted(parts):
     model = network()
     spec = Spec((T, 4, 3, 96, 96))
     step = ResettingStep(model, "training")
-    seen = study(step, [spec], WorkAreas.allowance())
+    seen = study_step(step, [spec], Workspaces.allowance())
     found = candidates(seen, model, ("checkpoint",), {}) + time_candidates(seen, model, {})
     (chosen,) = [
-        c for c in found if c.path == "2" and c.treatment == Treatment("checkpoint", (), parts)
+        c for c in found if c.path == "2" and c.rewrite == Rewrite("checkpoint", (), parts)
     ]
-    expected = sum(size for first, end, size in chosen.changes if first <= seen.turn < end)
+    expected = sum(
+        size for first, end, size in chosen.changes if first <= seen.backward_start < end
+    )
 
     def at_the_turn(plan):
-        trace = step.trace([spec], WorkAreas.allowance(), change=lambda twin: treat(twin, plan))
+        trace = step.trace(
+            [spec], Workspaces.allowance(), change=lambda copy: apply_rewrites(copy, plan)
+        )
         return trace.bytes_at("loss")
 
-    saved = at_the_turn({"2": chosen.treatment}) - at_the_turn({})
+    saved = at_the_turn({"2": chosen.rewrite}) - at_the_turn({})
     # Random numbers' states and what is smaller than a granule: 16 KiB.
     assert abs(saved - expected) <= 2**14
 

@@ -13,18 +13,17 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
+from maxslices.nn.model_step import ModelStep
 from maxslices.nn.nn_errors import TooLargeError
-from maxslices.nn.reduce import Treatment, reduce_memory, treat
-from maxslices.nn.reduce import reduction_plan as choices
-from maxslices.nn.reduce.plan_search import ROOM
-from maxslices.nn.reduce.reduction_plan import Choices, Plan, later_bytes
-from maxslices.nn.reduce.rewrite_search import Searcher
-from maxslices.nn.replay import Allocator, Spec, Trace, WorkAreas
+from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_memory, reduction_plan
+from maxslices.nn.reduce.plan_search import LIMIT_FRACTIONS
+from maxslices.nn.reduce.reduction_plan import ReductionPlan, SearchSpace, later_bytes
+from maxslices.nn.reduce.rewrite_search import RewriteSearch
+from maxslices.nn.replay import CachingAllocator, Spec, Trace, Workspaces
 from maxslices.nn.replay.caching_allocator import ROUND_BYTES
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator
 from maxslices.nn.replay.steady_state import Steady, each_step
-from maxslices.nn.training_step import Step
-from tests.nn.replay.test_steady import trace_of
+from tests.nn.replay.test_steady_state import trace_of
 
 from .networks import deep
 from .test_reduce_search import SPEC, memory
@@ -44,10 +43,10 @@ def model():
     return nn_models.resnet50()
 
 
-def replayed(model, paths, spec, areas, steps=2, optimizer=torch.optim.Adam) -> Trace:
-    plan = {path: Treatment("checkpoint") for path in paths}
-    step = Step(model, "training", optimizer, nn.CrossEntropyLoss())
-    return step.trace([spec], areas, steps=steps, change=lambda m: treat(m, plan))
+def replayed(model, paths, spec, workspaces, steps=2, optimizer=torch.optim.Adam) -> Trace:
+    plan = {path: Rewrite("checkpoint") for path in paths}
+    step = ModelStep(model, "training", optimizer, nn.CrossEntropyLoss())
+    return step.trace([spec], workspaces, steps=steps, change=lambda m: apply_rewrites(m, plan))
 
 
 def blocks_of(model) -> list[str]:
@@ -56,14 +55,14 @@ def blocks_of(model) -> list[str]:
 
 @pytest.fixture(scope="module")
 def traces(model):
-    """ResNet50 as it was run on an H200, treated in two ways."""
-    areas, spec = WorkAreas.from_plain(H200["work_areas"]), Spec((64, 3, 224, 224))
+    """ResNet50 as it was run on an H200, rewritten in two ways."""
+    workspaces, spec = Workspaces.from_plain(H200["workspaces"]), Spec((64, 3, 224, 224))
     plan = [
         "maxpool", "layer1.0.downsample", "layer1.2", "layer2.0.downsample", "layer2.3",
         "layer3.0", "layer1[0:2]", "layer2[0:3]",
     ]  # fmt: skip
     return {
-        name: replayed(model, paths, spec, areas)
+        name: replayed(model, paths, spec, workspaces)
         for name, paths in (("every_block", blocks_of(model)), ("plan", plan))
     }
 
@@ -77,17 +76,17 @@ def test_memory_is_given_back_in_those_steps_in_which_it_was(traces, name, limit
     assert [counts.retries for counts in islice(steps, len(measured))] == measured
 
 
-@pytest.mark.parametrize("kind", [Allocator, ExpandableAllocator])
+@pytest.mark.parametrize("kind", [CachingAllocator, ExpandableAllocator])
 @pytest.mark.parametrize("optimizer", [None, torch.optim.Adam])
 def test_the_second_step_repeated_is_what_more_steps_replayed_are(model, kind, optimizer):
-    spec, areas = Spec((24, 3, 160, 160)), WorkAreas.none()
+    spec, workspaces = Spec((24, 3, 160, 160)), Workspaces.none()
     two, six = (
-        replayed(model, blocks_of(model), spec, areas, steps, optimizer) for steps in (2, 6)
+        replayed(model, blocks_of(model), spec, workspaces, steps, optimizer) for steps in (2, 6)
     )
     ends = [0, *(m.event for m in six.marks if m.name == six.marks[-1].name)]
-    asked, retries = list(six.asked()), 0
+    asked, retries = list(six.requests_by_event()), 0
     free = kind()
-    free.run(two.steps())
+    free.run(two.requests())
     for limit in range(two.allocated_bytes, free.peak_reserved_bytes, 16 * MIB):
         repeated, other = each_step(two, kind(limit)), kind(limit)
         for begin, end in pairwise(ends):
@@ -104,8 +103,8 @@ def test_the_second_step_repeated_is_what_more_steps_replayed_are(model, kind, o
 def reduced(monkeypatch, later: Steady, part: float = 0.6):
     """Reduce a model as if its later steps were as told; return limits and the plan."""
     limits: list[int] = []
-    find = Searcher.find
-    plans: list[Plan] = []
+    find = RewriteSearch.find
+    plans: list[ReductionPlan] = []
 
     def noted(searcher, *args):
         limits.append(searcher.limit_bytes)
@@ -115,10 +114,10 @@ def reduced(monkeypatch, later: Steady, part: float = 0.6):
         plans.append(original(*args))
         return plans[-1]
 
-    original = Choices.planned
-    monkeypatch.setattr(Choices, "planned", planned)
-    monkeypatch.setattr(Searcher, "find", noted)
-    monkeypatch.setattr(choices, "steady", lambda *_: later)
+    original = SearchSpace.planned
+    monkeypatch.setattr(SearchSpace, "planned", planned)
+    monkeypatch.setattr(RewriteSearch, "find", noted)
+    monkeypatch.setattr(reduction_plan, "steady", lambda *_: later)
     _, summary = reduce_memory(deep(), SPEC, memory(part), means=("checkpoint",))
     return list(dict.fromkeys(limits)), summary, plans
 
@@ -130,9 +129,9 @@ def test_what_the_limit_adds_to_a_step_is_part_of_its_time(monkeypatch):
     more_s = 10**9 / 227e9
     for plan in plans:
         fits = plan.first_bytes <= held_up.limit_bytes
-        assert plan.held_up_s == pytest.approx(more_s if fits else 0.0)
+        assert plan.reallocation_s == pytest.approx(more_s if fits else 0.0)
     # Plans that leave more room are looked for.
-    assert limits == [int(part * held_up.limit_bytes) for part in ROOM]
+    assert limits == [int(part * held_up.limit_bytes) for part in LIMIT_FRACTIONS]
     assert held_up.predicted_added_s == pytest.approx(
         min(plan.added_s for plan in plans if plan.needed_bytes <= held_up.limit_bytes)
     )
@@ -140,7 +139,7 @@ def test_what_the_limit_adds_to_a_step_is_part_of_its_time(monkeypatch):
 
 
 def test_what_does_not_go_on_does_not_fit(monkeypatch):
-    monkeypatch.setattr(choices, "later_bytes", lambda _trace, limit: limit + 1)
+    monkeypatch.setattr(reduction_plan, "later_bytes", lambda _trace, limit: limit + 1)
     with pytest.raises(TooLargeError, match="no plan fits"):
         reduced(monkeypatch, Steady(False))
 
@@ -151,8 +150,8 @@ def test_a_limit_under_which_steps_go_on_is_found(traces, monkeypatch):
     low = trace.peak_bytes - 20 * MIB
     found = later_bytes(trace, low)
     part = low // 256
-    assert choices.steady(trace, choices.allocator(found)).runs
-    assert not choices.steady(trace, choices.allocator(found - part)).runs
+    assert reduction_plan.steady(trace, reduction_plan.allocator(found)).runs
+    assert not reduction_plan.steady(trace, reduction_plan.allocator(found - part)).runs
     assert trace.peak_bytes < found < 1.1 * trace.peak_bytes
 
 
@@ -161,11 +160,11 @@ def test_such_a_limit_has_room_for_all_of_a_block_in_segments_that_grow(monkeypa
     kept = [("b", 3.3), ("a", -1.0), ("c", 27.5), ("d", 0.33), ("e", 13.2), ("c", -1.0)]
     again = [("a", 44.0), ("b", -1.0), ("e", -1.0), ("d", -1.0), *kept]
     trace = trace_of([("a", 44.0), *kept], again)
-    first = Plan([], trace).first_bytes
-    assert not choices.steady(trace, choices.allocator(first)).runs
-    found = Plan([], trace, first).needed_bytes
+    first = ReductionPlan([], trace).first_bytes
+    assert not reduction_plan.steady(trace, reduction_plan.allocator(first)).runs
+    found = ReductionPlan([], trace, first).needed_bytes
     # One more than all that is ever held does not do.
-    free = choices.allocator()
-    choices.steady(trace, free)
+    free = reduction_plan.allocator()
+    reduction_plan.steady(trace, free)
     assert found > free.peak_reserved_bytes + ROUND_BYTES
-    assert choices.steady(trace, choices.allocator(found)).runs
+    assert reduction_plan.steady(trace, reduction_plan.allocator(found)).runs

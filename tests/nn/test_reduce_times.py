@@ -9,18 +9,18 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import numpy as np
 from torch import nn
 
+from maxslices.nn.model_step import ModelStep
 from maxslices.nn.reduce.candidates import Candidate, candidates
-from maxslices.nn.reduce.device_rates import Rates, Times, seconds_by_module
-from maxslices.nn.reduce.module_ranges import Order
-from maxslices.nn.reduce.module_study import study
-from maxslices.nn.reduce.rewrite import Treatment
+from maxslices.nn.reduce.device_rates import DeviceRates, ForwardTimes, seconds_by_module
+from maxslices.nn.reduce.module_ranges import ModuleOrder
+from maxslices.nn.reduce.module_study import study_step
+from maxslices.nn.reduce.rewrite import Rewrite
 from maxslices.nn.reduce.rewrite_cost import flops_by_module, price, price_of_parts
 from maxslices.nn.reduce.split import time_candidates
-from maxslices.nn.reduce.step_timeline import BACKWARD, HOST_BACKWARD, Flops, Timeline, longest
-from maxslices.nn.replay import Spec, WorkAreas
-from maxslices.nn.training_step import Step
+from maxslices.nn.reduce.step_timeline import BACKWARD, HOST_BACKWARD, Flops, StepTimeline, longest
+from maxslices.nn.replay import Spec, Workspaces
 
-CHECKPOINT_IN_2 = Treatment("checkpoint", (), 2)
+CHECKPOINT_IN_2 = Rewrite("checkpoint", (), 2)
 
 
 def by_steps(host: list[float], device: list[float]) -> float:
@@ -47,19 +47,21 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Sequential(*block), nn.GELU(), nn.Conv2d(32, 3, 1))
 
 
-def made(times: Times, batch: int = 8, parts: int = 1) -> tuple[Timeline, list[Candidate]]:
+def made(
+    times: ForwardTimes, batch: int = 8, parts: int = 1
+) -> tuple[StepTimeline, list[Candidate]]:
     model, spec = network(), Spec((batch, 3, 64, 64))
-    step = Step(model, "training")
-    seen = study(step, [spec], WorkAreas.allowance())
+    step = ModelStep(model, "training")
+    seen = study_step(step, [spec], Workspaces.allowance())
     flops = flops_by_module(step, [spec])
-    timeline = Timeline.of(seen, Order(model), flops, times, parts)
+    timeline = StepTimeline.of(seen, ModuleOrder(model), flops, times, parts)
     found = candidates(seen, model, ("checkpoint", "selective", "offload"), {})
     price(found, timeline, flops, times)
     return timeline, found
 
 
 def candidate(found: list[Candidate], path: str, kind: str = "checkpoint") -> Candidate:
-    return next(c for c in found if c.path == path and c.treatment.kind == kind)
+    return next(c for c in found if c.path == path and c.rewrite.kind == kind)
 
 
 ALL = {"": 9.0, "0": 6.0, "0.0": 1.0, "0.1": 2.0, "0.2": 3.0, "1": 2.0, "2": 1.0}
@@ -67,59 +69,59 @@ NONE = dict.fromkeys(ALL, 0.0)
 
 
 def test_a_step_is_as_long_as_what_was_measured_of_its_modules():
-    on_device, _ = made(Times(Rates(), ALL, NONE))
+    on_device, _ = made(ForwardTimes(DeviceRates(), ALL, NONE))
     assert on_device.step_s() == pytest.approx((1 + BACKWARD) * 9.0)
-    on_host, _ = made(Times(Rates(), NONE, ALL))
+    on_host, _ = made(ForwardTimes(DeviceRates(), NONE, ALL))
     assert on_host.step_s() == pytest.approx((1 + HOST_BACKWARD) * 9.0)
 
 
 def test_what_is_computed_again_takes_its_forward_pass_but_for_what_nothing_is_kept_of():
-    timeline, found = made(Times(Rates(), ALL, NONE))
+    timeline, found = made(ForwardTimes(DeviceRates(), ALL, NONE))
     block = candidate(found, "0")
     # Its last layer keeps its argument, which is there before that layer is run again.
     assert block.spared == ("0.2",)
-    assert timeline.longer_s([block]) == pytest.approx(ALL["0.0"] + ALL["0.1"])
+    assert timeline.added_s([block]) == pytest.approx(ALL["0.0"] + ALL["0.1"])
 
 
 def test_where_the_host_is_behind_its_time_counts():
-    times = Times(Rates(checkpoint_s=0.5, again_s=0.01), NONE, ALL)
+    times = ForwardTimes(DeviceRates(checkpoint_s=0.5, again_s=0.01), NONE, ALL)
     timeline, found = made(times)
     block = candidate(found, "0")
-    again = ALL["0"] + 0.5 + 0.01 * block.again_ops
-    assert timeline.longer_s([block]) == pytest.approx(again)
-    hidden, _ = made(Times(times.rates, {path: 100 * s for path, s in ALL.items()}, ALL))
-    assert hidden.longer_s([block]) < 0.1 * again
+    again = ALL["0"] + 0.5 + 0.01 * block.recomputed_ops
+    assert timeline.added_s([block]) == pytest.approx(again)
+    hidden, _ = made(ForwardTimes(times.rates, {path: 100 * s for path, s in ALL.items()}, ALL))
+    assert hidden.added_s([block]) < 0.1 * again
 
 
 def test_what_is_inside_costs_the_host_more():
-    timeline, found = made(Times(Rates(checkpoint_s=0.5), NONE, ALL))
+    timeline, found = made(ForwardTimes(DeviceRates(checkpoint_s=0.5), NONE, ALL))
     outer, inner = candidate(found, "0"), candidate(found, "0[0:2]")
-    both = timeline.longer_s([outer, inner])
-    alone = timeline.longer_s([outer]) + timeline.longer_s([inner])
+    both = timeline.added_s([outer, inner])
+    alone = timeline.added_s([outer]) + timeline.added_s([inner])
     assert both == pytest.approx(alone + inner.wrapped_s)
     assert inner.wrapped_s == pytest.approx(0.25)
 
 
 def test_what_is_on_the_host_is_copied_there_and_back_and_in_parts_once_more():
     its = [
-        candidate(made(Times(Rates()), batch, parts)[1], "0", "offload")
+        candidate(made(ForwardTimes(DeviceRates()), batch, parts)[1], "0", "offload")
         for batch, parts in ((8, 1), (4, 2))
     ]
     assert its[0].link_bytes == 2 * its[1].link_bytes > 0
-    whole_s = its[0].link_bytes / Rates().link_bytes_per_s
+    whole_s = its[0].link_bytes / DeviceRates().link_bytes_per_s
     assert [c.device_s for c in its] == pytest.approx([2 * whole_s, 3 * whole_s])
 
 
 def test_what_is_on_the_host_goes_there_again_with_what_is_computed_again_around_it():
-    timeline, found = made(Times(Rates()))
+    timeline, found = made(ForwardTimes(DeviceRates()))
     outer, inner = candidate(found, "0"), candidate(found, "0[0:2]", "offload")
-    both = timeline.longer_s([outer, inner])
-    alone = timeline.longer_s([outer]) + timeline.longer_s([inner])
-    assert inner.copied_s == pytest.approx(inner.link_bytes / Rates().link_bytes_per_s)
+    both = timeline.added_s([outer, inner])
+    alone = timeline.added_s([outer]) + timeline.added_s([inner])
+    assert inner.copied_s == pytest.approx(inner.link_bytes / DeviceRates().link_bytes_per_s)
     assert both == pytest.approx(alone + inner.copied_s, rel=0.02)
-    parts, found = made(Times(Rates()), 4, 2)  # that is counted already
+    parts, found = made(ForwardTimes(DeviceRates()), 4, 2)  # that is counted already
     root, inner = Candidate("", CHECKPOINT_IN_2, 0, (0, 0), []), candidate(found, "0", "offload")
-    assert parts.longer_s([root, inner]) == pytest.approx(parts.longer_s([inner]), rel=0.02)
+    assert parts.added_s([root, inner]) == pytest.approx(parts.added_s([inner]), rel=0.02)
 
 
 def test_parts_take_the_longer_forward_pass_twice_and_a_backward_pass_half_as_much_longer():
@@ -132,21 +134,21 @@ def test_parts_take_the_longer_forward_pass_twice_and_a_backward_pass_half_as_mu
             {path: ms * 1e-3 * seconds / ALL[""] for path, seconds in ALL.items()}
             for ms in (at_once_ms, forward_ms)
         )
-        at_once, _ = made(Times(Rates(), whole, NONE))
-        in_parts, _ = made(Times(Rates(), part, NONE), 4, parts)
-        root = Candidate("", Treatment("checkpoint", (), parts), 0, (0, 0), [])
-        price_of_parts(root, in_parts, at_once, Flops(), Times(Rates(), part, NONE))
+        at_once, _ = made(ForwardTimes(DeviceRates(), whole, NONE))
+        in_parts, _ = made(ForwardTimes(DeviceRates(), part, NONE), 4, parts)
+        root = Candidate("", Rewrite("checkpoint", (), parts), 0, (0, 0), [])
+        price_of_parts(root, in_parts, at_once, Flops(), ForwardTimes(DeviceRates(), part, NONE))
         assert 1e3 * root.cost_s == pytest.approx(longer_ms, rel=0.02)
 
 
 def test_without_a_device_a_smaller_batch_is_bound_by_the_host():
-    small, _ = made(Times(Rates()), batch=1)
-    large, _ = made(Times(Rates()), batch=64)
-    rates = Rates()
+    small, _ = made(ForwardTimes(DeviceRates()), batch=1)
+    large, _ = made(ForwardTimes(DeviceRates()), batch=64)
+    rates = DeviceRates()
     assert small.host_of[""] == large.host_of[""]
     assert small.device_of[""] < small.host_of[""]
     assert large.device_of[""] > 10 * small.device_of[""]
-    in_parts, _ = made(Times(rates), batch=1, parts=4)
+    in_parts, _ = made(ForwardTimes(rates), batch=1, parts=4)
     assert in_parts.host_of[""] == pytest.approx(4 * small.host_of[""])
 
 
@@ -157,16 +159,16 @@ def test_parts_of_time_cost_the_host_as_often_as_the_whole():
     assert spikes
     model = nn.Sequential(layer.Conv2d(3, 16, 3, padding=1), neuron.LIFNode(detach_reset=True))
     functional.set_step_mode(model, "m")
-    step, spec = Step(model, "training"), Spec((8, 4, 3, 64, 64))
-    seen = study(step, [spec], WorkAreas.allowance())
-    flops, times = flops_by_module(step, [spec]), Times(Rates())
-    timeline = Timeline.of(seen, Order(model), flops, times)
+    step, spec = ModelStep(model, "training"), Spec((8, 4, 3, 64, 64))
+    seen = study_step(step, [spec], Workspaces.allowance())
+    flops, times = flops_by_module(step, [spec]), ForwardTimes(DeviceRates())
+    timeline = StepTimeline.of(seen, ModuleOrder(model), flops, times)
     found = time_candidates(seen, model, {})
     price(found, timeline, flops, times)
-    call = next(c for c in seen.seen if c.path == "1")
+    call = next(c for c in seen.calls if c.path == "1")
     assert call.n_in_python == 1  # the neuron is an operator of its library
     assert timeline.host_of["1"] >= times.rates.python_s
-    cost = {c.treatment.parts: c.host_s for c in found if c.path == "1"}
+    cost = {c.rewrite.parts: c.host_s for c in found if c.path == "1"}
     assert cost[8] > 1.9 * cost[4] > 3 * cost[2]
     assert cost[2] > 3 * times.rates.python_s
 
@@ -195,13 +197,15 @@ def test_norms_of_single_items_take_as_long_for_one_as_for_many():
 
     def norm_s(batch: int) -> float:
         model, spec = Norms(), Spec((batch, 1, 512, 512))
-        step = Step(model, "training")
-        seen = study(step, [spec], WorkAreas.allowance())
+        step = ModelStep(model, "training")
+        seen = study_step(step, [spec], Workspaces.allowance())
         flops = flops_by_module(step, [spec])
-        return Timeline.of(seen, Order(model), flops, Times(Rates())).device_of["1"]
+        return StepTimeline.of(
+            seen, ModuleOrder(model), flops, ForwardTimes(DeviceRates())
+        ).device_of["1"]
 
     # Each channel of each item is one block's work: a few of them leave most of a device idle.
-    one = pytest.approx(4 * 512 * 512 / Rates().channel_bytes_per_s, rel=1e-3)
+    one = pytest.approx(4 * 512 * 512 / DeviceRates().channel_bytes_per_s, rel=1e-3)
     assert norm_s(1) == one
     assert norm_s(4) == one
     assert norm_s(4000) > 2 * norm_s(1)

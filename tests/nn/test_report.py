@@ -13,14 +13,14 @@ from torch import nn
 from maxslices.errors import MaxslicesError, UsageError
 from maxslices.nn import memory_report
 from maxslices.nn.ddp_buckets import bucket_sizes
-from maxslices.nn.replay import Spec, WorkAreas, replay
-from maxslices.nn.replay.meta_copy import twin
+from maxslices.nn.replay import Spec, Workspaces, replay
+from maxslices.nn.replay.meta_copy import meta_copy
 from maxslices.nn.savings import checkpoint_level, make_in_place
 
 from .networks import Small, Two
 
 MIB = 2**20
-NONE = WorkAreas.none()
+NONE = Workspaces.none()
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def report():
         torch.optim.Adam,
         loss=nn.MSELoss(),
         memory="1GB",
-        work_areas=NONE,
+        workspaces=NONE,
     )
 
 
@@ -73,25 +73,25 @@ def test_what_holds_most_of_all_is_looked_into():
 
 def test_every_saving_was_replayed():
     model, spec = Small(), Spec((4, 1, 64, 64))
-    report = memory_report(model, spec, "training", work_areas=NONE)
+    report = memory_report(model, spec, "training", workspaces=NONE)
     savings = {saving.name: saving for saving in report.savings}
     assert set(savings) == {"in place", "checkpoint", "no_grad"}
-    plain = replay(model, spec, mode="training", work_areas=NONE).peak_bytes
+    plain = replay(model, spec, mode="training", workspaces=NONE).peak_bytes
     assert plain == report.allocated_bytes
     for saving in savings.values():
         assert saving.saved_bytes == plain - saving.peak_bytes
 
-    changed = twin(model)
+    changed = meta_copy(model)
     assert make_in_place(changed) == ["down.2", "inner.2"]
-    peak = replay(changed, spec, mode="training", is_twin=True, work_areas=NONE).peak_bytes
+    peak = replay(changed, spec, mode="training", is_on_meta=True, workspaces=NONE).peak_bytes
     assert peak == savings["in place"].peak_bytes < plain
 
-    changed = twin(model)
+    changed = meta_copy(model)
     assert checkpoint_level(changed, 1) == ["down", "inner"]
-    peak = replay(changed, spec, mode="training", is_twin=True, work_areas=NONE).peak_bytes
+    peak = replay(changed, spec, mode="training", is_on_meta=True, workspaces=NONE).peak_bytes
     assert peak == savings["checkpoint"].peak_bytes < plain
 
-    peak = replay(model, spec, mode="inference", work_areas=NONE).peak_bytes
+    peak = replay(model, spec, mode="inference", workspaces=NONE).peak_bytes
     assert peak == savings["no_grad"].peak_bytes < plain
 
 
@@ -122,8 +122,8 @@ def test_ddp_holds_the_buckets_that_torch_makes():
     wanted = [sum(order[i].numel() for i in bucket) for bucket in indices]
     assert sorted(items for items, _ in bucket_sizes(model)) == sorted(wanted)
 
-    plain = memory_report(model, (8, 100), "training", "sgd", work_areas=NONE)
-    ddp = memory_report(model, (8, 100), "training", "sgd", ddp=True, work_areas=NONE)
+    plain = memory_report(model, (8, 100), "training", "sgd", workspaces=NONE)
+    ddp = memory_report(model, (8, 100), "training", "sgd", ddp=True, workspaces=NONE)
     buckets = sum(-(-4 * items // 512) * 512 for items in wanted)
     assert ddp.categories["DDP buckets"] == buckets
     assert ddp.allocated_bytes == plain.allocated_bytes + buckets
@@ -131,8 +131,8 @@ def test_ddp_holds_the_buckets_that_torch_makes():
 
 
 def test_half_precision_takes_less():
-    whole = memory_report(Small(), (4, 1, 64, 64), "training", "sgd", work_areas=NONE)
-    half = memory_report(Small(), (4, 1, 64, 64), "training", "sgd", amp=True, work_areas=NONE)
+    whole = memory_report(Small(), (4, 1, 64, 64), "training", "sgd", workspaces=NONE)
+    half = memory_report(Small(), (4, 1, 64, 64), "training", "sgd", amp=True, workspaces=NONE)
     assert half.amp == "float16"
     assert half.allocated_bytes < 0.8 * whole.allocated_bytes
 

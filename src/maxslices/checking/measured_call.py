@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from ..model.arrays import ArraySpec, block_shape
 from ..registry.method_meta import MethodMeta
 from ..registry.parameters import SUPPLIED
 from ..registry.returned_output import ReturnedOutput
+from ..system.loaded_modules import torch_on_gpu
 from .inputs import check_given, input_data, require_slice_dim, supplied_data
 
 HOST_NOISE_BYTES = 16 * 1024
@@ -161,8 +161,8 @@ class MeasuredCall:
             import cupy
 
             in_use = int(cupy.get_default_memory_pool().used_bytes())
-            torch: Any = sys.modules.get("torch")
-            if torch is not None and torch.cuda.is_initialized():
+            torch = torch_on_gpu()
+            if torch is not None:
                 in_use += int(torch.cuda.memory_allocated())
             return in_use
         return _traced_array_bytes() if tracemalloc.is_tracing() else 0

@@ -15,11 +15,12 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import MaxslicesError
-from ..nn import command as nn
 from . import check, demo, measure, methods, plan, records, run
 from .output import complain, say
 
-COMMANDS = (demo, run, plan, check, measure, methods, records, nn)
+COMMANDS = (demo, run, plan, check, measure, methods, records)
+COMMAND_GROUP = "maxslices.commands"
+"""Entry points of further subcommands: modules with `add_parser`, as those in `COMMANDS`."""
 INTERRUPTED = 130
 """Exit status of a run that was stopped with Ctrl-C or told to end."""
 NO_MEMORY = 3
@@ -50,7 +51,24 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_parser(subparsers)
+    _add_installed_commands(subparsers)
     return parser
+
+
+def _add_installed_commands(subparsers: Any) -> None:
+    """Add the subcommands that packages bring; one that fails is left out with a warning."""
+    import importlib.metadata
+
+    for entry_point in importlib.metadata.entry_points(group=COMMAND_GROUP):
+        try:
+            entry_point.load().add_parser(subparsers)
+        except Exception as error:  # noqa: BLE001 - whatever a package raises when it is imported
+            package = entry_point.dist.name if entry_point.dist else entry_point.value
+            warnings.warn(
+                f"the command {entry_point.name} of {package} is left out, because loading "
+                f"{entry_point.value} failed: {type(error).__name__}: {error}",
+                stacklevel=2,
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..errors import MaxslicesError, MethodError, OutOfMemoryError, StoreError, UsageError
 from ..model.arrays import parse_shape
-from .options import parameters
 
 
 def add_parser(subparsers: Any) -> None:
@@ -65,12 +64,13 @@ def handle(parsed: argparse.Namespace) -> str:
 
     from ..checking.measurement import check_picture, measure_method, plot_measurement
     from ..model.arrays import ArraySpec
+    from ..pipeline.parameter_arguments import parse_parameters
 
     picture = None if parsed.plot is None else Path(parsed.plot)
     if picture is not None:
         check_picture(picture)
     spec = ArraySpec(parse_shape(parsed.shape), parsed.dtype)
-    given = parameters(parsed.parameter)
+    given = parse_parameters(parsed.parameter)
     for name in _MADE_UP:
         if name in given:
             raise UsageError(f"-p {name}: {name} is filled in as the block is made: leave it out")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any, Literal
-
-from ..errors import UsageError
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
@@ -57,32 +54,6 @@ def block(text: str) -> int | Literal["auto", "max"]:
     if text.isascii() and text.isdigit() and int(text) > 0:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is neither a positive number, auto nor max")
-
-
-def parameters(texts: Sequence[str]) -> dict[str, Any]:
-    """Read ``name=value`` of each; the values as a pipeline file would have them.
-
-    Raises
-    ------
-    UsageError
-        If one is something else, or a name is given twice.
-    """
-    import yaml
-
-    found: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier():
-            raise UsageError(
-                f"{text!r} is no parameter: write name=value, such as -p kernel_size=5"
-            )
-        if name in found:
-            raise UsageError(f"the parameter {name} is given twice; the second is {text!r}")
-        try:
-            found[name] = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError):  # a date that there is not
-            raise UsageError(f"the value in {text!r} cannot be read: write it as in YAML") from None
-    return found
 
 
 def limits(parsed: argparse.Namespace) -> dict[str, Any]:

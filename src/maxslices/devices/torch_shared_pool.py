@@ -7,10 +7,11 @@ torch's statistics then count both, peak included.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from ..system.loaded_modules import torch_on_gpu
 
 
 @contextmanager
@@ -77,20 +78,14 @@ def _allocator(cupy: Any, torch: Any) -> Any:
 
 def release_cache() -> None:
     """Give back what torch's allocator holds but has not handed out; no torch, no effect."""
-    torch = _torch()
+    torch = torch_on_gpu()
     if torch is not None:
         torch.cuda.empty_cache()
 
 
 def cached_bytes() -> int:
     """Return what torch's allocator holds on the current device but has not handed out."""
-    torch = _torch()
+    torch = torch_on_gpu()
     if torch is None:
         return 0
     return int(torch.cuda.memory_reserved()) - int(torch.cuda.memory_allocated())
-
-
-def _torch() -> Any:
-    """Return torch if it is at work on a GPU."""
-    torch: Any = sys.modules.get("torch")
-    return torch if torch is not None and torch.cuda.is_initialized() else None

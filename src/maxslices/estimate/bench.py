@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import sys
 import time
 import tracemalloc
 import warnings
@@ -20,6 +19,7 @@ from ..measure import Peak, measure_peak
 from ..measure.cupy_pool import GRAIN_BYTES
 from ..model.allocators import CUDA_GRANULE_BYTES
 from ..registry.method_meta import MethodMeta
+from ..system.loaded_modules import torch_on_gpu
 from .sample_data import Samples, array_module, made_up
 
 OUTSIDE_BYTES = {"cpu": 32 * 2**20, "cuda": 8 * 2**20}
@@ -219,8 +219,8 @@ class Bench:
         """Bytes allocated now: in use in the GPU's pools, or in NumPy arrays by tracemalloc."""
         if self.backend.kind == "cuda":
             in_use = int(array_module(self.backend).get_default_memory_pool().used_bytes())
-            torch: Any = sys.modules.get("torch")
-            if torch is not None and torch.cuda.is_initialized():
+            torch = torch_on_gpu()
+            if torch is not None:
                 in_use += int(torch.cuda.memory_allocated())
             return in_use
         if not tracemalloc.is_tracing():

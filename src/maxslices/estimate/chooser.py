@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from ..devices import Backend
-from ..errors import EstimatorError, UsageError
+from ..errors import EstimatorError, UntraceableError, UsageError
 from ..model.allocators import Device
 from ..model.arrays import ArraySpec
 from ..model.memory_model import MemoryModel
-from ..nn.replay.replay_errors import TraceError
 from .declared import declared_model, speaks_of
 from .model_request import ModelRequest
 
 if TYPE_CHECKING:  # measuring is imported when something is measured
-    from ..nn.method_estimator import Traced
     from .bisection_result import BisectionResult
+    from .extensions import TracedMethod
     from .probed import Probe
     from .recorded import Records
 
@@ -130,7 +129,7 @@ class Chooser:
         if forced == "replayed" or (forced is None and self._is_replayable(request)):
             try:
                 return self._replayed(request, missing)
-            except TraceError as error:
+            except UntraceableError as error:
                 if forced == "replayed" or self.backend is None:
                     raise
                 missing += f"; it cannot be replayed ({error})"
@@ -195,9 +194,13 @@ class Chooser:
                 f"{self._described(request)}: replayed are methods for torch (array_module="
                 "'torch'), on a CUDA device, where torch is installed"
             )
-        from ..nn.method_estimator import trace_method
+        from .extensions import find_tracer
 
-        found = trace_method(
+        trace = find_tracer("torch")
+        if trace is None:
+            name = request.meta.full_name
+            raise UntraceableError(f"{name}: no installed package traces methods for torch")
+        found = trace(
             request.meta,
             request.slice_dim,
             request.other_dims,
@@ -208,7 +211,7 @@ class Chooser:
         )
         noticed = "".join(f"; {note}" for note in found.notes)
         why = f"{missing}; {found}{noticed}{self._beside(request, found.model())}"
-        return _choice(request, found, "replayed", f"{why}\n{found.work_areas_line()}")
+        return _choice(request, found, "replayed", f"{why}\n{found.details}")
 
     def _probed(self, request: ModelRequest) -> Probe:
         assert self.backend is not None
@@ -274,7 +277,7 @@ class Chooser:
 
 
 def _choice(
-    request: ModelRequest, found: Probe | BisectionResult | Traced, origin: Origin, why: str
+    request: ModelRequest, found: Probe | BisectionResult | TracedMethod, origin: Origin, why: str
 ) -> Choice:
     """Return what was measured; of its result what the author does not declare."""
     meta, dtype, dims = request.meta, None, None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
+
+from ..system.loaded_modules import loaded, torch_on_gpu
 
 
 @contextmanager
@@ -18,15 +18,13 @@ def random_state_kept() -> Iterator[None]:
     A library that is not imported is left alone.
     """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    cupy: Any = sys.modules.get("cupy.random._generator")
-    torch: Any = sys.modules.get("torch")
-    # CuPy keeps one generator a device; methods get new ones, and the old ones are put back.
+    cupy, torch = loaded("cupy.random._generator"), loaded("torch")
+    # CuPy's generators by device: methods get new ones, the old ones are not touched.
     cupy_states = getattr(cupy, "_random_states", None)
     if cupy_states is not None:
         cupy._random_states = {}
     torch_states = torch.get_rng_state() if torch is not None else None
-    on_gpu = torch is not None and torch.cuda.is_initialized()
-    torch_gpu_states = torch.cuda.get_rng_state_all() if on_gpu else None
+    torch_gpu_states = torch.cuda.get_rng_state_all() if torch_on_gpu() is not None else None
     try:
         yield
     finally:

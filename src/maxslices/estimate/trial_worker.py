@@ -23,6 +23,7 @@ from ..devices.out_of_memory import is_out_of_memory
 from ..errors import EstimatorError
 from ..model.arrays import ArraySpec
 from ..registry.method_meta import MethodMeta
+from ..system.loaded_modules import torch_on_gpu
 from .sample_data import FIRST, Samples
 from .trial_limits import AddressSpace, Ballast
 
@@ -160,8 +161,8 @@ class _JobRun:
     def _settle(self) -> None:
         gc.collect()
         self._backend.release()
-        torch: Any = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
+        torch = torch_on_gpu()
+        if torch is not None:
             torch.cuda.empty_cache()
 
 

@@ -7,13 +7,13 @@ the driver loads; and every other program on that GPU.
 from __future__ import annotations
 
 import importlib
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from ..errors import DeviceError
+from ..system.loaded_modules import loaded, torch_on_gpu
 
 
 class DeviceMeter:
@@ -84,8 +84,8 @@ class DeviceMeter:
 
 def _reader() -> Callable[[], int] | None:
     """Return a function that reads the bytes in use of the device that is current here."""
-    torch: Any = sys.modules.get("torch")
-    if "cupy" not in sys.modules and torch is not None and torch.cuda.is_initialized():
+    torch = torch_on_gpu()
+    if loaded("cupy") is None and torch is not None:
         index = torch.cuda.current_device()
 
         def read_torch() -> int:

@@ -6,9 +6,10 @@ the maxima so far into the others before it starts them anew.
 
 from __future__ import annotations
 
-import sys
 from threading import RLock
 from typing import Any
+
+from ..system.loaded_modules import torch_on_gpu
 
 _KINDS = ("allocated_bytes", "requested_bytes", "reserved_bytes")
 _lock = RLock()
@@ -34,7 +35,7 @@ class TorchMeter:
     def start(self) -> None:
         """Begin to count; nothing is asked of a torch that has not touched the device."""
         with _lock:
-            torch = _torch()
+            torch = torch_on_gpu()
             if torch is not None:
                 observe(torch)
                 self._index = torch.cuda.current_device()
@@ -45,7 +46,7 @@ class TorchMeter:
     def stop(self) -> None:
         """End; `figures` stays None if torch was not used on the device."""
         with _lock:
-            torch = _torch()
+            torch = torch_on_gpu()
             if torch is not None:
                 observe(torch)
                 # What is reserved but free at the start can be handed out, as in CuPy's pool.
@@ -59,7 +60,7 @@ class TorchMeter:
     def most_since_last_asked(self) -> int:
         """Return the most bytes that were allocated since this was last asked, or the start."""
         with _lock:
-            torch = _torch()
+            torch = torch_on_gpu()
             if torch is None:
                 return 0
             observe(torch)
@@ -68,7 +69,7 @@ class TorchMeter:
 
     def sample(self) -> None:
         """Read what is allocated now, from the sampling thread."""
-        torch = _torch()
+        torch = torch_on_gpu()
         if torch is not None:
             self._sampled = max(self._sampled, int(torch.cuda.memory_allocated(self._index)))
 
@@ -92,8 +93,3 @@ def _stats(torch: Any) -> dict[str, tuple[int, int]]:
         of_all = stats[kind]["all"]
         found[kind] = of_all["current"], of_all["peak"]
     return found
-
-
-def _torch() -> Any:
-    torch: Any = sys.modules.get("torch")
-    return torch if torch is not None and torch.cuda.is_initialized() else None

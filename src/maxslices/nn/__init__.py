@@ -1,16 +1,16 @@
-"""Networks: what fits on a card, and where the memory goes. Needs torch, no device.
+"""Memory of networks on a card: what a step takes, and the largest batch or patch that fits.
 
-`max_batch_size` and `max_patch_shape` predict what fits from a replay without data and
-verify it with one real step; `memory_report` says what holds memory in a step and what
-would save some. ``import maxslices`` does not import this package; this package imports
-torch when one of its functions is first asked for.
+`max_batch_size` and `max_patch_shape` predict from a replay without data, and verify the
+answer with one real step if there is a device. `memory_report` breaks a step's memory down,
+and `reduce_memory` rewrites a model until its step fits. ``import maxslices`` does not import
+this package; torch is imported when one of its functions is first asked for.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .answers import BatchSize, PatchShape, Search, Trial
+from .answers import BatchSize, PatchShape, SearchLog, VerifiedStep
 from .nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ __all__ = [
     "ModelArgumentError",
     "NoDeviceError",
     "PatchShape",
-    "Search",
+    "SearchLog",
     "Spec",
     "TooLargeError",
-    "Trial",
+    "VerifiedStep",
     "max_batch_size",
     "max_patch_shape",
     "memory_report",
@@ -44,7 +44,7 @@ _HOMES = {
     "memory_report": "maxslices.nn.step_report",
     "reduce_memory": "maxslices.nn.reduce",
 }
-"""Modules of what needs torch."""
+"""Module of each name that needs torch, imported when the name is first asked for."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Answers that say how they were found: numbers and shapes with a `Search` beside them."""
+"""Answers of `max_batch_size` and `max_patch_shape`, with the log of their search."""
 
 from __future__ import annotations
 
@@ -12,62 +12,62 @@ Where = Literal["another process", "this process"]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """One real step on the device."""
+class VerifiedStep:
+    """A step that was run on the device to verify a prediction."""
 
     size: int | tuple[int, ...]
     """Batch size, or shape of the patch."""
     fits: bool
-    """Whether it ran within the limit."""
+    """True if it ran within the limit."""
     where: Where
-    """Another process has the device's memory to itself; see `Search.notes` where it could not."""
+    """Process that ran it; `SearchLog.notes` has the reason if it was this one."""
     allocated_bytes: int
-    """The most that was handed out at once; 0 if it did not fit."""
+    """Peak of allocated memory; 0 if the step did not fit."""
     reserved_bytes: int
-    """The most that the allocator held; 0 if it did not fit."""
+    """Peak of memory held by the allocator; 0 if the step did not fit."""
     duration_s: float
-    """How long it took, with the start of the process."""
+    """Duration of the run, the start of its process included."""
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
-    """How an answer was found."""
+class SearchLog:
+    """Log of the search for an answer."""
 
     kind: Literal["batch size", "patch shape"]
-    """What was asked for."""
+    """Quantity that was searched."""
     mode: str
-    """"inference" or "training"."""
+    """Mode of the step: "inference", "training" or "forward"."""
     limit_bytes: int
-    """What torch's allocator may hold: weights, data, and what it cannot reuse."""
+    """Memory that torch's allocator may hold: weights, data and fragmentation."""
     origin: str
-    """Where the limit comes from."""
+    """Source of the limit, as text."""
     predicted: int | tuple[int, ...]
-    """The largest that fits within the limit, as predicted."""
+    """Largest size that is predicted to fit within the limit."""
     asked: int | tuple[int, ...]
-    """What safety factor or margin left of it: the first that was tried."""
+    """Size left after the safety factor or the margin; the first that is run."""
     allocated_bytes: int
-    """The most in use at once with what was asked, as predicted."""
-    tried: tuple[Trial, ...]
-    """Real steps, in order; empty without a device."""
-    work_areas: str
-    """Where the sizes of the libraries' work areas come from."""
+    """Predicted peak of allocated memory with the size in `asked`."""
+    tried: tuple[VerifiedStep, ...]
+    """Steps run on the device, in order; empty without a device."""
+    workspaces: str
+    """Source of the workspace sizes of the libraries, as text."""
     prediction_s: float
-    """How long the prediction took; calibration of work areas not included."""
+    """Duration of the prediction, without the measuring of workspaces."""
     calibration_s: float = 0.0
-    """How long the work areas were measured, which is done once for a device."""
+    """Duration of measuring workspaces, which is done once for each device."""
     at_bound: bool = False
-    """Whether the search ended at its bound, not at the memory's."""
+    """True if the search ended at its upper bound and not at the memory limit."""
     notes: tuple[str, ...] = ()
-    """What should be known about the answer."""
+    """Remarks on the answer."""
 
     @property
     def is_verified(self) -> bool:
-        """Whether the answer ran on the device."""
+        """True if the answer ran on the device."""
         return bool(self.tried) and self.tried[-1].fits
 
     @property
-    def measured(self) -> Trial | None:
-        """The real step that ran, if there was one."""
+    def measured(self) -> VerifiedStep | None:
+        """The step that ran; None if there was none."""
         return self.tried[-1] if self.is_verified else None
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class Search:
             + f"; {_shown(self.asked)} takes {format_bytes(self.allocated_bytes)}"
             + (FEWER if self.allocated_bytes > self.limit_bytes else "")
             + f"; in {self.prediction_s:.2f} s",
-            f"  work areas {self.work_areas}",
+            f"  workspaces {self.workspaces}",
         ]
         for trial in self.tried:
             if trial.fits:
@@ -100,16 +100,16 @@ class Search:
         return "\n".join(lines)
 
 
-FEWER = " where there is room, and runs without: convolutions then use less work area"
-"""Said of a step that fits although it would take more than the limit."""
+FEWER = " where there is room, and runs without: convolutions then use less workspace"
+"""Added to the text about a step that fits although its preferred kernels need more memory."""
 
 
 class BatchSize(int):
-    """A number of images, an `int`, with `result`: how it was found."""
+    """Batch size: an `int` with the log of its search in `result`."""
 
-    result: Search
+    result: SearchLog
 
-    def __new__(cls, value: int, result: Search) -> Self:  # noqa: D102
+    def __new__(cls, value: int, result: SearchLog) -> Self:  # noqa: D102
         made = super().__new__(cls, value)
         made.result = result
         return made
@@ -119,11 +119,11 @@ class BatchSize(int):
 
 
 class PatchShape(tuple[int, ...]):
-    """A shape, a `tuple` of `int`, with `result`: how it was found."""
+    """Patch shape: a `tuple` of `int` with the log of its search in `result`."""
 
-    result: Search
+    result: SearchLog
 
-    def __new__(cls, value: Sequence[int], result: Search) -> Self:  # noqa: D102
+    def __new__(cls, value: Sequence[int], result: SearchLog) -> Self:  # noqa: D102
         made = super().__new__(cls, value)
         made.result = result
         return made

@@ -1,4 +1,4 @@
-"""The largest batch that fits, predicted and then verified by one real step."""
+"""Largest batch that fits, predicted and then verified by one real step."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from torch import nn
 
 from ..errors import EstimatorError
 from ..model.units import format_bytes, parse_bytes
-from .answers import BatchSize, Search, Trial
-from .memory_budget import Budget, budget_of, check_model, device_of
+from .answers import BatchSize, SearchLog, VerifiedStep
+from .memory_budget import MemoryBudget, budget_of, check_model, device_of
 from .model_arguments import channels_of, check_safety, positive, shape_of
+from .model_step import Mode, ModelStep, Targets, optimizer_named, precision
 from .nn_errors import ModelArgumentError, TooLargeError
-from .real_step import Trials
-from .replay import Family, Spec, TraceError, WorkAreas
-from .training_step import Mode, Step, Targets, optimizer_named, precision
-from .workspace_cache import measured_areas
+from .real_step import RealSteps
+from .replay import Spec, StepFamily, TraceError, Workspaces
+from .workspace_cache import measured_workspaces
 
 ROUNDS = 4
-"""At how many numbers work areas are measured, each predicted with those measured before."""
+"""Maximum number of batch sizes at which workspaces are measured. Each size is predicted with
+the workspaces measured so far; cuDNN changes kernels with the batch size (for ViT-B/16
+between 192 and 224 images on an H200), so the prediction may move each time."""
 STEP_DOWN = 0.02
-"""Part of the limit that is given up each time a step that was predicted to fit does not."""
+"""Part of the limit given up each time a step that was predicted to fit runs out of memory. For
+VGG16-BN, ResNet50 and ViT-B/16 on an H200, such steps had been predicted to leave 3 to 18
+MiB, which is far less."""
 
 
 def max_batch_size(
@@ -46,77 +50,77 @@ def max_batch_size(
     targets: Targets | None = None,
     amp: torch.dtype | bool | None = None,
 ) -> BatchSize:
-    """Return the largest batch that fits on a device, or on a card that is not here.
+    """Largest batch that fits on a device, or on a card that is not present.
 
-    The arguments up to `prediction_function`, and what they do, are those of torch_em's
-    ``compute_max_batch_size``; the answer is predicted from a replay without data, and then
-    verified by one real step, where that one finds it by running out of memory.
+    The arguments up to `prediction_function` are those of torch_em's
+    ``compute_max_batch_size``, which finds the answer by running out of memory. Here it is
+    predicted from a replay without data, and then verified by one real step.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Never changed; for inference a copy in eval mode is looked at.
+        Model, which is not changed; inference is replayed with a copy in eval mode.
     patch_shape : tuple of int
         Spatial shape of a sample, such as (512, 512) or (64, 128, 128).
     in_channels : int, optional
         Channels of the input; by default the model's ``in_channels``.
     device : torch.device or str, optional
-        A CUDA device; by default that of the model's parameters.
+        CUDA device; by default that of the model's parameters.
     dtype : torch.dtype
-        Of the input.
+        Dtype of the input.
     safety_factor : float
         Part of the memory that may be used, above 0 and at most 1. At least that part of the
-        largest batch is returned, and 1 at the least.
+        largest batch is returned, and at least 1.
     max_batch_size : int
-        Bound of the search; a warning says when it is reached, and it is returned as it is.
+        Upper bound of the search. If it is reached, it is returned without the factor, with a
+        warning.
     prediction_function : callable, optional
         ``prediction_function(model, input)``, called in place of the model.
     memory : str or int, optional
-        Memory of a card, such as "16GB": then no device is needed. With a device, no more
-        than that of it is used.
+        Memory of a card, such as "16GB"; no device is needed then. With a device, its limit.
     margin : str or int, optional
-        Memory to leave free, such as "500MB" or 0, in place of a factor.
+        Memory to leave free, such as "500MB" or 0, in place of the factor.
     mode : {"inference", "training", "forward"}
-        Without gradients; two steps of training; a forward pass with gradients.
+        A forward pass without gradients, two training steps, or a forward pass with gradients.
     optimizer : str, class, callable or torch.optim.Optimizer, optional
-        For training: "sgd", "momentum", "adam", "adamw", "rmsprop", a class such as
-        ``torch.optim.Adam``, or an optimizer on the model's parameters.
+        Optimizer of the training: "sgd", "momentum", "adam", "adamw", "rmsprop", a class such
+        as ``torch.optim.Adam``, or an optimizer on the model's parameters.
     loss : callable, optional
         ``loss(output, *targets)``; by default the sum of the output.
     targets : callable, optional
-        Given the input's `Spec`, returns that of the targets, or a tuple. By default they are
-        like the output; numbers of classes for ``CrossEntropyLoss`` and ``NLLLoss``.
+        Function of the input's `Spec` that returns the targets' `Spec`, or a tuple. By default
+        targets are like the output; class numbers for ``CrossEntropyLoss`` and ``NLLLoss``.
     amp : torch.dtype or bool, optional
         Lower precision of ``torch.autocast``; True is float16.
 
     Returns
     -------
     BatchSize
-        An `int`, whose `result` says what was predicted, tried and measured.
+        An `int`; its `result` is the log of the search.
 
     Raises
     ------
     ModelArgumentError
-        If an argument is wrong or the model cannot take such a patch; a `ValueError` too.
+        If an argument is wrong or the model does not accept such a patch; a `ValueError` too.
     NoDeviceError
-        If there is no CUDA device, and `memory` does not stand for one; a `RuntimeError` too.
+        If there is neither a CUDA device nor `memory`; a `RuntimeError` too.
     TooLargeError
-        If not even a batch of 1 fits; a `RuntimeError` too.
+        If a batch of 1 does not fit; a `RuntimeError` too.
     """
     shape = shape_of(patch_shape, "patch_shape")
     bound = positive(max_batch_size, "max_batch_size")
     check_safety(safety_factor)
-    place = device_of(model, device, memory)
+    cuda_device = device_of(model, device, memory)
     channels = channels_of(model, in_channels)
     step = make_step(model, mode, optimizer, loss, targets, amp, prediction_function)
-    budget = budget_of(model, place, memory)
+    budget = budget_of(model, cuda_device, memory)
 
     def inputs(n: int) -> tuple[Spec, ...]:
         return (Spec((n, channels, *shape), dtype),)
 
     began = time.perf_counter()
     try:
-        family = Family(lambda n: step.trace(inputs(n), WorkAreas.allowance()))
+        family = StepFamily(lambda n: step.trace(inputs(n), Workspaces.allowance()))
     except (ModelArgumentError, TraceError) as error:
         raise _with_hint(error, model, shape) from error
     family, calibration_s = _measured(family, budget, bound)
@@ -139,10 +143,10 @@ def max_batch_size(
             int(predicted * safety_factor),
             family.largest(int(budget.limit_bytes * safety_factor), bound),
         )
-        # What the allocator cannot reuse differs from one number to the next.
+        # The allocator's fragmentation differs from one batch size to the next.
         while asked < predicted and not family.fits(asked, budget.limit_bytes):
             asked += 1
-    search = Search(
+    search = SearchLog(
         "batch size",
         mode,
         budget.limit_bytes,
@@ -151,7 +155,7 @@ def max_batch_size(
         asked,
         family.allocated_bytes(asked),
         (),
-        family.trace(2).work_areas.origin,
+        family.trace(2).workspaces.origin,
         time.perf_counter() - began - calibration_s,
         calibration_s,
         at_bound,
@@ -168,19 +172,19 @@ def max_batch_size(
 
 
 def _verified(
-    search: Search,
-    step: Step,
-    budget: Budget,
-    family: Family,
+    search: SearchLog,
+    step: ModelStep,
+    budget: MemoryBudget,
+    family: StepFamily,
     inputs: Callable[[int], tuple[Spec, ...]],
-) -> tuple[int, Search]:
-    """Run the step, smaller until it runs; return what did."""
+) -> tuple[int, SearchLog]:
+    """Run the step with smaller and smaller batches until one runs."""
     n = search.asked
     assert isinstance(n, int)
     if budget.device is None:
         return n, search
-    trials = Trials(step, budget.device, budget.limit_bytes)
-    tried: list[Trial] = []
+    trials = RealSteps(step, budget.device, budget.limit_bytes)
+    tried: list[VerifiedStep] = []
     part = 1.0
     while True:
         tried.append(trials.run(n, inputs(n), family.allocated_bytes(n)))
@@ -189,9 +193,9 @@ def _verified(
         part -= STEP_DOWN
         if n == 1 or part <= 0:
             raise _too_large(family.allocated_bytes(1), budget, "a batch of 1")
-        # One of many numbers that fit by chance alone was wrong: the next may be as well.
+        # This size fitted by chance, between sizes that do not: so the next must fit steadily.
         n = max(1, min(n - 1, family.largest(int(budget.limit_bytes * part), n, steady=True)))
-    notes = (*search.notes, *explained(trials.here_because))
+    notes = (*search.notes, *in_process_note(trials.in_process_reason))
     return n, replace(search, tried=tuple(tried), notes=notes)
 
 
@@ -203,15 +207,15 @@ def make_step(
     targets: Targets | None,
     amp: torch.dtype | bool | None,
     prediction_function: Callable[[nn.Module, Any], Any] | None,
-) -> Step:
-    """Return the step that is asked for, its arguments checked."""
+) -> ModelStep:
+    """Check the arguments of a step and build it."""
     check_model(model)
     if mode not in ("inference", "forward", "training"):
         raise ModelArgumentError(f"mode is 'inference', 'forward' or 'training', not {mode!r}")
     if mode != "training" and (optimizer is not None or loss is not None):
         what = "an optimizer" if optimizer is not None else "a loss"
         raise ModelArgumentError(f"{what} goes with mode='training', not with {mode!r}")
-    return Step(
+    return ModelStep(
         model,
         mode,
         optimizer_named(optimizer),
@@ -222,34 +226,34 @@ def make_step(
     )
 
 
-def _measured(family: Family, budget: Budget, bound: int) -> tuple[Family, float]:
-    """Return a family with the work areas of the device, if it is here, and seconds.
+def _measured(family: StepFamily, budget: MemoryBudget, bound: int) -> tuple[StepFamily, float]:
+    """Measure the workspaces of the device, if there is one; return the family and the seconds.
 
-    Of large batches cuDNN makes use of other kernels: so they are measured at the number that
-    is predicted, which may change it.
+    cuDNN uses other kernels for large batches, so workspaces are measured at the predicted
+    size, and the prediction is repeated with them.
     """
     n, measured, total_s = 2, {0}, 0.0
     while budget.device is not None and n not in measured and len(measured) <= ROUNDS:
-        areas, seconds = measured_areas(family.calls(n), budget.device)
+        workspaces, seconds = measured_workspaces(family.calls(n), budget.device)
         measured.add(n)
         total_s += seconds
-        family = family.with_work_areas(areas)
+        family = family.with_workspaces(workspaces)
         n = family.largest(budget.limit_bytes, bound)
     return family, total_s
 
 
 def margin_bytes(margin: str | int) -> int:
-    """Return a margin in bytes; unlike other amounts of memory it may be 0."""
+    """Size of a margin; unlike other amounts of memory it may be 0."""
     return 0 if margin == 0 else parse_bytes(margin)
 
 
-def explained(here_because: str) -> tuple[str, ...]:
-    """Return a note that says why a step was run in this process."""
-    return (f"the step was run in this process: {here_because}",) if here_because else ()
+def in_process_note(in_process_reason: str) -> tuple[str, ...]:
+    """Note on why a step was run in this process."""
+    return (f"the step was run in this process: {in_process_reason}",) if in_process_reason else ()
 
 
-def _gap(family: Family, n: int, limit_bytes: int) -> tuple[str, ...]:
-    """Return a note if a smaller batch does not fit where this one does."""
+def _gap(family: StepFamily, n: int, limit_bytes: int) -> tuple[str, ...]:
+    """Note if a smaller batch does not fit although this one does."""
     if n <= 2 or not family.is_linear or family.fits(n - 1, limit_bytes):
         return ()
     return (
@@ -258,7 +262,7 @@ def _gap(family: Family, n: int, limit_bytes: int) -> tuple[str, ...]:
     )
 
 
-def _too_large(needed: int, budget: Budget, what: str, margin: int = 0) -> TooLargeError:
+def _too_large(needed: int, budget: MemoryBudget, what: str, margin: int = 0) -> TooLargeError:
     less = f" less a margin of {format_bytes(margin)}" if margin else ""
     return TooLargeError(
         f"{what} does not fit: it needs {format_bytes(needed)}, and there are "
@@ -268,7 +272,7 @@ def _too_large(needed: int, budget: Budget, what: str, margin: int = 0) -> TooLa
 
 
 def _with_hint(error: Exception, model: nn.Module, shape: tuple[int, ...]) -> Exception:
-    """Add to an error that a patch is not divisible, if the model says so."""
+    """Add to an error that the patch is not divisible by what the model needs, if so."""
     depth = getattr(model, "depth", None)
     if not isinstance(depth, int) or all(size % 2**depth == 0 for size in shape):
         return error

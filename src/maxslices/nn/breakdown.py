@@ -1,4 +1,4 @@
-"""Who holds the memory of a traced step: by category, stage, part of the model, and the largest."""
+"""Breakdown of a step's memory by category, stage and part of the model; largest holders."""
 
 from __future__ import annotations
 
@@ -10,89 +10,93 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..model.allocators import round_to_granule
 from .ddp_buckets import PREFIX
-from .replay import CATEGORIES, Peak, Spec, Trace
-from .replay.storages import Storage, rounded
+from .replay import CATEGORIES, ReplayPeak, Spec, Trace
+from .replay.storages import Storage
 
 LARGEST = 3
-"""Holders that are named."""
+"""Number of holders that a report names: a choice of its layout."""
 _MOSTLY = 0.6
-"""A module that holds more than this part is looked into."""
+"""A module that holds more than this part of the peak is replaced by its children. Below it, at
+least two modules share the peak, and their names say more than their layers'."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """A stage of the step."""
+class MemoryStage:
+    """Memory of one stage of the step."""
 
     name: str
-    """"model", "input", "forward", "loss", "backward", "step"."""
+    """One of "model", "input", "forward", "loss", "backward" and "step"."""
     end_bytes: int
-    """In use when it is over: what ``torch.cuda.memory_allocated`` returns there."""
+    """In use at its end: ``torch.cuda.memory_allocated()`` there."""
     peak_bytes: int
-    """The most handed out during it."""
+    """Peak of allocated memory during the stage."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the model."""
+class ModelPart:
+    """Memory of one part of the model."""
 
     path: str
-    """Dotted path; "" is what the model's own forward does beside calling its parts."""
+    """Dotted path; "" for what the model's own forward does outside of its parts."""
     kind: str
-    """Its class."""
+    """Class of the module."""
     weights_bytes: int
     gradients_bytes: int
     held_bytes: int
-    """Activations that are kept from the end of the forward pass until the backward pass."""
+    """Activations held from the end of the forward pass until the backward pass."""
     after_bytes: int
-    """In use when its forward returned the first time; 0 if it was not called."""
+    """In use at the end of its first call; 0 if it was not called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One of those who hold most at the peak."""
+    """One of the largest holders at the peak."""
 
     path: str
     kind: str
     n_bytes: int
     what: str
-    """Of what that consists, and its largest tensor."""
+    """Main category of the bytes, and the largest tensor."""
 
 
 def last_mark(trace: Trace, name: str) -> int:
-    """Return the index of the last mark of a name."""
+    """Index of the last mark with a name."""
     return max(index for index, mark in enumerate(trace.marks) if mark.name == name)
 
 
-def categories_of(peak: Peak, ddp: bool) -> dict[str, int]:
-    """Return bytes by what they are held for, DDP's buckets apart if there are any."""
+def categories_of(peak: ReplayPeak, ddp: bool) -> dict[str, int]:
+    """Bytes at the peak by category, those of DDP's buckets apart."""
     sums: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
     if ddp:
         sums["DDP buckets"] = 0
     for storage in peak.alive:
         is_bucket = storage.module.startswith(PREFIX)
-        sums["DDP buckets" if is_bucket else storage.category] += rounded(storage.n_bytes)
+        sums["DDP buckets" if is_bucket else storage.category] += round_to_granule(storage.n_bytes)
     return sums
 
 
-def stages_of(trace: Trace) -> tuple[Stage, ...]:
-    """Return what comes before the steps, and the stages of the last of them."""
+def stages_of(trace: Trace) -> tuple[MemoryStage, ...]:
+    """Stages before the steps, and those of the last step."""
     usage = trace.handed_out_bytes
-    stages: list[Stage] = []
+    stages: list[MemoryStage] = []
     first = 0
     marks = trace.marks
     last = last_mark(trace, "forward")
     for index, mark in enumerate(marks):
         if index < 2 or index >= last:
             stages.append(
-                Stage(mark.name, usage[mark.event], max(usage[first : mark.event + 1], default=0))
+                MemoryStage(
+                    mark.name, usage[mark.event], max(usage[first : mark.event + 1], default=0)
+                )
             )
         first = mark.event + 1
     return tuple(stages)
 
 
 def _inside(path: str, names: Sequence[str]) -> str:
-    """Return the part of the model that a path belongs to."""
+    """Part of the model that a path belongs to."""
     best = ""
     for name in names:
         if (path == name or path.startswith(f"{name}.")) and len(name) > len(best):
@@ -101,11 +105,11 @@ def _inside(path: str, names: Sequence[str]) -> str:
 
 
 def groups_of(model: nn.Module, trace: Trace) -> list[str]:
-    """Return the parts that are told apart: what holds most of all is looked into."""
+    """Paths of the parts to report: the model's children, or what the largest of them has."""
     modules = dict(model.named_modules())
     names = []
     for name, part in model.named_children():
-        # A list of modules does nothing itself.
+        # A ModuleList has no forward of its own.
         is_list = isinstance(part, nn.ModuleList | nn.ModuleDict)
         within = [f"{name}.{each}" for each, _ in part.named_children()] if is_list else []
         names += within or [name]
@@ -127,8 +131,10 @@ def groups_of(model: nn.Module, trace: Trace) -> list[str]:
     return names
 
 
-def parts_of(model: nn.Module, trace: Trace, names: Sequence[str], held: Peak) -> tuple[Part, ...]:
-    """Return what each part of the model has, and what it holds until the backward pass."""
+def parts_of(
+    model: nn.Module, trace: Trace, names: Sequence[str], held: ReplayPeak
+) -> tuple[ModelPart, ...]:
+    """Weights, gradients and held activations of each part of the model."""
     modules = dict(model.named_modules())
     after: dict[str, int] = {}
     for call in trace.modules:
@@ -142,7 +148,7 @@ def parts_of(model: nn.Module, trace: Trace, names: Sequence[str], held: Peak) -
         if storage.category == "activations":
             _add(sums, storage, names)
     return tuple(
-        Part(
+        ModelPart(
             name,
             type(modules[name]).__name__,
             each["weights"],
@@ -157,15 +163,15 @@ def parts_of(model: nn.Module, trace: Trace, names: Sequence[str], held: Peak) -
 
 def _add(sums: dict[str, dict[Any, int]], storage: Storage, names: Sequence[str]) -> None:
     if not storage.module.startswith(PREFIX):
-        sums[_inside(storage.module, names)][storage.category] += rounded(storage.n_bytes)
+        sums[_inside(storage.module, names)][storage.category] += round_to_granule(storage.n_bytes)
 
 
-def holders_of(model: nn.Module, peak: Peak, names: Sequence[str]) -> tuple[Holder, ...]:
-    """Return those who hold most, the largest first."""
+def holders_of(model: nn.Module, peak: ReplayPeak, names: Sequence[str]) -> tuple[Holder, ...]:
+    """Largest holders at the peak, the largest first."""
     modules = dict(model.named_modules())
     groups: dict[str, list[Storage]] = {}
     for storage in peak.alive:
-        if storage.category in ("input", "work area") or storage.module.startswith(PREFIX):
+        if storage.category in ("input", "workspace") or storage.module.startswith(PREFIX):
             continue
         is_state = storage.category == "optimizer state"
         owner = "optimizer" if is_state else _inside(storage.module, names)
@@ -174,7 +180,9 @@ def holders_of(model: nn.Module, peak: Peak, names: Sequence[str]) -> tuple[Hold
     for name, alive in groups.items():
         sums: dict[str, int] = {}
         for storage in alive:
-            sums[storage.category] = sums.get(storage.category, 0) + rounded(storage.n_bytes)
+            sums[storage.category] = sums.get(storage.category, 0) + round_to_granule(
+                storage.n_bytes
+            )
         largest = max(alive, key=lambda storage: storage.n_bytes)
         category = max(sums, key=lambda each: sums[each])
         total = sum(sums.values())
@@ -192,8 +200,8 @@ def _word(category: str) -> str:
     return "gradients in passing" if category == "temporary" else category
 
 
-def part_at_full_size(peak: Peak, given: Sequence[Any]) -> float:
-    """Return the part of the activations whose spatial shape is that of the first input."""
+def part_at_full_size(peak: ReplayPeak, given: Sequence[Any]) -> float:
+    """Fraction of the activations that have the spatial shape of the first input."""
     first = next((i for i in given if isinstance(i, Spec | torch.Tensor)), None)
     if first is None or len(first.shape) < 4:
         return 0.0

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..cli.options import parameters
 from ..devices.select import check_device_name
 from ..errors import DeviceError, MaxslicesError, UsageError
 
@@ -97,9 +96,10 @@ def _add(actions: Any, name: str, handle: Any, text: str) -> argparse.ArgumentPa
 
 def _model(parsed: argparse.Namespace) -> Module:
     _require_torch()
+    from ..pipeline.parameter_arguments import parse_parameters
     from .find_model import model_named
 
-    return model_named(parsed.model, parameters(parsed.parameter))
+    return model_named(parsed.model, parse_parameters(parsed.parameter))
 
 
 def _require_torch() -> None:
@@ -177,7 +177,7 @@ def _patch(parsed: argparse.Namespace) -> str:
 
 @contextmanager
 def _named(text: str) -> Iterator[None]:
-    """Say in one line what the code of a model raises, and where; not what is raised here."""
+    """Turn errors of a model's code into one line that says where; other errors pass."""
     try:
         yield
     except MaxslicesError:
@@ -193,7 +193,7 @@ def _named(text: str) -> Iterator[None]:
 
 
 def _device(text: str | None) -> str | None:
-    """Return the name of a device that is here.
+    """Name of a device that is here; None for "auto" without one.
 
     Raises
     ------

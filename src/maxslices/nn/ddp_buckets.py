@@ -1,8 +1,8 @@
-"""Gradient buckets, as torch's DistributedDataParallel holds them.
+"""Gradient buckets of torch's DistributedDataParallel.
 
-Gradients are copied into flat buckets, which are reduced as they fill: the last parameters
-come first, 1 MiB in the first bucket, 25 MiB in each of the others. A parameter is not
-split, so a bucket ends with the one that fills it. That is its order after the first step.
+Gradients are copied into flat buckets, which are reduced as they fill. The last parameters
+come first; the first bucket has 1 MiB, each of the others 25 MiB. A parameter is not split, so
+a bucket ends with the parameter that fills it. This is the order after the first step.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import torch
 from torch import nn
 
 FIRST_BUCKET_BYTES = 2**20
+"""``torch.distributed._DEFAULT_FIRST_BUCKET_BYTES``."""
 BUCKET_BYTES = 25 * 2**20
+"""Default of DistributedDataParallel's ``bucket_cap_mb``."""
 PREFIX = "ddp_bucket_"
-"""Names of the buffers that stand for buckets in a replay."""
+"""Prefix of the buffers that stand for buckets in a replay."""
 
 
 def bucket_sizes(model: nn.Module) -> list[tuple[int, torch.dtype]]:
-    """Return items and dtype of each bucket, in the order in which they fill."""
+    """Items and dtype of each bucket, in the order in which they fill."""
     open_buckets: dict[torch.dtype, int] = {}
     closed: list[tuple[int, torch.dtype]] = []
     seen: set[torch.dtype] = set()
@@ -34,7 +36,7 @@ def bucket_sizes(model: nn.Module) -> list[tuple[int, torch.dtype]]:
 
 
 def add_buckets(model: nn.Module) -> None:
-    """Give a copy without data the buckets that it would have."""
+    """Register the buckets as buffers of a copy without data."""
     for index, (items, dtype) in enumerate(bucket_sizes(model)):
         bucket = torch.empty(items, dtype=dtype, device="meta")
         model.register_buffer(f"{PREFIX}{index}", bucket, persistent=False)

@@ -1,4 +1,4 @@
-"""Finds the model that a command line names: ``package.module:callable``."""
+"""Import of the model named on the command line as ``package.module:callable``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import UsageError
 
 
 def model_named(text: str, arguments: dict[str, Any] | None = None) -> nn.Module:
-    """Import what makes a model, and make it without data.
+    """Import a model's class or function, and build the model without data.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def model_named(text: str, arguments: dict[str, Any] | None = None) -> nn.Module
 
 
 def _made(function: Any, arguments: dict[str, Any]) -> Any:
-    """Call it so that weights take no memory, and no time to draw random ones."""
+    """Build the model on the meta device, so that its weights take neither memory nor time."""
     try:
         with torch.device("meta"):
             return function(**arguments)

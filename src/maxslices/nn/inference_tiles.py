@@ -1,7 +1,7 @@
-"""Inference on images that do not fit: the largest tiles with the halo that the network needs.
+"""Inference on images that do not fit: the largest exact tiles, with the halo they need.
 
-The result of tiles with the halo of its `receptive_field` is the untiled one, but for the
-rounding of kernels that are chosen by size.
+With the halo of the `receptive_field`, the result is the untiled one, but for the rounding of
+kernels that are selected by size.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from torch import nn
 
 from ..model.units import format_bytes
 from .memory_budget import budget_of, device_of
+from .model_step import ModelStep, precision
 from .nn_errors import ModelArgumentError, TooLargeError
-from .receptive_field import Field, receptive_field
-from .replay import Spec, WorkAreas
-from .training_step import Step, precision
+from .receptive_field import ReceptiveField, receptive_field
+from .replay import Spec, Workspaces
 
-Places = tuple["slice[int, int, None]", ...]
-"""On each axis of the image."""
+Slices = tuple["slice[int, int, None]", ...]
+"""Slices of an image, one for each axis."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
-    """Tiles of an image, and how the network is run on them."""
+class InferenceTiling:
+    """Tiles of an image, and the settings they are computed with."""
 
     shape: tuple[int, ...]
-    """Of the image, without batch and channels."""
+    """Shape of the image, without batch and channels."""
     parts: tuple[int, ...]
-    """Number of tiles on each axis."""
+    """Number of tiles along each axis."""
     tile: tuple[int, ...]
-    """Size of a tile, without its halo; the last ones may be smaller."""
-    field: Field
+    """Size of a tile without its halo; the last tile of an axis may be smaller."""
+    field: ReceptiveField
     amp: torch.dtype | None
-    """Lower precision of autocast."""
+    """Lower precision of autocast; None without it."""
     channels_last: bool
     peak_bytes: int
     """Predicted ``max_memory_allocated`` of the largest tile, weights included."""
     needed_bytes: int
-    """Least limit of the allocator."""
+    """Smallest limit of the allocator under which that tile runs."""
     limit_bytes: int
     overhead: float
-    """Items computed for the halo, as a part of the image's."""
+    """Items computed for halos, as a fraction of the image's items."""
 
-    def windows(self) -> Iterator[tuple[Places, Places, Places]]:
-        """Yield, for each tile, its place, the place with halo, and the first in the second."""
+    def windows(self) -> Iterator[tuple[Slices, Slices, Slices]]:
+        """Yield the slices of each tile, those with its halo, and the former in the latter."""
         for index in product(*(range(n) for n in self.parts)):
             cores, reads, insides = [], [], []
             for axis, i in enumerate(index):
@@ -73,14 +73,14 @@ class Tiling:
         Parameters
         ----------
         model : torch.nn.Module
-            In eval mode, on the device where the tiles are to be computed.
+            Network in eval mode, on the device that computes the tiles.
         image : (batch, channels, axes) tensor
-            On any device; only one tile of it at a time is on the model's.
+            Image on any device; one tile at a time is copied to the model's.
 
         Returns
         -------
         tensor
-            On the image's device.
+            Result on the image's device.
         """
         if tuple(image.shape[2:]) != self.shape:
             raise ModelArgumentError(f"these tiles are for {self.shape}, not {image.shape[2:]}")
@@ -103,9 +103,9 @@ class Tiling:
         return result
 
     def monai_inferer(self, overlap: float = 0.25, mode: str = "gaussian") -> Any:
-        """Return MONAI's sliding-window inferer with tiles of this size, blended.
+        """MONAI's sliding-window inferer with tiles of this size.
 
-        Its result is an average of tiles and not the untiled one.
+        It blends overlapping tiles, so its result is not the untiled one.
         """
         from monai.inferers import SlidingWindowInferer  # type: ignore[import-not-found]
 
@@ -135,26 +135,26 @@ def best_tiles(
     amp: torch.dtype | bool | None = None,
     may_channels_last: bool = True,
     device: torch.device | str | None = None,
-    field: Field | None = None,
-) -> Tiling:
-    """Return the tiling with the least computed twice that fits.
+    field: ReceptiveField | None = None,
+) -> InferenceTiling:
+    """Tiling with the smallest overhead that fits.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Not changed; it is run in eval mode.
+        Network, run in eval mode; it is not changed.
     image : tensor or Spec
-        (batch, channels, axes); not read.
+        Image (batch, channels, axes); its values are not read.
     memory : str or int, optional
-        Of the card; by default what is free.
+        Memory of the card; by default what is free.
     amp : torch.dtype or bool, optional
-        Autocast that may be used where larger tiles follow; True is float16.
+        Autocast that may be used if it allows larger tiles; True is float16.
     may_channels_last : bool
-        Whether the order of channels may be changed where larger tiles follow.
+        Whether channels-last order may be used if it allows larger tiles.
     device : torch.device or str, optional
-        By default the model's.
-    field : Field, optional
-        If it is known, of `receptive_field`.
+        Device of the tiles; by default the model's.
+    field : ReceptiveField, optional
+        Result of `receptive_field`, if known.
 
     Raises
     ------
@@ -177,12 +177,13 @@ def best_tiles(
     low = precision(amp)
     if low is not None:
         choices += [(low, last) for _, last in list(choices)]
-    best: Tiling | None = None
+    best: InferenceTiling | None = None
     for lower, last in choices:
         found = _largest(
             model, shape, n_batch, channels, image.dtype, known, lower, last, budget.limit_bytes
         )
-        # What is nearer to the untiled result comes first.
+        # Settings nearer to the untiled result come first, and are left only for a tenth less
+        # overhead.
         if found is not None and (best is None or found.overhead < 0.9 * best.overhead):
             best = found
         if best is not None and best.overhead == 0:
@@ -201,26 +202,30 @@ def _largest(
     n_batch: int,
     channels: int,
     dtype: torch.dtype,
-    field: Field,
+    field: ReceptiveField,
     amp: torch.dtype | None,
     channels_last: bool,
     limit_bytes: int,
-) -> Tiling | None:
-    """Cut where it costs least, until a tile fits."""
-    step = Step(model, "inference", amp=amp)
+) -> InferenceTiling | None:
+    """Tiling with the fewest cuts that fits, cutting along the cheapest axis first."""
+    step = ModelStep(model, "inference", amp=amp)
     parts = [1] * len(shape)
 
-    def tiling(parts: Sequence[int]) -> Tiling:
+    def tiling(parts: Sequence[int]) -> InferenceTiling:
         tile = tuple(_up(-(-size // n), field.stride) for size, n in zip(shape, parts, strict=True))
         parts = tuple(-(-size // t) for size, t in zip(shape, tile, strict=True))
-        made = Tiling(shape, parts, tile, field, amp, channels_last, 0, 0, limit_bytes, 0.0)
+        made = InferenceTiling(
+            shape, parts, tile, field, amp, channels_last, 0, 0, limit_bytes, 0.0
+        )
         computed = sum(math.prod(s.stop - s.start for s in read) for _, read, _ in made.windows())
         overhead = computed / math.prod(shape) - 1
-        return Tiling(shape, parts, tile, field, amp, channels_last, 0, 0, limit_bytes, overhead)
+        return InferenceTiling(
+            shape, parts, tile, field, amp, channels_last, 0, 0, limit_bytes, overhead
+        )
 
-    def change(twin: nn.Module) -> None:
+    def change(copy: nn.Module) -> None:
         if channels_last:
-            twin.to(memory_format=_format(len(shape)))  # type: ignore[call-overload]
+            copy.to(memory_format=_format(len(shape)))  # type: ignore[call-overload]
 
     while True:
         made = tiling(parts)
@@ -230,13 +235,13 @@ def _largest(
         x: Any = Spec((n_batch, channels, *reads), dtype)
         if channels_last:
             x = x.empty().contiguous(memory_format=_format(len(shape)))
-        trace = step.trace([x], WorkAreas.allowance(), change=change)
+        trace = step.trace([x], Workspaces.allowance(), change=change)
         if trace.needed_bytes <= limit_bytes:
-            return Tiling(
+            return InferenceTiling(
                 shape, made.parts, made.tile, field, amp, channels_last, trace.allocated_bytes,
                 trace.needed_bytes, limit_bytes, made.overhead,
             )  # fmt: skip
-        # About as many more as the excess asks for, and then one by one.
+        # First as many cuts as half the excess suggests, then one at a time.
         more = max(1, int(math.prod(parts) * (trace.needed_bytes / limit_bytes - 1) / 2))
         for _ in range(more):
             cuts = [
@@ -261,4 +266,4 @@ def _format(ndim: int) -> torch.memory_format:
     return torch.channels_last_3d if ndim == 3 else torch.channels_last
 
 
-__all__ = ["Field", "Tiling", "best_tiles", "receptive_field"]
+__all__ = ["InferenceTiling", "ReceptiveField", "best_tiles", "receptive_field"]

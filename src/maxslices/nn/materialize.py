@@ -1,4 +1,4 @@
-"""Gives a copy without data real memory on a device, filled with zeros."""
+"""Memory for models without data: parameters and buffers become zeros on a device."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def materialize(
 ) -> None:
     """Replace parameters and buffers without data by zeros on a device.
 
-    What shared a parameter or a buffer does so afterwards, and the optimizer works on the
-    new ones. Zeros are valid for every dtype: numbers that are used as indices stay in range.
+    Shared parameters and buffers stay shared, and the optimizer refers to the new ones. Zeros
+    are valid for every dtype: as indices they stay in range.
     """
     made: dict[int, torch.Tensor] = {}
 

@@ -1,4 +1,4 @@
-"""How much memory a step may take: on the device that is here, or on a card that is not."""
+"""Memory that a step may take, on a device that is present or on a card that is not."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from dataclasses import dataclass
 import torch
 
 from ..model.account import CONTEXT_BYTES
+from ..model.allocators import round_to_granule
 from ..model.units import format_bytes, parse_bytes
 from .nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
 from .replay.measure_workspaces import memory_fraction
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """What torch's allocator may hold for a model and its data."""
+class MemoryBudget:
+    """Memory that torch's allocator may hold for a model and its data."""
 
     limit_bytes: int
-    """The model's weights included, wherever they are now."""
+    """Limit of the allocator; the model's weights are within it."""
     origin: str
-    """Where that comes from, for people."""
+    """Source of the limit, as text."""
     device: torch.device | None
-    """Where a real step can be run; None where there is no device for it."""
+    """Device for real steps; None without one."""
 
 
 def check_model(model: object) -> None:
-    """Require a model.
+    """Check that an argument is a model.
 
     Raises
     ------
     ModelArgumentError
-        If it is something else, such as the class of one.
+        If the argument is not a ``torch.nn.Module``, such as a class of models.
     """
     if not isinstance(model, torch.nn.Module):
         raise ModelArgumentError(f"the model is a torch.nn.Module, not a {type(model).__name__}")
@@ -41,14 +42,14 @@ def check_model(model: object) -> None:
 def device_of(
     model: torch.nn.Module, device: torch.device | str | None, memory: str | int | None
 ) -> torch.device | None:
-    """Return the CUDA device to work on; None if memory is given and there is none.
+    """CUDA device to work on; None if only `memory` is given.
 
     Raises
     ------
     NoDeviceError
         If there is no CUDA device and `memory` does not stand for one.
     ModelArgumentError
-        If the model is none.
+        If the model is not a ``torch.nn.Module``.
     """
     check_model(model)
     if device is None:
@@ -84,8 +85,8 @@ def device_of(
 
 def budget_of(
     model: torch.nn.Module, device: torch.device | None, memory: str | int | None
-) -> Budget:
-    """Return what a step with this model may take."""
+) -> MemoryBudget:
+    """Memory that a step of this model may take."""
     limits: list[tuple[int, str]] = []
     if memory is not None:
         total = parse_bytes(memory)
@@ -96,7 +97,7 @@ def budget_of(
             )
         )
     if device is not None:
-        # cuBLAS's work areas are allocated: they are part of what a step needs.
+        # cuBLAS allocates its workspaces anew for each step, so they are part of its need.
         getattr(torch._C, "_cuda_clearCublasWorkspaces", int)()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(device)
@@ -111,23 +112,23 @@ def budget_of(
         raise TooLargeError(
             f"there is no memory for a model: {origin}; free some, or take a larger card"
         )
-    return Budget(limit, origin, device)
+    return MemoryBudget(limit, origin, device)
 
 
 def foreign_bytes(model: torch.nn.Module, device: torch.device) -> int:
-    """Return what this process has allocated on a device beside the model's weights."""
+    """Memory that this process has allocated on a device, without the model's weights."""
     own = {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
         for tensor in (*model.parameters(), *model.buffers())
         if tensor.device == device
     }
-    rounded = sum(-(-n_bytes // 512) * 512 for n_bytes in own.values())
+    rounded = sum(map(round_to_granule, own.values()))
     return max(0, torch.cuda.memory_allocated(device) - rounded)
 
 
 @contextmanager
 def limit(n_bytes: int, device: torch.device) -> Iterator[None]:
-    """Let torch's allocator hold no more than that for a while."""
+    """Limit torch's allocator for the duration of the context."""
     part = memory_fraction(device)
     total = torch.cuda.mem_get_info(device)[1]
     torch.cuda.set_per_process_memory_fraction(min(part, n_bytes / total), device)

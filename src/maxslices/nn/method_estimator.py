@@ -1,4 +1,4 @@
-"""The memory model of a torch method, from a replay without data: no device is needed."""
+"""Memory models of torch methods, from replays without data: no device is needed."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from ..model.arrays import ArraySpec, block_shape
 from ..model.memory_model import MemoryModel
 from ..model.units import format_bytes
 from ..registry.method_meta import MethodMeta
-from .replay import Family, TraceError, WorkAreas
+from .replay import StepFamily, TraceError, Workspaces
 
 if TYPE_CHECKING:
     from .replay import Trace
 
 FAMILY_AT = (2, 3, 5)
-"""Numbers of slices that are replayed, besides 1."""
+"""Numbers of slices that are replayed besides 1: two give the lines, the third confirms them."""
 
 _Result = tuple[tuple[int, ...], str] | None
-"""Shape and dtype of a method's result for one slice; None where it is not a tensor."""
+"""Shape and dtype of a method's result for one slice; None if it is not a tensor."""
 
 _LOOKED_BACK = 8
-"""Numbers, and rungs, before one that the model is never below."""
+"""Numbers and rungs before one whose maximum the model takes, so that it does not decrease."""
 
 
 class Traced:
-    """What replaying a method told.
+    """Method that was replayed at a few numbers of slices.
 
     Attributes
     ----------
-    family : Family
-        Its trace for any number of slices.
-    work_areas : WorkAreas
-        What the libraries take beside the tensors, and where that is known from.
+    family : StepFamily
+        Trace for any number of slices.
+    workspaces : Workspaces
+        Memory that libraries take beside the tensors, and where that is known from.
     notes : tuple of str
-        What the replay could not follow to the letter.
+        What was not replayed exactly.
     output_dtype : str or None
-        Dtype of the result; None where it is not an array.
+        Dtype of the result; None if it is not an array.
     output_dims : (int, int) or None
-        The result's other two dims; None where it is not an array of as many slices.
+        The result's other two dims; None if it is not an array of as many slices.
     duration_s : float
-        How long all replays took.
+        Duration of all replays.
     """
 
     def __init__(
-        self, family: Family, work_areas: WorkAreas, slice_dim: int, result: _Result
+        self, family: StepFamily, workspaces: Workspaces, slice_dim: int, result: _Result
     ) -> None:
         self.family = family
-        self.work_areas = work_areas
+        self.workspaces = workspaces
         self.notes = family.trace(1).notes
         self.duration_s = sum(family.trace(n).duration_s for n in (1, *FAMILY_AT))
         self.output_dtype, self.output_dims = None, None
@@ -62,15 +62,16 @@ class Traced:
                 self.output_dims = rows, columns
 
     def model(self) -> MemoryModel:
-        """Return the memory that torch's allocator must be given for n slices.
+        """Memory that torch's allocator must be given for n slices.
 
-        That is more than what is handed out at once: see `Trace.needed_bytes`.
+        More than it hands out at once: see `Trace.needed_bytes`.
         """
-        kept = sum(area.n_bytes for area in self.family.trace(1).kept_areas())
+        kept = sum(workspace.n_bytes for workspace in self.family.trace(1).kept_workspaces())
 
         @cache
         def at_rung(rung: int) -> int:
-            # An odd number may need more than the next: the model is never below those before.
+            # Fewer slices may need more, where blocks happen to be of other sizes. A model never
+            # decreases, so it is the maximum over the numbers and rungs before.
             before = set(range(max(1, rung - _LOOKED_BACK), rung + 1))
             while rung > 1 and len(before) < 2 * _LOOKED_BACK:
                 rung = _rung(rung - 1)
@@ -83,32 +84,37 @@ class Traced:
         lines = "" if self.family.is_linear else ", each number of slices by itself"
         return f"replayed without data{lines}"
 
-    def work_areas_line(self) -> str:
-        """Say what operators take beside the tensors, and where that is known from."""
+    @property
+    def details(self) -> str:
+        """Memory that operators take beside the tensors, and where that is known from."""
         n, trace = FAMILY_AT[-1], self.family.trace(FAMILY_AT[-1])
-        kept = sum(area.n_bytes for area in trace.kept_areas())
+        kept = sum(workspace.n_bytes for workspace in trace.kept_workspaces())
         passing = max(
             (
-                sum(area.n_bytes for area in self.work_areas.for_call(call) if not area.kept_as)
+                sum(
+                    workspace.n_bytes
+                    for workspace in self.workspaces.for_call(call)
+                    if not workspace.kept_as
+                )
                 for call in trace.calls
             ),
             default=0,
         )
         if not kept and not passing:
-            return "work areas: none"
+            return "workspaces: none"
         parts = [f"{format_bytes(kept)} kept"] if kept else []
         if passing:
             parts.append(f"up to {format_bytes(passing)} while an operator runs on {n} slices")
-        return f"work areas ({self.work_areas.origin}): {', '.join(parts)}"
+        return f"workspaces ({self.workspaces.origin}): {', '.join(parts)}"
 
 
 def _step(rung: int) -> int:
-    """Return how far apart rungs are here: one by one, later by 1/64 of an octave."""
+    """Distance of rungs at a number: 1 below 128, then 1 / 64 of an octave."""
     return int(max(1, 2 ** (rung.bit_length() - 7)))
 
 
 def _rung(n: int) -> int:
-    """Return the largest rung up to n: the numbers that the allocator is asked about."""
+    """Largest rung up to n. The allocator is simulated at rungs only."""
     return n // _step(n) * _step(n)
 
 
@@ -120,7 +126,7 @@ def trace_method(
     parameters: Mapping[str, Any],
     *,
     supplied: Mapping[str, Any] | None = None,
-    work_areas: WorkAreas | None = None,
+    workspaces: Workspaces | None = None,
     device: str = "",
 ) -> Traced:
     """Replay a torch method at a few numbers of slices.
@@ -130,21 +136,20 @@ def trace_method(
     meta : MethodMeta
         A method with ``array_module="torch"``.
     slice_dim, other_dims, dtype
-        Of its input.
+        Slice dim, other dims and dtype of its input.
     parameters : mapping
-        The user's parameters; the method's defaults are added by itself.
+        The user's parameters; the method's own defaults apply to the rest.
     supplied : mapping, optional
-        Flats and darks as `ArraySpec`; they are not counted, as always.
-    work_areas : WorkAreas, optional
-        By default those of `device`, else `WorkAreas.allowance`.
+        Flats and darks as `ArraySpec`; the planner counts them, not the model.
+    workspaces : Workspaces, optional
+        By default those of `device`, else `Workspaces.allowance`.
     device : str
-        "cuda:0", say: a device that is here, on which work areas are measured that nobody has
-        measured before.
+        Device that is here, such as "cuda:0": workspaces that are not known are measured on it.
 
     Raises
     ------
     TraceError
-        If the method cannot be replayed without data, naming the line: probe it then.
+        If the method cannot be replayed without data, naming the line.
     """
     import torch
 
@@ -156,11 +161,11 @@ def trace_method(
 
     seen: dict[int, _Result] = {}
 
-    areas = WorkAreas.allowance() if work_areas is None else work_areas
+    known = Workspaces.allowance() if workspaces is None else workspaces
 
     def make(n_slices: int) -> Trace:
         shape = block_shape(slice_dim, n_slices, other_dims)
-        with Replay(work_areas=areas) as record:
+        with Replay(workspaces=known) as record:
             side = record.uncounted(_side(meta, shape, supplied or {}))
             side |= facts(meta, slice_dim)
             data = record.input(Spec(shape, element))
@@ -173,20 +178,20 @@ def trace_method(
         return record.trace()
 
     try:
-        family = Family(make, FAMILY_AT)
+        family = StepFamily(make, FAMILY_AT)
         family.trace(1)
-        if work_areas is None and device and torch.cuda.is_available():
-            from .workspace_cache import measured_areas
+        if workspaces is None and device and torch.cuda.is_available():
+            from .workspace_cache import measured_workspaces
 
-            areas, _ = measured_areas(family.calls(FAMILY_AT[0]), torch.device(device))
-            family = family.with_work_areas(areas)
-        return Traced(family, areas, slice_dim, seen[1])
+            known, _ = measured_workspaces(family.calls(FAMILY_AT[0]), torch.device(device))
+            family = family.with_workspaces(known)
+        return Traced(family, known, slice_dim, seen[1])
     except TraceError as error:
         raise type(error)(f"{meta.full_name}: {error}") from error
 
 
 def _side(meta: MethodMeta, shape: tuple[int, ...], supplied: Mapping[str, Any]) -> dict[str, Any]:
-    """Return side data of a block: tensors without data for flats and darks."""
+    """Side data of a block: specs for flats and darks, real angles."""
     import torch
 
     from .replay import Spec

@@ -1,4 +1,4 @@
-"""Reads what the model says of itself, and checks what is asked for."""
+"""Arguments of the functions of this package, checked and completed from the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .nn_errors import ModelArgumentError
 
 
 def channels_of(model: nn.Module, in_channels: int | None) -> int:
-    """Return the number of input channels: as given, or the model's ``in_channels``."""
+    """Number of input channels: as given, or the model's ``in_channels``."""
     found = getattr(model, "in_channels", None) if in_channels is None else in_channels
     if found is None:
         raise ModelArgumentError(
@@ -24,7 +24,7 @@ def channels_of(model: nn.Module, in_channels: int | None) -> int:
 def divisors_of(
     model: nn.Module, ndim: int, min_divisible: Sequence[int] | None
 ) -> tuple[int, ...]:
-    """Return what each axis must be divisible by: as given, or 2 to the model's ``depth``."""
+    """Divisor of each axis: as given, or 2 to the power of the model's ``depth``."""
     if min_divisible is None:
         depth = getattr(model, "depth", None)
         return (2 ** int(depth) if depth is not None else 1,) * ndim
@@ -37,12 +37,12 @@ def divisors_of(
 
 
 def is_shape(item: Any) -> bool:
-    """Tell whether something is the shape of an input, and not inputs."""
+    """True for a shape, which stands for an input."""
     return isinstance(item, tuple | list) and bool(item) and all(type(n) is int for n in item)
 
 
 def shape_of(shape: Any, name: str, ndim: int | None = None) -> tuple[int, ...]:
-    """Return a shape, checked."""
+    """Check a shape and make it a tuple."""
     if isinstance(shape, int) or not isinstance(shape, Sequence):
         raise ModelArgumentError(f"{name} is a shape such as (256, 256), not {shape!r}")
     if not shape or (ndim is not None and len(shape) != ndim):
@@ -52,7 +52,7 @@ def shape_of(shape: Any, name: str, ndim: int | None = None) -> tuple[int, ...]:
 
 
 def check_divisible(shape: tuple[int, ...], divisors: tuple[int, ...], name: str) -> None:
-    """Raise if a patch is not made of whole increments."""
+    """Check that a patch is a multiple of its divisors."""
     for axis, (size, divisor) in enumerate(zip(shape, divisors, strict=True)):
         if size % divisor:
             raise ModelArgumentError(
@@ -63,7 +63,7 @@ def check_divisible(shape: tuple[int, ...], divisors: tuple[int, ...], name: str
 
 
 def positive(number: Any, name: str) -> int:
-    """Return a whole number that is at least 1."""
+    """Check that a number is a whole number of at least 1."""
     try:
         whole = int(number)
     except (TypeError, ValueError):
@@ -74,7 +74,7 @@ def positive(number: Any, name: str) -> int:
 
 
 def check_safety(safety_factor: float) -> None:
-    """Raise if a safety factor is none."""
+    """Check that a safety factor is above 0 and at most 1."""
     if not 0 < safety_factor <= 1:
         raise ModelArgumentError(
             f"safety_factor is above 0 and at most 1, not {safety_factor!r}: it is the part of the "

@@ -1,4 +1,4 @@
-"""What is raised here: errors of this package that are also the built-in ones expected."""
+"""Errors of this package, each also a built-in ``ValueError`` or ``RuntimeError``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from ..errors import DeviceError, DoesNotFitError, UsageError
 
 
 class ModelArgumentError(UsageError, ValueError):
-    """An argument is missing or wrong for the model: channels, divisors, a patch."""
+    """An argument is missing, or is wrong for the model: channels, divisors, a patch."""
 
 
 class NoDeviceError(DeviceError, RuntimeError):
-    """There is no CUDA device, or no torch."""
+    """No CUDA device, or no torch."""
 
 
 class TooLargeError(DoesNotFitError, RuntimeError):
-    """Not even the smallest batch or patch fits."""
+    """Even the smallest batch or patch does not fit."""

@@ -1,4 +1,4 @@
-"""The largest patch that fits: grown equally, or along the axes that still have room."""
+"""Largest patch that fits, grown equally or along the axes that have room."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import torch
 from torch import nn
 
 from ..model.units import format_bytes
-from .answers import PatchShape, Search, Trial
-from .batch import STEP_DOWN, explained, make_step, margin_bytes
-from .memory_budget import Budget, budget_of, device_of
+from .answers import PatchShape, SearchLog, VerifiedStep
+from .batch import STEP_DOWN, in_process_note, make_step, margin_bytes
+from .memory_budget import MemoryBudget, budget_of, device_of
 from .model_arguments import channels_of, check_safety, divisors_of, positive
+from .model_step import Mode, Targets
 from .nn_errors import TooLargeError
-from .patch_finder import Finder
+from .patch_finder import PatchFinder
 from .patch_grid import Shape, grid_of
-from .real_step import Trials
+from .real_step import RealSteps
 from .replay import Spec
-from .training_step import Mode, Targets
 
 
 def max_patch_shape(
@@ -48,35 +48,35 @@ def max_patch_shape(
     targets: Targets | None = None,
     amp: torch.dtype | bool | None = None,
 ) -> PatchShape:
-    """Return the largest patch that fits on a device, or on a card that is not here.
+    """Largest patch that fits on a device, or on a card that is not present.
 
-    The arguments up to `prediction_function`, and what they do, are those of torch_em's
-    ``compute_max_patch_shape``: shapes are multiples of `min_divisible`, the same for each
-    axis. With `axes`, `start` or `volume` the patch grows equally as far as it can, and then
-    along the axes that still have room.
+    The arguments up to `prediction_function` are those of torch_em's
+    ``compute_max_patch_shape``: shapes are multiples of `min_divisible`, the same multiple for
+    each axis. With `axes`, `start` or `volume` the patch grows equally along all axes as far
+    as it fits, and then along single axes.
 
     Parameters
     ----------
     model, in_channels, device, dtype, prediction_function, memory, margin
         As for `max_batch_size`.
     ndim : int
-        Spatial axes.
+        Number of spatial axes.
     batch_size : int
-        Patches in a batch.
+        Number of patches in a batch.
     min_divisible : sequence of int, optional
-        What each axis must be divisible by: the smallest patch and the increment. By default
-        2 to the power of the model's ``depth``, else 1.
+        Divisor of each axis: the smallest patch, and the increment. By default 2 to the power
+        of the model's ``depth``, else 1.
     safety_factor : float
-        Part of the memory that may be used, above 0 and at most 1; at least that part of the
-        largest multiple is returned, and the smallest patch at the least.
+        Part of the memory that may be used, above 0 and at most 1. At least that part of the
+        largest multiple is returned, and at least the smallest patch.
     max_scale_factor : int
-        Bound of the multiple; a warning says when it is reached.
+        Upper bound of the multiple; a warning is given if it is reached.
     axes : sequence of int, optional
-        Axes that grow; the others keep the size that they have in `start`.
+        Axes that grow; the others keep their size in `start`.
     start : sequence of int, optional
         The smallest patch, in place of `min_divisible`.
     volume : sequence of int, optional
-        Shape of the volume that patches are cut from: no axis grows beyond the first multiple
+        Shape of the volume that patches are cut from. No axis grows beyond the first multiple
         that covers it.
     mode, optimizer, loss, targets, amp
         As for `max_batch_size`.
@@ -84,7 +84,7 @@ def max_patch_shape(
     Returns
     -------
     PatchShape
-        A `tuple` of `int`, whose `result` says what was predicted, tried and measured.
+        A `tuple` of `int`; its `result` is the log of the search.
 
     Raises
     ------
@@ -95,17 +95,17 @@ def max_patch_shape(
     divisors = divisors_of(model, ndim, min_divisible)
     check_safety(safety_factor)
     grid = grid_of(divisors, axes, start, volume, positive(max_scale_factor, "max_scale_factor"))
-    place = device_of(model, device, memory)
+    cuda_device = device_of(model, device, memory)
     channels = channels_of(model, in_channels)
     batch = positive(batch_size, "batch_size")
     step = make_step(model, mode, optimizer, loss, targets, amp, prediction_function)
-    budget = budget_of(model, place, memory)
+    budget = budget_of(model, cuda_device, memory)
 
     def inputs(shape: Shape) -> tuple[Spec, ...]:
         return (Spec((batch, channels, *shape), dtype),)
 
     began = time.perf_counter()
-    finder = Finder(step, inputs, budget, grid)
+    finder = PatchFinder(step, inputs, budget, grid)
     if start is None:
         grid = finder.begin()
     if not finder.fits(grid.start, budget.limit_bytes):
@@ -127,7 +127,7 @@ def max_patch_shape(
             rule = grid.scaled(max(0, k - grid.multiple(grid.start)))
             if finder.fits(rule, budget.limit_bytes):
                 asked = max(asked, rule, key=math.prod)
-    search = Search(
+    search = SearchLog(
         "patch shape",
         mode,
         budget.limit_bytes,
@@ -136,7 +136,7 @@ def max_patch_shape(
         asked,
         finder.trace(asked).peak_bytes,
         (),
-        finder.areas.origin,
+        finder.workspaces.origin,
         time.perf_counter() - began - finder.calibration_s,
         finder.calibration_s,
         at_bound,
@@ -152,14 +152,14 @@ def max_patch_shape(
     return PatchShape(found, search)
 
 
-def _verified(search: Search, finder: Finder) -> tuple[Shape, Search]:
+def _verified(search: SearchLog, finder: PatchFinder) -> tuple[Shape, SearchLog]:
     shape = search.asked
     assert isinstance(shape, tuple)
     budget = finder.budget
     if budget.device is None:
         return shape, search
-    trials = Trials(finder.step, budget.device, budget.limit_bytes)
-    tried: list[Trial] = []
+    trials = RealSteps(finder.step, budget.device, budget.limit_bytes)
+    tried: list[VerifiedStep] = []
     part = 1.0
     while True:
         tried.append(trials.run(shape, finder.inputs(shape), finder.trace(shape).peak_bytes))
@@ -172,11 +172,11 @@ def _verified(search: Search, finder: Finder) -> tuple[Shape, Search]:
             part -= STEP_DOWN
             smaller = finder.largest(int(budget.limit_bytes * part))
         shape = smaller
-    notes = (*search.notes, *explained(trials.here_because))
+    notes = (*search.notes, *in_process_note(trials.in_process_reason))
     return shape, replace(search, tried=tuple(tried), notes=notes)
 
 
-def _too_large(shape: Shape, needed: int, budget: Budget, margin: int = 0) -> TooLargeError:
+def _too_large(shape: Shape, needed: int, budget: MemoryBudget, margin: int = 0) -> TooLargeError:
     less = f" less a margin of {format_bytes(margin)}" if margin else ""
     return TooLargeError(
         f"a patch of {'x'.join(map(str, shape))}, the smallest, does not fit: it needs "

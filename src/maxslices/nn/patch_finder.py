@@ -1,4 +1,4 @@
-"""Finds the largest patch that fits, each shape replayed once."""
+"""Search for the largest patch that fits; each shape is replayed once."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from .memory_budget import Budget
+from .memory_budget import MemoryBudget
+from .model_step import ModelStep
 from .nn_errors import ModelArgumentError
-from .patch_grid import Grid, Shape
-from .replay import DataDependentError, Spec, Trace, TraceError, WorkAreas
-from .training_step import Step
-from .workspace_cache import measured_areas
+from .patch_grid import PatchGrid, Shape
+from .replay import DataDependentError, Spec, Trace, TraceError, Workspaces
+from .workspace_cache import measured_workspaces
 
 
 @dataclass(slots=True)
-class Finder:
-    """Replays patches, each once."""
+class PatchFinder:
+    """Replays of patches, and the search over them."""
 
-    step: Step
+    step: ModelStep
     inputs: Callable[[Shape], tuple[Spec, ...]]
-    budget: Budget
-    grid: Grid
-    areas: WorkAreas = field(default_factory=WorkAreas.allowance)
+    budget: MemoryBudget
+    grid: PatchGrid
+    workspaces: Workspaces = field(default_factory=Workspaces.allowance)
     calibration_s: float = 0.0
     notes: tuple[str, ...] = ()
     _known: dict[Shape, Trace] = field(default_factory=dict)
 
-    def begin(self) -> Grid:
-        """Return the grid from the smallest patch on that the model takes.
+    def begin(self) -> PatchGrid:
+        """Grid that begins with the smallest patch the model accepts.
 
-        Norms cannot be trained on a single value, which is what the innermost level of a
-        U-Net has for the smallest patch.
+        A norm cannot be trained on a single value, and the innermost level of a U-Net has
+        only one for the smallest patch: then patches of two and four times the size are tried.
         """
         first: TraceError | ModelArgumentError | None = None
         for grid in (self.grid, self.grid.twice(), self.grid.twice().twice()):
@@ -53,7 +53,7 @@ class Finder:
         ) from first
 
     def trace(self, shape: Shape) -> Trace:
-        """Return the replay of a patch."""
+        """Replay of a patch."""
         known = self._known.get(shape)
         if known is None:
             known = self._known[shape] = self._trace(shape)
@@ -61,34 +61,34 @@ class Finder:
         return known
 
     def _trace(self, shape: Shape) -> Trace:
-        return self.step.trace(self.inputs(shape), WorkAreas.allowance())
+        return self.step.trace(self.inputs(shape), Workspaces.allowance())
 
     def fits(self, shape: Shape, limit_bytes: int) -> bool:
-        """Tell whether a patch runs within a limit.
+        """True if a patch runs within a limit.
 
-        Work areas are measured only where they decide: between what runs with those that are
-        allowed for, and what does not run even without any.
+        Workspaces are measured only if they decide: the patch runs without any, and does not
+        run with those allowed for.
         """
         trace = self.trace(shape)
         if self.budget.device is None:
             return limit_bytes > 0 and trace.fits(limit_bytes)
-        if limit_bytes <= 0 or not trace.with_work_areas(WorkAreas.none()).fits(limit_bytes):
+        if limit_bytes <= 0 or not trace.with_workspaces(Workspaces.none()).fits(limit_bytes):
             return False
-        if trace.with_work_areas(WorkAreas.allowance()).fits(limit_bytes):
+        if trace.with_workspaces(Workspaces.allowance()).fits(limit_bytes):
             return True
-        self.areas, seconds = measured_areas(trace.calls, self.budget.device)
+        self.workspaces, seconds = measured_workspaces(trace.calls, self.budget.device)
         self.calibration_s += seconds
-        return trace.with_work_areas(self.areas).fits(limit_bytes)
+        return trace.with_workspaces(self.workspaces).fits(limit_bytes)
 
     def largest(self, limit_bytes: int) -> Shape:
-        """Return the largest patch that fits: the smallest is known to."""
+        """Largest patch that fits; the smallest is known to."""
         grid = self.grid
         top = max(grid.most[axis] for axis in grid.axes)
         k = self._most(grid.scaled, top, limit_bytes)
         shape = grid.scaled(k)
         if grid.is_isotropic:
             return shape
-        # One axis alone may still grow where all together cannot.
+        # One axis may have room where all axes together have none.
         for _ in grid.axes:
             grown = [shape]
             for axis in grid.axes:
@@ -103,9 +103,9 @@ class Finder:
         return shape
 
     def _most(self, at: Callable[[int], Shape], top: int, limit_bytes: int) -> int:
-        """Return the largest k up to a bound whose shape fits; that of 0 does.
+        """Largest k, up to `top`, whose shape fits; k = 0 is known to.
 
-        What is needed grows with the volume, so each replay tells where to look next.
+        The need grows with the volume, so two replays predict the next size to try.
         """
         low, high = 0, top + 1  # the first fits, the second is not looked at
         while high - low > 1:
@@ -129,5 +129,5 @@ class Finder:
         k = low
         while k + 1 < high and math.prod(at(k + 1)) <= wanted:
             k += 1
-        # Between what fits and what does not; next to either of them it is settled soon.
+        # Stay between the largest size that fits and the smallest that does not.
         return min(high - 1, max(low + 1, k))

@@ -1,4 +1,4 @@
-"""The shapes of patches that are looked at."""
+"""Grid of the patch shapes that are searched."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
-    """The shapes that are looked at."""
+class PatchGrid:
+    """Shapes that are searched: a start, and increments along axes."""
 
     start: Shape
     increments: Shape
     axes: Shape
     """Axes that grow."""
     most: Shape
-    """Increments that each axis may grow by."""
+    """Maximum number of increments along each axis."""
     bound: int
-    """The most that a multiple may be, without a volume."""
+    """Maximum multiple of the increments without a volume."""
     has_volume: bool
-    """Whether a volume says how far axes grow."""
+    """True if a volume bounds the axes."""
     is_isotropic: bool
-    """Whether all axes are the same multiple of their increments."""
+    """True if all axes are the same multiple of their increments."""
 
-    def twice(self) -> Grid:
-        """Return the same from a patch of twice the size on, as far as the axes go."""
+    def twice(self) -> PatchGrid:
+        """Grid that begins with a patch of twice the size."""
         first = self.grown(self.start, {a: self.start[a] // self.increments[a] for a in self.axes})
         grown = [
             (size - before) // increment
@@ -39,11 +39,11 @@ class Grid:
         return replace(self, start=first, most=most)
 
     def scaled(self, k: int) -> Shape:
-        """Return the patch that has grown k times along all its axes, as far as they go."""
+        """Patch grown k times along all axes, each up to its bound."""
         return self.grown(self.start, dict.fromkeys(self.axes, k))
 
     def grown(self, shape: Shape, by: dict[int, int]) -> Shape:
-        """Return a patch that has grown along axes by increments, as far as they go."""
+        """Patch grown along some axes, each up to its bound."""
         sizes = list(shape)
         for axis, k in by.items():
             most = self.start[axis] + self.most[axis] * self.increments[axis]
@@ -51,19 +51,19 @@ class Grid:
         return tuple(sizes)
 
     def along(self, shape: Shape, axis: int, k: int) -> Shape:
-        """Return a patch that has grown by k increments along an axis."""
+        """Patch grown by k increments along one axis."""
         return self.grown(shape, {axis: k})
 
     def room(self, shape: Shape, axis: int) -> int:
-        """Return how many increments an axis may still grow by."""
+        """Number of increments by which an axis may still grow."""
         return self.most[axis] - (shape[axis] - self.start[axis]) // self.increments[axis]
 
     def multiple(self, shape: Shape) -> int:
-        """Return how many increments a patch has along its first axis."""
+        """Number of increments of a patch along its first axis."""
         return shape[0] // self.increments[0]
 
     def at_bound(self, shape: Shape) -> bool:
-        """Tell whether the bound, and not a volume, kept an axis from growing."""
+        """True if the bound, and not a volume, stopped an axis."""
         return not self.has_volume and any(self.room(shape, axis) == 0 for axis in self.axes)
 
 
@@ -73,8 +73,8 @@ def grid_of(
     start: Sequence[int] | None,
     volume: Sequence[int] | None,
     bound: int,
-) -> Grid:
-    """Return the grid of the arguments of `max_patch_shape`."""
+) -> PatchGrid:
+    """Grid for the arguments of `max_patch_shape`."""
     ndim = len(divisors)
     first = divisors if start is None else shape_of(start, "start", ndim)
     check_divisible(first, divisors, "start")
@@ -90,4 +90,4 @@ def grid_of(
     )
     has_volume = whole is not None
     is_isotropic = axes is None and start is None and not has_volume
-    return Grid(first, divisors, chosen, most, bound, has_volume, is_isotropic)
+    return PatchGrid(first, divisors, chosen, most, bound, has_volume, is_isotropic)

@@ -1,7 +1,7 @@
-"""One real step on the device, with the limit in force: in another process, else in this one.
+"""One real step on the device within a limit, in another process where possible.
 
-The model goes there without its data, so nothing is copied from the device, and the real one
-is never touched. Another process has no memory that is in pieces, and leaves none behind.
+The other process is sent a copy of the model without data, so nothing is copied from the
+device and the real model is not touched. It starts and ends without fragmented memory.
 """
 
 from __future__ import annotations
@@ -23,61 +23,62 @@ from typing import Any
 import torch
 
 from ..devices.out_of_memory import is_out_of_memory
-from .answers import Trial
+from .answers import VerifiedStep
 from .materialize import materialize
 from .memory_budget import foreign_bytes, limit
+from .model_step import ModelStep, meta_optimizer, real_tensors, run_step
 from .nn_errors import ModelArgumentError
 from .replay import Spec
-from .replay.meta_copy import twin
-from .training_step import Step, real_tensors, run_step, twin_optimizer
+from .replay.meta_copy import meta_copy
 
 TIMEOUT_S = 600.0
-"""A step that takes longer is taken for stuck."""
+"""Steps that take longer are given up. The longest in the tables of the docs took 9 s, most of
+it the start of Python and torch."""
 
 _HERE = Path(__file__).resolve().parents[2]
-"""Folder to import this package from."""
+"""Folder from which the other process imports this package."""
 
 
 @dataclass(slots=True)
-class Trials:
-    """Runs steps of one search, and remembers where they can be run."""
+class RealSteps:
+    """Runs the real steps of one search, in another process as long as that works."""
 
-    step: Step
+    step: ModelStep
     device: torch.device
     limit_bytes: int
-    here_because: str = ""
-    """Why another process cannot be used; "" if it can."""
+    in_process_reason: str = ""
+    """Reason not to use another process; "" if there is none."""
 
-    def run(self, size: Any, inputs: Sequence[Spec], allocated_bytes: int) -> Trial:
-        """Run a step.
+    def run(self, size: Any, inputs: Sequence[Spec], allocated_bytes: int) -> VerifiedStep:
+        """Run a step and measure it.
 
         Parameters
         ----------
         size : int or tuple of int
-            What the result is called.
+            Batch size or shape, for the result.
         inputs : sequence of Spec
             Arguments of the model.
         allocated_bytes : int
-            The most in use, as predicted: another process must find that free.
+            Predicted peak; another process must find as much free.
 
         Raises
         ------
         Exception
-            What the model raises, if it is not a lack of memory.
+            Any error of the model other than a lack of memory.
         """
         gc.collect()
         torch.cuda.empty_cache()
         began = time.perf_counter()
         targets = self.step.target_specs(inputs)
-        if not self.here_because:
+        if not self.in_process_reason:
             job = self._job(inputs, targets, allocated_bytes)
-            answer: dict[str, Any] = {"verdict": "cannot", "text": self.here_because}
+            answer: dict[str, Any] = {"verdict": "cannot", "text": self.in_process_reason}
             if job is not None:
                 answer = _ask(job)
             if answer["verdict"] == "raised":
                 raise _as_error(answer)
             if answer["verdict"] in ("ran", "out of memory"):
-                return Trial(
+                return VerifiedStep(
                     size,
                     answer["verdict"] == "ran",
                     "another process",
@@ -85,15 +86,15 @@ class Trials:
                     answer.get("reserved_bytes", 0),
                     time.perf_counter() - began,
                 )
-            self.here_because = answer["text"]
+            self.in_process_reason = answer["text"]
         return self._run_here(size, inputs, targets, began)
 
     def _job(
         self, inputs: Sequence[Spec], targets: Sequence[Any], allocated_bytes: int
     ) -> bytes | None:
         step = self.step
-        made = twin(step.model)
-        optimizer = twin_optimizer(step.optimizer, step.model, made)
+        made = meta_copy(step.model)
+        optimizer = meta_optimizer(step.optimizer, step.model, made)
         if optimizer is not step.optimizer:
             optimizer = optimizer(None)
         model = step.prepared(made)
@@ -113,10 +114,12 @@ class Trials:
                 }
             )
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            self.here_because = f"the model cannot be sent to another process ({_first(error)})"
+            self.in_process_reason = (
+                f"the model cannot be sent to another process ({_first(error)})"
+            )
             return None
         if _needs_main(payload):
-            self.here_because = (
+            self.in_process_reason = (
                 "what is defined in the script or notebook itself is not known to another process"
             )
             return None
@@ -124,8 +127,8 @@ class Trials:
 
     def _run_here(
         self, size: Any, inputs: Sequence[Spec], targets: Sequence[Any], began: float
-    ) -> Trial:
-        """Run a step in this process: for inference with the real model, else with a copy."""
+    ) -> VerifiedStep:
+        """Run a step in this process: the real model for inference, else a copy."""
         step, device = self.step, self.device
         real = (*step.model.parameters(), *step.model.buffers())
         own = step.mode == "inference" and all(t.device == device for t in real)
@@ -149,7 +152,7 @@ class Trials:
         reserved = torch.cuda.max_memory_reserved(device) - beside if fits else 0
         gc.collect()
         torch.cuda.empty_cache()
-        return Trial(size, fits, "this process", peak, reserved, time.perf_counter() - began)
+        return VerifiedStep(size, fits, "this process", peak, reserved, time.perf_counter() - began)
 
     def _predict(self, inputs: Sequence[Spec]) -> None:
         model, function = self.step.model, self.step.prediction_function
@@ -159,7 +162,7 @@ class Trials:
             given = real_tensors(tuple(inputs), self.device)
             with torch.cuda.device(self.device):
                 run_step(
-                    model if function is None else _Call(model, function),  # type: ignore[arg-type]
+                    model if function is None else _JobCall(model, function),  # type: ignore[arg-type]
                     given,
                     "inference",
                     None,
@@ -172,7 +175,7 @@ class Trials:
                 module.training = training
 
 
-class _Call:
+class _JobCall:
     def __init__(self, model: torch.nn.Module, function: Any) -> None:
         self.model, self.function = model, function
 
@@ -181,10 +184,10 @@ class _Call:
 
 
 def _run_copy(
-    step: Step, inputs: Sequence[Spec], targets: Sequence[Any], device: torch.device
+    step: ModelStep, inputs: Sequence[Spec], targets: Sequence[Any], device: torch.device
 ) -> None:
-    made = twin(step.model)
-    optimizer = twin_optimizer(step.optimizer, step.model, made)
+    made = meta_copy(step.model)
+    optimizer = meta_optimizer(step.optimizer, step.model, made)
     if optimizer is not step.optimizer:
         optimizer = optimizer(None)
     run_job(step.prepared(made), optimizer, step, inputs, targets, device)
@@ -198,7 +201,7 @@ def run_job(
     targets: Sequence[Any],
     device: torch.device,
 ) -> None:
-    """Run a step of a model without data: `step` has its mode, loss and amp."""
+    """Run a step of a model without data; `step` has its mode, loss and amp."""
     made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
     materialize(model, device, made)
     if made is None and optimizer is not None and step.mode == "training":
@@ -210,7 +213,7 @@ def run_job(
 
 
 def _settings() -> dict[str, Any]:
-    """Return torch's switches that change which kernels are taken."""
+    """Torch's switches that select kernels."""
     cudnn = torch.backends.cudnn
     return {
         "benchmark": cudnn.benchmark,
@@ -221,7 +224,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _needs_main(payload: bytes) -> bool:
-    """Tell whether a pickle refers to anything of ``__main__``."""
+    """True if a pickle refers to ``__main__``."""
 
     class Reader(pickle.Unpickler):
         found = False

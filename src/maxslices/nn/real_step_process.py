@@ -1,4 +1,4 @@
-"""``python -m maxslices.nn.real_step_process JOB ANSWER``: one real step in its own process."""
+"""``python -m maxslices.nn.real_step_process JOB ANSWER``: a real step in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def main(job_path: str, answer_path: str) -> None:
-    """Run the step that a job describes and write down what became of it."""
+    """Run the step of a job file and write its outcome to an answer file."""
     paths, settings, payload = pickle.loads(Path(job_path).read_bytes())
     sys.path[:] = list(dict.fromkeys([*sys.path, *paths]))
     answer = _run(settings, payload)

@@ -1,7 +1,6 @@
-"""What a result of a network depends on: found by running it, not guessed.
+"""Receptive field of a network, found by running it.
 
-One item of a small input is made not-a-number, and every result that is one afterwards depends
-on it.
+One item of a small input is set to NaN: the results that become NaN are those that depend on it.
 """
 
 from __future__ import annotations
@@ -16,34 +15,37 @@ from torch import nn
 from .nn_errors import ModelArgumentError
 
 STRIDES = (1, 2, 4, 8, 16, 32)
-"""Steps of the grid that are tried."""
+"""Strides of the grid that are tried: networks of up to five levels that halve each axis."""
 LARGEST_PROBE = {1: 4096, 2: 512, 3: 128}
-"""Side of the largest input that is run to find the receptive field, by number of axes."""
-PLACES = 16
-"""How many neighbouring places of the input are tried, on a diagonal."""
+"""Side of the largest input that is run, by number of axes. One of float64 has at most 16 MiB a
+channel, so that a CPU takes seconds for it."""
+N_POSITIONS = 16
+"""Number of neighbouring input positions that are marked, on a diagonal. Results of a network
+with pooling depend on the position within a pooling window; four levels of halving have
+windows of 16."""
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """What a result depends on."""
+class ReceptiveField:
+    """Input that a result depends on."""
 
     before: tuple[int, ...]
-    """Items of the input before the result's place, on each axis."""
+    """Items of the input before the position of the result, along each axis."""
     after: tuple[int, ...]
-    """Items after it."""
+    """Items after that position."""
     stride: int
-    """Tiles begin at multiples of this, and their sizes are multiples of it."""
+    """Tiles begin at multiples of the stride, and have multiples of it as sizes."""
 
 
-def receptive_field(model: nn.Module, channels: int, ndim: int) -> Field:
-    """Find what a result of a network depends on, by running a copy of it on the CPU.
+def receptive_field(model: nn.Module, channels: int, ndim: int) -> ReceptiveField:
+    """Receptive field of a network, by running a copy of it on the CPU.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Of inputs (batch, channel, axes), with results of the same axes and sizes.
+        Network of inputs (batch, channel, axes), whose results have the same axes and sizes.
     channels : int
-        Of the input.
+        Channels of the input.
     ndim : int
         Number of axes: 1, 2 or 3.
 
@@ -59,26 +61,26 @@ def receptive_field(model: nn.Module, channels: int, ndim: int) -> Field:
         found = _extent(real, channels, ndim, side)
         if found is not None:
             stride = _stride(real, channels, ndim, side, max(max(found[0]), max(found[1])))
-            return Field(found[0], found[1], stride)
+            return ReceptiveField(found[0], found[1], stride)
         side *= 2
     raise ModelArgumentError(
         f"{type(model).__name__}: a result depends on all of an input of {side // 2} items a side "
         "(a norm over the image, attention, or a very deep network): it has no exact tiles; "
-        "overlapping ones that are blended are an approximation: see Tiling.monai_inferer"
+        "overlapping ones that are blended are an approximation: see InferenceTiling.monai_inferer"
     )
 
 
 def _extent(
     model: nn.Module, channels: int, ndim: int, side: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return (before, after); None if what depends on an item reaches a border."""
+    """Extent (before, after) of the dependence; None if it reaches a border."""
     before, after = [0] * ndim, [0] * ndim
     generator = torch.Generator().manual_seed(0)
     base = torch.rand((1, channels, *(side,) * ndim), dtype=torch.float64, generator=generator)
-    for offset in range(PLACES):
-        place = side // 2 - PLACES // 2 + offset
+    for offset in range(N_POSITIONS):
+        position = side // 2 - N_POSITIONS // 2 + offset
         x = base.clone()
-        x[0].view(channels, -1)[:, sum(place * side**axis for axis in range(ndim))] = math.nan
+        x[0].view(channels, -1)[:, sum(position * side**axis for axis in range(ndim))] = math.nan
         with torch.no_grad():
             y = model(x)
         if not torch.is_tensor(y) or y.shape[2:] != x.shape[2:]:
@@ -96,13 +98,13 @@ def _extent(
             first, last = int(line[0]), int(line[-1])
             if first == 0 or last == side - 1:
                 return None
-            after[axis] = max(after[axis], place - first)
-            before[axis] = max(before[axis], last - place)
+            after[axis] = max(after[axis], position - first)
+            before[axis] = max(before[axis], last - position)
     return tuple(before), tuple(after)
 
 
 def _stride(model: nn.Module, channels: int, ndim: int, side: int, reach: int) -> int:
-    """Return the smallest shift of the input that does nothing but shift the result."""
+    """Smallest shift of the input that only shifts the result."""
     generator = torch.Generator().manual_seed(1)
     size = 2 * (reach // 32 + 1) * 32 + 64
     x = torch.rand((1, channels, *(size,) * ndim), dtype=torch.float64, generator=generator)
@@ -111,7 +113,7 @@ def _stride(model: nn.Module, channels: int, ndim: int, side: int, reach: int) -
         for stride in STRIDES:
             if size % stride:
                 continue
-            # Both sizes are multiples of 32, as deep networks want them.
+            # Sizes are multiples of 32, as networks with five levels need them.
             part = (slice(None), slice(None), *(slice(stride, size - 32 + stride),) * ndim)
             middle = (slice(None), slice(None), *(slice(reach, size - 32 - reach),) * ndim)
             shifted = model(x[part])

@@ -1,17 +1,14 @@
-"""Memory over a step, as a picture."""
+"""Plot of the memory in use over a step."""
 
 from __future__ import annotations
 
 import os
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from ..errors import StoreError, UsageError
+from ..model.allocators import round_to_granule
 from .replay import CATEGORIES, Trace
-from .replay.storages import rounded
-
-if TYPE_CHECKING:
-    from .step_report import MemoryReport
+from .report_figures import ReportFigures
 
 _COLORS = {
     "weights": "#4c72b0",
@@ -19,14 +16,14 @@ _COLORS = {
     "activations": "#dd8452",
     "gradients": "#55a868",
     "optimizer state": "#8172b3",
-    "work area": "#c7b299",
+    "workspace": "#c7b299",
     "temporary": "#da8bc3",
 }
 MB = 10**6
 
 
-def plot_report(report: MemoryReport, path: str | os.PathLike[str]) -> None:
-    """Draw what is in use at each event, by what it is held for.
+def plot_report(report: ReportFigures, path: str | os.PathLike[str]) -> None:
+    """Draw the memory in use at each event, by category.
 
     Raises
     ------
@@ -96,15 +93,15 @@ def plot_report(report: MemoryReport, path: str | os.PathLike[str]) -> None:
 
 
 def _layers(trace: Trace) -> dict[str, list[int]]:
-    """Return bytes of each category after each event; work areas are what remains."""
+    """Bytes of each category after each event; workspaces are the remainder."""
     sums: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
     layers: dict[str, list[int]] = {name: [] for name in CATEGORIES}
     for (kind, index), in_use in zip(trace.events, trace.in_use_bytes, strict=True):
         if kind in ("alloc", "free"):
             storage = trace.storages[index]
-            n_bytes = rounded(storage.n_bytes)
+            n_bytes = round_to_granule(storage.n_bytes)
             sums[storage.category] += n_bytes if kind == "alloc" else -n_bytes
-        known = sum(n for name, n in sums.items() if name != "work area")
+        known = sum(n for name, n in sums.items() if name != "workspace")
         for name, n_bytes in sums.items():
-            layers[name].append(in_use - known if name == "work area" else n_bytes)
+            layers[name].append(in_use - known if name == "workspace" else n_bytes)
     return layers

@@ -1,35 +1,33 @@
-"""A `MemoryReport` as text and as JSON."""
+"""Text and JSON of a `MemoryReport`."""
 
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..model.units import format_bytes
 from .answers import FEWER
-
-if TYPE_CHECKING:
-    from .savings import Saving
-    from .step_report import MemoryReport
+from .report_figures import ReportFigures
+from .savings import Saving
 
 WIDTH = 88
 _TELLING = 0.01
-"""A saving below this part of the peak is called none."""
+"""A saving below this part of the peak is shown as none: predictions are off by up to 0.7 %."""
 _NAMES = {
     "weights": "weights and buffers",
     "temporary": "gradients in passing",
-    "work area": "work areas",
+    "workspace": "workspaces",
 }
-"""Of categories, where another word says more."""
+"""Names of categories where the text uses a longer one."""
 
 
-def report_text(report: MemoryReport) -> str:
-    """Return all of a report."""
+def report_text(report: ReportFigures) -> str:
+    """Whole text of a report."""
     blocks = [_head(report), _peak(report), _stages(report), _parts(report), _why(report)]
     return "\n\n".join(block for block in blocks if block)
 
 
-def _head(report: MemoryReport) -> str:
+def _head(report: ReportFigures) -> str:
     what = {"training": "a step of training", "forward": "a forward pass with gradients"}
     text = f"{report.model}: {what.get(report.mode, 'inference')}"
     if report.optimizer:
@@ -52,13 +50,13 @@ def _head(report: MemoryReport) -> str:
     return "\n".join(lines)
 
 
-def _is_squeezed(report: MemoryReport) -> bool:
-    """Tell whether a step fits although it takes more where there is more."""
+def _is_squeezed(report: ReportFigures) -> bool:
+    """True if the step fits only with slower kernels, whose workspaces are smaller."""
     limit = 0 if report.budget is None else report.budget.limit_bytes
     return bool(report.fits) and report.allocated_bytes > limit
 
 
-def _peak(report: MemoryReport) -> str:
+def _peak(report: ReportFigures) -> str:
     peak = report.peak
     where = f" in {peak.module}" if peak.module else ""
     lines = [f"At the peak, in the stage {peak.stage!r}{where}"]
@@ -70,11 +68,11 @@ def _peak(report: MemoryReport) -> str:
     for name, n_bytes in rows:
         part = f"{n_bytes / max(1, report.device_bytes):6.1%}"
         lines.append(f"  {name:<22}{format_bytes(n_bytes):>10}{part:>8}")
-    lines.append(f"  (work areas: {report.work_areas}; the context is allowed for)")
+    lines.append(f"  (workspaces: {report.workspaces}; the context is allowed for)")
     return "\n".join(lines)
 
 
-def _stages(report: MemoryReport) -> str:
+def _stages(report: ReportFigures) -> str:
     lines = [
         "Stage by stage (at its end: torch.cuda.memory_allocated(); in MiB: that / 2**20)",
         f"  {'':<12}{'most':>10}{'at its end':>12}{'in MiB':>12}",
@@ -87,7 +85,7 @@ def _stages(report: MemoryReport) -> str:
     return "\n".join(lines)
 
 
-def _parts(report: MemoryReport) -> str:
+def _parts(report: ReportFigures) -> str:
     columns = ("weights", "gradients", "held", "after it")
     width = max([len(_part_name(part.path)) for part in report.parts] or [0]) + 2
     lines = [
@@ -110,8 +108,8 @@ def _part_name(path: str) -> str:
     return path or "(the model itself)"
 
 
-def _why(report: MemoryReport) -> str:
-    """Answer why the step takes so much, and what would save some."""
+def _why(report: ReportFigures) -> str:
+    """Text on what holds the memory, and what would save some."""
     categories = report.categories
     weights = categories["weights"]
     largest = max(categories, key=lambda name: categories[name])
@@ -164,8 +162,8 @@ def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
-def report_json(report: MemoryReport) -> dict[str, Any]:
-    """Return the figures of a report: byte counts, in plain lists and dicts."""
+def report_json(report: ReportFigures) -> dict[str, Any]:
+    """Figures of a report in plain lists and dicts."""
     budget = report.budget
     return {
         "model": report.model,
@@ -182,7 +180,7 @@ def report_json(report: MemoryReport) -> dict[str, Any]:
         "device_bytes": report.device_bytes,
         "fits": report.fits,
         "limit_bytes": None if budget is None else budget.limit_bytes,
-        "work_areas": report.work_areas,
+        "workspaces": report.workspaces,
         "categories": dict(report.categories),
         "stages": [
             {"name": s.name, "end_bytes": s.end_bytes, "peak_bytes": s.peak_bytes}

@@ -1,4 +1,4 @@
-"""What would save memory: each way is replayed on a changed copy, none is guessed."""
+"""Ways to save memory, each replayed on a changed copy of the model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from .model_step import ModelStep
 from .nn_errors import ModelArgumentError
-from .replay import Trace, TraceError, WorkAreas
-from .training_step import Step
+from .replay import Trace, TraceError, Workspaces
 
 _MAKERS = (
     nn.modules.conv._ConvNd,
@@ -24,48 +24,50 @@ _MAKERS = (
     nn.Linear,
     nn.Bilinear,
 )
-"""Modules whose result is nobody else's: it may be overwritten by what follows in a row."""
+"""Modules whose results nothing else refers to, so the next module of a row may overwrite them."""
 _LONG_ROW = 6
-"""Modules without parts in a row from which on it is checkpointed in pieces."""
+"""A Sequential of at least this many layers is checkpointed in pieces of about the square root of
+their number (Chen et al., 2016); a shorter one as a whole."""
 _MOST_LEVELS = 3
+"""Maximum depth of the modules that are checkpointed; each level costs one replay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A way to need less."""
+    """One way to need less memory."""
 
     name: str
-    """"in place", "checkpoint" or "no_grad"."""
+    """One of "in place", "checkpoint" and "no_grad"."""
     how: str
-    """What is done."""
+    """Description of the change."""
     peak_bytes: int
-    """The most that is in use then, replayed."""
+    """Peak with the change, replayed."""
     saved_bytes: int
-    """How much less that is; negative if it is more."""
+    """Difference to the peak without it; negative if it needs more."""
 
 
 def savings_of(
-    step: Step,
+    step: ModelStep,
     inputs: Sequence[Any],
     named: dict[str, Any],
-    work_areas: WorkAreas,
+    workspaces: Workspaces,
     base: Trace,
     before: Callable[[nn.Module], Any] | None = None,
 ) -> tuple[Saving, ...]:
-    """Return what in-place activations, checkpointing and no_grad would save, best first.
+    """Savings of in-place activations, checkpointing and no_grad, the largest first.
 
-    `before` is done to each copy, as it was for `base`.
+    `before` changes each copy first, as it did for `base`.
     """
     found: list[Saving] = []
 
-    def peak(changed: Step, change: Callable[[nn.Module], Any] | None = None) -> int | None:
+    def peak(changed: ModelStep, change: Callable[[nn.Module], Any] | None = None) -> int | None:
         def both(model: nn.Module) -> None:
             for each in (before, change):
                 if each is not None and (each is not before or changed.mode == "training"):
                     each(model)
 
         try:
-            trace = changed.trace(inputs, work_areas, change=both, named=named)
+            trace = changed.trace(inputs, workspaces, change=both, named=named)
         except (TraceError, ModelArgumentError):
             return None  # the model does not run that way, so nothing is gained by it
         return trace.peak_bytes
@@ -97,9 +99,9 @@ def _wrap(wrapped: list[str], level: int, model: nn.Module) -> None:
 
 
 def make_in_place(model: nn.Module) -> list[str]:
-    """Let activations work in place where that is safe; return their paths.
+    """Make activations work in place where that is safe; return their paths.
 
-    It is safe in an ``nn.Sequential``, after a module whose result nobody else sees.
+    It is safe in an ``nn.Sequential``, after a module whose result nothing else refers to.
     """
     changed = []
     for path, module in model.named_modules():
@@ -115,10 +117,10 @@ def make_in_place(model: nn.Module) -> list[str]:
 
 
 def checkpoint_level(model: nn.Module, level: int) -> list[str]:
-    """Compute modules at a depth again in the backward pass; return their paths.
+    """Checkpoint the modules at a depth; return their paths.
 
-    Lists of modules are not a level of their own. A long row of modules without parts is
-    cut into pieces.
+    A ModuleList or ModuleDict does not count as a level. A long row of layers is checkpointed
+    in pieces.
     """
     wrapped = []
     for path, module in list(_at_level(model, "", level)):

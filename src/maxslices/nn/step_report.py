@@ -1,9 +1,9 @@
-"""Where the memory of a step goes: by what it is held for, stage by stage, module by module."""
+"""Memory report of a step: by category, stage by stage, module by module."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,9 +13,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ..model.account import CONTEXT_BYTES
 from .batch import make_step
 from .breakdown import (
-    Holder,
-    Part,
-    Stage,
     categories_of,
     groups_of,
     holders_of,
@@ -25,83 +22,30 @@ from .breakdown import (
     stages_of,
 )
 from .ddp_buckets import add_buckets
-from .memory_budget import Budget, budget_of
+from .memory_budget import budget_of
 from .model_arguments import is_shape
+from .model_step import Mode, shape_text
 from .nn_errors import ModelArgumentError
-from .replay import Peak, Spec, Trace, WorkAreas
-from .savings import Saving, savings_of
-from .training_step import Mode, shape_text
-from .workspace_cache import measured_areas
+from .replay import Spec, Workspaces
+from .report_figures import ReportFigures
+from .report_plot import plot_report
+from .report_text import report_json, report_text
+from .savings import savings_of
+from .workspace_cache import measured_workspaces
 
 
-@dataclass(frozen=True, eq=False)
-class MemoryReport:
-    """What a step takes; ``print`` it, or `plot` it."""
-
-    model: str
-    """Class of the model."""
-    n_parameters: int
-    inputs: tuple[str, ...]
-    """Shapes and dtypes."""
-    mode: str
-    optimizer: str
-    """Class of the optimizer, or ""."""
-    amp: str
-    """Lower precision of autocast, or ""."""
-    ddp: bool
-    trace: Trace
-    """All that happened."""
-    categories: dict[str, int]
-    """Bytes at the peak by what they are held for; "DDP buckets" among them with `ddp`."""
-    allocated_bytes: int
-    """The most in use at once."""
-    reserved_bytes: int
-    """The most that the allocator holds when there is room."""
-    needed_bytes: int
-    """The least limit of the allocator under which the step runs."""
-    context_bytes: int
-    """What CUDA itself takes for the process."""
-    work_areas: str
-    """Where the sizes of the libraries' work areas come from."""
-    stages: tuple[Stage, ...]
-    parts: tuple[Part, ...]
-    holders: tuple[Holder, ...]
-    savings: tuple[Saving, ...]
-    at_full_size: float
-    """Part of the activations at the peak that is as wide and high as the input, 0 to 1."""
-    budget: Budget | None = field(default=None, repr=False)
-    """Of the card that was asked about."""
-
-    @property
-    def device_bytes(self) -> int:
-        """What the process takes of the card: what is reserved, and CUDA's context."""
-        return self.reserved_bytes + self.context_bytes
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether the step runs on the card that was asked about; None without one."""
-        return None if self.budget is None else self.trace.fits(self.budget.limit_bytes)
-
-    @property
-    def peak(self) -> Peak:
-        """What was alive when the most was."""
-        return self.trace.peak
+class MemoryReport(ReportFigures):
+    """Memory of a step. ``print`` shows it as text, `plot` as a picture."""
 
     def __str__(self) -> str:
-        from .report_text import report_text
-
         return report_text(self)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figures for JSON."""
-        from .report_text import report_json
-
+        """Figures in plain lists and dicts."""
         return report_json(self)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw memory over the step to an image file; needs matplotlib."""
-        from .report_plot import plot_report
-
+        """Draw the memory over the step to an image file; needs matplotlib."""
         plot_report(self, path)
 
 
@@ -117,56 +61,56 @@ def memory_report(
     targets: Any = None,
     memory: str | int | None = None,
     device: torch.device | str | None = None,
-    work_areas: WorkAreas | None = None,
+    workspaces: Workspaces | None = None,
 ) -> MemoryReport:
-    """Say what holds memory in a step of a model, and what would save some.
+    """Report what holds the memory of a step, and what would save some.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Never changed. It is looked at in the train or eval mode that it is in; for training,
-        in train mode.
+        Model, which is not changed. It is replayed in the train or eval mode that it is in; for
+        training, in train mode.
     inputs : shape, Spec, tensor, or a tuple or dict of them
         Arguments of the model: (4, 1, 256, 256) is one input of float32; a dict has keyword
-        arguments. Tensors are not read.
+        arguments. Values of tensors are not read.
     mode : {"training", "forward", "inference"}
-        Two steps of training, the second of which is shown; a forward pass with gradients; or
-        without.
+        Two training steps, of which the second is reported; a forward pass with gradients; or
+        one without.
     optimizer, loss, amp
         As for `max_batch_size`.
     ddp : bool
-        Whether ``DistributedDataParallel`` holds gradient buckets too.
+        Whether gradient buckets of ``DistributedDataParallel`` are included.
     targets : Spec, tensor, or a tuple of them, optional
-        What the loss compares with; by default as for `max_batch_size`.
+        Targets of the loss; by default as for `max_batch_size`.
     memory : str or int, optional
         Memory of a card, such as "24GB": the report says whether the step fits.
     device : torch.device or str, optional
-        A CUDA device whose work areas are measured; by default they are allowed for.
-    work_areas : WorkAreas, optional
-        In place of those.
+        CUDA device on which workspaces are measured; by default an allowance is made for them.
+    workspaces : Workspaces, optional
+        Workspaces to use instead.
 
     Returns
     -------
     MemoryReport
-        Its text answers why the step takes so much.
+        Report, with a text for ``print`` and a picture by `MemoryReport.plot`.
 
     Raises
     ------
     ModelArgumentError
-        If the model does not run on such inputs, with torch's own words.
+        If the model does not run on such inputs, with torch's message.
     TraceError
-        If it cannot be replayed without data, naming the line.
+        If the model cannot be replayed without data; the message names the line.
     """
     given, named = _arguments(inputs)
     wanted = None if targets is None else (lambda *_: targets)
     step = make_step(model, mode, optimizer, loss, wanted, amp, None)
     step = replace(step, evaluate=False)
     change = add_buckets if ddp and mode == "training" else None
-    areas = WorkAreas.allowance() if work_areas is None else work_areas
-    trace = step.trace(given, areas, change=change, lines=True, named=named)
-    if work_areas is None and device is not None and torch.device(device).type == "cuda":
-        areas, _ = measured_areas(trace.calls, torch.device(device))
-        trace = trace.with_work_areas(areas)
+    known = Workspaces.allowance() if workspaces is None else workspaces
+    trace = step.trace(given, known, change=change, lines=True, named=named)
+    if workspaces is None and device is not None and torch.device(device).type == "cuda":
+        known, _ = measured_workspaces(trace.calls, torch.device(device))
+        trace = trace.with_workspaces(known)
     names = groups_of(model, trace)
     after = trace.marks[last_mark(trace, "forward")].event
     held = trace.moment(after)
@@ -188,18 +132,18 @@ def memory_report(
         trace.reserved_bytes,
         trace.needed_bytes,
         CONTEXT_BYTES,
-        areas.origin,
+        known.origin,
         stages_of(trace),
         parts_of(model, trace, names, held),
         holders_of(model, trace.peak, names),
-        savings_of(step, given, named, areas, trace, change),
+        savings_of(step, given, named, known, trace, change),
         part_at_full_size(trace.peak, given),
         None if memory is None else budget_of(model, None, memory),
     )
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return positional and keyword arguments, shapes replaced by `Spec`."""
+    """Positional and keyword arguments of the model, with `Spec` for shapes."""
 
     def convert(item: Any) -> Any:
         return Spec(tuple(item)) if is_shape(item) else item

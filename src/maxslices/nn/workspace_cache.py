@@ -1,4 +1,4 @@
-"""Work areas of the device that is here: measured once, then kept beside the records."""
+"""Workspaces measured on a device, kept in files beside the records."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from pathlib import Path
 import torch
 
 from ..measure.cache_dir import records_folder, replace_text
-from .replay import Call, WorkAreas
+from .replay import OperatorCall, Workspaces
 from .replay.measure_workspaces import calibrate, no_limit, place
 
 
-def measured_areas(calls: Iterable[Call], device: torch.device) -> tuple[WorkAreas, float]:
-    """Return the work areas of calls on a CUDA device.
+def measured_workspaces(
+    calls: Iterable[OperatorCall], device: torch.device
+) -> tuple[Workspaces, float]:
+    """Workspaces of calls on a CUDA device.
 
     Parameters
     ----------
-    calls : iterable of Call
-        What will be run: what was not measured on this device before, at its batch size, is
-        measured now.
+    calls : iterable of OperatorCall
+        Calls of a step. Those not yet measured on this device at their batch size are measured.
     device : torch.device
         A CUDA device.
 
     Returns
     -------
-    WorkAreas
-        Of these calls, and of all measured before.
+    Workspaces
+        Workspaces of these calls, and of all calls measured before.
     float
-        Seconds that measuring took; 0.0 if all was known.
+        Seconds spent measuring; 0.0 if all calls were known.
     """
     if device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
@@ -52,18 +53,18 @@ def measured_areas(calls: Iterable[Call], device: torch.device) -> tuple[WorkAre
 
 def _file(where: dict[str, str]) -> Path:
     digest = hashlib.sha256(json.dumps(where, sort_keys=True).encode()).hexdigest()[:16]
-    return records_folder() / "work-areas" / f"{digest}.json"
+    return records_folder() / "workspaces" / f"{digest}.json"
 
 
-def _read(path: Path) -> WorkAreas | None:
+def _read(path: Path) -> Workspaces | None:
     try:
-        return WorkAreas.from_plain(json.loads(path.read_text(encoding="utf-8")))
+        return Workspaces.from_plain(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # not there, or not what was written: it is measured again
 
 
-def _write(path: Path, areas: WorkAreas) -> None:
-    # Where nothing can be written, nothing but time is lost.
+def _write(path: Path, workspaces: Workspaces) -> None:
+    # If the file cannot be written, they are measured again next time.
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(path, json.dumps(areas.as_plain()))
+        replace_text(path, json.dumps(workspaces.as_plain()))

@@ -11,13 +11,13 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn
 
-from maxslices.nn.replay import Family, Replay, Spec, WorkAreas, replay
+from maxslices.nn.replay import Replay, Spec, StepFamily, Workspaces, replay
 from maxslices.nn.replay.meta_copy import optimizer_for
 
 from .networks import NETWORKS
 
 MEASURED = json.loads((Path(__file__).parent / "h200.json").read_text())
-AREAS = WorkAreas.from_plain(MEASURED["work_areas"])
+WORKSPACES = Workspaces.from_plain(MEASURED["workspaces"])
 OPTIMIZERS = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
@@ -32,7 +32,7 @@ def network(name):
         return NETWORKS[name][0]()
 
 
-def step(name, mode, optimizer, n, areas=AREAS):
+def step(name, mode, optimizer, n, workspaces=WORKSPACES):
     model, shape = network(name), NETWORKS[name][1]
     model.train(not mode.endswith("-eval"))
     target, loss = Spec((n,), torch.long), nn.CrossEntropyLoss()
@@ -42,7 +42,7 @@ def step(name, mode, optimizer, n, areas=AREAS):
         options = {"mode": "training", "loss": loss, "optimizer": OPTIMIZERS[optimizer]}
     else:
         options = {"mode": "forward" if mode == "forward" else "inference"}
-    return replay(model, Spec((n, *shape)), targets=[target], work_areas=areas, **options)
+    return replay(model, Spec((n, *shape)), targets=[target], workspaces=workspaces, **options)
 
 
 def of(key):
@@ -54,7 +54,7 @@ def of(key):
     target, loss = Spec((int(n),), torch.long), nn.CrossEntropyLoss()
     if name == "BasicUNet":
         target, loss = Spec((int(n), 1, *shape[1:])), nn.BCELoss()
-    with Replay(work_areas=AREAS, lines=False) as record:
+    with Replay(workspaces=WORKSPACES, lines=False) as record:
         model = record.model(real)
         x, y = record.input((Spec((int(n), *shape)), target))
         casting = torch.autocast("cuda", dtype=low, enabled=bool(amp))
@@ -92,7 +92,7 @@ def test_steps_take_what_was_measured(key):
 
 @pytest.mark.parametrize("key", [k for k in MEASURED["steps"] if k.endswith("amp")])
 def test_steps_in_half_precision_take_what_was_measured(key):
-    """Work areas of half precision were not measured: within 1 %."""
+    """Workspaces of half precision were not measured: within 1 %."""
     trace, measured = of(key), MEASURED["steps"][key]
     assert trace.allocated_bytes == pytest.approx(measured["allocated_bytes"], rel=1e-2)
 
@@ -101,10 +101,10 @@ def test_steps_in_half_precision_take_what_was_measured(key):
 @pytest.mark.parametrize("calibrated", [True, False])
 def test_the_largest_batch_is_that_which_ran_and_never_more(case, calibrated):
     """Of the first network 89 to 96 images were tried and did not run; 97 and 98 did."""
-    areas = AREAS if calibrated else WorkAreas.allowance()
+    workspaces = WORKSPACES if calibrated else Workspaces.allowance()
     limit = int(case["part_of_card"] * MEASURED["total_bytes"])
-    family = Family(
-        lambda n: step(case["network"], case["mode"], case["optimizer"], n, areas=areas)
+    family = StepFamily(
+        lambda n: step(case["network"], case["mode"], case["optimizer"], n, workspaces=workspaces)
     )
     found, ran = family.largest(limit), case["images"]
     assert found >= 0.95 * ran

@@ -9,16 +9,16 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn
 
-from maxslices.nn.replay import DataDependentError, Replay, Spec, TraceError, WorkAreas, replay
+from maxslices.nn.replay import DataDependentError, Replay, Spec, TraceError, Workspaces, replay
 
 from .models import Encoder, UNet
 
 MIB = 2**20
-NONE = WorkAreas.none()
+NONE = Workspaces.none()
 
 
 def forward(model, *specs, **options):
-    return replay(model, *specs, mode="forward", work_areas=NONE, **options)
+    return replay(model, *specs, mode="forward", workspaces=NONE, **options)
 
 
 def test_stages_of_an_encoder_are_those_that_a_user_printed_on_a_card():
@@ -41,12 +41,12 @@ def test_views_and_in_place_operators_take_nothing():
     def function(x):
         return x.view(-1).add_(1).reshape(8, 8).t()[::2]
 
-    trace = replay(function, Spec((64,)), work_areas=NONE)
+    trace = replay(function, Spec((64,)), workspaces=NONE)
     assert [s.category for s in trace.storages] == ["input"]
 
 
 def test_every_storage_is_rounded_up_to_512_bytes():
-    trace = replay(lambda x: x + 1, Spec((3, 7)), work_areas=NONE)
+    trace = replay(lambda x: x + 1, Spec((3, 7)), workspaces=NONE)
     assert [s.n_bytes for s in trace.storages] == [84, 84]
     assert trace.peak_bytes == 1024
 
@@ -89,7 +89,7 @@ def test_a_training_step_ends_with_weights_gradients_and_state():
         Spec((2, 1024)),
         mode="training",
         optimizer=torch.optim.Adam,
-        work_areas=NONE,
+        workspaces=NONE,
     )
     weights = 4 * 1024 * 1024
     moment = trace.moment(len(trace.events) - 1).by_category()
@@ -107,7 +107,7 @@ def test_dropping_gradients_before_the_forward_pass_or_after_the_step_differs():
     def at_forward(first):
         trace = replay(
             model, Spec((1, 512)), mode="training", optimizer=torch.optim.SGD,
-            zero_grad_first=first, work_areas=NONE,
+            zero_grad_first=first, workspaces=NONE,
         )  # fmt: skip
         return trace.bytes_at("forward", 1)
 
@@ -126,7 +126,7 @@ def test_gradients_are_added_in_place_where_autograd_does_so():
             x = x * self.layer.weight
             return x.sin() + x.cos() + x.tanh()
 
-    trace = replay(Three(), Spec((1024, 1024)), mode="training", steps=1, work_areas=NONE)
+    trace = replay(Three(), Spec((1024, 1024)), mode="training", steps=1, workspaces=NONE)
     backward = [s for s in trace.storages if s.stage == "backward" and s.n_bytes == 4 * MIB]
     assert not [s for s in backward if s.op == "aten::add.Tensor"]
 
@@ -147,7 +147,7 @@ def test_checkpointed_parts_are_computed_again():
     wrapped = nn.Sequential(Checkpointed(block()), Checkpointed(block()))
     spec = Spec((4096, 256))
     kept = {
-        name: replay(model, spec, mode="training", steps=1, work_areas=NONE)
+        name: replay(model, spec, mode="training", steps=1, workspaces=NONE)
         for name, model in (("plain", plain), ("wrapped", wrapped))
     }
     image = 4096 * 256 * 4
@@ -159,7 +159,7 @@ def test_checkpointed_parts_are_computed_again():
 
 
 def test_allocations_know_module_line_and_stage():
-    trace = replay(UNet(), Spec((1, 1, 64, 64)), mode="training", steps=1, work_areas=NONE)
+    trace = replay(UNet(), Spec((1, 1, 64, 64)), mode="training", steps=1, workspaces=NONE)
     joined = next(s for s in trace.storages if s.op == "aten::cat")
     assert (joined.module, joined.stage) == ("", "forward")
     assert "models.py:" in joined.line
@@ -200,7 +200,7 @@ def test_lazy_modules_are_refused_by_name():
 
 
 def test_marks_are_found_by_name():
-    with Replay(work_areas=NONE) as record:
+    with Replay(workspaces=NONE) as record:
         x = record.input(Spec((128,)))
         record.mark("one")
         y = x + 1
@@ -214,7 +214,7 @@ def test_marks_are_found_by_name():
 
 def test_output_and_loss_are_alive_until_those_of_the_next_step_are_there():
     model = nn.Conv2d(1, 8, 1)
-    trace = replay(model, Spec((1, 1, 64, 64)), mode="training", steps=3, work_areas=NONE)
+    trace = replay(model, Spec((1, 1, 64, 64)), mode="training", steps=3, workspaces=NONE)
     outputs = [s for s in trace.storages if s.op == "aten::convolution"]
     assert len(outputs) == 3
     marks = [m.event for m in trace.marks if m.name in ("forward", "backward")]
@@ -232,7 +232,7 @@ def test_the_sum_of_a_loss_has_the_storage_of_its_items(loss):
     target = Spec((4, 1, 64, 64))
     trace = replay(
         nn.Sequential(nn.Conv2d(1, 1, 1), nn.Sigmoid()), target, mode="training",
-        loss=loss(), targets=[target], work_areas=NONE,
+        loss=loss(), targets=[target], workspaces=NONE,
     )  # fmt: skip
     (first, _) = (s for s in trace.storages if s.op.endswith(("_loss", "_entropy")))
     assert (first.n_bytes, first.shape) == (4 * 4 * 64 * 64, ())
@@ -259,12 +259,12 @@ class Joined(nn.Module):
 def test_a_part_of_a_gradient_is_copied_where_it_is_made_smaller(ndim, mode):
     shape = (2, 1, *[16] * ndim)
     trace = replay(
-        Joined(ndim, mode), Spec(shape), mode="training", work_areas=WorkAreas.allowance()
+        Joined(ndim, mode), Spec(shape), mode="training", workspaces=Workspaces.allowance()
     )
     copies = [c for c in trace.calls if c.kind == "copies"]
     assert [c.shapes for c in copies] == 2 * [((2, 4, *[32] * ndim),)]
     # One that is all of it is not.
     alone = nn.Sequential(Joined(ndim, mode).first, nn.Upsample(scale_factor=2, mode=mode))
-    trace = replay(alone, Spec(shape), mode="training", work_areas=WorkAreas.allowance(),
+    trace = replay(alone, Spec(shape), mode="training", workspaces=Workspaces.allowance(),
                    loss=lambda made: (made * made).sum())  # fmt: skip
     assert not [c for c in trace.calls if c.kind == "copies"]

@@ -1,4 +1,4 @@
-"""Less memory for a training step, and what it costs."""
+"""Rewrites of a model that make a training step fit into less memory, at the least cost in time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .compress import COMPRESSORS, Compressor
 from .levels import reduce_by_level
 from .reduction import MEANS, reduce_memory, restore
 from .reduction_summary import ReductionSummary
-from .rewrite import Treatment, treat, untreat
+from .rewrite import Rewrite, apply_rewrites, undo_rewrites
 from .run_on_device import resolve_device
 
 __all__ = [
@@ -15,12 +15,12 @@ __all__ = [
     "Compressor",
     "MEANS",
     "ReductionSummary",
-    "Treatment",
+    "Rewrite",
     "backward_in_parts",
     "reduce_by_level",
     "reduce_memory",
     "resolve_device",
     "restore",
-    "treat",
-    "untreat",
+    "apply_rewrites",
+    "undo_rewrites",
 ]

@@ -1,4 +1,4 @@
-"""A training step in parts of its batch, the gradients added up: nothing is computed twice."""
+"""Training steps in parts of the batch, with accumulated gradients and without recomputation."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ def backward_in_parts(
     amp: torch.dtype | None = None,
     scale: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Run forward and backward passes of a step, a part of the batch at a time.
+    """Run the forward and backward passes of a step, one part of the batch at a time.
 
-    Takes the place of ``loss(model(*inputs), *targets).backward()`` in a training loop, and
-    needs the activations of one part alone.
+    Replaces ``loss(model(*inputs), *targets).backward()`` in a training loop, and needs the
+    activations of one part only.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Without layers that take the statistics of a batch.
+        Model without layers that take the statistics of a batch.
     loss : callable
-        A mean over the batch, or, if its attribute ``reduction`` is "sum", a sum.
+        Mean over the batch, or a sum if its attribute ``reduction`` is "sum".
     inputs, targets : sequence of tensor
-        The first axis of each is the batch.
+        Arguments of the model and of the loss; the first axis of each is the batch.
     parts : int
-        At most as many as there are samples.
+        Number of parts, at most the number of samples.
     amp : torch.dtype, optional
         Lower precision of autocast.
     scale : callable, optional
-        Such as ``torch.amp.GradScaler.scale``.
+        Function such as ``torch.amp.GradScaler.scale``.
 
     Returns
     -------
     tensor
-        The loss of the whole batch, without its graph.
+        Loss of the whole batch, without its graph.
 
     Raises
     ------
     ModelArgumentError
-        If the model takes a batch's statistics, which parts would change; or there are more
+        If the model takes a batch's statistics, which differ in parts, or if there are more
         parts than samples.
 
     Notes
     -----
-    Gradients are those of the whole batch, but for the order in which they are added up.
+    Gradients are those of the whole batch, summed in another order.
     """
     layers = batch_statistics(model)
     if layers:

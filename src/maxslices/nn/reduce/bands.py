@@ -1,7 +1,7 @@
-"""A local module in bands of one axis of an image, each with its halo, each computed again.
+"""Local modules in bands of one image axis, each band computed with its halo and recomputed.
 
-What a band computes near a cut is wrong: layers pad there as they do at the borders of the
-image. As much as may be wrong is cut off, so what is left is the result of the whole.
+A band is wrong near a cut, where layers pad as they do at the border of the image. The halo is
+as wide as that, and is cut off, so the rest is the result of the whole.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from torch.autograd.function import once_differentiable
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """What results of a local module depend on, along one axis of its argument."""
+class BandWindow:
+    """Dependence of a local module's result on its argument, along one axis."""
 
     axis: int
-    """Of the argument and of the result, counted from the last: -1 is that."""
+    """Axis of the argument and of the result, counted from the last (-1)."""
     stride: int
-    """Shifting the argument by as many items shifts the result by `step` items."""
+    """Shift of the argument that shifts the result by `step` items."""
     step: int
     before: int
-    """Items of a result that depend on what is before a cut, or on padding there."""
+    """Items of the result that depend on items before a cut, or on padding there."""
     after: int
-    """The same of what is behind a cut."""
+    """Items of the result that depend on items behind a cut."""
     uneven: int
-    """Remainder of sizes by `stride` for which this was found."""
+    """Remainder of the sizes divided by `stride` for which the window was found."""
     base: int
-    """Size of the result for an argument of `uneven` items, counted on."""
+    """Size of the result for an argument of `uneven` items, extrapolated."""
     frozen: tuple[str, ...] = ()
-    """Modules inside that were in eval mode when this was found."""
+    """Submodules that were in eval mode when the window was found."""
 
     def size(self, n: int) -> int:
-        """Return the size of the result for an argument of n items."""
+        """Size of the result for an argument of n items."""
         return n // self.stride * self.step + self.base
 
     @property
@@ -46,18 +46,18 @@ class Window:
         return before * self.stride, after * self.stride
 
     def most(self, n: int) -> int:
-        """Return in how many bands n items can be cut, none thinner than its halo."""
+        """Maximum number of bands of n items, none thinner than its halo."""
         if n % self.stride != self.uneven:
             return 1
         return max(1, n // self.stride // max(*(-(-h // self.stride) for h in self.halo), 1))
 
-    def cut(self, n: int, parts: int) -> list[Cut]:
+    def cut(self, n: int, parts: int) -> list[Band]:
         """Cut n items into bands.
 
         Raises
         ------
         ValueError
-            If bands would be thinner than their halo.
+            If the bands are thinner than their halo.
         """
         if parts > self.most(n):
             raise ValueError(
@@ -75,61 +75,61 @@ class Window:
             if part == parts - 1:
                 read_end, made_end = n, self.size(n)
             skipped = read // self.stride * self.step
-            cuts.append(Cut(read, read_end, made, made_end, made - skipped))
+            cuts.append(Band(read, read_end, made, made_end, made - skipped))
         return cuts
 
-    def wider(self, n: int, parts: int) -> float:
-        """Return how many items all bands read, as a part of n."""
+    def halo_factor(self, n: int, parts: int) -> float:
+        """Items that all bands read together, as a multiple of n."""
         return sum(c.read_end - c.read for c in self.cut(n, parts)) / n
 
 
-class Cut(NamedTuple):
-    """A band."""
+class Band(NamedTuple):
+    """One band of the argument and of the result."""
 
     read: int
-    """First item of the argument."""
+    """First item read of the argument, halo included."""
     read_end: int
     made: int
     """First item of the result."""
     made_end: int
     inside: int
-    """The same, in what the band makes."""
+    """First item of the result within what the band computes."""
 
 
 def in_bands(
     run: Callable[[torch.Tensor], torch.Tensor],
     x: torch.Tensor,
-    window: Window,
+    window: BandWindow,
     parts: int,
     weights: Sequence[torch.Tensor],
 ) -> torch.Tensor:
-    """Return what ``run(x)`` would, keeping nothing but x.
+    """Run a local module in bands, and keep only its argument for the backward pass.
 
     Parameters
     ----------
     run : callable
-        Local along an axis, without random numbers and states.
+        Function that is local along an axis, without random numbers and states.
     x : tensor
-        The argument.
-    window : Window
-        Of `run`.
+        Its argument.
+    window : BandWindow
+        Its dependence along the axis.
     parts : int
         Number of bands.
     weights : sequence of tensor
-        All that `run` reads besides, and that needs gradients.
+        Other tensors that `run` reads and that need gradients.
     """
-    made: torch.Tensor = _Bands.apply(run, window, parts, x, *weights)  # type: ignore[no-untyped-call]
+    made: torch.Tensor = _BandedForward.apply(run, window, parts, x, *weights)  # type: ignore[no-untyped-call]
     return made
 
 
-class _Bands(torch.autograd.Function):
-    """Writes bands into one result, and adds gradients up in one place for all of them.
+class _BandedForward(torch.autograd.Function):
+    """Writes all bands into one result, and accumulates all gradients in one place.
 
-    A checkpoint for each band would keep all bands beside what they are put together to.
+    A checkpoint for each band would keep all bands beside the tensor they are copied to.
     """
 
     @staticmethod
-    def forward(ctx: Any, run: Any, window: Window, parts: int, x: Any, *weights: Any) -> Any:
+    def forward(ctx: Any, run: Any, window: BandWindow, parts: int, x: Any, *weights: Any) -> Any:
         ctx.run, ctx.axis, ctx.weights = run, window.axis, weights
         ctx.cuts = window.cut(x.shape[window.axis], parts)
         ctx.casting = [
@@ -181,22 +181,22 @@ class _Bands(torch.autograd.Function):
         return None, None, None, *grads
 
 
-def _band(x: torch.Tensor, axis: int, cut: Cut) -> torch.Tensor:
+def _band(x: torch.Tensor, axis: int, cut: Band) -> torch.Tensor:
     return x.detach().narrow(axis, cut.read, cut.read_end - cut.read).contiguous()
 
 
-def _part(whole: torch.Tensor, axis: int, cut: Cut) -> torch.Tensor:
+def _part(whole: torch.Tensor, axis: int, cut: Band) -> torch.Tensor:
     return whole.narrow(axis, cut.made, cut.made_end - cut.made)
 
 
 def _cast_again(casting: Sequence[tuple[str, torch.dtype, bool]]) -> ExitStack:
-    """Cast as in the forward pass; casts of weights are not kept, those lack a gradient."""
+    """Autocast as in the forward pass, without its cache, whose weights have no gradients."""
     stack = ExitStack()
     for kind, dtype, enabled in casting:
-        # A backward pass may be begun where something is cast that the forward pass did not.
+        # The backward pass may be called with autocast where the forward pass had none.
         if enabled or torch.is_autocast_enabled(kind):
             stack.enter_context(torch.autocast(kind, dtype, enabled, cache_enabled=False))
     return stack
 
 
-__all__ = ["Cut", "Window", "in_bands"]
+__all__ = ["Band", "BandWindow", "in_bands"]

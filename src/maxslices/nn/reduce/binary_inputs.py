@@ -1,4 +1,4 @@
-"""Which modules are given zeros and ones alone: found by running the model on several inputs."""
+"""Detection of modules whose inputs are zeros and ones, by running the model on several inputs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from ..replay import Spec
 from .layer_state import read_states, stateful, write_states
 
 N_TRIALS = 3
+"""Number of inputs: the given one or normal numbers, uniform numbers from -5 to 5, and zeros and
+ones."""
 
 
 def probe_binary(
     model: nn.Module, inputs: Sequence[Any], n_trials: int = N_TRIALS
 ) -> dict[str, tuple[bool, ...]]:
-    """Return for each module which of its tensor arguments held nothing but 0 and 1, and some 1.
+    """Find the tensor arguments of each module that hold only 0 and 1, and at least one 1.
 
-    The model is run without gradients on its own device, in eval mode, but for norms where
-    layers work on several steps: with the statistics of a network that was not trained, hardly a
-    neuron fires. Modes, statistics
-    and states are as before afterwards. Inputs are real tensors, or a `Spec`, of which one
-    sample is made:
-    the axis after time where layers work on several steps, else the first.
+    The model is run without gradients on its own device in eval mode. Norms are in train mode
+    if layers work on several time steps: with the statistics of an untrained network hardly a
+    neuron fires. Modes, statistics and states are restored. Inputs are real tensors, or a
+    `Spec` of which one sample is made, along the axis after time if layers work on several
+    time steps, else along the first.
 
     Returns
     -------
     dict
-        By path; modules that are never called are not in it.
+        One flag for each tensor argument, by path; modules that are never called are missing.
     """
     fine: dict[str, list[bool]] = {}
     spiked: dict[str, list[bool]] = {}  # nothing but 0 is no evidence
@@ -90,7 +91,7 @@ def probe_binary(
 
 def _is_binary(tensor: torch.Tensor) -> bool:
     flat = tensor.reshape(-1)
-    # Most are not, and their first items tell.
+    # Most tensors are not binary, and their first items show it.
     return all(bool(((x == 0) | (x == 1)).all()) for x in (flat[:4096], flat))
 
 

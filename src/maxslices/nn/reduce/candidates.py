@@ -1,4 +1,4 @@
-"""What could be done with each module, and what it changes: read off one replay."""
+"""Candidates: rewrites of single modules, with their effects read off one replay."""
 
 from __future__ import annotations
 
@@ -7,90 +7,94 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from ...model.allocators import round_to_granule
 from ..replay import Trace
-from ..replay.trace import rounded
-from .module_ranges import DEAR_LAYERS, with_runs
-from .module_study import Seen, Study
-from .rewrite import DEAR, Treatment
+from .module_ranges import EXPENSIVE_LAYERS, modules_and_ranges
+from .module_study import ForwardCall, StepStudy
+from .rewrite import EXPENSIVE_OPS, Rewrite
 
 SMALL_BYTES = 2**20
-"""A module that keeps less is not worth a treatment."""
+"""Modules that keep less are not worth a rewrite: a checkpoint takes the host 0.2 ms, and 1 MiB
+is less than a segment of 2 MiB, the smallest that the allocator gives back."""
 PACK_OPS = 12
-"""Operators that pack a tensor and unpack it, about."""
-_DEAR_NAMES = frozenset(op.name() for op in DEAR)
+"""Operators that pack and unpack one tensor, approximately."""
+_EXPENSIVE_NAMES = frozenset(op.name() for op in EXPENSIVE_OPS)
 _UNSAFE = (nn.ModuleList, nn.ModuleDict)
 
 
 @dataclass(slots=True)
 class Candidate:
-    """A treatment of a module and what it is expected to change."""
+    """A rewrite of one module, with its expected effect on memory and time."""
 
     path: str
-    treatment: Treatment
+    rewrite: Rewrite
     begin: int
-    """First event of its backward pass."""
+    """First event of the backward pass of the module."""
     forward: tuple[int, int]
-    """First event of its forward pass, and the one after the last."""
+    """First event of the forward pass of the module, and the event after its last."""
     changes: list[tuple[int, int, int]]
-    """(first event, event after the last, bytes): added to what is in use between them."""
+    """Changes of the memory in use: (first event, event after the last, bytes)."""
     results_bytes: int = 0
-    """Of its results, what is there when its backward pass begins, because it was kept inside."""
-    again_flops: float = 0.0
-    again_bytes: int = 0
-    """Read and written when it is computed again, or packed."""
-    again_ops: int = 0
-    """Operators that are run again, about."""
+    """Results that still exist when the backward pass begins, because modules inside kept them."""
+    recomputed_flops: float = 0.0
+    recomputed_bytes: int = 0
+    """Bytes read and written by recomputing or packing."""
+    recomputed_ops: int = 0
+    """Operators that are run again, approximately."""
     link_bytes: int = 0
-    """Of what is kept on the host."""
+    """Bytes kept on the host."""
     spared: tuple[str, ...] = ()
-    """Modules inside that are not run again: nothing is kept of them, or after them."""
-    wider: float = 1.0
-    """Items computed for those of the whole: bands have something around."""
+    """Modules inside that are not recomputed, as neither they nor later ones keep anything."""
+    halo_factor: float = 1.0
+    """Items computed in bands, as a multiple of those of the whole."""
     device_s: float = 0.0
-    """Time that it adds on the device."""
+    """Added time on the device."""
     host_s: float = 0.0
-    """Time that it adds on the host."""
+    """Added time on the host."""
     wrapped_s: float = 0.0
-    """Of that, what comes again whenever what is around it is computed again."""
+    """Part of `host_s` that is repeated by each checkpoint around this module."""
     copied_s: float = 0.0
-    """What comes again then on the device: what is kept on the host goes there once more."""
+    """Time on the device that is repeated likewise: copies to the host."""
     cost_s: float = 0.0
-    """What is made least: how much longer a step takes with it, and a part of what is hidden."""
+    """Cost that the search minimizes: the longer step, and a part of the time that is hidden."""
 
     @property
     def saved_bytes(self) -> int:
-        """Most that it takes away at one time."""
+        """Largest reduction of the memory in use at any event."""
         return -min((change[2] for change in self.changes), default=0)
 
 
 def candidates(
-    found: Study, model: nn.Module, means: Sequence[str], compressors: dict[str, tuple[str, ...]]
+    study: StepStudy,
+    model: nn.Module,
+    means: Sequence[str],
+    compressors: dict[str, tuple[str, ...]],
 ) -> list[Candidate]:
-    """Return what could be done with each module, one by one.
+    """Candidates for each module, one rewrite each.
 
-    `compressors` names those of each module's tensor arguments.
+    `compressors` has the names of the compressors of each module's tensor arguments.
     """
-    trace = found.trace
-    modules = with_runs(model)
+    trace = study.trace
+    modules = modules_and_ranges(model)
     n_calls: dict[str, int] = {}
-    for call in found.seen:
+    for call in study.calls:
         n_calls[call.path] = n_calls.get(call.path, 0) + 1
     made: list[Candidate] = []
-    released = _released(found)
-    writers = {call.path for call in found.seen if call.changes_input}
-    for call in found.seen:
+    released = _released(study)
+    writers = {call.path for call in study.calls if call.changes_input}
+    for call in study.calls:
         module = modules.get(call.path)
         if module is None or isinstance(module, _UNSAFE):
             continue
         if not call.path:
             if "offload" in means:
-                made += _offloaded(found, call, 0, released)
+                made += _offloaded(study, call, 0, released)
             continue
         if n_calls[call.path] > 1 or call.path in writers:
             continue
-        if call.path not in found.begins:
+        if call.path not in study.begins:
             continue
-        begin = found.begins[call.path]
+        begin = study.begins[call.path]
         inside = range(call.first, call.end)
         kept = [
             (i, s)
@@ -104,51 +108,55 @@ def candidates(
         its = (call.first, call.end)
         born = [s.n_bytes for s in trace.storages if s.born in inside]
         again = (3 * sum(born), call.n_operators)
-        size = sum(rounded(s.n_bytes) for _, s in kept)
+        size = sum(round_to_granule(s.n_bytes) for _, s in kept)
         extra = _inputs_kept(trace, call, begin)
         if "checkpoint" in means and size >= SMALL_BYTES:
             changes = [
-                (min(released.get(i, s.born + 1), call.end), begin, -rounded(s.n_bytes))
+                (min(released.get(i, s.born + 1), call.end), begin, -round_to_granule(s.n_bytes))
                 for i, s in kept
             ]
-            changes += [*extra, *_peak_inside(found, call, begin)]
+            changes += [*extra, *_peak_inside(study, call, begin)]
             names = compressors.get(call.path, ()) if "pack" in means else ()
-            treatment = Treatment("checkpoint", names if set(names) - {"none"} else ())
+            rewrite = Rewrite("checkpoint", names if set(names) - {"none"} else ())
             results = sum(
-                rounded(trace.storages[i].n_bytes)
+                round_to_granule(trace.storages[i].n_bytes)
                 for i in call.outputs
                 if (trace.storages[i].died or 0) >= begin
             )
-            changes += _packed_changes(trace, call, begin, treatment.compressors)[0]
+            changes += _packed_changes(trace, call, begin, rewrite.compressors)[0]
             last = max(s.born for _, s in kept)
             spared = tuple(
                 c.path
-                for c in found.seen
-                if last < c.first < call.end and isinstance(modules.get(c.path), DEAR_LAYERS)
+                for c in study.calls
+                if last < c.first < call.end and isinstance(modules.get(c.path), EXPENSIVE_LAYERS)
             )
             made.append(
                 Candidate(
-                    call.path, treatment, begin, its, changes, results, 0.0, *again, spared=spared
+                    call.path, rewrite, begin, its, changes, results, 0.0, *again, spared=spared
                 )
             )
-        if "selective" in means and any(s.op in _DEAR_NAMES for _, s in kept):
-            # Results of dear operators are kept even where the backward pass needs them not.
+        if "selective" in means and any(s.op in _EXPENSIVE_NAMES for _, s in kept):
+            # Saved results of expensive operators stay even where the backward pass does not need
+            # them.
             dear = sum(
-                rounded(s.n_bytes)
+                round_to_granule(s.n_bytes)
                 for i, s in enumerate(trace.storages)
                 if s.born in inside
-                and s.op in _DEAR_NAMES
+                and s.op in _EXPENSIVE_NAMES
                 and i not in call.outputs
                 and s.died is not None
                 and s.died < call.end
             )
-            cheap = sum(rounded(s.n_bytes) for _, s in kept if s.op not in _DEAR_NAMES) - dear
+            cheap = (
+                sum(round_to_granule(s.n_bytes) for _, s in kept if s.op not in _EXPENSIVE_NAMES)
+                - dear
+            )
             if SMALL_BYTES <= cheap < size:
-                changes = [(call.end, begin, -cheap), *extra, *_peak_inside(found, call, begin)]
-                treatment = Treatment("selective")
-                made.append(Candidate(call.path, treatment, begin, its, changes, 0, 0.0, *again))
+                changes = [(call.end, begin, -cheap), *extra, *_peak_inside(study, call, begin)]
+                rewrite = Rewrite("selective")
+                made.append(Candidate(call.path, rewrite, begin, its, changes, 0, 0.0, *again))
         if "offload" in means and (any(module.children()) or _keeps_alone(trace, call, module)):
-            made += _offloaded(found, call, begin, released)
+            made += _offloaded(study, call, begin, released)
         names = compressors.get(call.path, ())
         if "pack" in means and any(n != "none" for n in names) and not any(module.children()):
             made += _packed(trace, call, begin, names)
@@ -156,74 +164,74 @@ def candidates(
 
 
 def _offloaded(
-    found: Study, call: Seen, begin: int, released: Mapping[int, int]
+    study: StepStudy, call: ForwardCall, begin: int, released: Mapping[int, int]
 ) -> list[Candidate]:
-    """Return what keeping on the host takes away: of each storage, from its last use on.
+    """Offload of what a module keeps: each storage is on the host after its last use.
 
-    Arguments count too: what is before this module is expected to be kept there as well.
+    Arguments count too, as the modules before this one are expected to be offloaded as well.
     """
-    trace = found.trace
+    trace = study.trace
     changes = []
     n_bytes = 0
-    # It is back when the backward pass of the first layer that was given it begins.
+    # It is back on the device when the backward pass of the first layer that used it begins.
     back_at: dict[int, int] = {}
-    for each in found.seen:
-        if each.path in found.begins and each.path in found.leaves:
+    for each in study.calls:
+        if each.path in study.begins and each.path in study.leaves:
             for index in (*each.inputs, *each.outputs):
-                back_at[index] = min(back_at.get(index, len(found.usage)), found.begins[each.path])
+                back_at[index] = min(back_at.get(index, len(study.usage)), study.begins[each.path])
     for index, storage in enumerate(trace.storages):
         inside = call.first <= storage.born < call.end and index not in call.outputs
         if storage.category != "activations" or storage.n_bytes < SMALL_BYTES:
             continue
         if not (inside or index in call.inputs):
             continue
-        if storage.died is None or storage.died <= found.turn:
+        if storage.died is None or storage.died <= study.backward_start:
             continue
         first = call.end if call.path else released.get(index, storage.born + 1)
         back = min(back_at.get(index, storage.died - 1), storage.died - 1)
-        changes.append((first, back, -rounded(storage.n_bytes)))
+        changes.append((first, back, -round_to_granule(storage.n_bytes)))
         n_bytes += storage.n_bytes
     if n_bytes == 0:
         return []
     its = (call.first, call.end)
     return [
         Candidate(
-            call.path, Treatment("offload"), begin, its, changes,
-            again_ops=PACK_OPS * len(changes), link_bytes=n_bytes,
+            call.path, Rewrite("offload"), begin, its, changes,
+            recomputed_ops=PACK_OPS * len(changes), link_bytes=n_bytes,
         )
     ]  # fmt: skip
 
 
-def _keeps_alone(trace: Trace, call: Seen, module: nn.Module) -> bool:
-    """Tell whether a norm's input is kept by nothing else: the result of a convolution."""
+def _keeps_alone(trace: Trace, call: ForwardCall, module: nn.Module) -> bool:
+    """True for a norm whose input nothing else keeps: the result of a convolution."""
     if not isinstance(module, nn.modules.batchnorm._NormBase) or len(call.inputs) != 1:
         return False
-    return trace.storages[call.inputs[0]].op in _DEAR_NAMES
+    return trace.storages[call.inputs[0]].op in _EXPENSIVE_NAMES
 
 
-def _released(found: Study) -> dict[int, int]:
-    """Return when the forward pass has no use for storages: the end of their last layer."""
+def _released(study: StepStudy) -> dict[int, int]:
+    """Event after which the forward pass does not use a storage: the end of its last layer."""
     ends: dict[int, int] = {}
-    for call in found.seen:
-        if call.path in found.leaves:
+    for call in study.calls:
+        if call.path in study.leaves:
             for index in (*call.inputs, *call.outputs):
                 ends[index] = max(ends.get(index, 0), call.end)
     return ends
 
 
-def _packed(trace: Trace, call: Seen, begin: int, names: tuple[str, ...]) -> list[Candidate]:
+def _packed(trace: Trace, call: ForwardCall, begin: int, names: tuple[str, ...]) -> list[Candidate]:
     changes, n_bytes = _packed_changes(trace, call, begin, names)
     if not changes:
         return []
-    treatment = Treatment("pack", names)
+    rewrite = Rewrite("pack", names)
     its = (call.first, call.end)
-    return [Candidate(call.path, treatment, begin, its, changes, 0, 0.0, 5 * n_bytes, PACK_OPS)]
+    return [Candidate(call.path, rewrite, begin, its, changes, 0, 0.0, 5 * n_bytes, PACK_OPS)]
 
 
 def _packed_changes(
-    trace: Trace, call: Seen, begin: int, names: tuple[str, ...]
+    trace: Trace, call: ForwardCall, begin: int, names: tuple[str, ...]
 ) -> tuple[list[tuple[int, int, int]], int]:
-    """Return what packing the arguments takes away, and how much is packed."""
+    """Changes by packing the arguments, and the bytes that are packed."""
     changes: list[tuple[int, int, int]] = []
     n_bytes = 0
     for index, name in zip(call.inputs, names, strict=False):
@@ -231,26 +239,26 @@ def _packed_changes(
         if name == "none" or storage.category == "input" or storage.n_bytes < SMALL_BYTES:
             continue
         part = 32 if name == "bit" else 4
-        saved = rounded(storage.n_bytes) - rounded(storage.n_bytes // part)
+        saved = round_to_granule(storage.n_bytes) - round_to_granule(storage.n_bytes // part)
         changes.append((call.end, begin, -saved))
         n_bytes += storage.n_bytes
     return changes, n_bytes
 
 
-def _inputs_kept(trace: Trace, call: Seen, begin: int) -> list[tuple[int, int, int]]:
-    """Return what arguments add that would not be kept if it were not for the checkpoint."""
+def _inputs_kept(trace: Trace, call: ForwardCall, begin: int) -> list[tuple[int, int, int]]:
+    """Arguments that are kept only for the checkpoint."""
     found = []
     for index in call.inputs:
         storage = trace.storages[index]
         if storage.died is not None and storage.died < begin:
-            found.append((storage.died, begin, rounded(storage.n_bytes)))
+            found.append((storage.died, begin, round_to_granule(storage.n_bytes)))
     return found
 
 
-def _peak_inside(found: Study, call: Seen, begin: int) -> list[tuple[int, int, int]]:
-    """Return what the forward pass takes for a while: again, when it is computed again."""
+def _peak_inside(study: StepStudy, call: ForwardCall, begin: int) -> list[tuple[int, int, int]]:
+    """Temporary memory of the forward pass, which recomputation needs again."""
     if call.end <= call.first:
         return []
-    usage = found.usage
+    usage = study.usage
     passing = int(usage[call.first : call.end].max() - usage[call.end - 1])
     return [(begin, begin + 1, passing)] if passing > 0 else []

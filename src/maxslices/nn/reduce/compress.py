@@ -1,7 +1,8 @@
-"""Compressors of tensors that are kept for the backward pass: whole numbers, most of all 0 and 1.
+"""Compressors of tensors saved for the backward pass: integers, above all 0 and 1.
 
-All are exact for what they are made for. What does not come back as it was is an error and
-never a wrong gradient: it is checked where it is packed, on the device, without waiting for it.
+Each is exact for the values it is made for. A value that cannot be restored is an error and
+never a wrong gradient: values are checked on the device when they are packed, without a
+synchronization.
 """
 
 from __future__ import annotations
@@ -19,40 +20,39 @@ from ...errors import UsageError
 
 
 @dataclass(slots=True)
-class Packed:
-    """A compressed tensor, and what it takes to make it again."""
+class PackedTensor:
+    """A compressed tensor, with what is needed to restore it."""
 
     data: tuple[torch.Tensor, ...]
     shape: tuple[int, ...]
-    """In order of memory."""
+    """Shape in order of memory."""
     order: tuple[int, ...]
     """Axis of the tensor for each axis of `shape`."""
     dtype: torch.dtype
     compressor: Compressor
 
     def unpack(self) -> torch.Tensor:
-        """Return the tensor as it was, layout included."""
+        """Restore the tensor, its memory layout included."""
         made = self.compressor.expand(self.data, self.shape, self.dtype)
         back = [self.order.index(axis) for axis in range(len(self.order))]
         return made.permute(back)
 
 
 class Compressor(ABC):
-    """Packs tensors of certain values."""
+    """Base class of compressors."""
 
     name: ClassVar[str]
-    """As it is asked for."""
+    """Name by which a compressor is asked for."""
     binary_only: ClassVar[bool] = False
-    """Whether only 0 and 1 come back."""
+    """True if only 0 and 1 can be restored."""
 
-    def pack(self, tensor: torch.Tensor) -> Packed:
-        """Return a tensor packed.
+    def pack(self, tensor: torch.Tensor) -> PackedTensor:
+        """Compress a tensor.
 
         Raises
         ------
         RuntimeError
-            If it holds a value that would not come back; on a CUDA device it is raised by
-            the next operation that waits for it.
+            If a value cannot be restored; on a CUDA device the next synchronization raises it.
         """
         with torch.no_grad():
             axes = range(tensor.dim())
@@ -61,10 +61,10 @@ class Compressor(ABC):
             dense = tensor.detach().permute(order).contiguous()
             data, is_exact = self.shrink(dense)
             torch._assert_async(is_exact, self.refusal())
-        return Packed(data, tuple(dense.shape), order, tensor.dtype, self)
+        return PackedTensor(data, tuple(dense.shape), order, tensor.dtype, self)
 
     def refusal(self) -> str:
-        """Return what to say where values would be lost."""
+        """Message of the error where values would be lost."""
         return (
             f"a tensor was to be kept by the compressor {self.name!r}, which cannot bring its "
             "values back: reduce the model again with inputs like these, or without 'pack'"
@@ -72,16 +72,16 @@ class Compressor(ABC):
 
     @abstractmethod
     def shrink(self, tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Return what is kept of a contiguous tensor, and whether all values come back.
+        """Compress a contiguous tensor; also return whether all values can be restored.
 
-        That is a boolean on the device.
+        The latter is a boolean tensor on the device.
         """
 
     @abstractmethod
     def expand(
         self, data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
-        """Return the contiguous tensor."""
+        """Restore the contiguous tensor."""
 
 
 class BitCompressor(Compressor):
@@ -91,8 +91,8 @@ class BitCompressor(Compressor):
     binary_only = True
 
     def shrink(self, tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Return eight items a byte, the first in the lowest bit."""
-        # Few operators, with temporaries of a byte an item: spikes come in many small tensors.
+        """Pack eight items into a byte, the first in the lowest bit."""
+        # Few operators with temporaries of one byte an item: spikes come in many small tensors.
         flat = tensor.view(-1)
         ones = flat == 1
         known = flat == 0
@@ -107,7 +107,7 @@ class BitCompressor(Compressor):
     def expand(
         self, data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
-        """Return the items."""
+        """Unpack the items."""
         (kept,) = data
         bits = kept[:, None] & _weights(kept.device)
         return bits.view(-1)[: math.prod(shape)].view(shape).ne(0).to(dtype)
@@ -118,25 +118,25 @@ def _weights(device: torch.device) -> torch.Tensor:
     return torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8, device=device)
 
 
-_weights(torch.device("meta"))  # now, or the first replay that packs counts them, and no other
+_weights(torch.device("meta"))  # cached now, or the first replay that packs would count them
 
 
-class _Cast(Compressor):
+class _CastCompressor(Compressor):
     kept_as: ClassVar[torch.dtype]
 
     def shrink(self, tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Return the values in another dtype."""
+        """Convert the values to another dtype."""
         kept = tensor.to(self.kept_as)
         return (kept,), kept.to(tensor.dtype).eq(tensor).all()
 
     def expand(
         self, data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
-        """Return the values."""
+        """Convert the values back."""
         return data[0].to(dtype)
 
 
-class BooleanCompressor(_Cast):
+class BooleanCompressor(_CastCompressor):
     """0 and 1 in one byte each."""
 
     name = "boolean"
@@ -144,38 +144,38 @@ class BooleanCompressor(_Cast):
     kept_as = torch.bool
 
 
-class Uint8Compressor(_Cast):
-    """Whole numbers from 0 to 255 in one byte each."""
+class Uint8Compressor(_CastCompressor):
+    """Integers from 0 to 255 in one byte each."""
 
     name = "uint8"
     kept_as = torch.uint8
 
 
 class SparseCompressor(Compressor):
-    """Places and values of what is not 0, eight bytes and an item each.
+    """Indices and values of the items that are not 0, eight bytes and an item each.
 
-    Its size follows from the data, so it cannot be predicted: it is taken where it is asked
-    for, and counted as if nothing were 0.
+    Its size depends on the data and cannot be predicted: it is used only where it is asked for,
+    and counted as if no item were 0.
     """
 
     name = "sparse"
 
     def shrink(self, tensor: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-        """Return places and values."""
+        """Find the indices and values."""
         flat = tensor.view(-1)
         is_exact = torch.ones((), dtype=torch.bool, device=tensor.device)
         if flat.is_meta:  # nobody knows how many
             return (torch.empty_like(flat, dtype=torch.int64), torch.empty_like(flat)), is_exact
-        places = flat.nonzero()[:, 0]
-        return (places, flat[places]), is_exact
+        indices = flat.nonzero()[:, 0]
+        return (indices, flat[indices]), is_exact
 
     def expand(
         self, data: tuple[torch.Tensor, ...], shape: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
-        """Return the items."""
-        places, values = data
+        """Scatter the values into zeros."""
+        indices, values = data
         made = torch.zeros(shape, dtype=dtype, device=values.device)
-        made.view(-1)[places] = values
+        made.view(-1)[indices] = values
         return made
 
 
@@ -183,7 +183,7 @@ COMPRESSORS: dict[str, type[Compressor]] = {
     each.name: each
     for each in (BitCompressor, BooleanCompressor, Uint8Compressor, SparseCompressor)
 }
-"""By name. "none" keeps tensors as they are."""
+"""Compressors by name; the name "none" keeps tensors as they are."""
 
 _OTHER_NAMES = {
     "BitSpikeCompressor": "bit",
@@ -196,7 +196,7 @@ _OTHER_NAMES = {
 
 
 def compressor_named(spec: Any) -> Compressor | None:
-    """Return a compressor: one as it is, or by its name; None for "none".
+    """Compressor of a name; None for "none".
 
     Raises
     ------

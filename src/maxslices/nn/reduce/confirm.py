@@ -1,4 +1,4 @@
-"""What is found is run on the device, if there is one, and the fastest that fits is taken."""
+"""Confirmation on the device: plans are run, and the fastest that runs is taken."""
 
 from __future__ import annotations
 
@@ -9,38 +9,37 @@ import torch
 
 from ...model.account import CONTEXT_BYTES
 from ...model.units import format_bytes
+from ..model_step import ModelStep
 from ..replay import Trace
-from ..training_step import Step
 from .inplace import set_in_place
-from .reduction_plan import Plan
+from .reduction_plan import ReductionPlan
 from .reduction_summary import ReductionSummary
-from .rewrite import Treatments, treat, untreat
-from .rewrite_search import Searcher, treatments_of
-from .run_on_device import Measured, run_for_real
+from .rewrite import Rewrites, apply_rewrites, undo_rewrites
+from .rewrite_search import RewriteSearch, rewrites_of
+from .run_on_device import MeasuredStep, run_for_real
 
 FINALISTS = 3
-"""Plans that are run on the device."""
-TURNS = 2
-"""How often each is run; the shorter time counts."""
-OVER = 1.015
-"""Parts of the limit that a plan may be predicted to need, if none of the others runs.
+"""Number of plans run on the device that fit, and of those that need a little more."""
+REPEATS = 2
+"""Runs of each plan, of which the shorter time counts: hosts differ from minute to minute, and
+the same plan for ResNet50 took 40.4 and then 49.3 ms."""
+LIMIT_TOLERANCE = 1.015
+"""Multiple of the limit that a plan may need by prediction and be run all the same, where none of
+the others runs: measured needs were up to 1.4 % below the predicted ones."""
 
-What was seen is up to 1.4 % less than predicted.
-"""
 
+def finalists(searcher: RewriteSearch, best: ReductionPlan) -> list[ReductionPlan]:
+    """Plans worth a run on the device: the fastest of those predicted to fit first.
 
-def finalists(searcher: Searcher, best: Plan) -> list[Plan]:
-    """Return plans worth a run on the device: the fastest that fit, as far as is predicted.
-
-    After these come some that need a little more, those that need least first.
+    Those predicted to need a little more follow, the smallest need first.
     """
     limit = searcher.limit_bytes
-    different: dict[str, Plan] = {}
+    different: dict[str, ReductionPlan] = {}
     for plan in [best, *sorted(searcher.tried, key=lambda each: each.added_s)]:
-        # None that is hopeless, unless there is no other.
-        may_run = plan is best or plan.first_bytes <= OVER * limit
+        # A plan beyond the tolerance is run only if it is the best one found.
+        may_run = plan is best or plan.first_bytes <= LIMIT_TOLERANCE * limit
         if may_run and plan.trace.allocated_bytes <= limit:
-            different.setdefault(str(sorted(treatments_of(plan.chosen).items())), plan)
+            different.setdefault(str(sorted(rewrites_of(plan.chosen).items())), plan)
     fitting = [plan for plan in different.values() if searcher.fits(plan)]
     others = [plan for plan in different.values() if not searcher.fits(plan)]
     others.sort(key=lambda plan: plan.needed_bytes)
@@ -48,19 +47,22 @@ def finalists(searcher: Searcher, best: Plan) -> list[Plan]:
 
 
 def fastest(
-    plans: Sequence[Plan], searcher: Searcher, specs: Sequence[Any], place: torch.device
-) -> tuple[Plan, Measured] | None:
-    """Run steps of plans under the limit; return the fastest; None if none runs.
+    plans: Sequence[ReductionPlan],
+    searcher: RewriteSearch,
+    specs: Sequence[Any],
+    device: torch.device,
+) -> tuple[ReductionPlan, MeasuredStep] | None:
+    """Run steps of plans within the limit; the fastest of them, or None if none runs.
 
-    Those that fit take turns, as a host may be slower for a while. What needs more is tried where
-    none of them runs, and there alone: of a work area that finds no room, cuDNN takes a slower
-    kernel, and keeps to it in this process.
+    Plans that fit are run in turns, as a host may be slower for a while. Plans that need more are
+    run only if none of them runs: where a workspace finds no room, cuDNN takes a slower kernel
+    and keeps it for the rest of the process.
     """
     left = [plan for plan in plans if searcher.fits(plan)]
-    found: dict[int, tuple[Plan, Measured]] = {}
-    for _ in range(TURNS):
+    found: dict[int, tuple[ReductionPlan, MeasuredStep]] = {}
+    for _ in range(REPEATS):
         for plan in list(left):
-            made = ran(treatments_of(plan.chosen), searcher, specs, place)
+            made = run_plan(rewrites_of(plan.chosen), searcher, specs, device)
             if made is None:
                 left.remove(plan)
                 found.pop(id(plan), None)
@@ -72,42 +74,42 @@ def fastest(
         return min(found.values(), key=lambda each: each[1].step_s)
     for plan in plans:
         if not searcher.fits(plan):
-            made = ran(treatments_of(plan.chosen), searcher, specs, place)
+            made = run_plan(rewrites_of(plan.chosen), searcher, specs, device)
             if made is not None:
                 return plan, made
     return None
 
 
-def ran(
-    treatments: Treatments, searcher: Searcher, specs: Sequence[Any], place: torch.device
-) -> Measured | None:
-    """Run steps with treatments under the limit; None if memory does not suffice."""
+def run_plan(
+    rewrites: Rewrites, searcher: RewriteSearch, specs: Sequence[Any], device: torch.device
+) -> MeasuredStep | None:
+    """Run steps with rewrites within the limit; None if they run out of memory."""
     model = searcher.step.model
     set_in_place(model, searcher.in_place)
-    treat(model, treatments)
+    apply_rewrites(model, rewrites)
     try:
-        return run_for_real(searcher.step, specs, place, searcher.limit_bytes or None)
+        return run_for_real(searcher.step, specs, device, searcher.limit_bytes or None)
     finally:
-        untreat(model)
+        undo_rewrites(model)
         set_in_place(model, searcher.in_place, False)
 
 
-def unreduced(
-    summary: ReductionSummary, step: Step, specs: Sequence[Any], place: torch.device
-) -> Measured | None:
-    """Run the unreduced step, if there is room for it.
+def run_unreduced(
+    summary: ReductionSummary, step: ModelStep, specs: Sequence[Any], device: torch.device
+) -> MeasuredStep | None:
+    """Run the unreduced step, if there is enough memory for it.
 
-    That is before anything is run under a limit: of a work area that finds no room there,
-    cuDNN takes another kernel, and keeps to it from then on.
+    It is run before any step with a limit: where a workspace finds no room, cuDNN takes another
+    kernel and keeps it for the rest of the process.
     """
-    free_bytes = torch.cuda.mem_get_info(place)[0] + torch.cuda.memory_reserved(place)
+    free_bytes = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     if summary.needed_before_bytes >= free_bytes:
         return None
-    return run_for_real(step, specs, place)
+    return run_for_real(step, specs, device)
 
 
-def confirm(summary: ReductionSummary, made: Measured, whole: Measured | None) -> None:
-    """Fill in what was measured, of the unreduced step too if it ran."""
+def confirm(summary: ReductionSummary, made: MeasuredStep, whole: MeasuredStep | None) -> None:
+    """Enter the measured memory and times into the summary."""
     summary.measured_after_bytes = made.allocated_bytes
     summary.measured_step_s = made.step_s
     if whole is not None:
@@ -116,8 +118,8 @@ def confirm(summary: ReductionSummary, made: Measured, whole: Measured | None) -
         summary.predicted_step_s = whole.step_s + summary.predicted_added_s
 
 
-def why_not(summary: ReductionSummary, after: Trace) -> str:
-    """Return why nothing fits: the smallest that would do, and what holds it up."""
+def too_large_message(summary: ReductionSummary, after: Trace) -> str:
+    """Message where nothing fits: the smallest need found, and what holds it."""
     if summary.fits:
         return (
             f"the reduced step was predicted to need {format_bytes(summary.needed_after_bytes)} "
@@ -137,7 +139,7 @@ def why_not(summary: ReductionSummary, after: Trace) -> str:
 
 
 def describe_holders(summary: ReductionSummary) -> str:
-    """Return what holds the peak, largest first."""
+    """Categories that hold the peak, the largest first."""
     total = sum(summary.holds_peak.values())
     return ", ".join(
         f"{name} {format_bytes(size)}"

@@ -1,4 +1,4 @@
-"""How fast a device and its host are: stated where there is none, measured where there is one."""
+"""Speeds of a device and its host: stated for an H200, or measured where there is a device."""
 
 from __future__ import annotations
 
@@ -13,78 +13,88 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..materialize import materialize
-from ..training_step import Step, real_tensors
+from ..model_step import ModelStep, real_tensors
 
 N_TIMED = 3
+"""Timed forward passes, of which the shortest counts, as a host may be slower for a while."""
 CYCLES_PER_S = 2e9
-"""Of a device's clock, about."""
+"""Clock of the device, approximately: an H200 runs at up to 1.98 GHz."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
-    """Speeds of a device, for the prediction of times."""
+class DeviceRates:
+    """Speeds of a device and its host, for predicted times. Stated values are those of an H200."""
 
     convolution_flops_per_s: float = 110e12
-    """Of convolutions: by default they may round their factors to TF32."""
+    """Of convolutions, which may round their factors to TF32 by default."""
     flops_per_s: float = 50e12
-    """Of matrix products."""
+    """Of matrix products in single precision."""
     bytes_per_s: float = 3.0e12
-    """Of its memory, read and written."""
+    """Of the device's memory, reading and writing."""
     channel_bytes_per_s: float = 2.4e9
-    """Of one channel that a norm of single items writes: it is one block's work, however many."""
+    """Of one channel that a norm of a single sample writes: one block of threads does it,
+    however many channels there are."""
     link_bytes_per_s: float = 55e9
-    """Between the device and pinned memory of the host, one way."""
+    """Between the device and pinned host memory, in one direction."""
     launch_s: float = 8e-6
-    """What the host takes for an operator."""
+    """Host time of one operator."""
     python_s: float = 0.32e-3
-    """And for one that a library defines in Python, and starts kernels from there."""
+    """Host time of an operator that a library defines in Python and that starts kernels itself,
+    such as a spiking neuron."""
     again_s: float = 25e-6
-    """What the host takes more for an operator that is run again: what it saves is looked up."""
+    """Added host time of an operator that is recomputed, as Python looks up what it saves."""
     selective_s: float = 0.12e-3
-    """And where a selective checkpoint looks up its results as well."""
+    """Added host time of an operator in a selective checkpoint, which looks up results too."""
     checkpoint_s: float = 0.2e-3
-    """What the host takes for a checkpoint, beside the operators that are run again."""
-    taken_bytes_per_s: float = 227e9
-    """Memory that the allocator gives back to the device, and takes from it again."""
+    """Host time of one checkpoint, without the recomputed operators."""
+    reallocated_bytes_per_s: float = 227e9
+    """Memory that the allocator gives back to the device and takes again, per second: 4.4 ms a
+    GB."""
     origin: str = "stated for an H200, single precision"
 
     @classmethod
-    def stated(cls, amp: torch.dtype | None) -> Rates:
-        """Return what is allowed for where nothing was measured."""
+    def stated(cls, amp: torch.dtype | None) -> DeviceRates:
+        """Stated speeds for a precision."""
         if amp is None:
             return cls()
         return cls(350e12, 350e12, origin="stated for an H200, half precision")
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """What is known of the time of a forward pass."""
+class ForwardTimes:
+    """Times of a forward pass: measured ones, and the speeds for the rest."""
 
-    rates: Rates
+    rates: DeviceRates
     forward_s: Mapping[str, float] = field(default_factory=dict)
-    """Of each module on the device, children included; empty without one."""
+    """Device time of each module, children included; empty without a device."""
     host_forward_s: Mapping[str, float] = field(default_factory=dict)
-    """What the host takes to tell the device of it."""
+    """Host time of each module."""
     origin: str = "counted"
 
 
-def measure(step: Step, inputs: Sequence[Any], device: torch.device, parts: int = 1) -> Times:
+def measure_times(
+    step: ModelStep, inputs: Sequence[Any], device: torch.device, parts: int = 1
+) -> ForwardTimes:
     """Measure the forward pass of each module on a CUDA device, and the link to the host.
 
-    A copy with zeros for weights is run as in training, but what would be kept for the
-    backward pass is dropped, so it takes little memory; the real model is not touched.
-    Given the inputs of one of several parts, times are those of all parts.
+    A copy with zeros for weights is run in train mode. Tensors saved for the backward pass are
+    dropped, so it takes little memory; the real model is not touched. Given the inputs of one
+    of several parts, the times are those of all parts together.
     """
     device_s, host_s = _forward_s(step, inputs, device, parts)
-    rates = replace(Rates.stated(step.amp), link_bytes_per_s=_link_rate(device), origin="measured")
+    rates = replace(
+        DeviceRates.stated(step.amp), link_bytes_per_s=_link_bytes_per_s(device), origin="measured"
+    )
     torch.cuda.empty_cache()
-    return Times(rates, device_s, host_s, f"measured on {torch.cuda.get_device_name(device)}")
+    return ForwardTimes(
+        rates, device_s, host_s, f"measured on {torch.cuda.get_device_name(device)}"
+    )
 
 
 def _forward_s(
-    step: Step, inputs: Sequence[Any], device: torch.device, parts: int
+    step: ModelStep, inputs: Sequence[Any], device: torch.device, parts: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    model = step.twin()
+    model = step.meta_copy()
     materialize(model, device)
     given = real_tensors(tuple(inputs), device)
 
@@ -103,7 +113,7 @@ def _forward_s(
         host_s = seconds_by_module(model, run, time.perf_counter, lambda a, b: b - a, parts)
 
         def run_behind() -> None:
-            # The device waits first: else events tell how long the host took where that is longer.
+            # The device waits first, or events would show the host's time where that is longer.
             torch.cuda._sleep(int(2 * host_s[""] / parts * CYCLES_PER_S))
             run()
 
@@ -120,16 +130,17 @@ def seconds_by_module(
     between: Callable[[Any, Any], float],
     times: int = 1,
 ) -> dict[str, float]:
-    """Return the time of each module's forward passes in a run, the shortest of some runs.
+    """Measure the forward passes of each module in a run, the shortest of `N_TIMED` runs.
 
     Parameters
     ----------
     run : callable
-        Calls the model, and returns when all is done.
+        Function that calls the model, and returns when the device is done.
     mark, between : callable
-        What is noted where a module begins and ends; seconds between two of them.
+        Function called where a module begins and ends, and one for the seconds between two of
+        its results.
     times : int
-        Returned are so many times the seconds.
+        Factor of the returned seconds.
     """
     spans: list[tuple[str, Any, Any]] = []
     opened: list[Any] = []
@@ -164,8 +175,8 @@ def _dropped(_: Any) -> Any:
     return None
 
 
-def _link_rate(device: torch.device) -> float:
-    """Return bytes per second to pinned memory, by one copy of 64 MiB."""
+def _link_bytes_per_s(device: torch.device) -> float:
+    """Bytes per second to pinned memory, by one copy of 64 MiB."""
     on_device = torch.zeros(2**26, dtype=torch.uint8, device=device)
     on_host = torch.empty(2**26, dtype=torch.uint8, pin_memory=True)
     on_host.copy_(on_device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Finds activations that could write over their input, and nobody would notice."""
+"""Activations that can overwrite their input without changing a result or a gradient."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ..model_step import ModelStep
 from ..replay import Spec
-from ..training_step import Step
 
 
 def _is_candidate(module: nn.Module) -> bool:
-    # Their gradient follows from the result alone, to the bit.
+    # Their gradients follow from the result alone, to the bit.
     if not isinstance(module, nn.ReLU | nn.ReLU6 | nn.LeakyReLU) or module.inplace:
         return False
     return not isinstance(module, nn.LeakyReLU) or module.negative_slope > 0
 
 
-class _Uses(TorchDispatchMode):
-    """Remembers which storages operators read, and when."""
+class _StorageUses(TorchDispatchMode):
+    """Records the last operator that reads each storage."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -45,14 +45,14 @@ def _key(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def safe_in_place(step: Step, inputs: Sequence[Any]) -> list[str]:
-    """Return the paths of activations that can be switched to ``inplace=True``.
+def safe_in_place(step: ModelStep, inputs: Sequence[Any]) -> list[str]:
+    """Paths of activations that can be switched to ``inplace=True``.
 
-    That is where the input was saved by nothing before, is read by nothing after it, and is
-    neither the model's input nor among its results. Gradients are the same to the bit.
+    The input of such an activation is not saved before it, not read after it, and neither the
+    model's input nor among its results. Gradients are the same to the bit.
     """
-    model = step.twin()
-    uses = _Uses()
+    model = step.meta_copy()
+    uses = _StorageUses()
     saved: set[int] = set()
     seen: list[tuple[str, int, int, bool]] = []
 
@@ -95,7 +95,7 @@ def safe_in_place(step: Step, inputs: Sequence[Any]) -> list[str]:
 
 
 def set_in_place(model: nn.Module, paths: Sequence[str], value: bool = True) -> None:
-    """Let activations work in place, or no longer."""
+    """Switch activations to work in place, or back."""
     modules = dict(model.named_modules())
     for path in paths:
         modules[path].inplace = value

@@ -1,8 +1,8 @@
-"""Chooses treatments: the least time for which the memory in use stays below a limit.
+"""Chooses rewrites: the least time for which the memory in use stays below a limit.
 
-What one treatment changes is added to what the unreduced step has in use at each event. That
-is right but for what treatments do to each other, so what is chosen is replayed, and chosen
-again with a limit that is lower by what the replay found more.
+The changes of each rewrite are added to the memory in use at each event of the unreduced step.
+This neglects how rewrites act on each other, so a chosen set is replayed, and chosen again with
+a limit that is lower by what the replay needs more.
 """
 
 from __future__ import annotations
@@ -14,107 +14,110 @@ import numpy as np
 import numpy.typing as npt
 
 from .candidates import Candidate
-from .module_ranges import Order
-from .rewrite import Treatment
+from .module_ranges import ModuleOrder
+from .rewrite import Rewrite
 
 Curve = npt.NDArray[np.floating]
-Places = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 CAPS = (1.0, 0.5, 0.25, 0.1)
-"""Parts of the most that one treatment saves: searches leave out what saves more at once,
-because what is kept of a large module comes back all at once when it is computed again."""
-NEAR = 0.98
-"""Of a peak: what is above is part of it."""
+"""Bounds of what one rewrite may save, as parts of the largest saving; one greedy search for each.
+A large module needs much memory at once when it is recomputed; smaller ones may do without."""
+PEAK_FRACTION = 0.98
+"""Events with more than this part of a peak belong to the peak."""
 N_SEEDS = 3
-"""Sets to begin with that are built upon: those with the lowest peaks."""
+"""Starting sets that are extended: those with the lowest peaks."""
 N_IMPROVED = 6
-"""How many of the dearest are tried to be done without."""
-POWERS = (1.0, 0.5, 0.25)
-"""How much the cost counts against what is saved."""
+"""Number of the most expensive candidates that the search tries to replace."""
+COST_POWERS = (1.0, 0.5, 0.25)
+"""Exponents of the cost in the score of a greedy choice, gain / cost**power: 1 weighs the cost
+fully."""
 
 
 @dataclass(slots=True, eq=False)
-class Problem:
-    """What is in use, and what each candidate changes of it, on stretches of events."""
+class Knapsack:
+    """Memory in use on stretches of events, and the changes of each candidate, as a knapsack."""
 
-    found: list[Candidate]
+    candidates: list[Candidate]
     usage: Curve
-    """(n_stretches,): most in use in a stretch, unreduced."""
+    """(n_stretches,): maximum in use in each stretch, without rewrites."""
     changes: Curve
-    """(n_candidates, n_stretches)"""
+    """(n_candidates, n_stretches): changes of the memory in use."""
     conflicts: Flags
-    """(n_candidates, n_candidates): whether the two cannot be had together."""
+    """(n_candidates, n_candidates): True for pairs that exclude each other."""
     within: Flags
-    """(n_candidates, n_candidates): whether the first may be done inside the second. Then it
-    counts from the second's backward pass on: before, nothing is kept inside of that."""
-    begins: Places
+    """(n_candidates, n_candidates): True if the first may be inside the second. It then counts
+    from the second's backward pass on, as nothing is kept inside the second before that."""
+    begins: Rows
     """(n_candidates,): stretch in which the backward pass of each begins."""
-    forward: Places
+    forward: Rows
     """(n_candidates, 2): first stretch of the forward pass of each, and the one after it."""
     before: Curve
-    """(n_candidates,): bytes in use before that, and of the results that are there again."""
+    """(n_candidates,): bytes in use before the recomputation, with its results that still exist."""
     costs: Curve
     saved: Curve
 
     @classmethod
-    def of(cls, usage: npt.NDArray[np.int64], found: Sequence[Candidate], order: Order) -> Problem:
-        """Return the problem of some candidates on a step of a model, its modules in order."""
+    def of(
+        cls, usage: npt.NDArray[np.int64], candidates: Sequence[Candidate], order: ModuleOrder
+    ) -> Knapsack:
+        """Build the knapsack of candidates for a step of a model."""
         n_events = len(usage)
 
         def event(at: int) -> int:
             return min(max(at, 0), n_events)
 
-        ends = {event(end) for c in found for change in c.changes for end in change[:2]}
-        ends |= {event(at) for c in found for at in (c.begin - 1, c.begin, *c.forward)}
+        ends = {event(end) for c in candidates for change in c.changes for end in change[:2]}
+        ends |= {event(at) for c in candidates for at in (c.begin - 1, c.begin, *c.forward)}
         edges = sorted({0, *ends} - {n_events})
         most = np.maximum.reduceat(usage, edges).astype(np.float32)
-        place = {edge: i for i, edge in enumerate(edges)}
-        place[n_events] = len(edges)
-        changes = np.zeros((len(found), len(edges)), np.float32)
-        for row, candidate in enumerate(found):
+        stretch_of = {edge: i for i, edge in enumerate(edges)}
+        stretch_of[n_events] = len(edges)
+        changes = np.zeros((len(candidates), len(edges)), np.float32)
+        for row, candidate in enumerate(candidates):
             for first, end, n_bytes in candidate.changes:
                 if end > first:
-                    changes[row, place[event(first)] : place[event(end)]] += n_bytes
-        stretches = np.array([order.stretch(c.path) for c in found]).reshape(-1, 2)
+                    changes[row, stretch_of[event(first)] : stretch_of[event(end)]] += n_bytes
+        stretches = np.array([order.stretch(c.path) for c in candidates]).reshape(-1, 2)
         a, b = stretches[:, :1], stretches[:, 1:]
         overlap = (a < b.T) & (b > a.T)
         inside = (a >= a.T) & (b <= b.T) & (b - a < (b - a).T)
-        outer = np.array([_holds_others(c.treatment) for c in found], bool)
-        inner = np.array([_may_be_inside(c.treatment) for c in found], bool)
+        outer = np.array([_holds_others(c.rewrite) for c in candidates], bool)
+        inner = np.array([_may_be_inside(c.rewrite) for c in candidates], bool)
         within = inside & inner[:, None] & outer[None, :]
         conflicts = overlap & ~within & ~within.T
         np.fill_diagonal(conflicts, False)
         return cls(
-            list(found), most, changes, conflicts, within,
-            np.array([place[event(c.begin)] for c in found], np.int64),
-            np.array([[place[event(at)] for at in c.forward] for c in found], np.int64),
+            list(candidates), most, changes, conflicts, within,
+            np.array([stretch_of[event(c.begin)] for c in candidates], np.int64),
+            np.array([[stretch_of[event(at)] for at in c.forward] for c in candidates], np.int64),
             np.array(
                 [
                     float(usage[c.forward[0] - 1] if c.forward[0] else 0) + c.results_bytes
-                    for c in found
+                    for c in candidates
                 ]
             ),
-            np.array([max(c.cost_s, 1e-9) for c in found]),
-            np.array([float(c.saved_bytes) for c in found]),
+            np.array([max(c.cost_s, 1e-9) for c in candidates]),
+            np.array([float(c.saved_bytes) for c in candidates]),
         )  # fmt: skip
 
-    def none_hosted_inside(self) -> Problem:
-        """Return this problem, with nothing on the host inside of what is computed again."""
-        hosted = np.array([c.treatment.kind == "offload" for c in self.found], bool)
+    def without_nested_offload(self) -> Knapsack:
+        """Knapsack without offloading inside of what is recomputed."""
+        hosted = np.array([c.rewrite.kind == "offload" for c in self.candidates], bool)
         pairs = self.within & hosted[:, None]
         return replace(
             self, conflicts=self.conflicts | pairs | pairs.T, within=self.within & ~pairs
         )
 
     def curve(self, chosen: Sequence[int]) -> Curve:
-        """Return what is expected to be in use with some candidates."""
+        """Expected memory in use on each stretch with a set of candidates."""
         rows = np.array(list(chosen), np.int64)
         if not rows.size:
             return self.usage.copy()
         counts = np.arange(len(self.usage)) >= self._from(rows, rows)[:, None]
         made: Curve = self.usage + (self.changes[rows] * counts).sum(axis=0)
         for outer in rows:
-            # Before its backward pass begins, it is computed again, with what is done inside.
+            # Just before its backward pass it is recomputed, with the rewrites inside.
             inner = rows[self.within[rows, outer]]
             first, end = self.forward[outer]
             if inner.size and end > first:
@@ -123,42 +126,44 @@ class Problem:
                 made[self.begins[outer] - 1] += max(rise, 0.0)
         return made
 
-    def _from(self, rows: Places, chosen: Places) -> Places:
-        """Return the stretch from which on each row counts, what is chosen around it."""
+    def _from(self, rows: Rows, chosen: Rows) -> Rows:
+        """Stretch from which each row counts, given the candidates around it."""
         if not chosen.size:
             return np.zeros(len(rows), np.int64)
         around = self.within[np.ix_(rows, chosen)]
-        found: Places = np.where(around, self.begins[chosen], 0).max(axis=1)
-        return found
+        begins: Rows = np.where(around, self.begins[chosen], 0).max(axis=1)
+        return begins
 
     def peak(self, chosen: Sequence[int]) -> int:
-        """Return the expected peak with some candidates."""
+        """Expected peak with a set of candidates."""
         return int(self.curve(chosen).max())
 
     def cost(self, chosen: Sequence[int]) -> float:
-        """Return the time that some candidates add."""
+        """Time that a set of candidates adds, each by itself."""
         return float(self.costs[list(chosen)].sum())
 
     def cheapest(self, limit_bytes: float, seeds: Sequence[Sequence[int]] = ()) -> list[int] | None:
-        """Return the cheapest set found that stays within a limit; None if there is none.
+        """Cheapest set found that stays within a limit; None if there is none.
 
-        Sets to begin with may be given: less of each than all, and it is one to choose from.
+        `seeds` are sets to start from.
         """
         if self.usage.max() <= limit_bytes:
             return []
-        # What is done with all of the model leaves no room for anything else, and the search
-        # would end there: it is taken where nothing else goes.
-        whole = [i for i, candidate in enumerate(self.found) if not candidate.path]
+        # A rewrite of the whole model excludes all others, so a greedy search would end with it:
+        # it is used only if there is nothing else.
+        whole = [i for i, candidate in enumerate(self.candidates) if not candidate.path]
         best: list[int] | None = None
         tries = [
-            self._greedy(limit_bytes, power, cap, (), whole) for cap in CAPS for power in POWERS
+            self._greedy(limit_bytes, power, cap, (), whole)
+            for cap in CAPS
+            for power in COST_POWERS
         ]
-        for seed in self.lowest_of(seeds):
+        for seed in self.lowest_seeds(seeds):
             tries += [self._greedy(limit_bytes, 0.5, cap, seed, whole) for cap in CAPS[::2]]
-        for chosen in (*tries, *(s for s in self._sound(seeds) if self.peak(s) <= limit_bytes)):
+        for chosen in (*tries, *(s for s in self._feasible(seeds) if self.peak(s) <= limit_bytes)):
             if chosen is None:
                 continue
-            chosen = self._without_waste(chosen, limit_bytes)
+            chosen = self._pruned(chosen, limit_bytes)
             if best is None or self.cost(chosen) < self.cost(best):
                 best = chosen
         if best is None:
@@ -167,7 +172,7 @@ class Problem:
         return self._improved(best, limit_bytes, whole)
 
     def _improved(self, chosen: list[int], limit_bytes: float, banned: Sequence[int]) -> list[int]:
-        """Do without the dearest, one after the other, if others do it for less."""
+        """Replace the most expensive candidates, one after the other, where others are cheaper."""
         banned = list(banned)
         for _ in range(N_IMPROVED):
             left = [i for i in chosen if i not in banned]
@@ -179,28 +184,28 @@ class Problem:
                 other = self._greedy(limit_bytes, 0.5, cap, start, banned)
                 if other is None:
                     continue
-                other = self._without_waste(other, limit_bytes)
+                other = self._pruned(other, limit_bytes)
                 if self.cost(other) < self.cost(chosen):
                     chosen = other
         return chosen
 
-    def _sound(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
+    def _feasible(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
         return [list(s) for s in seeds if not self.conflicts[np.ix_(s, s)].any()]
 
-    def lowest_of(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return those sets to begin with that are built upon."""
-        lowest = sorted(self._sound(seeds), key=self.peak)
-        hosted = [s for s in lowest if self.found[s[0]].treatment.kind == "offload"]
+    def lowest_seeds(self, seeds: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Starting sets that are extended."""
+        lowest = sorted(self._feasible(seeds), key=self.peak)
+        hosted = [s for s in lowest if self.candidates[s[0]].rewrite.kind == "offload"]
         return [s for s in lowest if s not in hosted][:N_SEEDS] + hosted[:1]
 
-    def beside(self, chosen: Sequence[int]) -> Problem:
-        """Return this problem without the places where the peak is with some candidates."""
+    def without_peak(self, chosen: Sequence[int]) -> Knapsack:
+        """Knapsack without the stretches of the peak that remains with a set of candidates."""
         curve = self.curve(chosen)
-        return replace(self, usage=np.where(curve > NEAR * curve.max(), 0, self.usage))
+        return replace(self, usage=np.where(curve > PEAK_FRACTION * curve.max(), 0, self.usage))
 
     def lowest(self, seeds: Sequence[Sequence[int]] = (), banned: Sequence[int] = ()) -> list[int]:
-        """Return what makes the peak as low as was found, whatever it costs."""
-        starts: list[Sequence[int]] = [(), *self.lowest_of(seeds)]
+        """Set with the lowest peak found, whatever it costs."""
+        starts: list[Sequence[int]] = [(), *self.lowest_seeds(seeds)]
         low, high = 0.0, float(self.usage.max())
         best: list[int] = []
         while high - low > max(2.0**20, high / 200):
@@ -227,8 +232,8 @@ class Problem:
         start: Sequence[int] = (),
         banned: Sequence[int] = (),
     ) -> list[int] | None:
-        """Add what takes most of the excess away for its cost, until nothing is above."""
-        n = len(self.found)
+        """Add the candidate with the most gain for its cost, until nothing exceeds the limit."""
+        n = len(self.candidates)
         if not n:
             return None
         room = np.empty_like(self.changes)
@@ -246,6 +251,7 @@ class Problem:
             trials, price = self.with_one_more(picked, curve, room)
             trials -= limit_bytes
             left = np.maximum(trials, 0, out=trials)
+            # The area above the limit counts; the height only breaks near ties, so a tenth of it.
             gain = (total - left.sum(axis=1)) / total + 0.1 * (top - left.max(axis=1)) / top
             gain[chosen | ~allowed] = 0
             score = np.where(gain > 1e-6, gain / np.maximum(price, 1e-9) ** power, 0)
@@ -258,20 +264,20 @@ class Problem:
         return None
 
     def with_one_more(
-        self, picked: Places, curve: Curve, room: Curve | None = None
+        self, picked: Rows, curve: Curve, room: Curve | None = None
     ) -> tuple[Curve, Curve]:
-        """Return what is in use with each candidate beside some, and what each costs more.
+        """Memory in use and added cost with each candidate beside a set.
 
-        What it cannot be had together with is left out then.
+        Candidates that it excludes are left out.
 
         Parameters
         ----------
         picked : numpy.ndarray
-            Candidates that are chosen.
+            Rows of the chosen candidates.
         curve : numpy.ndarray
-            (n_stretches,): what is in use with these.
+            (n_stretches,): memory in use with them.
         room : numpy.ndarray, optional
-            Where the first result is written, of its shape.
+            Array for the first result, of its shape.
 
         Returns
         -------
@@ -280,13 +286,13 @@ class Problem:
         numpy.ndarray
             (n_candidates,)
         """
-        since = self._from(np.arange(len(self.found)), picked)
+        since = self._from(np.arange(len(self.candidates)), picked)
         trials = np.add(curve, self.changes, out=room)
         for inner in np.flatnonzero(since):
             trials[inner, : since[inner]] = curve[: since[inner]]
         price = self.costs.copy()
         replaced = self.conflicts[:, picked]
-        # Row by row: each replaces few, and threads of a product of matrices would only wait.
+        # Row by row: each replaces few, and a matrix product would wait for its threads.
         for i, other in enumerate(picked):
             price[replaced[:, i]] -= self.costs[other]
             trials[replaced[:, i], since[other] :] -= self.changes[other, since[other] :]
@@ -295,8 +301,8 @@ class Problem:
                 trials[around, its] -= self.changes[other, its]
         return trials, price
 
-    def _without_waste(self, chosen: list[int], limit_bytes: float) -> list[int]:
-        """Undo what is not needed, the dearest first."""
+    def _pruned(self, chosen: list[int], limit_bytes: float) -> list[int]:
+        """Remove candidates that are not needed, the most expensive first."""
         for row in sorted(chosen, key=lambda i: -self.costs[i]):
             rest = [i for i in chosen if i != row]
             if self.peak(rest) <= limit_bytes:
@@ -304,14 +310,14 @@ class Problem:
         return chosen
 
 
-def _holds_others(treatment: Treatment) -> bool:
-    return treatment.kind == "checkpoint" and treatment.parts == 1
+def _holds_others(rewrite: Rewrite) -> bool:
+    return rewrite.kind == "checkpoint" and rewrite.parts == 1
 
 
-def _may_be_inside(treatment: Treatment) -> bool:
-    """Tell whether a treatment does the same within a module that is computed again.
+def _may_be_inside(rewrite: Rewrite) -> bool:
+    """True for rewrites that do the same inside of a module that is recomputed.
 
-    The cache of a selective checkpoint cannot be read twice. What is packed would be kept from the
-    first time on, and is small; so is what is on the host, but there.
+    The cache of a selective checkpoint cannot be read twice. Packed tensors would be kept from
+    the first forward pass on.
     """
-    return treatment.kind in ("split", "checkpoint", "offload")
+    return rewrite.kind in ("split", "checkpoint", "offload")

@@ -1,7 +1,7 @@
-"""States that layers carry from one call to the next: those of spiking neurons.
+"""States that layers carry from one call to the next, such as those of spiking neurons.
 
-spikingjelly's layers keep them in a dict ``_memories``, by name; a state that is not there
-yet is a number. Layers are told by that dict, so spikingjelly itself is not imported.
+spikingjelly's layers keep them in a dict ``_memories`` by name; a state that does not exist yet
+is a number. Layers are recognized by that dict, so spikingjelly itself is not imported.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from typing import Any
 
 from torch import nn
 
-from ..training_step import Step
+from ..model_step import ModelStep
 
 ALL_STEPS_AT_ONCE = frozenset({"PSN", "MaskedPSN", "SlidingPSN"})
-"""Neurons that mix the time steps: a part of the steps does not give a part of the result."""
+"""Neurons that mix all time steps, so parts of the steps do not give parts of the result."""
 
 
 def stateful(module: nn.Module) -> list[nn.Module]:
-    """Return the layers inside that carry states, in order."""
+    """Layers of a module that carry states, in order."""
     return [m for m in module.modules() if isinstance(m.__dict__.get("_memories"), dict)]
 
 
 def read_states(layers: list[nn.Module]) -> list[Any]:
-    """Return the states of layers, one after the other."""
+    """States of layers, one after the other."""
     return [value for layer in layers for value in _memories(layer).values()]
 
 
 def write_states(layers: list[nn.Module], values: list[Any]) -> None:
-    """Set what `read_states` returned."""
+    """Set the states that `read_states` returned."""
     given = iter(values)
     for layer in layers:
         memories = _memories(layer)
@@ -41,7 +41,7 @@ def _memories(layer: nn.Module) -> dict[str, Any]:
 
 
 def refuses_time_split(module: nn.Module) -> str:
-    """Return why a module cannot be run a few time steps at a time; "" if it can."""
+    """Reason why a module cannot be run a few time steps at a time; "" if it can."""
     for path, each in module.named_modules():
         if any(kind.__name__ in ALL_STEPS_AT_ONCE for kind in type(each).__mro__):
             return f"{path or type(each).__name__} is a {type(each).__name__}: it sees all steps"
@@ -60,14 +60,14 @@ def reset_states(model: nn.Module) -> None:
             reset()
 
 
-class ResettingStep(Step):
-    """A step whose copies forget their states before each forward pass."""
+class ResettingStep(ModelStep):
+    """A step whose copies reset their states before each forward pass."""
 
     __slots__ = ()
 
-    def twin(self) -> nn.Module:
-        """Return a copy without data that resets itself."""
-        made = Step.twin(self)
+    def meta_copy(self) -> nn.Module:
+        """Copy of the model without data that resets its states."""
+        made = ModelStep.meta_copy(self)
         if stateful(made):
             made.register_forward_pre_hook(_reset)
         return made

@@ -1,4 +1,4 @@
-"""What each level does, in turn: treatments so far, and their replays."""
+"""Levels of a reduction: checkpoints, splits into layers, splits in time, and their removal."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from torch import nn
 
 from ...model.units import format_bytes
 from ..memory_budget import budget_of, device_of
+from ..model_step import ModelStep
 from ..nn_errors import TooLargeError
-from ..replay import Trace, WorkAreas
-from ..training_step import Step
+from ..replay import Trace, Workspaces
 from .candidates import candidates
-from .confirm import confirm, ran, unreduced
-from .device_rates import Rates, Times
+from .confirm import confirm, run_plan, run_unreduced
+from .device_rates import DeviceRates, ForwardTimes
 from .layer_state import refuses_time_split
-from .module_ranges import Order
-from .module_study import Study, study
+from .module_ranges import ModuleOrder
+from .module_study import StepStudy, study_step
 from .reduction_plan import needed_bytes
 from .reduction_summary import ReductionSummary
-from .rewrite import Treatment
+from .rewrite import Rewrite
 from .rewrite_cost import flops_by_module, price
-from .rewrite_search import Searcher
+from .rewrite_search import RewriteSearch
 from .split import batch_statistics
-from .step_timeline import Timeline
+from .step_timeline import StepTimeline
 
 Rank = Literal["peak", "input"]
 
 
-class Work:
-    """Treatments so far, and their replays."""
+class LevelReduction:
+    """Rewrites of a reduction by levels, and the replay with them."""
 
     def __init__(
         self,
@@ -45,32 +45,34 @@ class Work:
         self.model, self.summary, self.factor = model, summary, factor
         self.max_rounds, self.max_candidates = max_rounds, max_candidates
         self.modules = dict(model.named_modules())
-        self.plan: dict[str, Treatment] = {}
-        self.searcher: Searcher | None = None
+        self.plan: dict[str, Rewrite] = {}
+        self.searcher: RewriteSearch | None = None
         self.now: Trace | None = None
-        self.study: Study | None = None
+        self.study: StepStudy | None = None
         self.saved: dict[str, int] = {}
         self.costs: dict[str, float] = {}
 
-    def prepare(self, step: Step, specs: Sequence[Any], memory: Any) -> None:
-        """Replay the unreduced step, and note what each module keeps."""
-        areas = WorkAreas.allowance()
+    def prepare(self, step: ModelStep, specs: Sequence[Any], memory: Any) -> None:
+        """Replay the unreduced step, and record what each module keeps."""
+        workspaces = Workspaces.allowance()
         limit = 0
         if memory is not None:
             budget = budget_of(self.model, device_of(self.model, "cpu", memory), memory)
             limit, self.summary.origin = budget.limit_bytes, budget.origin
         self.summary.limit_bytes = limit
-        self.summary.work_areas = areas.origin
-        self.searcher = Searcher(step, specs, areas, limit, math.inf)
+        self.summary.workspaces = workspaces.origin
+        self.searcher = RewriteSearch(step, specs, workspaces, limit, math.inf)
         self.now = self.searcher.trace({})
         self.summary.peak_before_bytes = self.now.allocated_bytes
         self.summary.needed_before_bytes = needed_bytes(self.now, limit)
-        self.study = study(step, specs, areas)
+        self.study = study_step(step, specs, workspaces)
         found = candidates(self.study, self.model, ("checkpoint",), {})
         flops = flops_by_module(step, specs)
-        rates = Rates.stated(step.amp)
-        times = Times(rates, origin=rates.origin)
-        price(found, Timeline.of(self.study, Order(self.model), flops, times), flops, times)
+        rates = DeviceRates.stated(step.amp)
+        times = ForwardTimes(rates, origin=rates.origin)
+        price(
+            found, StepTimeline.of(self.study, ModuleOrder(self.model), flops, times), flops, times
+        )
         self.saved = {c.path: c.saved_bytes for c in found}
         self.costs = {c.path: c.cost_s for c in found}
         self.summary.forward_flops = flops[""].total
@@ -78,12 +80,12 @@ class Work:
         self.flops = {path: its.total for path, its in flops.items()}
 
     def is_done(self) -> bool:
-        """Tell whether the limit, if there is one, is reached."""
+        """True if there is a limit and it is reached."""
         limit = self.summary.limit_bytes
         return bool(limit) and self.now is not None and needed_bytes(self.now, limit) <= limit
 
     def outermost(self, instance: type | tuple[type, ...]) -> list[str]:
-        """Return paths of modules of the classes, of nested ones the outermost."""
+        """Paths of modules of the classes; of nested ones the outermost."""
         found: list[str] = []
         for path, module in self.modules.items():
             inside = any(path.startswith(p + ".") for p in found)
@@ -99,7 +101,7 @@ class Work:
         rank: Rank,
         asked: set[str],
     ) -> None:
-        """Level 1."""
+        """Level 1: checkpoint the first n modules in order of their rank."""
         summary = self.summary
         summary.gc_candidate_count = len(found)
         chosen = list(found)
@@ -115,7 +117,7 @@ class Work:
             chosen = chosen[:n]
         for path in chosen:
             its = names.get(path, ())
-            self.plan[path] = Treatment("checkpoint", its if set(its) - {"none"} else ())
+            self.plan[path] = Rewrite("checkpoint", its if set(its) - {"none"} else ())
             for name in its or ("none",):
                 if path in asked or getattr(self.modules[path], "x_compressor", None) is not None:
                     summary.manual_compressor_count += 1
@@ -136,12 +138,12 @@ class Work:
     def _input_bytes(self) -> dict[str, int]:
         assert self.study is not None
         sizes = self.study.trace.storages
-        return {c.path: sum(sizes[i].n_bytes for i in c.inputs) for c in self.study.seen}
+        return {c.path: sum(sizes[i].n_bytes for i in c.inputs) for c in self.study.calls}
 
     def rounds(
-        self, kind: str, name: str, split: Callable[[str], dict[str, Treatment] | None]
+        self, kind: str, name: str, split: Callable[[str], dict[str, Rewrite] | None]
     ) -> None:
-        """Split what is heaviest at the peak, as long as that lowers it."""
+        """Split the modules that hold most at the peak, as long as that lowers it."""
         summary, searcher = self.summary, self.searcher
         assert searcher is not None
         assert self.now is not None
@@ -177,7 +179,7 @@ class Work:
                 return
 
     def _heaviest(self) -> list[str]:
-        """Return checkpointed modules by what they hold at the peak, then by what they keep."""
+        """Checkpointed modules, by bytes held at the peak and then by bytes kept."""
         assert self.now is not None
         at_peak: dict[str, int] = {}
         for module, n_bytes in self.now.peak.by_module().items():
@@ -186,25 +188,25 @@ class Work:
                     at_peak[path] = at_peak.get(path, 0) + n_bytes
         return sorted(self.plan, key=lambda p: (-at_peak.get(p, 0), -self.saved.get(p, 0)))
 
-    def by_layers(self, path: str) -> dict[str, Treatment] | None:
-        """Level 2: a checkpoint of each layer, the first with the compressor of the whole."""
+    def by_layers(self, path: str) -> dict[str, Rewrite] | None:
+        """Level 2: one checkpoint for each layer; the first has the whole module's compressor."""
         children = [name for name, child in self.modules[path].named_children()]
         if len(children) < 2 or self.plan[path].parts > 1:
             return None
         first = self.plan[path].compressors
         return {
-            f"{path}.{name}": Treatment("checkpoint", first if index == 0 else ())
+            f"{path}.{name}": Rewrite("checkpoint", first if index == 0 else ())
             for index, name in enumerate(children)
         }
 
-    def by_time(self, path: str) -> dict[str, Treatment] | None:
+    def by_time(self, path: str) -> dict[str, Rewrite] | None:
         """Level 3: more parts of the time steps."""
-        why_not = refuses_time_split(self.modules[path])
-        if why_not:
-            self.summary.notes.append(f"{path} is not split in time: {why_not}")
+        too_large_message = refuses_time_split(self.modules[path])
+        if too_large_message:
+            self.summary.notes.append(f"{path} is not split in time: {too_large_message}")
             return None
         assert self.study is not None
-        call = next((c for c in self.study.seen if c.path == path and c.inputs), None)
+        call = next((c for c in self.study.calls if c.path == path and c.inputs), None)
         n_steps = self.study.trace.storages[call.inputs[0]].shape[0] if call else 1
         parts = self.plan[path].parts * self.factor
         return {path: self.plan[path].in_parts(parts)} if parts <= n_steps else None
@@ -220,7 +222,7 @@ class Work:
             warnings.warn(text, UserWarning, stacklevel=4)
 
     def undo(self) -> None:
-        """Level 4."""
+        """Level 4: remove checkpoints that do not lower the peak, the slowest first."""
         assert self.searcher is not None
         assert self.now is not None
         self.summary.applied_steps.append("level4_greedy_unwrap")
@@ -234,31 +236,31 @@ class Work:
                 self.summary.unwrap_count += 1
 
     def confirm(self) -> None:
-        """Run the reduced step on the device where the model is, if it is on one.
+        """Run the reduced step on the device of the model, if it is on one.
 
         Raises
         ------
         TooLargeError
             If it does not run within the limit.
         """
-        place = next((p.device for p in self.model.parameters() if p.device.type == "cuda"), None)
+        device = next((p.device for p in self.model.parameters() if p.device.type == "cuda"), None)
         searcher = self.searcher
-        if searcher is None or place is None:
+        if searcher is None or device is None:
             return
-        whole = unreduced(self.summary, searcher.step, searcher.inputs, place)
-        made = ran(self.plan, searcher, searcher.inputs, place)
+        whole = run_unreduced(self.summary, searcher.step, searcher.inputs, device)
+        made = run_plan(self.plan, searcher, searcher.inputs, device)
         if made is None:
             needed = format_bytes(self.summary.needed_after_bytes)
             raise TooLargeError(
                 f"the reduced step was predicted to need {needed}, and ran out of memory on "
-                f"{place}: the model is as it was. Try a higher level, or reduce_memory"
+                f"{device}: the model is as it was. Try a higher level, or reduce_memory"
             )
         confirm(self.summary, made, whole)
 
     def finish(self) -> None:
-        """Fill in what the summary says of the plan."""
+        """Fill in the summary."""
         summary = self.summary
-        summary.treatments = dict(self.plan)
+        summary.rewrites = dict(self.plan)
         summary.gc_container_count = sum(t.parts == 1 for t in self.plan.values())
         summary.tcgc_container_count = sum(t.parts > 1 for t in self.plan.values())
         if self.now is None or self.searcher is None:

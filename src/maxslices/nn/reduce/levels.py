@@ -1,4 +1,4 @@
-"""Reduces by levels: the modules of given classes, checkpointed, split and undone in turn."""
+"""Reduction by levels: modules of given classes are checkpointed, split and restored in turn."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 from ..memory_budget import check_model
+from ..model_step import optimizer_named, precision
 from ..nn_errors import ModelArgumentError, TooLargeError
-from ..training_step import optimizer_named, precision
 from .binary_inputs import probe_binary
 from .confirm import describe_holders
 from .layer_state import ResettingStep
-from .level_rounds import Rank, Work
+from .level_rounds import LevelReduction, Rank
 from .model_inputs import names_of_compressors, specs_of, with_targets
 from .presets import how_many, resolve
 from .reduction_summary import ReductionSummary
-from .rewrite import treat, untreat
+from .rewrite import apply_rewrites, undo_rewrites
 
 
 def reduce_by_level(
@@ -47,24 +47,24 @@ def reduce_by_level(
     amp: torch.dtype | bool | None = None,
     return_summary: bool = False,
 ) -> nn.Module | tuple[nn.Module, ReductionSummary]:
-    """Reduce the memory of training by levels, as spikingjelly's memopt pipeline did.
+    """Reduce the memory of training by levels, as spikingjelly's memopt pipeline does.
 
-    Every peak is a replay's: nothing is run on a device while it is searched, so no candidate
-    can exhaust it. A model that is on a CUDA device is then run there, as it was if there is
+    Every peak is that of a replay: the search runs nothing on a device, so no candidate can
+    exhaust it. A model that is on a CUDA device is run there afterwards, unreduced if there is
     room, and reduced.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Changed in place, on the device where it is.
+        Model, changed in place on the device where it is.
     instance : type or tuple of types
         Classes of the modules to checkpoint; of nested ones the outermost.
     inputs : tensor, Spec or tuple of them, optional
         Arguments of the model; needed above level 1.
     level : {0, 1, 2, 3, 4}, optional
-        0: nothing. 1: checkpoints, with compressed inputs. 2: those that hold most at the
-        peak become checkpoints of their layers. 3: they are run in parts of the time steps.
-        4: checkpoints that do not lower the peak are undone, the slowest first.
+        0: nothing. 1: checkpoints, with compressed inputs. 2: checkpoints that hold most at the
+        peak become checkpoints of their layers. 3: checkpoints are run in parts of the time
+        steps. 4: checkpoints that do not lower the peak are removed, the slowest first.
     profile : {"safe", "balanced", "memory", "exhaustive"}, optional
         Level 1, 2, 3 or 4 with 0, 1, 2 or any number of split rounds, and of candidates each.
     prefer : {"speed", "balanced", "memory"}, optional
@@ -72,21 +72,21 @@ def reduce_by_level(
     checkpoint_budget : {"speed", "balanced", "memory"}, optional
         Half, three quarters or all of the candidates are checkpointed.
     max_gc_wrapped_modules, gc_target_budget_ratio : int, float, optional
-        The same as a number, or a part; the smaller counts.
+        Number, or fraction, of the candidates that is checkpointed; the smaller counts.
     max_split_rounds, max_candidates_per_round : int, optional
         Bounds of levels 2 and 3.
     temporal_split_factor : int
-        How many times more parts each split in time makes.
+        Factor by which each split in time raises the number of parts.
     compress_x : bool, optional
         Whether inputs of checkpoints are compressed; by default they are.
     compressors : mapping, optional
         As for `reduce_memory`.
     allow_expensive_profiling : bool, optional
-        If not, there is one split round of one candidate.
+        If False, there is one split round of one candidate.
     rank : {"peak", "input"}
-        What is checkpointed first: what saves most, or what has the largest inputs.
+        Order of checkpoints: largest saving first, or largest inputs first.
     memory : str or int, optional
-        Stop as soon as this card would do.
+        Memory of a card; the search stops as soon as the step fits.
     loss, targets, optimizer, amp
         As for `reduce_memory`.
     return_summary : bool
@@ -102,7 +102,7 @@ def reduce_by_level(
     Warns
     -----
     UserWarning
-        Where a split in time changes the statistics of a batch norm, and so the results.
+        If a split in time changes the statistics of a batch norm, and so the results.
     """
     began = time.perf_counter()
     options = resolve(
@@ -114,7 +114,7 @@ def reduce_by_level(
     if temporal_split_factor < 2:
         raise ModelArgumentError(f"temporal_split_factor is 2 or more, not {temporal_split_factor}")
     check_model(model)
-    untreat(model)
+    undo_rewrites(model)
     summary = ReductionSummary(
         profile=options.profile, checkpoint_budget=options.checkpoint_budget, prefer=prefer,
         device=str(next((p.device for p in model.parameters()), "cpu")),
@@ -129,7 +129,7 @@ def reduce_by_level(
             "gc_target_budget_ratio": gc_target_budget_ratio, "rank": rank,
         },
     )  # fmt: skip
-    work = Work(model, summary, temporal_split_factor, options.max_split_rounds,
+    work = LevelReduction(model, summary, temporal_split_factor, options.max_split_rounds,
                  options.max_candidates_per_round)  # fmt: skip
     if inputs is not None:
         step = with_targets(
@@ -165,5 +165,5 @@ def reduce_by_level(
             f"{describe_holders(summary)}. Try a higher level, or reduce_memory"
         )
     work.confirm()
-    treat(model, summary.treatments)
+    apply_rewrites(model, summary.rewrites)
     return (model, summary) if return_summary else model

@@ -1,7 +1,7 @@
-"""Finds whether a module is local along an axis, by running it: no table of layers.
+"""Locality of modules along an axis, found by running them.
 
-Marks that are not-a-number tell what depends on what is beyond a cut; that bands give the
-result of the whole is then tried with numbers.
+NaN on one side of a cut shows which results depend on that side. Bands are then compared with
+the whole on numbers.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ import torch
 from torch import nn
 
 from ..receptive_field import STRIDES
-from .bands import Window, in_bands
+from .bands import BandWindow, in_bands
 from .layer_state import stateful
 from .split import batch_statistics
 
 SIDES = (64, 128, 256)
-"""Sizes along the axis that are tried, about."""
+"""Approximate sizes along the axis, tried in turn until the dependence ends within."""
 OTHERS = (8, 32)
-"""Sizes of the other axes that are tried, about."""
+"""Approximate sizes of the other axes; the larger ones are for layers that refuse small images."""
 _ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionError, NotImplementedError)
 
 
-def find_window(
+def find_band_window(
     module: nn.Module, shape: Sequence[int], axis: int, *, train: bool = False
-) -> Window | None:
-    """Return what results of a module depend on along an axis; None if bands are not exact.
+) -> BandWindow | None:
+    """Dependence of a module's result along an axis; None if bands would not be exact.
 
     Parameters
     ----------
     module : torch.nn.Module
-        In the mode in which it is run; a copy is run on the CPU.
+        Module in the mode in which it will run; a copy is run on the CPU.
     shape : sequence of int
-        Of its only argument: (batch, channels, axes).
+        Shape of its only argument: (batch, channels, axes).
     axis : int
-        Of the image, counted from the last: -1 is that.
+        Axis of the image, counted from the last (-1).
     train : bool
-        Whether all of the module is put into training mode.
+        Whether the whole module is put into train mode.
     """
     if stateful(module) or batch_statistics(module):
         return None
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            # Without data, most that is not local along the axis fails at once.
+            # Without data, most modules that are not local fail at once.
             empty = _copied(module, "meta", train)
             tried = next((t for t in _sizes(shape, axis) if _runs(empty, t[0])), [])
             real = _copied(module, "cpu", train) if tried else empty
@@ -58,7 +58,7 @@ def find_window(
                 found = _marked(real, sizes, axis)
             except _ERRORS:
                 return None
-            if isinstance(found, Window):
+            if isinstance(found, BandWindow):
                 return found
             if not found:
                 return None
@@ -66,7 +66,7 @@ def find_window(
 
 
 def _sizes(shape: Sequence[int], axis: int) -> Iterator[list[list[int]]]:
-    """Yield sizes of small images like a large one, with one axis of several lengths."""
+    """Yield small images like a large one, with one axis of several lengths."""
     most = STRIDES[-1]
     for about in OTHERS:
         made = []
@@ -88,7 +88,7 @@ def _runs(empty: nn.Module, sizes: list[int]) -> bool:
 
 
 def _copied(module: nn.Module, device: str, train: bool) -> nn.Module:
-    """Return a copy in double precision; nothing is allocated where the module is."""
+    """Copy in double precision, which takes no memory on the module's device."""
     known: dict[int, object] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         dtype = torch.float64 if tensor.is_floating_point() else tensor.dtype
@@ -99,8 +99,8 @@ def _copied(module: nn.Module, device: str, train: bool) -> nn.Module:
     return made_of_it.train() if train else made_of_it
 
 
-def _marked(real: nn.Module, sizes: list[int], axis: int) -> Window | bool:
-    """Return the window; True if a larger image may have one, False if none does."""
+def _marked(real: nn.Module, sizes: list[int], axis: int) -> BandWindow | bool:
+    """Window; True if a larger image may have one, False if there is none."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(sizes, dtype=torch.float64, generator=generator)
     randoms = torch.get_rng_state()
@@ -133,21 +133,21 @@ def _marked(real: nn.Module, sizes: list[int], axis: int) -> Window | bool:
         if step < 1 or at * step % stride:
             continue
         there = at * step // stride
-        found = Window(
+        found = BandWindow(
             axis, stride, step, max(clean_from - there, 0), max(there - clean_until, 0),
             n % stride, length - n // stride * step,
             tuple(path for path, each in real.named_modules() if not each.training),
         )  # fmt: skip
-        # Of three bands, none reads all of the image.
+        # With three bands, none reads the whole image.
         if all(_is_exact(real, x, whole, found, parts) for parts in (3, min(7, found.most(n)))):
             return found
     return True
 
 
 def _is_exact(
-    real: nn.Module, x: torch.Tensor, whole: torch.Tensor, window: Window, parts: int
+    real: nn.Module, x: torch.Tensor, whole: torch.Tensor, window: BandWindow, parts: int
 ) -> bool:
-    """Tell whether bands give the result of the whole, but for rounding."""
+    """True if bands give the result of the whole, but for rounding."""
     if not 2 < parts <= window.most(x.shape[window.axis]):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Arguments of a reduction, as the search needs them."""
+"""Arguments of a reduction in the form the search needs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from ..model_arguments import is_shape
+from ..model_step import ModelStep
 from ..nn_errors import ModelArgumentError
 from ..replay import Spec
-from ..training_step import Step
-from .module_ranges import children_of, runs
+from .module_ranges import children_of, ranges_of
 
 
-def with_targets(step: Step) -> Step:
-    """Return a step whose targets are worked out once for inputs of a shape."""
+def with_targets(step: ModelStep) -> ModelStep:
+    """Step that computes its targets only once for each shape of inputs."""
     if step.loss is None:
         return step
     known: dict[Any, tuple[Any, ...]] = {}
@@ -32,14 +32,14 @@ def with_targets(step: Step) -> Step:
 
 
 def inputs_of(inputs: Any) -> tuple[Any, ...]:
-    """Return the inputs of a model, shapes as `Spec`."""
+    """Inputs of a model as a tuple, with `Spec` for shapes."""
     is_one = is_shape(inputs) or not isinstance(inputs, tuple | list)
     given = (inputs,) if is_one else tuple(inputs)
     return tuple(Spec(tuple(each)) if is_shape(each) else each for each in given)
 
 
 def specs_of(inputs: Any) -> tuple[Any, ...]:
-    """Return the inputs of a model, shapes and tensors as `Spec`."""
+    """Inputs of a model as a tuple, with `Spec` for shapes and tensors."""
     return tuple(
         Spec(tuple(i.shape), i.dtype, i.requires_grad) if torch.is_tensor(i) else i
         for i in inputs_of(inputs)
@@ -49,7 +49,7 @@ def specs_of(inputs: Any) -> tuple[Any, ...]:
 def names_of_compressors(
     model: nn.Module, binary: dict[str, tuple[bool, ...]], compressors: Mapping[str, Any] | None
 ) -> dict[str, tuple[str, ...]]:
-    """Return names of compressors by path: as asked for, else bits for binary inputs."""
+    """Compressor names by path: as asked for, else bits for binary inputs."""
     found = {
         path: tuple("bit" if each else "none" for each in flags) for path, flags in binary.items()
     }
@@ -65,7 +65,7 @@ def names_of_compressors(
             raise ModelArgumentError(f"compressors: there is no module {path!r}")
         name = spec if isinstance(spec, str) else getattr(spec, "name", type(spec).__name__)
         found[path] = (name,) * max(1, len(found.get(path, ())))
-    for run in runs(model):
+    for run in ranges_of(model):
         first = children_of(run, known)[0]
         if first in found:
             found[run.path] = found[first]

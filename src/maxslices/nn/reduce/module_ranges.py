@@ -1,7 +1,7 @@
-"""Where treatments go: modules, by their paths, and runs of children of an ``nn.Sequential``.
+"""Paths of rewrites: modules, and ranges of children of an ``nn.Sequential``.
 
-A run is written as Python slices it: "features[3:6]", or "[3:6]" of the model itself. Layers
-that stand one after the other without a module of their own can so be treated as one.
+A range is written as a Python slice: "features[3:6]", or "[3:6]" of the model itself. Layers that
+follow each other without a module of their own can so be rewritten as one.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import nn
 
 from .layer_state import stateful
 
-DEAR_LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear, nn.MultiheadAttention)
-"""Layers of convolutions and products, with which runs begin."""
-LENGTHS = (1, 2, 3, 4, 6, 8)
-"""Of runs, in groups of layers that begin with a dear one."""
+EXPENSIVE_LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear, nn.MultiheadAttention)
+"""Convolutions and matrix products; ranges begin with them."""
+RANGE_LENGTHS = (1, 2, 3, 4, 6, 8)
+"""Lengths of ranges, in groups of layers that begin with an expensive one."""
 
 _RUN = re.compile(r"(.*)\[(\d+):(\d+)\]", re.DOTALL)
 
 
-class Run(NamedTuple):
+class ModuleRange(NamedTuple):
     """Children of a Sequential, one after the other."""
 
     parent: str
@@ -32,63 +32,67 @@ class Run(NamedTuple):
 
     @property
     def path(self) -> str:
-        """As it is written."""
+        """Path of the range, such as "features[3:6]"."""
         return f"{self.parent}[{self.first}:{self.end}]"
 
 
-def run_at(path: str) -> Run | None:
-    """Return the run that a path names; None if it names a module."""
+def range_at(path: str) -> ModuleRange | None:
+    """Range that a path names; None if it names a module."""
     found = _RUN.fullmatch(path)
-    return Run(found[1], int(found[2]), int(found[3])) if found else None
+    return ModuleRange(found[1], int(found[2]), int(found[3])) if found else None
 
 
-def children_of(run: Run, modules: Mapping[str, nn.Module]) -> list[str]:
-    """Return the paths of a run's modules.
+def children_of(run: ModuleRange, modules: Mapping[str, nn.Module]) -> list[str]:
+    """Paths of a range's modules.
 
     Raises
     ------
     KeyError
-        If there is no such run.
+        If there is no such range.
     """
     parent = modules[run.parent]
     names = list(parent._modules)
     if not is_plain(parent) or not 0 <= run.first < run.end <= len(names):
-        raise KeyError(f"{run.path}: {run.parent or 'the model'} has no such run of layers")
+        raise KeyError(f"{run.path}: {run.parent or 'the model'} has no such range of layers")
     return [f"{run.parent}.{name}".removeprefix(".") for name in names[run.first : run.end]]
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Tell whether a module calls its children one after the other, and does nothing else."""
+    """True if a module only calls its children one after the other."""
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
-def with_runs(model: nn.Module, paths: Iterable[str] | None = None) -> dict[str, nn.Module]:
-    """Return modules by path, and runs as a Sequential of the same children.
+def modules_and_ranges(
+    model: nn.Module, paths: Iterable[str] | None = None
+) -> dict[str, nn.Module]:
+    """Modules by path, with ranges as a Sequential of the same children.
 
-    Those of `paths`; by default, of all `runs`.
+    The ranges are those among `paths`; by default, all of `ranges_of`.
     """
     found = dict(model.named_modules())
-    given = runs(model) if paths is None else [r for p in paths if (r := run_at(p)) is not None]
+    given = (
+        ranges_of(model) if paths is None else [r for p in paths if (r := range_at(p)) is not None]
+    )
     for run in given:
         found[run.path] = nn.Sequential(*(found[p] for p in children_of(run, found)))
     return found
 
 
-def runs(model: nn.Module) -> dict[Run, str]:
-    """Return runs that are worth a treatment, and of what kind: of so many groups of layers.
+def ranges_of(model: nn.Module) -> dict[ModuleRange, str]:
+    """Ranges that are worth a rewrite, with their kind.
 
-    A group is a layer of convolutions or products, or a module with one inside, and what
-    follows until the next. Before and from the first layer of a group that carries states on,
-    it is a run as well: that can be split in time where norms before it cannot.
+    A group is a convolution or product, or a module with one inside, and the layers up to the
+    next. The parts of a group before and from its first stateful layer on are ranges as well:
+    the latter can be split in time where norms before it cannot.
     """
-    made: dict[Run, str] = {}
+    made: dict[ModuleRange, str] = {}
     for path, module in model.named_modules():
         if not is_plain(module):
             continue
         children = list(module.children())
         if len(children) < len(module._modules):
             continue  # some are None, or the same
-        starts = [i for i, child in enumerate(children) if _is_dear(child)]
+        starts = [i for i, child in enumerate(children) if _is_expensive(child)]
         if not starts:
             continue
         edges = [0, *starts[1:], len(children)]
@@ -96,26 +100,26 @@ def runs(model: nn.Module) -> dict[Run, str]:
             neuron = next((i for i in range(first, end) if stateful(children[i])), end)
             if neuron < end:
                 halves = {
-                    Run(path, first, neuron): "before a neuron",
-                    Run(path, neuron, end): "from a neuron on",
+                    ModuleRange(path, first, neuron): "before a neuron",
+                    ModuleRange(path, neuron, end): "from a neuron on",
                 }
                 made |= {run: kind for run, kind in halves.items() if run.end - run.first > 1}
         for first in range(len(edges) - 1):
-            for length in LENGTHS:
+            for length in RANGE_LENGTHS:
                 if first + length >= len(edges):
                     break
-                run = Run(path, edges[first], edges[first + length])
+                run = ModuleRange(path, edges[first], edges[first + length])
                 if 1 < run.end - run.first < len(children):
                     made[run] = f"{length} groups"
     return made
 
 
-def _is_dear(module: nn.Module) -> bool:
-    return any(isinstance(each, DEAR_LAYERS) for each in module.modules())
+def _is_expensive(module: nn.Module) -> bool:
+    return any(isinstance(each, EXPENSIVE_LAYERS) for each in module.modules())
 
 
-class Order:
-    """Tells which places are within which: each is a stretch of the modules in order."""
+class ModuleOrder:
+    """Order of a model's modules, in which each module or range is an interval."""
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = dict(model.named_modules())
@@ -128,9 +132,9 @@ class Order:
             self._stretch[path] = (index, end)
 
     def stretch(self, path: str) -> tuple[int, int]:
-        """Return the first module of a place, and the one after its last, as numbers."""
+        """Interval of a module or range: its first module, and the one after its last."""
         if path not in self._stretch:
-            run = run_at(path)
+            run = range_at(path)
             if run is None:
                 raise KeyError(path)
             inside = children_of(run, self.modules)
@@ -139,11 +143,11 @@ class Order:
         return self._stretch[path]
 
     def overlap(self, one: str, other: str) -> bool:
-        """Tell whether two places have a module in common."""
+        """True if two modules or ranges have a module in common."""
         (a, b), (c, d) = self.stretch(one), self.stretch(other)
         return a < d and c < b
 
     def is_inside(self, inner: str, outer: str) -> bool:
-        """Tell whether a place is a part of another, and not all of it."""
+        """True if a module or range is a proper part of another."""
         (a, b), (c, d) = self.stretch(inner), self.stretch(outer)
         return c <= a and b <= d and b - a < d - c

@@ -1,4 +1,4 @@
-"""One replay of the unreduced step: what each module is given, and when it is at work."""
+"""Study of the unreduced step: one replay with the inputs, results and events of each module."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from ..replay import Replay, Trace, WorkAreas
-from ..training_step import Step
+from ..model_step import ModelStep
+from ..replay import Replay, Trace, Workspaces
 from .inplace import set_in_place
-from .module_ranges import children_of, runs
+from .module_ranges import children_of, ranges_of
 
 
 @dataclass(slots=True)
-class Seen:
-    """One call of a module, or of a run of layers, in the forward pass."""
+class ForwardCall:
+    """One forward call of a module or of a range of layers."""
 
     path: str
-    kind: str
+    """Dotted path of the module, or path of the range."""
     first: int
     """Index of the first event inside."""
     end: int
@@ -33,46 +33,46 @@ class Seen:
     """Storages of its tensor arguments."""
     outputs: tuple[int, ...]
     changes_input: bool
-    """Whether it writes to one of its arguments."""
+    """True if it writes to an argument."""
     n_first: int
-    """Length of the first axis of its first argument; 0 if that is no tensor."""
+    """Length of the first axis of its first argument; 0 if that is not a tensor."""
     shape: tuple[int, ...] = ()
-    """Of its only argument, if that is a tensor and its only result is one too."""
+    """Shape of its only argument; () unless it has one tensor argument and one tensor result."""
     n_operators: int = 0
-    """Operators of its forward pass."""
+    """Number of operators in the forward pass."""
     n_in_python: int = 0
-    """Those of them that a library defines in Python."""
+    """Number of those operators that a library defines in Python."""
 
 
 @dataclass(slots=True)
-class Study:
-    """One step without an optimizer, unreduced."""
+class StepStudy:
+    """Replay of one unreduced step without an optimizer, with the calls of its modules."""
 
     trace: Trace
-    seen: list[Seen]
-    """Calls in the forward pass, in order of their ends; those of runs after them."""
+    calls: list[ForwardCall]
+    """Forward calls in the order of their ends, followed by those of ranges."""
     begins: dict[str, int]
-    """First event of the backward pass of each, what is inside included."""
+    """First event of the backward pass of each module, its children included."""
     usage: npt.NDArray[np.int64]
     """Bytes in use at each event."""
     leaves: frozenset[str]
-    """Modules without others inside."""
+    """Modules without children."""
 
     @property
-    def turn(self) -> int:
-        """Event of the end of the loss: then the backward pass begins."""
+    def backward_start(self) -> int:
+        """Event at which the backward pass begins, the end of the loss."""
         return next(m.event for m in self.trace.marks if m.name == "loss")
 
 
-class _Watcher:
-    """Notes the calls of a replayed model's modules."""
+class _CallWatcher:
+    """Records the calls of a replayed model's modules."""
 
     def __init__(self) -> None:
-        self.seen: list[Seen] = []
+        self.calls: list[ForwardCall] = []
         self._open: list[tuple[int, tuple[int, ...], tuple[int, ...], int, int]] = []
 
     def watch(self, record: Replay, model: nn.Module) -> None:
-        """Add hooks to all modules of a model."""
+        """Register hooks on all modules of a model."""
         self.record = record
         for path, module in model.named_modules():
             module.register_forward_pre_hook(self._enter, with_kwargs=True)
@@ -85,16 +85,18 @@ class _Watcher:
              record.n_operators, record.n_in_python)
         )  # fmt: skip
 
-    def _leave(self, path: str, module: nn.Module, args: Any, kwargs: Any, made: Any) -> None:
+    def _leave(self, path: str, _module: nn.Module, args: Any, kwargs: Any, made: Any) -> None:
         first, given, before, n_operators, n_in_python = self._open.pop()
         record = self.record
         changed = _versions((args, kwargs)) != before
         n_first = next((len(a) for a in args if torch.is_tensor(a) and a.dim()), 0)
         one = len(args) == 1 and not kwargs and all(map(torch.is_tensor, (*args, made)))
-        self.seen.append(
-            Seen(path, type(module).__name__, first, record.n_events, given, self._indexes(made),
-                 changed, n_first, tuple(args[0].shape) if one else (),
-                 record.n_operators - n_operators, record.n_in_python - n_in_python)
+        self.calls.append(
+            ForwardCall(
+                path, first, record.n_events, given, self._indexes(made),
+                changed, n_first, tuple(args[0].shape) if one else (),
+                record.n_operators - n_operators, record.n_in_python - n_in_python,
+            )
         )  # fmt: skip
 
     def _indexes(self, value: Any) -> tuple[int, ...]:
@@ -106,53 +108,53 @@ def _versions(value: Any) -> tuple[int, ...]:
     return tuple(t._version for t in tree_leaves(value) if torch.is_tensor(t))
 
 
-def study(
-    step: Step, inputs: Sequence[Any], work_areas: WorkAreas, in_place: Sequence[str] = ()
-) -> Study:
-    """Replay one step of training without its optimizer and note what modules are given."""
-    watcher = _Watcher()
+def study_step(
+    step: ModelStep, inputs: Sequence[Any], workspaces: Workspaces, in_place: Sequence[str] = ()
+) -> StepStudy:
+    """Replay one training step without its optimizer, and record the calls of its modules."""
+    watcher = _CallWatcher()
     trace = replace(step, optimizer=None).trace(
         inputs,
-        work_areas,
+        workspaces,
         steps=1,
         change=lambda model: set_in_place(model, in_place),
         watch=watcher.watch,
     )
     model = step.model
-    # A model may compute some of it again by itself: that is no call of the forward pass.
+    # What a model recomputes by itself is no call of the forward pass.
     end = next(mark.event for mark in trace.marks if mark.name == "forward")
-    seen = [call for call in watcher.seen if call.end <= end]
+    seen = [call for call in watcher.calls if call.end <= end]
     leaves = frozenset(path for path, m in model.named_modules() if not any(m.children()))
-    found = Study(trace, seen, {}, np.array(trace.in_use_bytes, np.int64), leaves)
-    found.begins = _begins(found)
-    _add_runs(found, model)
-    return found
+    study = StepStudy(trace, seen, {}, np.array(trace.in_use_bytes, np.int64), leaves)
+    study.begins = _begins(study)
+    _add_ranges(study, model)
+    return study
 
 
-def _add_runs(found: Study, model: nn.Module) -> None:
-    calls: dict[str, list[Seen]] = {}
-    for call in found.seen:
+def _add_ranges(study: StepStudy, model: nn.Module) -> None:
+    calls: dict[str, list[ForwardCall]] = {}
+    for call in study.calls:
         calls.setdefault(call.path, []).append(call)
     modules = dict(model.named_modules())
-    for run in runs(model):
+    for run in ranges_of(model):
         inside = [calls.get(path, []) for path in children_of(run, modules)]
         if any(len(each) != 1 for each in inside):
             continue
         one, last = inside[0][0], inside[-1][0]
-        found.seen.append(
-            Seen(run.path, "run", one.first, last.end, one.inputs, last.outputs,
+        study.calls.append(
+            ForwardCall(run.path, one.first, last.end, one.inputs, last.outputs,
                  one.changes_input, one.n_first, one.shape if last.shape else (),
                  sum(each[0].n_operators for each in inside),
                  sum(each[0].n_in_python for each in inside))
         )  # fmt: skip
-        begins = [found.begins[each[0].path] for each in inside if each[0].path in found.begins]
+        begins = [study.begins[each[0].path] for each in inside if each[0].path in study.begins]
         if begins:
-            found.begins[run.path] = min(begins)
+            study.begins[run.path] = min(begins)
 
 
-def _begins(found: Study) -> dict[str, int]:
-    trace, start = found.trace, found.turn
-    paths = {call.path for call in found.seen}
+def _begins(study: StepStudy) -> dict[str, int]:
+    trace, start = study.trace, study.backward_start
+    paths = {call.path for call in study.calls}
     begins: dict[str, int] = {}
     for event in range(start, len(trace.events)):
         kind, index = trace.events[event]

@@ -1,4 +1,4 @@
-"""Looks for plans: for the whole model first, then for parts of its batch."""
+"""Search for plans: for the whole model, then for parts of its batch."""
 
 from __future__ import annotations
 
@@ -10,48 +10,49 @@ import torch
 
 from ..replay import Trace
 from .band_candidates import band_candidates
-from .bands import Window
+from .bands import BandWindow
 from .candidates import Candidate, candidates
-from .device_rates import Times, measure
-from .module_ranges import Order
-from .module_study import study
-from .reduction_plan import Choices, Plan
+from .device_rates import ForwardTimes, measure_times
+from .module_ranges import ModuleOrder
+from .module_study import study_step
+from .reduction_plan import ReductionPlan, SearchSpace
 from .reduction_summary import ReductionSummary
-from .rewrite import Treatment
+from .rewrite import Rewrite
 from .rewrite_cost import price, price_of_parts
-from .rewrite_search import Searcher
+from .rewrite_search import RewriteSearch
 from .split import batch_parts, layer_candidates, part_of, time_candidates
-from .step_timeline import Flops, Timeline
+from .step_timeline import Flops, StepTimeline
 
-ROOM = (1.0, 0.95, 0.9)
-"""Parts of the limit for which plans are looked for, until the limit adds nothing to a step."""
+LIMIT_FRACTIONS = (1.0, 0.95, 0.9)
+"""Fractions of the limit that are searched in turn, as long as the limit makes the steps slower:
+plans with more free memory make the allocator give back less."""
 
 
 @dataclass(slots=True)
-class Search:
-    """Tries the whole model in no parts, and then in some."""
+class PlanSearch:
+    """Searches plans for the whole batch, and then for parts of it."""
 
-    searcher: Searcher
+    searcher: RewriteSearch
     means: Sequence[str]
     compressors: dict[str, tuple[str, ...]]
     flops: Mapping[str, Flops]
-    times: Times
-    place: torch.device | None
+    times: ForwardTimes
+    device: torch.device | None
     measuring_s: float = 0.0
-    """Time that the device was measured."""
-    problems: dict[int, Choices] = field(default_factory=dict)
-    """By number of parts of the batch."""
-    windows: dict[str, Window | None] = field(default_factory=dict)
-    """Of places that were tried whether they are local, by path."""
+    """Time spent measuring on the device."""
+    spaces: dict[int, SearchSpace] = field(default_factory=dict)
+    """Search spaces by number of parts of the batch."""
+    windows: dict[str, BandWindow | None] = field(default_factory=dict)
+    """Windows by path, of modules that were tested for locality."""
 
-    def measure(self, parts: int = 1) -> Times:
-        """Measure times on the device, if there is one: of the model, or of a part of it."""
+    def measure_times(self, parts: int = 1) -> ForwardTimes:
+        """Measure times on the device, if there is one, for the whole batch or for its parts."""
         searcher = self.searcher
-        if self.place is None:
+        if self.device is None:
             return self.times
         began = time.perf_counter()
         inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
-        made = measure(searcher.step, inputs, self.place, parts)
+        made = measure_times(searcher.step, inputs, self.device, parts)
         if parts == 1:
             self.times = made
         taken_s = time.perf_counter() - began
@@ -59,74 +60,75 @@ class Search:
         self.measuring_s += taken_s
         return made
 
-    def best(self, before: Trace, summary: ReductionSummary) -> Plan:
-        """Return the cheapest plan that fits; the one with the lowest peak if none does.
+    def best(self, before: Trace, summary: ReductionSummary) -> ReductionPlan:
+        """Cheapest plan that fits; the one with the lowest need if none does.
 
-        Where a limit holds up what is found, plans are looked for that leave more room.
+        Where the limit makes the found plan's steps slower, plans that leave more memory free are
+        searched too.
         """
         searcher = self.searcher
-        whole = self._problem(1)
-        summary.gc_candidate_count = len({c.path for c in whole.found})
-        offset = before.peak_bytes - int(whole.seen.usage.max())
-        best: Plan | None = None
-        for part in ROOM:
+        whole = self._space(1)
+        summary.gc_candidate_count = len({c.path for c in whole.candidates})
+        offset = before.peak_bytes - int(whole.study.usage.max())
+        best: ReductionPlan | None = None
+        for part in LIMIT_FRACTIONS:
             searcher.limit_bytes = int(part * searcher.card_bytes)
             plan = self._at_limit(offset, summary)
             searcher.limit_bytes = searcher.card_bytes
             best = plan if searcher.is_better(plan, best) else best
             late = time.perf_counter() > searcher.deadline
-            if best is None or late or not searcher.fits(best) or not best.held_up_s:
+            if best is None or late or not searcher.fits(best) or not best.reallocation_s:
                 break
-        return best or Plan([], before, searcher.card_bytes)
+        return best or ReductionPlan([], before, searcher.card_bytes)
 
-    def _at_limit(self, offset: int, summary: ReductionSummary) -> Plan | None:
+    def _at_limit(self, offset: int, summary: ReductionSummary) -> ReductionPlan | None:
         searcher = self.searcher
         model, inputs = searcher.step.model, searcher.inputs
-        whole = self._problem(1)
+        whole = self._space(1)
         best = searcher.find(whole, offset)
         notes: list[str] = []
         all_parts = batch_parts(model, inputs, notes) if "split" in self.means else []
         summary.notes += [note for note in notes if note not in summary.notes]
         for parts in all_parts:
-            it = self._problem(parts)
-            assert it.root is not None
+            space = self._space(parts)
+            assert space.root is not None
             is_good = best is not None and searcher.fits(best)
             late = time.perf_counter() > searcher.deadline
-            if is_good and best is not None and (best.added_s <= it.root.cost_s or late):
+            if is_good and best is not None and (best.added_s <= space.root.cost_s or late):
                 break  # more parts are no cheaper
-            plan = searcher.find(it, offset)
+            plan = searcher.find(space, offset)
             if searcher.is_better(plan, best):
                 best = plan
         return best
 
-    def _problem(self, parts: int) -> Choices:
-        """Return what may be done with the model, or with one of several parts of its batch."""
-        if parts in self.problems:
-            return self.problems[parts]
+    def _space(self, parts: int) -> SearchSpace:
+        """Search space of the model, or of one of several parts of its batch."""
+        if parts in self.spaces:
+            return self.spaces[parts]
         searcher = self.searcher
         model = searcher.step.model
         inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
-        seen = study(searcher.step, inputs, searcher.work_areas, searcher.in_place)
-        found = candidates(seen, model, self.means, self.compressors)
+        study = study_step(searcher.step, inputs, searcher.workspaces, searcher.in_place)
+        found = candidates(study, model, self.means, self.compressors)
         if "split" in self.means:
-            found += time_candidates(seen, model, self.compressors)
-            found += layer_candidates(seen, model)
-            found += band_candidates(seen, model, self.windows)
+            found += time_candidates(study, model, self.compressors)
+            found += layer_candidates(study, model)
+            found += band_candidates(study, model, self.windows)
         root = None
-        times = self.times if parts == 1 else self.measure(parts)
-        timeline = Timeline.of(seen, Order(model), self.flops, times, parts)
-        whole = timeline if parts == 1 else self._problem(1).timeline
+        times = self.times if parts == 1 else self.measure_times(parts)
+        timeline = StepTimeline.of(study, ModuleOrder(model), self.flops, times, parts)
+        whole = timeline if parts == 1 else self._space(1).timeline
         if parts > 1:
-            root = Candidate("", Treatment("checkpoint", (), parts), 0, (0, 0), [])
-            root.again_ops = next(call.n_operators for call in seen.seen if not call.path)
+            root = Candidate("", Rewrite("checkpoint", (), parts), 0, (0, 0), [])
+            root.recomputed_ops = next(call.n_operators for call in study.calls if not call.path)
             price_of_parts(root, timeline, whole, self.flops[""], times)
-            # The cache of a selective checkpoint cannot be read twice, as it would be inside; and
-            # the whole model is in parts already.
+            # The cache of a selective checkpoint cannot be read twice, as inside of a checkpoint
+            # it would be. The whole model cannot be in bands, as it is in parts already.
             found = [
                 c
                 for c in found
-                if c.treatment.kind != "selective" and (c.path or not c.treatment.window)
+                if c.rewrite.kind != "selective" and (c.path or not c.rewrite.window)
             ]
         price(found, timeline, self.flops, times)
-        self.problems[parts] = Choices(seen, found, root, timeline, whole.step_s(), times.rates)
-        return self.problems[parts]
+        self.spaces[parts] = SearchSpace(study, found, root, timeline, whole.step_s(), times.rates)
+        return self.spaces[parts]

@@ -1,4 +1,4 @@
-"""Levels, profiles and budgets, as spikingjelly's memopt pipeline had them."""
+"""Levels, profiles and budgets of spikingjelly's memopt pipeline."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ Profile = Literal["safe", "balanced", "memory", "exhaustive"]
 Preference = Literal["speed", "balanced", "memory"]
 
 LEVELS = (0, 1, 2, 3, 4)
-"""None; checkpoints; heavy ones split into their layers; in time; what does not help undone."""
+"""Level 0 does nothing; 1 checkpoints; 2 splits heavy checkpoints into layers; 3 splits them in
+time; 4 removes those that do not help."""
 PROFILES: dict[str, tuple[int, int | None, int | None, bool]] = {
     "safe": (1, 0, 0, False),
     "balanced": (2, 1, 1, False),
     "memory": (3, 2, 2, True),
     "exhaustive": (4, None, None, True),
 }
-"""Level, split rounds, candidates a round (None: no bound), whether many plans are tried."""
+"""Level, split rounds, candidates of a round (None without a bound), and whether many plans are
+tried."""
 PREFERENCES = {
     "speed": ("safe", "speed"),
     "balanced": ("balanced", "balanced"),
     "memory": ("memory", "memory"),
 }
-"""Profile and checkpoint budget that each stands for."""
+"""Profile and checkpoint budget of each preference."""
 BUDGETS = {"speed": 0.5, "balanced": 0.75, "memory": 1.0}
-"""Part of the candidates that is checkpointed."""
+"""Fraction of the candidates that is checkpointed."""
 
 
 @dataclass(slots=True)
-class Options:
-    """What is to be done, resolved."""
+class ReductionOptions:
+    """Options of a reduction by levels, completed."""
 
     level: int
     profile: str | None
@@ -60,8 +62,8 @@ def resolve(
     max_candidates_per_round: int | None,
     allow_expensive_profiling: bool | None,
     has_inputs: bool,
-) -> Options:
-    """Return options: what is given counts before the profile, that before the preference.
+) -> ReductionOptions:
+    """Complete the options: given values come before the profile, and the profile before `prefer`.
 
     Raises
     ------
@@ -84,7 +86,7 @@ def resolve(
     if profile is not None:
         default = PROFILES[profile]
         notes.append(f"profile:{profile}")
-    made = Options(
+    made = ReductionOptions(
         default[0] if level is None else level,
         profile,
         checkpoint_budget,
@@ -114,7 +116,7 @@ def how_many(
     max_gc_wrapped_modules: int | None,
     gc_target_budget_ratio: float | None,
 ) -> int:
-    """Return how many candidates are checkpointed: the smallest of what bounds them."""
+    """Number of candidates to checkpoint: the smallest of the bounds."""
     if gc_target_budget_ratio is None and max_gc_wrapped_modules is None and checkpoint_budget:
         gc_target_budget_ratio = BUDGETS[checkpoint_budget]
     bounds = [n_candidates]

@@ -1,4 +1,4 @@
-"""Makes a training step fit: the cheapest way, in time, that stays within the memory."""
+"""Reduction of a training step to a memory limit, for the least added time."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from torch import nn
 
 from ...model.units import format_bytes
 from ..memory_budget import budget_of, check_model, device_of
+from ..model_step import optimizer_named, precision
 from ..nn_errors import ModelArgumentError, TooLargeError
-from ..replay import WorkAreas
-from ..training_step import optimizer_named, precision
-from ..workspace_cache import measured_areas
+from ..replay import Workspaces
+from ..workspace_cache import measured_workspaces
 from .binary_inputs import probe_binary
-from .confirm import confirm, fastest, finalists, unreduced, why_not
-from .device_rates import Rates, Times
+from .confirm import confirm, fastest, finalists, run_unreduced, too_large_message
+from .device_rates import DeviceRates, ForwardTimes
 from .inplace import safe_in_place, set_in_place
 from .layer_state import ResettingStep
 from .model_inputs import inputs_of, names_of_compressors, specs_of, with_targets
-from .plan_search import Search
-from .reduction_plan import Plan, has_expandable_segments
+from .plan_search import PlanSearch
+from .reduction_plan import ReductionPlan, has_expandable_segments
 from .reduction_summary import ReductionSummary
-from .rewrite import treat, untreat
+from .rewrite import apply_rewrites, undo_rewrites
 from .rewrite_cost import flops_by_module
-from .rewrite_search import Searcher
+from .rewrite_search import RewriteSearch
 from .run_on_device import resolve_device
 
 MEANS = ("in-place", "pack", "selective", "checkpoint", "split", "offload")
-"""What may be done, all exact: "split" adds up weights' gradients in another order."""
+"""Kinds of rewrites, all exact; "split" sums weights' gradients in another order."""
 
 
 def reduce_memory(
@@ -47,34 +47,35 @@ def reduce_memory(
     device: torch.device | str | None = None,
     max_search_s: float = 20.0,
 ) -> tuple[nn.Module, ReductionSummary]:
-    """Change how a model is trained until a step fits into the memory of a card.
+    """Rewrite a model so that a training step fits into the memory of a card.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Changed in place, on the device where it is: parameters, their names and the results
-        are the same. `restore` undoes it.
+        Model, changed in place on the device where it is. Parameters, their names and results
+        stay the same; `restore` undoes the rewrites.
     inputs : tensor, Spec, or a tuple of them
-        Arguments of the model in the step that is to fit; not read, but to find binary inputs.
+        Arguments of the model in the step that is to fit. Their values are read only to find
+        binary inputs.
     memory : str or int, optional
-        Of the card, such as "12GB"; by default what is free on the device. CUDA's context
-        (0.6 GB) is taken off.
+        Memory of the card, such as "12GB"; by default what is free on the device. CUDA's context
+        (0.6 GB) is subtracted.
     loss : callable, optional
         ``loss(output, *targets)``; by default the sum of the output.
     targets : callable, optional
-        Makes the `Spec` of the targets of those of the inputs; by default by the loss.
+        Function of the inputs' `Spec` that returns the targets' `Spec`; by default by the loss.
     optimizer : str, torch.optim.Optimizer, callable or None
         As for `maxslices.nn.max_batch_size`.
     amp : torch.dtype or bool, optional
         Lower precision of autocast; True is float16.
     means : sequence of str
-        Of `MEANS`, those that may be used.
+        Kinds of rewrites that may be used, of `MEANS`.
     compressors : mapping, optional
-        Compressor of the inputs of a module, by its path: a name of
-        `maxslices.nn.reduce.COMPRESSORS`, or "none". By default bits where all inputs that
-        were tried held 0 and 1 alone. A module's own attribute ``x_compressor`` counts too.
+        Compressor of a module's inputs, by its path: a name in
+        `maxslices.nn.reduce.COMPRESSORS`, or "none". By default "bit" where all tried inputs
+        held only 0 and 1. A module's attribute ``x_compressor`` counts too.
     device : torch.device or str, optional
-        Where it is confirmed, if there is one; by default the model's, else this process's.
+        Device that confirms the plan; by default the model's, else this process's.
     max_search_s : float
         Seconds after which the best plan so far is taken.
 
@@ -83,89 +84,94 @@ def reduce_memory(
     torch.nn.Module
         The same object.
     ReductionSummary
-        What was done, peaks before and after, predicted and (with a device) measured.
+        Rewrites, and memory and times before and after, predicted and (with a device) measured.
 
     Raises
     ------
     TooLargeError
-        If no plan fits, with the smallest memory that would do and what holds it; the model
-        is left as it was.
+        If no plan fits; the message has the smallest memory that would do and what holds it.
+        The model is left unchanged.
     ModelArgumentError
         If an argument is wrong, or the model does not run on the inputs.
 
     Notes
     -----
-    Gradients are those of the unreduced model to the bit, with deterministic kernels; but for
-    "split", which adds up weights' gradients in parts.
+    With deterministic kernels, gradients are those of the unreduced model to the bit, except
+    with "split", which sums weights' gradients in parts.
     """
     check_model(model)
     unknown = [means] if isinstance(means, str) else [m for m in means if m not in MEANS]
     if unknown:
         raise ModelArgumentError(f"means is a list of some of {MEANS}, not {unknown[0]!r}")
     given, specs = inputs_of(inputs), specs_of(inputs)
-    untreat(model)
-    place = device_of(model, device or _own_device(model, memory), memory)
-    budget = budget_of(model, place, memory)
+    undo_rewrites(model)
+    cuda_device = device_of(model, device or _own_device(model, memory), memory)
+    budget = budget_of(model, cuda_device, memory)
     step = with_targets(
         ResettingStep(model, "training", optimizer_named(optimizer), loss, targets, precision(amp))
     )
-    areas = WorkAreas.allowance()
+    workspaces = Workspaces.allowance()
     began = time.perf_counter()
-    before = step.trace(specs, areas)
+    before = step.trace(specs, workspaces)
     measuring_s = 0.0
-    if place is not None:
-        areas, measuring_s = measured_areas(before.calls, place)
-        before = before.with_work_areas(areas)
+    if cuda_device is not None:
+        workspaces, measuring_s = measured_workspaces(before.calls, cuda_device)
+        before = before.with_workspaces(workspaces)
     limit = budget.limit_bytes
-    best = Plan([], before, limit)
+    best = ReductionPlan([], before, limit)
     summary = ReductionSummary(
-        device=str(place or next((p.device for p in model.parameters()), "cpu")),
+        device=str(cuda_device or next((p.device for p in model.parameters()), "cpu")),
         limit_bytes=limit,
         origin=budget.origin,
-        work_areas=areas.origin,
+        workspaces=workspaces.origin,
         peak_before_bytes=before.allocated_bytes,
         needed_before_bytes=best.needed_bytes,
         options={"means": tuple(means), "memory": memory},
     )
-    searcher = Searcher(step, specs, areas, limit, began + measuring_s + max_search_s)
-    rates = Rates.stated(step.amp)
-    search = Search(
-        searcher, means, {}, flops_by_module(step, specs), Times(rates, origin=rates.origin), place
+    searcher = RewriteSearch(step, specs, workspaces, limit, began + measuring_s + max_search_s)
+    rates = DeviceRates.stated(step.amp)
+    search = PlanSearch(
+        searcher,
+        means,
+        {},
+        flops_by_module(step, specs),
+        ForwardTimes(rates, origin=rates.origin),
+        cuda_device,
     )
     if best.needed_bytes > limit:
         if "in-place" in means:
             searcher.in_place = safe_in_place(step, specs)
             if searcher.in_place:
-                in_place = Plan([], searcher.trace({}), limit)
+                in_place = ReductionPlan([], searcher.trace({}), limit)
                 if in_place.trace.peak_bytes < before.peak_bytes:
                     best = in_place
                 else:
                     searcher.in_place = ()
         if best.needed_bytes > limit:
-            search.measure()
+            search.measure_times()
             binary = probe_binary(model, given) if "pack" in means else {}
             search.compressors = names_of_compressors(model, binary, compressors)
             best = search.best(before, summary)
     measuring_s += search.measuring_s
     summary.search_s = time.perf_counter() - began - measuring_s
     made = whole = None
-    if place is not None:
-        whole = unreduced(summary, step, specs, place)
-        found = fastest(finalists(searcher, best), searcher, specs, place)
+    if cuda_device is not None:
+        whole = run_unreduced(summary, step, specs, cuda_device)
+        found = fastest(finalists(searcher, best), searcher, specs, cuda_device)
         best, made = found or (best, None)
     _fill(summary, searcher, best, search)
-    if made is None and (place is not None or not summary.fits):
-        raise TooLargeError(why_not(summary, best.trace))
+    if made is None and (cuda_device is not None or not summary.fits):
+        raise TooLargeError(too_large_message(summary, best.trace))
     if made is not None:
         confirm(summary, made, whole)
     set_in_place(model, summary.in_place)
-    treat(model, summary.treatments)
+    apply_rewrites(model, summary.rewrites)
     return model, summary
 
 
 def restore(model: nn.Module, summary: ReductionSummary) -> nn.Module:
-    """Undo what `reduce_memory` did to a model, and return it."""
-    untreat(model)
+    """Undo the rewrites of `reduce_memory`, and return the model."""
+    undo_rewrites(model)
     set_in_place(model, summary.in_place, False)
     return model
 
@@ -180,24 +186,24 @@ def _own_device(model: nn.Module, memory: Any) -> torch.device | None:
 
 def _fill(
     summary: ReductionSummary,
-    searcher: Searcher,
-    best: Plan,
-    search: Search,
+    searcher: RewriteSearch,
+    best: ReductionPlan,
+    search: PlanSearch,
 ) -> None:
     chosen, after, flops = best.chosen, best.trace, search.flops
     summary.in_place = list(searcher.in_place)
-    summary.treatments = {c.path: c.treatment for c in chosen}
+    summary.rewrites = {c.path: c.rewrite for c in chosen}
     summary.notes += dict.fromkeys(searcher.notes)
     summary.peak_after_bytes = after.allocated_bytes
     summary.needed_after_bytes = best.needed_bytes
     summary.forward_flops = flops[""].total
-    summary.recomputed_flops = sum(c.again_flops for c in chosen)
+    summary.recomputed_flops = sum(c.recomputed_flops for c in chosen)
     summary.predicted_added_s = best.added_s
     summary.times_origin = search.times.origin
     summary.holds_peak = after.peak.by_category()
     summary.holds_peak_modules = dict(list(after.peak.by_module().items())[:8])
     summary.n_replays = searcher.n_replays + 1
-    again = [c for c in chosen if c.treatment.kind in ("checkpoint", "selective")]
+    again = [c for c in chosen if c.rewrite.kind in ("checkpoint", "selective")]
     summary.gc_wrap_count = summary.gc_container_count = summary.gc_selected_count = len(again)
     summary.gc_selected_modules = [c.path for c in again]
     summary.gc_selection_explanation = (
@@ -211,15 +217,15 @@ def _fill(
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, set before the process starts, "
             "avoids them, and a cheaper plan may then fit"
         )
-    names = [name for c in chosen for name in c.treatment.compressors]
+    names = [name for c in chosen for name in c.rewrite.compressors]
     summary.bit_compressor_count = names.count("bit")
     summary.null_compressor_count = names.count("none")
-    banded = [c for c in chosen if c.treatment.window is not None]
+    banded = [c for c in chosen if c.rewrite.window is not None]
     summary.spatial_split_count = len(banded)
     summary.tcgc_container_count = summary.temporal_split_count = sum(
-        c.treatment.parts > 1 for c in chosen if c not in banded
+        c.rewrite.parts > 1 for c in chosen if c not in banded
     )
-    for kind in dict.fromkeys(c.treatment.kind for c in chosen):
+    for kind in dict.fromkeys(c.rewrite.kind for c in chosen):
         summary.applied_steps.append(kind)
     if summary.in_place:
         summary.applied_steps.append("in-place")

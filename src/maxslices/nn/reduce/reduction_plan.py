@@ -1,4 +1,4 @@
-"""What may be done with a model, and plans: what is done, what that needs and what it costs."""
+"""Plans of a reduction: rewrites, the memory they need and the time they add."""
 
 from __future__ import annotations
 
@@ -8,95 +8,95 @@ from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 from ...model.bisection import last_of
-from ..replay import Allocator, Trace
+from ..replay import CachingAllocator, Trace
 from ..replay.caching_allocator import ROUND_BYTES
 from ..replay.expandable_segments import ExpandableAllocator, least_expandable_limit
 from ..replay.steady_state import Steady, steady
 from .candidates import Candidate
-from .device_rates import Rates
-from .module_study import Study
-from .step_timeline import Timeline
+from .device_rates import DeviceRates
+from .module_study import StepStudy
+from .step_timeline import StepTimeline
 
 
 def has_expandable_segments() -> bool:
-    """Tell whether torch's allocator was told, by its environment variable, to use them."""
+    """True if an environment variable tells torch's allocator to use expandable segments."""
     names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
     return any("expandable_segments:True" in os.environ.get(name, "") for name in names)
 
 
 def needed_bytes(trace: Trace, limit_bytes: int = 0) -> int:
-    """Return the least limit of the allocator under which a step is expected to run.
+    """Smallest limit of the allocator under which a step is expected to run.
 
-    Below it, work areas may find no room: cuDNN's kernels without them are several times slower.
+    Below it, workspaces may find no room, and cuDNN's kernels without one are several times slower.
 
     Parameters
     ----------
     trace : Trace
-        Of two steps.
+        Replay of two steps.
     limit_bytes : int
-        If these run under it, steps that go on must as well.
+        If the two steps run under this limit, all further steps must run as well.
     """
-    return Plan([], trace, limit_bytes).needed_bytes
+    return ReductionPlan([], trace, limit_bytes).needed_bytes
 
 
-def allocator(limit_bytes: int | None = None) -> Allocator | ExpandableAllocator:
-    """Return a simulation of the allocator of this process."""
-    kind = ExpandableAllocator if has_expandable_segments() else Allocator
+def allocator(limit_bytes: int | None = None) -> CachingAllocator | ExpandableAllocator:
+    """Simulation of the allocator of this process."""
+    kind = ExpandableAllocator if has_expandable_segments() else CachingAllocator
     return kind(limit_bytes)
 
 
-class Choices(NamedTuple):
-    """What may be done with the model, or with one of several parts of its batch."""
+class SearchSpace(NamedTuple):
+    """Candidates and times of the model, or of one of several parts of its batch."""
 
-    seen: Study
-    found: list[Candidate]
+    study: StepStudy
+    candidates: list[Candidate]
     root: Candidate | None
-    """What is done with the whole model beside."""
-    timeline: Timeline
+    """Rewrite of the whole model that each plan includes: the parts of its batch."""
+    timeline: StepTimeline
     whole_s: float
-    """Time of the unreduced step."""
-    rates: Rates
+    """Duration of the unreduced step."""
+    rates: DeviceRates
 
     @property
     def first(self) -> list[Candidate]:
-        """What is part of all plans."""
+        """Candidates that each plan includes."""
         return [] if self.root is None else [self.root]
 
-    def longer_s(self, chosen: Sequence[Candidate]) -> float:
-        """Return the time that treatments add to a step."""
+    def added_s(self, chosen: Sequence[Candidate]) -> float:
+        """Time that rewrites add to a step."""
         return self.timeline.step_s(chosen) - self.whole_s
 
-    def planned(self, chosen: list[Candidate], trace: Trace, limit_bytes: int) -> Plan:
-        """Return treatments as a plan for a limit of the allocator."""
-        plan = Plan(chosen, trace, limit_bytes, self.longer_s(chosen))
-        plan.held_up_s = plan.later.taken_bytes / self.rates.taken_bytes_per_s
-        plan.added_s += plan.held_up_s
+    def planned(self, chosen: list[Candidate], trace: Trace, limit_bytes: int) -> ReductionPlan:
+        """Plan of rewrites for a limit of the allocator."""
+        plan = ReductionPlan(chosen, trace, limit_bytes, self.added_s(chosen))
+        plan.reallocation_s = plan.later.taken_bytes / self.rates.reallocated_bytes_per_s
+        plan.added_s += plan.reallocation_s
         return plan
 
 
 @dataclass(slots=True)
-class Plan:
-    """Treatments and the replay of two steps with them."""
+class ReductionPlan:
+    """Rewrites, with the replay of two steps."""
 
     chosen: list[Candidate]
     trace: Trace
     limit_bytes: InitVar[int] = 0
-    """Of the allocator."""
+    """Limit of the allocator."""
     added_s: float = 0.0
-    """Time that it adds to a step, that which the limit adds included."""
-    held_up_s: float = 0.0
-    """What the limit adds to a step: memory is given back and taken again."""
+    """Added time of a step, that of the limit included."""
+    reallocation_s: float = 0.0
+    """Part of it due to the limit: memory is given back to the device and taken again."""
     first_bytes: int = field(init=False)
-    """Least limit under which two steps run."""
+    """Smallest limit under which the first two steps run."""
     needed_bytes: int = field(init=False)
-    """The same of steps that go on, if two run under the limit."""
+    """Smallest limit under which all further steps run too."""
     later: Steady = field(init=False)
-    """What the limit does to these."""
+    """Effect of the limit on further steps."""
 
     def __post_init__(self, limit_bytes: int) -> None:
         trace = self.trace
         if has_expandable_segments():
-            self.first_bytes = least_expandable_limit(trace.steps(), trace.peak_bytes)
+            self.first_bytes = least_expandable_limit(trace.requests(), trace.peak_bytes)
         else:
             self.first_bytes = trace.needed_bytes
         self.needed_bytes, self.later = self.first_bytes, Steady(False)
@@ -107,7 +107,7 @@ class Plan:
 
 
 def later_bytes(trace: Trace, too_low_bytes: int) -> int:
-    """Return a limit under which steps go on, given one that is too low."""
+    """Limit under which all steps run, given one that is too low."""
     free = allocator()
     steady(trace, free)
     part = max(too_low_bytes // 256, ROUND_BYTES)

@@ -1,4 +1,4 @@
-"""What was done to a model, what it saves, and what it costs."""
+"""Summary of a reduction: rewrites, memory and times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...model.units import format_bytes
-from .rewrite import Treatment
+from .rewrite import Rewrite
 
 
 @dataclass(slots=True)
@@ -14,7 +14,7 @@ class ReductionSummary:
     """How a model was reduced.
 
     The first fields, to `recommendation`, are those of spikingjelly's memopt pipeline, by the
-    same names; a container there is a treated module here.
+    same names; a container there is a rewritten module here.
     """
 
     profile: str | None = None
@@ -46,53 +46,53 @@ class ReductionSummary:
     recommendation: str = ""
 
     limit_bytes: int = 0
-    """What torch's allocator may hold; 0 if no budget was given."""
+    """Memory that torch's allocator may hold; 0 without a budget."""
     origin: str = ""
-    """Where the limit comes from."""
-    treatments: dict[str, Treatment] = field(default_factory=dict)
-    """What is done, by path of the module."""
+    """Source of the limit, as text."""
+    rewrites: dict[str, Rewrite] = field(default_factory=dict)
+    """Rewrites by path of the module."""
     in_place: list[str] = field(default_factory=list)
-    """Activations that now work in place."""
+    """Activations that work in place now."""
     peak_before_bytes: int = 0
     """Predicted ``max_memory_allocated`` of the unreduced step."""
     peak_after_bytes: int = 0
-    """The same of the reduced one."""
+    """Predicted ``max_memory_allocated`` of the reduced step."""
     needed_before_bytes: int = 0
-    """Least limit of the allocator under which the unreduced step runs, predicted."""
+    """Predicted smallest limit of the allocator under which the unreduced step runs."""
     needed_after_bytes: int = 0
-    """The same of the reduced one."""
+    """Predicted smallest limit under which the reduced step runs."""
     measured_before_bytes: int = 0
-    """``max_memory_allocated`` on the device; 0 where it was not run."""
+    """Measured ``max_memory_allocated`` of the unreduced step; 0 if it was not run."""
     measured_after_bytes: int = 0
     recomputed_flops: float = 0.0
-    """Floating-point operations that are done again in a step."""
+    """Floating-point operations that a step recomputes."""
     forward_flops: float = 0.0
-    """Of one forward pass."""
+    """Floating-point operations of one forward pass."""
     predicted_added_s: float = 0.0
-    """Time that a step takes longer, predicted."""
+    """Predicted added time of a step."""
     predicted_step_s: float = 0.0
-    """Time of a reduced step; 0.0 if that of the unreduced one is not known."""
+    """Predicted time of a reduced step; 0.0 if that of the unreduced step is not known."""
     measured_step_before_s: float = 0.0
     measured_step_s: float = 0.0
     times_origin: str = ""
-    work_areas: str = ""
+    workspaces: str = ""
     holds_peak: dict[str, int] = field(default_factory=dict)
     """Bytes by category at the peak of the reduced step."""
     holds_peak_modules: dict[str, int] = field(default_factory=dict)
-    """Bytes of the modules that hold most then."""
+    """Modules that hold most at that peak, with their bytes."""
     n_replays: int = 0
     search_s: float = 0.0
-    """Time of the search, measuring on a device not included."""
+    """Duration of the search, without measuring on a device."""
 
     @property
     def fits(self) -> bool:
-        """Whether the reduced step runs within the limit, as predicted."""
+        """True if the reduced step is predicted to run within the limit."""
         return not self.limit_bytes or self.needed_after_bytes <= self.limit_bytes
 
     def __str__(self) -> str:
         lines = [
             f"Peak {format_bytes(self.peak_before_bytes)} -> {format_bytes(self.peak_after_bytes)}"
-            f" predicted (work areas: {self.work_areas})"
+            f" predicted (workspaces: {self.workspaces})"
         ]
         if self.limit_bytes:
             lines.append(
@@ -113,8 +113,8 @@ class ReductionSummary:
         if self.in_place:
             lines.append(f"  in place   {len(self.in_place)} activations")
         groups: dict[str, list[str]] = {}
-        for path, treatment in self.treatments.items():
-            groups.setdefault(str(treatment), []).append(path or "the model")
+        for path, rewrite in self.rewrites.items():
+            groups.setdefault(str(rewrite), []).append(path or "the model")
         for text, paths in groups.items():
             lines.append(f"  {text}: {', '.join(paths)}")
         lines += [f"  note       {note}" for note in self.notes]

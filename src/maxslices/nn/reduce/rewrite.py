@@ -1,9 +1,8 @@
-"""Changes how a module runs in training: what it keeps, and what it computes again.
+"""Rewrites of modules: what they keep in training, and what they recompute.
 
-A module is changed by a ``forward`` of its own in its instance dict, so the names of its
-parameters, its hooks and its class stay as they are; `untreat` takes it away again. Without
-gradients a treated module runs as it did. Treatments of modules inside each other add up: what
-is inside of a module that is computed again is treated then as well.
+A module is rewritten by a ``forward`` in its instance dict, so its class, its hooks and the names
+of its parameters stay; `undo_rewrites` removes it. Without gradients a rewritten module runs as
+before. Rewrites may be nested: the modules inside of a recomputed one are rewritten then too.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from .bands import Window, in_bands
+from .bands import BandWindow, in_bands
 from .compress import compressor_named
 from .layer_state import read_states, stateful, write_states
-from .module_ranges import Run, children_of, run_at
+from .module_ranges import ModuleRange, children_of, range_at
 from .saved_tensors import offloaded, packed_inputs
 
 aten = torch.ops.aten
 
 _KEPT: dict[str, Any] = {"respect_saved_tensors_hooks": False}
-"""What a selective checkpoint keeps is neither packed nor moved by what is around it: a torch that
-asks for this warns where it is not said."""
+"""Results kept by a selective checkpoint are neither packed nor offloaded by hooks around it. Newer
+versions of torch have this argument, and warn if it is not given."""
 _KEPT = {name: value for name, value in _KEPT.items() if name in signature(checkpoint).parameters}
 
 _GRAPHS_CHANGE_ONCE = [int(part) for part in torch.__version__.split(".")[:2]] >= [2, 9]
-"""Whether what is compiled changes running statistics once by itself, computed again or not. With
-torch 2.6 it does not change them at all: there, to compile such a model is an error."""
+"""True if compiled models update running statistics once, recomputed or not (torch 2.9). With torch
+2.6 they are not updated at all, so compiling such a model is an error there."""
 
 Kind = Literal["checkpoint", "selective", "pack", "offload", "split"]
-"""Compute all again; all but convolutions and products; compress inputs; keep on the host;
-run in parts, and nothing again."""
+"""Recompute all; recompute all but convolutions and matrix products; compress inputs; keep saved
+tensors on the host; run in parts without recomputation."""
 
-DEAR = frozenset(
+EXPENSIVE_OPS = frozenset(
     {
         aten.convolution.default,
         aten.mm.default,
@@ -62,16 +61,16 @@ DEAR = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Treatment:
-    """What is done with a module."""
+class Rewrite:
+    """Rewrite of one module."""
 
     kind: Kind
     compressors: tuple[str, ...] = ()
-    """Of the tensors among its arguments, in order: names of compressors, or "none"."""
+    """Compressors of its tensor arguments, in order: names, or "none"."""
     parts: int = 1
-    """In how many parts of the first axis of its arguments (time, or batch) it is run."""
-    window: Window | None = None
-    """Parts are bands of an axis of the image then, with what is around them."""
+    """Number of parts along the first axis of its arguments (time or batch)."""
+    window: BandWindow | None = None
+    """If given, the parts are bands of an image axis with their halos."""
 
     def __str__(self) -> str:
         text: str = self.kind
@@ -85,21 +84,21 @@ class Treatment:
             text += f", in {self.parts} parts"
         return text
 
-    def in_parts(self, parts: int) -> Treatment:
-        """Return the same in a number of parts."""
+    def in_parts(self, parts: int) -> Rewrite:
+        """The same rewrite with another number of parts."""
         return replace(self, parts=parts)
 
 
-Treatments = Mapping[str, Treatment]
-"""By dotted path of the module."""
+Rewrites = Mapping[str, Rewrite]
+"""Rewrites by dotted path of the module."""
 
 
-class Treated:
-    """A module's forward, treated."""
+class Rewritten:
+    """Rewritten forward of a module."""
 
-    def __init__(self, module: nn.Module, treatment: Treatment) -> None:
+    def __init__(self, module: nn.Module, rewrite: Rewrite) -> None:
         self.module = module
-        self.treatment = treatment
+        self.rewrite = rewrite
         self.inner = module.__dict__.get("forward")
         self.layers = stateful(module)
         self.norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
@@ -107,16 +106,16 @@ class Treated:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self._plain(*args, **kwargs)
-        parts = self.treatment.parts
-        if self.treatment.window is not None:
-            return self._in_bands(self.treatment.window, args, kwargs)
+        parts = self.rewrite.parts
+        if self.rewrite.window is not None:
+            return self._in_bands(self.rewrite.window, args, kwargs)
         if parts == 1:
             return self._whole(args, kwargs)
         tensors = [a for a in args if torch.is_tensor(a)]
         size = tensors[0].shape[0] if tensors and tensors[0].dim() else 0
         if size < parts:
             return self._whole(args, kwargs)
-        # Not `tensor_split`: the gradient of each of its parts is as large as all of them.
+        # With `tensor_split`, the gradient of each part would be as large as that of the whole.
         sizes = [size // parts + (part < size % parts) for part in range(parts)]
         cut = [
             a.split(sizes) if torch.is_tensor(a) and a.dim() and a.shape[0] == size else None
@@ -128,13 +127,13 @@ class Treated:
             results.append(self._whole(some, kwargs))
         return _joined(results)
 
-    def _in_bands(self, window: Window, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run in bands; as a whole where the argument or the mode is not as it was studied."""
+    def _in_bands(self, window: BandWindow, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run in bands; as a whole where the argument or a mode differs from those studied."""
         inside = dict(self.module.named_modules())
         x = args[0] if len(args) == 1 and not kwargs else None
         if not torch.is_tensor(x) or any(inside[path].training for path in window.frozen):
             return self._whole(args, kwargs)
-        parts = min(self.treatment.parts, window.most(x.shape[window.axis]))
+        parts = min(self.rewrite.parts, window.most(x.shape[window.axis]))
         if parts == 1:
             return self._whole(args, kwargs)
         weights = [p for p in self.module.parameters() if p.requires_grad]
@@ -146,7 +145,7 @@ class Treated:
         return type(self.module).forward(self.module, *args, **kwargs)
 
     def _whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        kind = self.treatment.kind
+        kind = self.rewrite.kind
         keeping = self._keeping(args)
         if kind in ("pack", "offload", "split"):
             with keeping:
@@ -154,18 +153,18 @@ class Treated:
         layers = self.layers
         states = read_states(layers)
         n_states = len(states)
-        # One object given twice stays one: attention asks whether its arguments are the same.
+        # An object given twice stays one: attention compares its arguments by identity.
         single: list[Any] = []
-        places: list[int] = []
+        positions: list[int] = []
         for a in args:  # not by `id`, where torch.compile may end its graph
             same = [i for i, known in enumerate(single) if known is a]
-            places.append(same[0] if same else len(single))
+            positions.append(same[0] if same else len(single))
             if not same:
                 single.append(a)
 
         def run(*given: Any) -> Any:
             write_states(layers, list(given[:n_states]))
-            made = self._plain(*(given[n_states + i] for i in places), **kwargs)
+            made = self._plain(*(given[n_states + i] for i in positions), **kwargs)
             return made, read_states(layers)
 
         with keeping:
@@ -182,24 +181,24 @@ class Treated:
         return made
 
     def _keeping(self, args: tuple[Any, ...]) -> AbstractContextManager[Any]:
-        if self.treatment.kind == "offload":
+        if self.rewrite.kind == "offload":
             return offloaded(self.module)
         tensors = [a for a in args if torch.is_tensor(a)]
-        found = [compressor_named(name) for name in self.treatment.compressors]
+        found = [compressor_named(name) for name in self.rewrite.compressors]
         if not any(found):
             return nullcontext()
         return packed_inputs(tensors, found)
 
     def _contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         again: AbstractContextManager[Any] = _as_the_first_time(self.layers, self.norms)
-        if self.treatment.kind == "checkpoint":
+        if self.rewrite.kind == "checkpoint":
             return nullcontext(), again
         first, second = create_selective_checkpoint_contexts(_policy)
         return first, _both(again, second)
 
 
 def _policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if op in DEAR else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if op in EXPENSIVE_OPS else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 @contextmanager
@@ -214,12 +213,12 @@ def _both(outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]
 def _as_the_first_time(
     layers: list[nn.Module], all_norms: list[nn.modules.batchnorm._NormBase]
 ) -> Iterator[None]:
-    """Compute again without a trace: running statistics and states stay as they are."""
+    """Recompute without side effects: running statistics and states stay as they are."""
     states = read_states(layers)
     norms = [m for m in all_norms if m.training and m.track_running_stats]
     kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
-        # The same tensors are saved as the first time, so the statistics must be there.
+        # Recomputation must save the same tensors, so the statistics stay but do not move.
         norm.momentum = 0.0
         norm._buffers["num_batches_tracked"] = None
     try:
@@ -238,71 +237,72 @@ def _joined(results: list[Any]) -> Any:
     return type(first)(_joined([r[i] for r in results]) for i in range(len(first)))
 
 
-class InRuns:
-    """The forward of a Sequential of which some runs of children are treated as one."""
+class RewrittenRanges:
+    """Forward of a Sequential with rewritten ranges of its children."""
 
-    def __init__(self, module: nn.Module, runs: Sequence[tuple[Run, Treatment]]) -> None:
+    def __init__(self, module: nn.Module, runs: Sequence[tuple[ModuleRange, Rewrite]]) -> None:
         self.inner = module.__dict__.get("forward")
         self.pieces: list[Any] = []
         children = list(module._modules.values())
         waiting = sorted(runs, key=lambda each: (each[0].first, -each[0].end))
         at = 0
         while waiting:
-            run, treatment = waiting.pop(0)
+            run, rewrite = waiting.pop(0)
             if run.first < at:
-                raise ValueError(f"{run.path} overlaps another run that is treated")
+                raise ValueError(f"{run.path} overlaps another range that is rewritten")
             self.pieces += children[at : run.first]
-            # Of the same modules; it stands in none, so no name changes.
+            # A container of the same modules, outside of the model, so that no name changes.
             part = nn.Sequential(*(c for c in children[run.first : run.end] if c is not None))
             inside = [each for each in waiting if each[0].end <= run.end]
             waiting = [each for each in waiting if each[0].end > run.end]
             if inside:
                 moved = [
-                    (Run(run.path, r.first - run.first, r.end - run.first), t) for r, t in inside
+                    (ModuleRange(run.path, r.first - run.first, r.end - run.first), t)
+                    for r, t in inside
                 ]
-                part.__dict__["forward"] = InRuns(part, moved)
-            self.pieces.append(Treated(part, treatment))
+                part.__dict__["forward"] = RewrittenRanges(part, moved)
+            self.pieces.append(Rewritten(part, rewrite))
             at = run.end
         self.pieces += children[at:]
 
     def __call__(self, x: Any) -> Any:
-        """Run one after the other."""
+        """Run the pieces one after the other."""
         for piece in self.pieces:
             x = piece(x)
         return x
 
 
-def treat(model: nn.Module, treatments: Treatments) -> None:
-    """Treat modules, and runs of them (see `places`), in place.
+def apply_rewrites(model: nn.Module, rewrites: Rewrites) -> None:
+    """Rewrite modules, and ranges of them, in place.
 
     Raises
     ------
     KeyError
         If there is no module of a name.
     ValueError
-        If runs overlap, and none of the two is inside the other.
+        If ranges overlap and neither is inside the other.
     """
     modules = dict(model.named_modules())
-    runs: dict[str, list[tuple[Run, Treatment]]] = {}
-    for path, treatment in treatments.items():
-        run = None if path in modules else run_at(path)
+    runs: dict[str, list[tuple[ModuleRange, Rewrite]]] = {}
+    for path, rewrite in rewrites.items():
+        run = None if path in modules else range_at(path)
         if run is not None:
             children_of(run, modules)
-            runs.setdefault(run.parent, []).append((run, treatment))
+            runs.setdefault(run.parent, []).append((run, rewrite))
     for path, some in runs.items():
-        modules[path].__dict__["forward"] = InRuns(modules[path], some)
-    for path, treatment in treatments.items():
-        if path in modules or run_at(path) is None:
+        modules[path].__dict__["forward"] = RewrittenRanges(modules[path], some)
+    for path, rewrite in rewrites.items():
+        if path in modules or range_at(path) is None:
             module = modules[path]
-            # nn.Module.__setattr__ is passed by: it has no say over a plain callable anyway.
-            module.__dict__["forward"] = Treated(module, treatment)
+            # A plain callable needs no registration by nn.Module.__setattr__.
+            module.__dict__["forward"] = Rewritten(module, rewrite)
 
 
-def untreat(model: nn.Module) -> None:
-    """Take all treatments away."""
+def undo_rewrites(model: nn.Module) -> None:
+    """Undo all rewrites of a model."""
     for module in model.modules():
         own = module.__dict__.get("forward")
-        while isinstance(own, Treated | InRuns):
+        while isinstance(own, Rewritten | RewrittenRanges):
             own = own.inner
             if own is None:
                 del module.__dict__["forward"]
@@ -310,4 +310,12 @@ def untreat(model: nn.Module) -> None:
                 module.__dict__["forward"] = own
 
 
-__all__ = ["DEAR", "InRuns", "Kind", "Treatment", "Treatments", "treat", "untreat"]
+__all__ = [
+    "EXPENSIVE_OPS",
+    "RewrittenRanges",
+    "Kind",
+    "Rewrite",
+    "Rewrites",
+    "apply_rewrites",
+    "undo_rewrites",
+]

@@ -1,4 +1,4 @@
-"""The device of this process, and a real step on it."""
+"""Device of this process, and real steps on it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import torch
 from ...devices.out_of_memory import is_out_of_memory
 from ..materialize import materialize
 from ..memory_budget import limit
+from ..model_step import ModelStep, meta_optimizer, real_tensors
 from ..nn_errors import NoDeviceError
-from ..training_step import Step, real_tensors, twin_optimizer
 from .layer_state import reset_states
 
 RANK_VARIABLES = (
@@ -25,26 +25,28 @@ RANK_VARIABLES = (
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "MV2_COMM_WORLD_LOCAL_RANK",
 )
-"""Environment variables that tell a process which device of its host is its own, in order."""
+"""Environment variables of launchers with the number of this process's device, in order."""
 N_WARM = 3
-"""Steps that are not timed: kernels are loaded, memory of the device and the host is found."""
+"""Steps that are not timed: they load kernels and allocate memory of device and host."""
 N_STEPS = (6, 24)
-"""Steps at least and at most."""
+"""Minimum and maximum number of steps, the first `N_WARM` included. Under a limit, two plans for
+ResNet50 ran out of memory only in the fourth and in the sixth step."""
 TIMED_S = 0.4
-"""No more steps are run when these took as long."""
+"""No further step begins when the timed ones took as long: about ten steps of the networks in
+docs/memory.md."""
 
 
 def resolve_device() -> torch.device:
-    """Return the device of this process.
+    """Device of this process.
 
-    That is the CPU where there is no CUDA device; else what the first of `RANK_VARIABLES` that
-    is set says; else the process group's rank, modulo the number of devices; else the current
+    It is the CPU if there is no CUDA device; else the device of the first of `RANK_VARIABLES` that
+    is set; else that of the process group's rank, modulo the number of devices; else the current
     device.
 
     Raises
     ------
     NoDeviceError
-        If the variable is not the number of a device.
+        If the variable is not a device's number.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -69,34 +71,34 @@ def resolve_device() -> torch.device:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """A step that ran on the device."""
+class MeasuredStep:
+    """Steps that ran on the device."""
 
     allocated_bytes: int
-    """Most that was handed out."""
+    """Peak of allocated memory."""
     reserved_bytes: int
-    """Most that was held."""
+    """Peak of memory held by the allocator."""
     step_s: float
-    """Median time of a step, the first few left out."""
+    """Median duration of a step, without the first ones."""
 
 
 def run_for_real(
-    step: Step,
+    step: ModelStep,
     inputs: Sequence[Any],
     device: torch.device,
     limit_bytes: int | None = None,
-) -> Measured | None:
+) -> MeasuredStep | None:
     """Run steps of a copy of the model, with zeros for weights, on a CUDA device.
 
     Parameters
     ----------
     limit_bytes : int, optional
-        What the allocator may hold, the copy included.
+        Limit of the allocator, for the copy and its step.
 
     Returns
     -------
     Measured or None
-        None if memory does not suffice.
+        None if the memory does not suffice.
     """
     gc.collect()
     torch.cuda.synchronize(device)
@@ -121,12 +123,12 @@ def run_for_real(
     torch.cuda.empty_cache()
     if found is None:
         return None
-    return Measured(allocated, reserved, sorted(found)[len(found) // 2])
+    return MeasuredStep(allocated, reserved, sorted(found)[len(found) // 2])
 
 
-def _steps(step: Step, inputs: Sequence[Any], device: torch.device) -> list[float]:
-    model = step.twin()
-    optimizer = twin_optimizer(step.optimizer, step.model, model)
+def _steps(step: ModelStep, inputs: Sequence[Any], device: torch.device) -> list[float]:
+    model = step.meta_copy()
+    optimizer = meta_optimizer(step.optimizer, step.model, model)
     made = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
     materialize(model, device, made)
     if made is None and optimizer is not None:

@@ -1,4 +1,4 @@
-"""How what is saved for the backward pass is kept: compressed, or on the host."""
+"""Tensors saved for the backward pass, kept compressed or on the host."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from .compress import Compressor, Packed
+from .compress import Compressor, PackedTensor
 
 SMALL_BYTES = 2**20
-"""What is smaller stays: it is not worth a copy."""
+"""Smaller tensors stay on the device: a copy of 1 MiB takes 19 µs at 55 GB/s, as long as the
+host needs to issue it."""
 
 
 def packed_inputs(
     inputs: Sequence[torch.Tensor], compressors: Sequence[Compressor | None]
 ) -> AbstractContextManager[Any]:
-    """Compress those of a module's inputs that are saved inside.
+    """Compress the inputs of a module that are saved inside.
 
     Parameters
     ----------
     inputs : sequence of tensor
-        The inputs.
+        Tensor inputs of the module.
     compressors : sequence
-        One for each; None keeps it as it is. More inputs than these are kept.
+        Compressor of each input; inputs with None, or without one, are kept as they are.
     """
     wanted = {
         tensor.untyped_storage()._cdata: compressor
@@ -45,18 +46,18 @@ def packed_inputs(
 
 
 def _unpack(kept: Any) -> torch.Tensor:
-    return kept.unpack() if isinstance(kept, Packed | _OnHost) else kept
+    return kept.unpack() if isinstance(kept, PackedTensor | _HostCopy) else kept
 
 
-class _OnHost:
-    """A tensor's data in pinned memory of the host, and the device it came from."""
+class _HostCopy:
+    """A tensor's data in pinned memory of the host, with the device it came from."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.device = tensor.device
         self.n_awaited = 0
-        """How many operators saved it and have not yet asked for it."""
+        """Number of operators that saved it and have not asked for it yet."""
         self.back: torch.Tensor | None = None
-        """On its device again, while others are expected to ask for it."""
+        """Copy on the device, while other operators are expected to ask for it."""
         self.like: Any = None
         if tensor.is_meta:  # a replay: nothing is on the host
             self.like = tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype
@@ -67,7 +68,7 @@ class _OnHost:
         self.data.copy_(tensor, non_blocking=True)  # in order on the stream that computes
 
     def unpack(self) -> torch.Tensor:
-        """Return it on its device, where it stays until all that saved it have asked."""
+        """Copy it to its device, where it stays until all operators have asked for it."""
         made = self.back
         if made is None:
             made = self._copied()
@@ -82,7 +83,7 @@ class _OnHost:
         return self.data.to(self.device, non_blocking=True)
 
 
-_known: WeakKeyDictionary[torch.UntypedStorage, WeakValueDictionary[tuple[Any, ...], _OnHost]]
+_known: WeakKeyDictionary[torch.UntypedStorage, WeakValueDictionary[tuple[Any, ...], _HostCopy]]
 _known = WeakKeyDictionary()
 """What is on the host of storages that are still there: what two operators save, be it in two
 modules, is copied once. Not with torch's own weak references to storages: with torch 2.6, a
@@ -90,7 +91,7 @@ replay does not see what they refer to die."""
 
 
 def offloaded(module: nn.Module) -> AbstractContextManager[Any]:
-    """Keep what is saved inside on the host; parameters and buffers stay where they are."""
+    """Keep what is saved inside on the host; parameters and buffers stay on the device."""
     own = {t.untyped_storage()._cdata for t in (*module.parameters(), *module.buffers())}
 
     def pack(tensor: torch.Tensor) -> Any:
@@ -105,7 +106,7 @@ def offloaded(module: nn.Module) -> AbstractContextManager[Any]:
         copies = _known.setdefault(storage, WeakValueDictionary())
         on_host = copies.get(key)
         if on_host is None:
-            on_host = copies[key] = _OnHost(tensor.detach())
+            on_host = copies[key] = _HostCopy(tensor.detach())
         on_host.n_awaited += 1
         return on_host
 

@@ -1,4 +1,4 @@
-"""Candidates that run a module in parts: of the batch, or of the time steps."""
+"""Candidates that run a module in parts of the batch or of the time steps."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 from torch import nn
 
+from ...model.allocators import round_to_granule
 from ..replay import Spec
-from ..replay.trace import rounded
 from .candidates import SMALL_BYTES, Candidate
 from .layer_state import refuses_time_split, stateful
-from .module_ranges import with_runs
-from .module_study import Seen, Study
-from .rewrite import Treatment
+from .module_ranges import modules_and_ranges
+from .module_study import ForwardCall, StepStudy
+from .rewrite import Rewrite
 
 PARTS = (2, 4, 8)
-"""In how many parts a step may be run."""
+"""Numbers of parts that are offered, each half the size of the one before."""
 
 
 def batch_statistics(module: nn.Module) -> list[str]:
-    """Return the layers that would see other statistics in parts of a batch."""
+    """Layers whose statistics would differ in parts of a batch."""
     return [
         path
         for path, each in module.named_modules()
@@ -30,60 +30,60 @@ def batch_statistics(module: nn.Module) -> list[str]:
 
 
 def time_candidates(
-    found: Study, model: nn.Module, compressors: dict[str, tuple[str, ...]]
+    study: StepStudy, model: nn.Module, compressors: dict[str, tuple[str, ...]]
 ) -> list[Candidate]:
-    """Return stateful modules in parts of their time steps, the states carried on.
+    """Candidates that run stateful modules in parts of their time steps, with states carried on.
 
-    Left whole are neurons that see all steps at once, and layers that take the statistics
-    of all steps.
+    Neurons that see all time steps at once, and layers that take the statistics of all time
+    steps, are left whole.
     """
     made: list[Candidate] = []
-    modules = with_runs(model)
-    for call in found.seen:
+    modules = modules_and_ranges(model)
+    for call in study.calls:
         module = modules.get(call.path)
         if module is None or not stateful(module):
             continue
         if refuses_time_split(module) or batch_statistics(module):
             continue
-        begin = found.begins.get(call.path)
+        begin = study.begins.get(call.path)
         names = compressors.get(call.path, ())
         names = names if set(names) - {"none"} else ()
         for parts in PARTS:
             if begin is not None and parts <= call.n_first:
-                treatment = Treatment("checkpoint", names, parts)
-                made += _candidate(found, call, begin, treatment)
+                rewrite = Rewrite("checkpoint", names, parts)
+                made += _candidate(study, call, begin, rewrite)
     return made
 
 
-def layer_candidates(found: Study, model: nn.Module) -> list[Candidate]:
-    """Return convolutions in parts of their first axis, for a smaller work area.
+def layer_candidates(study: StepStudy, model: nn.Module) -> list[Candidate]:
+    """Candidates that run convolutions in parts of their first axis, for a smaller workspace.
 
-    Nothing is computed again; results and gradients of the parts are put together.
+    Nothing is recomputed; results and gradients of the parts are concatenated.
     """
     made: list[Candidate] = []
     modules = dict(model.named_modules())
-    trace, usage = found.trace, found.usage
-    areas: dict[str, list[tuple[int, int]]] = {}
+    trace, usage = study.trace, study.usage
+    workspaces: dict[str, list[tuple[int, int]]] = {}
     for event, (kind, index) in enumerate(trace.events):
         if kind == "call" and event:
             n_bytes = int(usage[event] - usage[event - 1])
             if n_bytes >= SMALL_BYTES:
-                areas.setdefault(trace.calls[index].module, []).append((event, n_bytes))
-    n_calls = [call.path for call in found.seen]
-    for call in found.seen:
+                workspaces.setdefault(trace.calls[index].module, []).append((event, n_bytes))
+    n_calls = [call.path for call in study.calls]
+    for call in study.calls:
         module = modules.get(call.path)
         if not isinstance(module, nn.modules.conv._ConvNd) or n_calls.count(call.path) > 1:
             continue
-        begin, its = found.begins.get(call.path), areas.get(call.path)
+        begin, its = study.begins.get(call.path), workspaces.get(call.path)
         if begin is None or its is None:
             continue
         moved = sum(trace.storages[i].n_bytes for i in (*call.inputs, *call.outputs))
-        results = sum(rounded(trace.storages[i].n_bytes) for i in call.outputs)
+        results = sum(round_to_granule(trace.storages[i].n_bytes) for i in call.outputs)
         given = {trace.storages[i].n_bytes for i in call.inputs}
-        # Gradients of the parts of an argument are put together when the last work area is gone,
-        # and the gradient of the result.
+        # Gradients of the parts are put together after the last workspace is freed,
+        # and after the gradient of the result.
         together = sum(
-            rounded(s.n_bytes)
+            round_to_granule(s.n_bytes)
             for s in trace.storages
             if s.born >= begin and s.module == call.path and s.n_bytes in given
             and s.category != "gradients"
@@ -100,18 +100,18 @@ def layer_candidates(found: Study, model: nn.Module) -> list[Candidate]:
                 for event, n_bytes in its
             ]
             changes = [*over, (call.end - 1, call.end, results)]
-            treatment = Treatment("split", (), parts)
+            rewrite = Rewrite("split", (), parts)
             made.append(
                 Candidate(
-                    call.path, treatment, begin, (call.first, call.end), changes,
-                    again_bytes=3 * moved, again_ops=3 * parts + 2,
+                    call.path, rewrite, begin, (call.first, call.end), changes,
+                    recomputed_bytes=3 * moved, recomputed_ops=3 * parts + 2,
                 )
             )  # fmt: skip
     return made
 
 
 def batch_parts(model: nn.Module, inputs: Sequence[Any], notes: list[str]) -> list[int]:
-    """Return in how many parts of its batch the whole model may be run."""
+    """Numbers of parts of its batch in which the whole model can be run."""
     size = next((i.shape[0] for i in inputs if getattr(i, "shape", ())), 1)
     if size < 2 or any(getattr(m, "step_mode", "") == "m" for m in model.modules()):
         return []  # the first axis is time: that is split by `time_candidates`
@@ -126,7 +126,7 @@ def batch_parts(model: nn.Module, inputs: Sequence[Any], notes: list[str]) -> li
 
 
 def part_of(inputs: Sequence[Any], parts: int) -> tuple[Any, ...]:
-    """Return the largest part of inputs."""
+    """Inputs of the largest part of a batch."""
     size = next(i.shape[0] for i in inputs if getattr(i, "shape", ()))
     return tuple(
         replace(i, shape=(-(-size // parts), *i.shape[1:]))
@@ -136,8 +136,10 @@ def part_of(inputs: Sequence[Any], parts: int) -> tuple[Any, ...]:
     )
 
 
-def _candidate(found: Study, call: Seen, begin: int, treatment: Treatment) -> list[Candidate]:
-    trace = found.trace
+def _candidate(
+    study: StepStudy, call: ForwardCall, begin: int, rewrite: Rewrite
+) -> list[Candidate]:
+    trace = study.trace
     kept = [
         (i, s)
         for i, s in enumerate(trace.storages)
@@ -147,27 +149,29 @@ def _candidate(found: Study, call: Seen, begin: int, treatment: Treatment) -> li
         and s.died is not None
         and s.died >= begin
     ]
-    size = sum(rounded(s.n_bytes) for _, s in kept)
+    size = sum(round_to_granule(s.n_bytes) for _, s in kept)
     if size < SMALL_BYTES:
         return []
-    # Of what is kept for the backward pass of the module, only one part is there at a time.
+    # Of what is kept for the backward pass, one part exists at a time.
     changes = [(call.end, begin, -size)]
-    # States are given from part to part, and kept.
+    # States are passed from part to part, and kept.
     states = sum(
-        rounded(s.n_bytes)
+        round_to_granule(s.n_bytes)
         for s in trace.storages
         if call.first <= s.born < call.end and s.category == "activations" and s.died is None
     )
-    changes.append((call.end, begin, (treatment.parts - 1) * states))
-    over = size - size // treatment.parts
+    changes.append((call.end, begin, (rewrite.parts - 1) * states))
+    over = size - size // rewrite.parts
     for _, storage in kept:
-        share = rounded(storage.n_bytes) * over // size
+        share = round_to_granule(storage.n_bytes) * over // size
         if storage.died is not None and storage.died > begin:
             changes.append((begin, storage.died, -share))
-    # And in the forward pass, no more than one part of it.
+    # In the forward pass, too, one part exists at a time.
     for _, storage in kept:
-        changes.append((storage.born, call.end, -(rounded(storage.n_bytes) * over // size)))
+        changes.append(
+            (storage.born, call.end, -(round_to_granule(storage.n_bytes) * over // size))
+        )
     born = [s.n_bytes for s in trace.storages if call.first <= s.born < call.end]
     again = (3 * sum(born), call.n_operators)
     its = (call.first, call.end)
-    return [Candidate(call.path, treatment, begin, its, changes, 0, 0.0, *again)]
+    return [Candidate(call.path, rewrite, begin, its, changes, 0, 0.0, *again)]

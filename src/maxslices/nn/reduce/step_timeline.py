@@ -1,10 +1,10 @@
-"""How long a step takes: the host tells the device what to do, and both work at the same time.
+"""Duration of a step, in which host and device work at the same time.
 
-A step is a row of segments: what modules do in the forward pass, then in the backward pass, and
-what treatments add before the backward pass of theirs. The device begins a segment when the
-host has told it of that and when it is done with those before. So a step takes as long as the
-host does for some first segments and the device for the rest, whichever is longest: the host
-counts where it is behind, segment by segment, and there alone.
+A step is a sequence of segments: modules in the forward pass, modules in the backward pass, and
+the recomputation that rewrites add before a module's backward pass. The device begins a segment
+when the host has launched it and when the segments before are done. So a step takes as long as
+the host for some first segments and the device for the rest, for the split where that is
+longest: the host counts only where it is behind.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import numpy.typing as npt
 
 from ..replay.storages import Storage
 from .candidates import Candidate
-from .device_rates import Rates, Times
-from .module_ranges import Order, children_of, run_at
-from .module_study import Seen, Study
+from .device_rates import DeviceRates, ForwardTimes
+from .module_ranges import ModuleOrder, children_of, range_at
+from .module_study import ForwardCall, StepStudy
 
 BACKWARD, HOST_BACKWARD = 2.0, 1.2
-"""Time of a backward pass for that of the forward pass: on the device, and on the host."""
+"""Backward pass as a multiple of the forward pass, on the device and on the host. On the device it
+has two products for each of the forward pass, for the gradients of inputs and of weights."""
 
 Seconds = npt.NDArray[np.float64]
 
@@ -36,62 +37,62 @@ class Flops(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Of all."""
+        """Sum of both."""
         return self.convolutions + self.products
 
-    def seconds(self, rates: Rates) -> float:
-        """Return how long a device takes."""
+    def seconds(self, rates: DeviceRates) -> float:
+        """Time on a device."""
         return self.convolutions / rates.convolution_flops_per_s + self.products / rates.flops_per_s
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class StepTimeline:
     """Segments of a step, in order."""
 
-    order: Order
+    order: ModuleOrder
     parts: int
-    """Parts of the batch of which it is the timeline, one after the other."""
-    turn: int
+    """Number of parts of the batch, which are run one after the other."""
+    backward_start: int
     """Event at which the backward pass begins."""
     device_of: Mapping[str, float]
-    """Time of the forward pass of modules and runs on the device."""
+    """Device time of the forward pass of modules and ranges."""
     host_of: Mapping[str, float]
-    """What the host takes for it."""
+    """Host time of the forward pass of modules and ranges."""
     at: npt.NDArray[np.int64]
-    """(n_segments,): event before which each is."""
+    """(n_segments,): event before which each segment is."""
     device_s: Seconds
     host_s: Seconds
 
     @classmethod
     def of(
         cls,
-        study: Study,
-        order: Order,
+        study: StepStudy,
+        order: ModuleOrder,
         flops: Mapping[str, Flops],
-        times: Times,
+        times: ForwardTimes,
         parts: int = 1,
-    ) -> Timeline:
-        """Return the timeline of a step.
+    ) -> StepTimeline:
+        """Timeline of a step.
 
         Parameters
         ----------
-        study : Study
-            Of the unreduced step, or of one part of its batch.
-        order : Order
-            Of the model's modules.
+        study : StepStudy
+            Study of the unreduced step, or of one part of its batch.
+        order : ModuleOrder
+            Order of the model's modules.
         flops : mapping
-            Of each module's forward pass, of all parts.
-        times : Times
-            What was measured, of all parts.
+            Operations of each module's forward pass, of all parts.
+        times : ForwardTimes
+            Measured times of all parts.
         parts : int
-            How many such parts there are.
+            Number of parts.
         """
-        calls: dict[str, list[Seen]] = {}
-        for call in study.seen:
+        calls: dict[str, list[ForwardCall]] = {}
+        for call in study.calls:
             calls.setdefault(call.path, []).append(call)
         moving = np.zeros(len(study.usage) + 1)
         for storage in study.trace.storages:
-            moving[storage.born + 1] += moving_s(storage, times.rates)
+            moving[storage.born + 1] += traffic_s(storage, times.rates)
         moving = moving.cumsum()
         device_of, host_of = {}, {}
         for path, its in calls.items():
@@ -109,54 +110,54 @@ class Timeline:
         own = {path: np.array((device_of[path], host_of[path])) for path in calls}
         for path in calls:
             around = path
-            while around and run_at(path) is None:
+            while around and range_at(path) is None:
                 around = around.rpartition(".")[0]
                 if around in own:
                     own[around] = own[around] - (device_of[path], host_of[path])
                     break
         segments = []
         for path, its in calls.items():
-            if run_at(path) is not None:
+            if range_at(path) is not None:
                 continue
             device_s, host_s = np.maximum(own[path], 0.0) / len(its)
             for call in its:
                 segments.append((call.end, device_s, host_s))
-                begin = study.begins.get(path, study.turn)
+                begin = study.begins.get(path, study.backward_start)
                 segments.append((begin, BACKWARD * device_s, HOST_BACKWARD * host_s))
         segments.sort()
         at, device, host = (np.array(column) for column in zip(*segments, strict=True))
-        return cls(order, parts, study.turn, device_of, host_of, at, device, host)
+        return cls(order, parts, study.backward_start, device_of, host_of, at, device, host)
 
     def step_s(self, chosen: Sequence[Candidate] = ()) -> float:
-        """Return how long a step takes with some treatments."""
+        """Duration of a step with rewrites."""
         if not chosen:
             return longest(self.host_s, self.device_s)
-        at = [max(c.begin, self.turn) for c in chosen]
-        places = np.searchsorted(self.at, at)
+        at = [max(c.begin, self.backward_start) for c in chosen]
+        positions = np.searchsorted(self.at, at)
         around = [self._n_around(c, chosen) for c in chosen]
         host = [c.host_s + n * c.wrapped_s for n, c in zip(around, chosen, strict=True)]
-        # That all of the model is in parts is counted in `device_s`.
+        # Parts of the whole model are already counted in `device_s`.
         more = [max(n - (self.parts > 1), 0) for n in around]
         device = [c.device_s + n * c.copied_s for n, c in zip(more, chosen, strict=True)]
         return longest(
-            np.insert(self.host_s, places, host), np.insert(self.device_s, places, device)
+            np.insert(self.host_s, positions, host), np.insert(self.device_s, positions, device)
         )
 
-    def longer_s(self, chosen: Sequence[Candidate]) -> float:
-        """Return how much longer a step takes with some treatments."""
+    def added_s(self, chosen: Sequence[Candidate]) -> float:
+        """Time that rewrites add to a step."""
         return self.step_s(chosen) - self.step_s()
 
     def _n_around(self, inner: Candidate, chosen: Sequence[Candidate]) -> int:
-        """Return how many of what is chosen compute this again, treated."""
+        """Number of chosen checkpoints that recompute this candidate."""
         return sum(
-            other.treatment.kind == "checkpoint" and self.order.is_inside(inner.path, other.path)
+            other.rewrite.kind == "checkpoint" and self.order.is_inside(inner.path, other.path)
             for other in chosen
         )
 
 
-def moving_s(storage: Storage, rates: Rates) -> float:
-    """Return how long a device takes to read what a result is made of, and to write that."""
-    seconds = 3 * storage.n_bytes / rates.bytes_per_s
+def traffic_s(storage: Storage, rates: DeviceRates) -> float:
+    """Time that a device takes to read a result's operands and to write the result."""
+    seconds = 3 * storage.n_bytes / rates.bytes_per_s  # two operands of its size, and the result
     if storage.op == "aten::native_batch_norm" and len(storage.shape) > 2 and storage.shape[0] == 1:
         channel_bytes = storage.n_bytes / storage.shape[1]
         return max(seconds, channel_bytes / rates.channel_bytes_per_s)
@@ -164,7 +165,7 @@ def moving_s(storage: Storage, rates: Rates) -> float:
 
 
 def longest(host_s: Seconds, device_s: Seconds) -> float:
-    """Return how long a queue takes: the host for some first, then the device for the rest."""
+    """Duration of a queue: the host for some first segments, then the device for the rest."""
     if not host_s.size:
         return 0.0
     told = np.cumsum(host_s)
@@ -172,17 +173,17 @@ def longest(host_s: Seconds, device_s: Seconds) -> float:
     return float((told + left).max())
 
 
-def _known(of: Mapping[str, float], path: str, order: Order) -> float:
-    """Return what was measured of a module, or of the modules of a run."""
-    run = run_at(path)
+def _known(of: Mapping[str, float], path: str, order: ModuleOrder) -> float:
+    """Measured time of a module, or of the modules of a range."""
+    run = range_at(path)
     if path in of or run is None:
         return of.get(path, 0.0)
     return sum(of.get(each, 0.0) for each in children_of(run, order.modules))
 
 
-def flops_of(flops: Mapping[str, Flops], path: str, order: Order) -> Flops:
-    """Return what is known of a module, or of the modules of a run."""
-    run = run_at(path)
+def flops_of(flops: Mapping[str, Flops], path: str, order: ModuleOrder) -> Flops:
+    """Operations of a module, or of the modules of a range."""
+    run = range_at(path)
     paths = [path] if path in flops or run is None else children_of(run, order.modules)
     known = [flops[each] for each in paths if each in flops]
     return Flops(sum(f.convolutions for f in known), sum(f.products for f in known))

@@ -1,4 +1,4 @@
-"""What one would try by hand: the same with all modules of a class."""
+"""Uniform plans: the same rewrite for all modules of a class."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from collections.abc import Sequence
 from torch import nn
 
 from .candidates import Candidate
-from .module_ranges import Order, runs
+from .module_ranges import ModuleOrder, ranges_of
 
 KINDS = ("checkpoint", "selective", "offload")
+"""Kinds of rewrites in uniform plans."""
 
 
-def uniform(found: Sequence[Candidate], model: nn.Module, order: Order) -> list[list[int]]:
-    """Return what one would try by hand: the same with all modules of a class.
+def uniform_sets(
+    found: Sequence[Candidate], model: nn.Module, order: ModuleOrder
+) -> list[list[int]]:
+    """Sets that rewrite all modules of a class in the same way.
 
-    Checkpoints alone, and around those of another class. Of a class, the outermost; runs of as
-    many groups of layers are a class as well.
+    Checkpoints are also combined with those of another class inside. Of nested modules of a
+    class the outermost is taken; ranges of the same number of groups are a class as well.
     """
     modules = dict(model.named_modules())
-    kinds = {run.path: kind for run, kind in runs(model).items()}
+    kinds = {run.path: kind for run, kind in ranges_of(model).items()}
     classes: dict[tuple[str, str], list[int]] = {}
     for row, candidate in enumerate(found):
-        treatment, path = candidate.treatment, candidate.path
-        if treatment.kind not in KINDS or treatment.parts > 1 or not path:
+        rewrite, path = candidate.rewrite, candidate.path
+        if rewrite.kind not in KINDS or rewrite.parts > 1 or not path:
             continue
         kind = kinds[path] if path in kinds else type(modules[path]).__qualname__
-        classes.setdefault((treatment.kind, kind), []).append(row)
+        classes.setdefault((rewrite.kind, kind), []).append(row)
     sets: list[list[int]] = []
     others: list[list[int]] = []
     for (what, _), rows in classes.items():
@@ -39,7 +42,7 @@ def uniform(found: Sequence[Candidate], model: nn.Module, order: Order) -> list[
             its = found[i].path
             if not any(order.overlap(its, found[j].path) and i != j for j in disjoint):
                 disjoint.append(i)
-            elif found[i].treatment.compressors and its == found[disjoint[-1]].path:
+            elif found[i].rewrite.compressors and its == found[disjoint[-1]].path:
                 disjoint[-1] = i
         (sets if what == "checkpoint" else others).append(disjoint)
     pairs = [

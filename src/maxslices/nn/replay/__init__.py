@@ -1,8 +1,8 @@
-"""A torch step replayed without a device: what it allocates, holds and frees.
+"""Replay of a torch step without a device: what it allocates and frees, in order.
 
-`replay` runs a model or a function on tensors without data (torch's meta device) and
-returns a `Trace`. `Allocator` tells what fits from it, `Family` scales it to other batch
-sizes, `WorkAreas` knows what the libraries take beside the tensors. torch is imported
+`replay` runs a model or a function on tensors without data (torch's meta device) and returns a
+`Trace`. `CachingAllocator` simulates torch's allocator on it, `StepFamily` scales it to other
+batches, and `Workspaces` gives the memory that libraries take beside the tensors. torch is imported
 when something is replayed.
 """
 
@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .batch_scaling import Scaled
-from .caching_allocator import Allocator, least_limit
+from .caching_allocator import CachingAllocator, least_limit
 from .replay_errors import DataDependentError, TraceError
-from .step_family import Family
-from .storages import CATEGORIES, Event, Mark, ModuleCall, Peak, Storage
+from .step_family import StepFamily
+from .storages import CATEGORIES, ModuleCall, ReplayEvent, ReplayPeak, StageMark, Storage
 from .trace import Trace
-from .workspaces import Area, Call, WorkAreas
+from .workspaces import OperatorCall, Workspace, Workspaces
 
 if TYPE_CHECKING:
     from .recorder import Replay
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
     from .tensor_spec import Spec
 
 __all__ = [
-    "Allocator",
-    "Area",
+    "CachingAllocator",
+    "Workspace",
     "CATEGORIES",
-    "Call",
+    "OperatorCall",
     "DataDependentError",
-    "Event",
-    "Family",
-    "Mark",
+    "ReplayEvent",
+    "StepFamily",
+    "StageMark",
     "ModuleCall",
-    "Peak",
+    "ReplayPeak",
     "Replay",
     "Scaled",
     "Spec",
     "Storage",
     "Trace",
     "TraceError",
-    "WorkAreas",
+    "Workspaces",
     "least_limit",
     "replay",
 ]
 
 
 _HOMES = {"Replay": ".recorder", "Spec": ".tensor_spec", "replay": ".replay_step"}
-"""Modules of what needs torch."""
+"""Modules of the names that need torch."""
 
 
 def __getattr__(name: str) -> Any:

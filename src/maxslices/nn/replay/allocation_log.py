@@ -1,4 +1,4 @@
-"""The account of a replay: storages from birth to death, and calls of operators, in order."""
+"""Log of a replay: storages from allocation to release, and calls of operators, in order."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 
 import torch
 
-from .attribution import Places
-from .storages import Category, Event, Mark, Storage
-from .workspaces import Call
+from .attribution import Attribution
+from .storages import Category, ReplayEvent, StageMark, Storage
+from .workspaces import OperatorCall
 
 _current_node = torch._C._current_autograd_node
 
 
-class Account:
-    """Notes which storages are made, held and freed.
+class AllocationLog:
+    """Records which storages are allocated, for what, and when they are freed.
+
+    A storage is freed when the last tensor that uses it goes: a weak reference sees that.
 
     Parameters
     ----------
@@ -26,12 +28,14 @@ class Account:
     """
 
     def __init__(self, lines: bool) -> None:
-        self.places = Places(lines)
-        """Where it happens."""
+        self.attribution = Attribution(lines)
+        """Module and line that run."""
+        self.is_paused = False
+        """Whether nothing is recorded now."""
         self._storages: list[Storage] = []
-        self._events: list[Event] = []
-        self._calls: list[Call] = []
-        self._marks: list[Mark] = []
+        self._events: list[ReplayEvent] = []
+        self._calls: list[OperatorCall] = []
+        self._marks: list[StageMark] = []
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._index: dict[int, int] = {}
         self._notes: dict[str, None] = {}
@@ -41,30 +45,39 @@ class Account:
         self.n_operators = 0
         """Operators that were called, views included."""
         self.n_in_python = 0
-        """Those of them that a library defines in Python."""
+        """How many of these a library defines in Python."""
 
     @property
     def n_events(self) -> int:
-        """How much has happened."""
+        """Number of events so far."""
         return len(self._events)
 
     @property
     def stage_name(self) -> str:
-        """Stage of the step that is under way."""
+        """Stage of the step that runs."""
         return self._stage
 
     def index_of(self, tensor: torch.Tensor) -> int | None:
-        """Return which storage is a tensor's; None if it is not followed."""
+        """Index of a tensor's storage in the trace; None if it is not recorded."""
         return self._index.get(tensor.untyped_storage()._cdata)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing inside."""
+        was, self.is_paused = self.is_paused, True
+        try:
+            yield
+        finally:
+            self.is_paused = was
 
     def mark(self, name: str) -> None:
         """Name this moment: `Trace.bytes_at` returns the bytes in use here."""
-        self._marks.append(Mark(name, len(self._events)))
-        self._events.append(Event("mark", len(self._marks) - 1))
+        self._marks.append(StageMark(name, len(self._events)))
+        self._events.append(ReplayEvent("mark", len(self._marks) - 1))
 
     @contextmanager
     def stage(self, name: str, category: Category) -> Iterator[None]:
-        """Say what the storages made inside are held for; its end is marked by its name."""
+        """Give the storages allocated inside a stage and a category; mark the end by its name."""
         before = self._stage, self._category
         self._stage, self._category = name, category
         try:
@@ -74,7 +87,7 @@ class Account:
             self._stage, self._category = before
 
     def categorize(self, tensors: Iterable[Any], category: Category) -> None:
-        """Say what the storages of tensors are held for, after the fact."""
+        """Set the category of the storages of tensors afterwards."""
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor) and tensor.device.type == "meta":
                 index = self._index.get(tensor.untyped_storage()._cdata)
@@ -82,10 +95,10 @@ class Account:
                     self._storages[index].category = category
 
     def note(self, text: str) -> None:
-        """Remember what could not be followed to the letter."""
+        """Record what is not replayed exactly."""
         self._notes[text] = None
 
-    def follow(self, tensor: torch.Tensor, op: str) -> None:
+    def add_result(self, tensor: torch.Tensor, op: str) -> None:
         """Count the storage of an operator's result, if it is new."""
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -93,32 +106,40 @@ class Account:
             return
         if storage.nbytes() == 0:
             return
-        self._register(storage, key, tensor, self._category, op, *self.places.context())
+        self._register(storage, key, tensor, self._category, op, *self.attribution.context())
 
-    def called(self, calls: Iterable[tuple[Any, ...]]) -> None:
-        """Note operators that may need work areas, now that their results are allocated."""
+    def add_calls(self, calls: Iterable[tuple[Any, ...]]) -> None:
+        """Record operators that may need workspaces, once their results are allocated."""
         for kind, op, shapes, dtype, options, channels_last in calls:
-            module, line = self.places.context()
+            module, line = self.attribution.context()
             self._calls.append(
-                Call(
+                OperatorCall(
                     kind, op, shapes, dtype, options, channels_last,
                     _current_node() is not None, module, line, self._stage,
                 )
             )  # fmt: skip
-            self._events.append(Event("call", len(self._calls) - 1))
+            self._events.append(ReplayEvent("call", len(self._calls) - 1))
 
-    def temporary(self, n_bytes: int, op: str) -> torch.Tensor:
-        """Count memory that a kernel takes while the tensor that is returned is alive."""
+    def add_workspace(self, n_bytes: int, op: str) -> torch.Tensor:
+        """Count memory that a kernel takes for as long as the returned tensor is alive."""
         made = torch.empty(n_bytes, dtype=torch.uint8, device="meta")
         storage = made.untyped_storage()
-        self._register(storage, storage._cdata, made, "work area", op, *self.places.context())
+        self._register(storage, storage._cdata, made, "workspace", op, *self.attribution.context())
         return made
 
-    def uncount(self, tensor: torch.Tensor) -> None:
-        """Leave a storage out: its memory is somebody else's account."""
+    def leave_out(self, tensor: torch.Tensor) -> None:
+        """Never count the storage of a tensor: something else accounts for it."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         self._alive[key] = weakref.ref(storage, lambda _: self._alive.pop(key, None))
+
+    def count(self, tensor: torch.Tensor, category: Category, name: str) -> None:
+        """Count the storage of a weight or an input, if it is new."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._alive or storage.nbytes() == 0:
+            return
+        self._register(storage, key, tensor, category, "", name, "")
 
     def _register(
         self,
@@ -130,7 +151,7 @@ class Account:
         module: str,
         line: str,
     ) -> None:
-        """Begin to follow a storage."""
+        """Record the allocation of a storage, and watch for its release."""
         index = len(self._storages)
         made = Storage(
             storage.nbytes(),
@@ -145,22 +166,14 @@ class Account:
             str(tensor.dtype).removeprefix("torch."),
         )
         self._storages.append(made)
-        self._events.append(Event("alloc", index))
+        self._events.append(ReplayEvent("alloc", index))
         self._index[key] = index
         self._alive[key] = weakref.ref(storage, lambda _: self._died(key, index))
 
     def _died(self, key: int, index: int) -> None:
-        if self._closed:  # what outlives the replay is not part of it
+        if self._closed:  # storages that outlive the replay stay allocated in the trace
             return
         self._alive.pop(key, None)
         self._index.pop(key, None)
         self._storages[index].died = len(self._events)
-        self._events.append(Event("free", index))
-
-    def count(self, tensor: torch.Tensor, category: Category, name: str) -> None:
-        """Count the storage of a weight or an input, if it is new."""
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self._alive or storage.nbytes() == 0:
-            return
-        self._register(storage, key, tensor, category, "", name, "")
+        self._events.append(ReplayEvent("free", index))

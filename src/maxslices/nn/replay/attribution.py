@@ -1,4 +1,4 @@
-"""Where in the model, and in whose line, something happens: forward and backward."""
+"""Module of the model and line of the user's code that an allocation belongs to."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ _current_node = torch._C._current_autograd_node
 _next_number = torch._C._autograd._get_sequence_nr
 
 
-class Places:
-    """Modules and lines at work, by the call stack or by autograd's nodes.
+class Attribution:
+    """Module and line of the user's code that run, in the forward and the backward pass.
+
+    In the backward pass they follow from the autograd node that runs: nodes are numbered in the
+    order in which the forward pass makes them.
 
     Parameters
     ----------
@@ -35,14 +38,14 @@ class Places:
         self._lines = lines
         self.path = [""]
         self.names: dict[int, str] = {}
-        # What the autograd nodes made from a number on belong to: (module, line).
+        # Autograd nodes from _numbers[i] on belong to _contexts[i], a (module, line).
         self._numbers: list[int] = []
         self._contexts: list[tuple[str, str]] = []
 
     def context(self) -> tuple[str, str]:
-        """Return the module and the user's line that are at work."""
+        """Module and user's line that run now."""
         node = _current_node()
-        if node is None or len(self.path) > 1:  # the forward, or computing it again
+        if node is None or len(self.path) > 1:  # the forward pass, or its recomputation
             context = (self.path[-1], user_line() if self._lines else "")
             if self._lines and torch.is_grad_enabled():
                 self.remember(context)
@@ -54,7 +57,7 @@ class Places:
         return self._contexts[place] if place >= 0 else ("", "")
 
     def remember(self, context: tuple[str, str]) -> None:
-        """Note that the autograd nodes made from now on belong here."""
+        """Attribute the autograd nodes made from now on to a (module, line)."""
         if not self._contexts or self._contexts[-1] != context:
             number = _next_number()
             if self._numbers and self._numbers[-1] == number:
@@ -65,7 +68,7 @@ class Places:
 
 
 def user_line() -> str:
-    """Return "file:line" of the innermost frame that is neither torch's nor this package's."""
+    """Line, as "file:line", of the innermost frame outside torch and this package."""
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -76,7 +79,7 @@ def user_line() -> str:
 
 
 def line_of(trace: TracebackType | None) -> str:
-    """Return "file:line" of the innermost frame of the user's code in a traceback."""
+    """Line, as "file:line", of the innermost frame of the user's code in a traceback."""
     found = "a line"
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename

@@ -1,9 +1,8 @@
 """``torch.autocast("cuda")`` for tensors without data.
 
-torch casts operands of tensors on a CUDA device only. While `cuda_autocast` is active, its
-autocast contexts cast those without data by the same lists of operators (documented under
-"CUDA Op-Specific Behavior"), and keep the casts of weights until the context ends, as the
-real one does.
+torch's autocast acts on tensors of a CUDA device only. While `cuda_autocast` is active, autocast
+contexts cast tensors without data by the same lists of operators (torch's documentation, "CUDA
+Op-Specific Behavior"), and keep casts of weights until the outermost context ends, as torch does.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _LOW = _names(
     prelu rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell scaled_dot_product_attention
     """
 )
-"""Names of functions whose operands become half precision."""
+"""Functions whose operands are cast to the lower precision."""
 
 _SINGLE = _names(
     """
@@ -46,12 +45,12 @@ _SINGLE = _names(
     upsample_nearest2d upsample_nearest3d upsample_trilinear3d
     """
 )
-"""Those whose operands become single precision."""
+"""Functions whose operands are cast to single precision."""
 
 _SINGLE_RESULT = _names(
     "cumprod cumsum linalg_matrix_norm linalg_vector_norm log_softmax prod softmax sum"
 )
-"""Those that read half precision and write single."""
+"""Functions that read half precision and return single precision."""
 
 _WIDEST = _names(
     """
@@ -59,13 +58,13 @@ _WIDEST = _names(
     index_put scatter_add tensordot vdot
     """
 )
-"""Those whose operands become the widest of them."""
+"""Functions whose operands are cast to the widest dtype among them."""
 
 _HALF = (torch.float16, torch.bfloat16)
 
 
-class Casts(TorchFunctionMode):
-    """Casts the operands of functions, as the innermost autocast context says."""
+class AutocastMode(TorchFunctionMode):
+    """Casts operands of functions as the innermost autocast context says."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,13 +98,13 @@ class Casts(TorchFunctionMode):
         return known[1]
 
     def enter(self, low: torch.dtype | None) -> None:
-        """Enter a context: its lower precision, or None where it switches casting off."""
+        """Enter a context with a lower precision; None if it disables autocast."""
         if not self.states:
             self.__enter__()  # type: ignore[no-untyped-call]
         self.states.append(low)
 
     def leave(self) -> None:
-        """Leave the innermost context; with the last, the casts of weights are dropped."""
+        """Leave the innermost context; the outermost drops the casts of weights."""
         self.states.pop()
         if not self.states:
             self._kept.clear()
@@ -130,7 +129,7 @@ def _with_single_result(name: str, func: Any, args: Any, kwargs: Any) -> Any:
     if not (_eligible(x) and x.dtype in _HALF) or kwargs.get("dtype") is not None:
         return func(*args, **kwargs)
     if name in ("softmax", "log_softmax") and x.dtype == torch.float16:
-        # One kernel reads half precision and writes single.
+        # CUDA has a kernel that reads half precision and writes single.
         dim = args[1] if len(args) > 1 else kwargs["dim"]
         op = torch._softmax if name == "softmax" else torch._log_softmax
         return op(x, dim, True)
@@ -150,16 +149,16 @@ def _widened(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 @contextmanager
-def cuda_autocast() -> Iterator[Casts]:
-    """Let ``torch.autocast("cuda")`` cast tensors without data, device or none.
+def cuda_autocast() -> Iterator[AutocastMode]:
+    """Let ``torch.autocast("cuda")`` cast tensors without data, with or without a device.
 
-    Functions of ``torch.nn.functional`` run their Python code while it casts: otherwise
-    they would be seen as one function each, and what they call would not be seen.
+    Functions of ``torch.nn.functional`` run their Python code while it casts. A function mode
+    would otherwise see each as one function, and not the functions that it calls.
     """
     kind = torch.amp.autocast_mode.autocast
     enter: Any = kind.__enter__
     leave: Any = kind.__exit__
-    casts = Casts()
+    casts = AutocastMode()
 
     def own_enter(self: Any) -> Any:
         if self.device != "cuda":
@@ -196,7 +195,7 @@ def cuda_autocast() -> Iterator[Casts]:
         replaced(kind, "__exit__", own_leave)
         replaced(torch.cuda.amp.common, "amp_definitely_not_available", never)
         replaced(torch.cuda, "is_bf16_supported", lambda *_, **__: True)
-        # Recomputing a checkpointed part restores the autocast state of this kind of device.
+        # A checkpoint restores the autocast state of this kind of device when it recomputes.
         if "torch.utils.checkpoint" in sys.modules:
             replaced(sys.modules["torch.utils.checkpoint"], "_infer_device_type", kind_of)
         for home in (torch.nn.functional, torch.functional, torch._tensor):
@@ -208,8 +207,8 @@ def cuda_autocast() -> Iterator[Casts]:
         yield casts
 
 
-def _unless(casts: Casts, real: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a check for overrides that does not see this one."""
+def _unless(casts: AutocastMode, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a check for overrides that ignores this mode."""
 
     def check(*args: Any) -> Any:
         return False if casts.states else real(*args)

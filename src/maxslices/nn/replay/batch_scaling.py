@@ -1,16 +1,16 @@
-"""Sizes of a trace as straight lines in the number of images."""
+"""Scaling of a trace: its sizes as straight lines in the number of images."""
 
 from __future__ import annotations
 
 from .trace import Trace
-from .workspaces import Area, Call
+from .workspaces import OperatorCall, Workspace
 
 _Line = tuple[int, int]
 """Constant and slope."""
 
 
 class Scaled:
-    """Sizes of a trace as functions of the number of images.
+    """Trace whose sizes are functions of the number of images.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ class Scaled:
     Raises
     ------
     ValueError
-        If the two do not have the same events, or sizes that no whole line goes through.
+        If the traces differ in their events, or two sizes are not on a line with whole numbers.
     """
 
     def __init__(self, first: Trace, second: Trace, at: tuple[int, int]) -> None:
@@ -34,8 +34,8 @@ class Scaled:
             _line(a.n_bytes, b.n_bytes, at[0], run)
             for a, b in zip(first.storages, second.storages, strict=True)
         ]
-        # Most calls are like others: work areas are looked up once for all of them.
-        calls: dict[tuple[Call, tuple[tuple[_Line, ...], ...]], int] = {}
+        # Most calls are like others: the workspaces of a kind are looked up once.
+        calls: dict[tuple[OperatorCall, tuple[tuple[_Line, ...], ...]], int] = {}
         self._which = [
             calls.setdefault(_scaled_call(a, b, at[0], run), len(calls))
             for a, b in zip(first.calls, second.calls, strict=True)
@@ -43,33 +43,33 @@ class Scaled:
         self._calls = list(calls)
 
     def sizes(self, n: int) -> list[int]:
-        """Return the bytes of every storage for n images."""
+        """Bytes of every storage for n images."""
         return [constant + slope * n for constant, slope in self._lines]
 
     def shapes(self, n: int) -> list[tuple[tuple[int, ...], ...]]:
-        """Return the shapes of all calls of operators for n images."""
+        """Shapes of all calls of operators for n images."""
         made = [call.shapes for call in self.calls(n)]
         return [made[which] for which in self._which]
 
-    def areas(self, n: int) -> list[tuple[Area, ...]]:
-        """Return the work areas of all calls for n images."""
-        work_areas = self._trace.work_areas
-        made = [work_areas.for_call(call) for call in self.calls(n)]
+    def call_workspaces(self, n: int) -> list[tuple[Workspace, ...]]:
+        """Workspaces of all calls for n images."""
+        workspaces = self._trace.workspaces
+        made = [workspaces.for_call(call) for call in self.calls(n)]
         return [made[which] for which in self._which]
 
-    def calls(self, n: int) -> list[Call]:
-        """Return the calls of operators for n images, one of each kind."""
+    def calls(self, n: int) -> list[OperatorCall]:
+        """Calls of operators for n images, one of each kind."""
         return [
             call._replace(shapes=tuple(tuple(a + b * n for a, b in shape) for shape in shapes))
             for call, shapes in self._calls
         ]
 
-    def steps(self, n: int) -> list[tuple[int, int]]:
-        """Return what the allocator is asked for n images."""
-        return self._trace.steps(self.sizes(n), self.areas(n))
+    def requests(self, n: int) -> list[tuple[int, int]]:
+        """Requests to the allocator for n images."""
+        return self._trace.requests(self.sizes(n), self.call_workspaces(n))
 
     def agrees(self, trace: Trace, n: int) -> bool:
-        """Tell whether a replay for n images is what the lines say."""
+        """True if a replay for n images has the events and sizes that the lines give."""
         return (
             _alike(self._trace, trace)
             and self.sizes(n) == [storage.n_bytes for storage in trace.storages]
@@ -77,9 +77,9 @@ class Scaled:
         )
 
     def ceiling(self, limit_bytes: int) -> int | None:
-        """Return a number that more images than do not fit: tensors alone take the limit.
+        """Upper bound on the images that fit: beyond it the tensors alone exceed the limit.
 
-        None if they never do, as nothing grows with the number.
+        None if no size grows with the number.
         """
         constant = slope = 0
         most: int | None = None
@@ -103,13 +103,13 @@ def _alike(first: Trace, second: Trace) -> bool:
     )
 
 
-def _kind(call: Call) -> tuple[object, ...]:
+def _kind(call: OperatorCall) -> tuple[object, ...]:
     ranks = tuple(len(shape) for shape in call.shapes)
     return call.kind, call.options, call.dtype, call.channels_last, ranks
 
 
 def _line(at_first: int, at_second: int, first: int, run: int) -> _Line:
-    """Return constant and slope of the line through two sizes."""
+    """Constant and slope of the line through two sizes."""
     slope, rest = divmod(at_second - at_first, run)
     if rest:
         raise ValueError(f"{at_first} and {at_second} bytes are not on a line of whole bytes")
@@ -117,8 +117,8 @@ def _line(at_first: int, at_second: int, first: int, run: int) -> _Line:
 
 
 def _scaled_call(
-    a: Call, b: Call, first: int, run: int
-) -> tuple[Call, tuple[tuple[_Line, ...], ...]]:
+    a: OperatorCall, b: OperatorCall, first: int, run: int
+) -> tuple[OperatorCall, tuple[tuple[_Line, ...], ...]]:
     shapes = tuple(
         tuple(_line(x, y, first, run) for x, y in zip(s, t, strict=True))
         for s, t in zip(a.shapes, b.shapes, strict=True)

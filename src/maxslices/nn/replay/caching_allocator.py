@@ -1,8 +1,8 @@
-"""torch's caching allocator for CUDA, as an algorithm on sizes.
+"""Simulation of torch's caching allocator for CUDA, on sizes alone.
 
-What is handed out is not what fits: the allocator takes memory from the device in segments,
-splits them, and can reuse a free part only for what is no larger. This follows the rules
-of ``c10/cuda/CUDACachingAllocator.cpp`` (torch 2.6 to 2.13, default settings, one stream).
+The allocator takes memory from the device in segments and splits them into blocks; a free block
+serves only requests that are no larger. So it holds more than it hands out. The rules are those of
+``c10/cuda/CUDACachingAllocator.cpp`` (torch 2.6 to 2.13, default settings, one stream).
 """
 
 from __future__ import annotations
@@ -11,39 +11,41 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...model.allocators import CUDA_GRANULE_BYTES, round_to_granule
 from ...model.bisection import last_of
 
-Step = tuple[int, int]
-"""(key, bytes) allocates; (key, -1) frees. A key below 0 is one that can be done without: where
-there is no room for the work area of a convolution, cuDNN takes another kernel."""
+AllocatorRequest = tuple[int, int]
+"""(key, bytes) allocates; (key, -1) frees. A request with a key below 0 may fail: where there is no
+room for the workspace of a convolution, cuDNN takes another kernel."""
 
 MIB = 2**20
-GRANULE_BYTES = 512
-"""Sizes are rounded up to this; also the smallest rest that a small block is split for."""
 SMALL_BYTES = MIB
-"""The largest request that the pool of small blocks serves."""
+"""Largest request that the pool of small blocks serves (torch's ``kSmallSize``)."""
 SMALL_SEGMENT_BYTES = 2 * MIB
-"""What the pool of small blocks takes from the device at a time."""
+"""Segment of the pool of small blocks (``kSmallBuffer``)."""
 LARGE_SEGMENT_BYTES = 20 * MIB
-"""What a request below `OWN_SEGMENT_BYTES` takes from the device."""
+"""Segment for larger requests below `OWN_SEGMENT_BYTES` (``kLargeBuffer``)."""
 OWN_SEGMENT_BYTES = 10 * MIB
-"""Requests from here on take a segment of their own size, in multiples of `ROUND_BYTES`."""
+"""Requests from this size on take a segment of their own (``kMinLargeAlloc``)."""
 ROUND_BYTES = 2 * MIB
+"""Segments of their own have multiples of this (``kRoundLarge``)."""
 
 DESCENDING_BYTES = 64 * MIB
-"""Segments from here on get lower addresses one after another, or what is free above, and smaller
-ones higher: so the driver was seen to place them. Of free blocks of the same size, the lowest is
-taken."""
+"""Segments from this size on were seen to get descending addresses from the driver, or a gap above;
+smaller ones ascending addresses. The order matters because torch takes the lowest of the free
+blocks of one size."""
 APART_BYTES = 32 * MIB
-"""Their addresses are multiples of this."""
+"""Addresses of those segments were seen to be multiples of this."""
 _TOP = 2**50
+"""Address that descending segments begin below: beyond the memory of any card."""
 
 LIMITS = 32
-"""How many limits `least_limit` tries before it looks more closely."""
+"""Limits that `least_limit` tries from above before it bisects: each is a simulation of the whole
+step. What fails between two of them is not seen."""
 
 
 def segment_bytes(size: int) -> int:
-    """Return what a request that nothing free serves takes from the device."""
+    """Segment that the device is asked for when no free block serves a request."""
     if size <= SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     if size < OWN_SEGMENT_BYTES:
@@ -51,8 +53,8 @@ def segment_bytes(size: int) -> int:
     return -(-size // ROUND_BYTES) * ROUND_BYTES
 
 
-class _Block:
-    """A part of a segment."""
+class _PoolBlock:
+    """Part of a segment, in use or free."""
 
     __slots__ = ("address", "following", "free", "large", "previous", "size")
 
@@ -61,26 +63,27 @@ class _Block:
         self.size = size
         self.large = large
         self.free = False
-        self.previous: _Block | None = None
-        self.following: _Block | None = None
+        self.previous: _PoolBlock | None = None
+        self.following: _PoolBlock | None = None
 
 
 class Holding:
-    """What both of torch's allocators count of what they hold.
+    """Memory that an allocator holds: the count that both simulations share.
 
     Parameters
     ----------
     limit_bytes : int, optional
-        The most that it may hold, as ``torch.cuda.set_per_process_memory_fraction`` sets it.
+        Most bytes that it may hold, as ``torch.cuda.set_per_process_memory_fraction`` sets it.
 
     Attributes
     ----------
     reserved_bytes, peak_reserved_bytes : int
-        What is held now, and the most that was.
+        Bytes held now, and at most so far.
     taken_bytes : int
-        What was taken from the device, all in all: again what was given back.
+        Bytes taken from the device in total; memory that is given back and taken again counts
+        twice.
     retries : int
-        How often everything unused was given back to make room.
+        Times that all unused memory was given back to make room.
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
@@ -91,20 +94,20 @@ class Holding:
         self._live: dict[int, Any] = {}
 
     def rename(self, keys: Mapping[int, int]) -> None:
-        """Give what is in use other keys: new ones by those that they have."""
+        """Replace keys of allocations: a mapping from old to new."""
         for key, held in [(new, self._live.pop(old, None)) for old, new in keys.items()]:
-            if held is not None:  # it had 0 bytes
+            if held is not None:  # None: an allocation of 0 bytes
                 self._live[key] = held
 
     def _taken(self, n_bytes: int) -> None:
-        """Count what the device gave."""
+        """Count memory that the device gave."""
         self.reserved_bytes += n_bytes
         self.taken_bytes += n_bytes
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
 
 
-class Allocator(Holding):
-    """Simulates the allocator.
+class CachingAllocator(Holding):
+    """Simulated allocator with the default settings.
 
     Parameters
     ----------
@@ -114,22 +117,22 @@ class Allocator(Holding):
     Attributes
     ----------
     allocated_bytes, peak_allocated_bytes : int
-        What is handed out now, and the most that was.
+        Bytes handed out now, and at most so far.
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         super().__init__(limit_bytes)
         self.allocated_bytes = self.peak_allocated_bytes = 0
         self._next_address, self._lowest = 0, _TOP
-        # Addresses between segments that are in use: (lowest, highest), the highest first.
+        # Gaps between the addresses of segments: (lowest, highest), the highest gap first.
         self._gaps: list[tuple[int, int]] = []
-        # (size, address, block): the best fit is the smallest, at the lowest address.
-        self._free: tuple[list[tuple[int, int, _Block]], ...] = ([], [])
+        # (size, address, block) by pool: the best fit is the smallest, at the lowest address.
+        self._free: tuple[list[tuple[int, int, _PoolBlock]], ...] = ([], [])
 
-    def run(self, steps: Iterable[Step]) -> bool:
-        """Allocate and free in order; tell whether all that is needed went through."""
+    def run(self, requests: Iterable[AllocatorRequest]) -> bool:
+        """Carry out requests in order; False if one that may not fail finds no room."""
         allocate, free = self.allocate, self.free
-        for key, n_bytes in steps:
+        for key, n_bytes in requests:
             if n_bytes < 0:
                 free(key)
             elif not allocate(key, n_bytes) and key >= 0:
@@ -137,10 +140,10 @@ class Allocator(Holding):
         return True
 
     def allocate(self, key: int, n_bytes: int) -> bool:
-        """Hand out memory; False if there is none. Nothing is held for 0 bytes."""
+        """Hand out a block; False if there is no room. 0 bytes take no block."""
         if n_bytes == 0:
             return True
-        size = -(-n_bytes // GRANULE_BYTES) * GRANULE_BYTES
+        size = round_to_granule(n_bytes)
         large = size > SMALL_BYTES
         block = self._best_fit(size, large)
         if block is None:
@@ -148,8 +151,8 @@ class Allocator(Holding):
             if block is None:
                 return False
         rest = block.size - size
-        if rest > SMALL_BYTES if large else rest >= GRANULE_BYTES:
-            tail = _Block(block.address + size, rest, large)
+        if rest > SMALL_BYTES if large else rest >= CUDA_GRANULE_BYTES:
+            tail = _PoolBlock(block.address + size, rest, large)
             tail.previous, tail.following = block, block.following
             if block.following is not None:
                 block.following.previous = tail
@@ -163,9 +166,9 @@ class Allocator(Holding):
         return True
 
     def free(self, key: int) -> None:
-        """Take memory back; free neighbours become one."""
-        block: _Block | None = self._live.pop(key, None)
-        if block is None:  # it had 0 bytes
+        """Free a block and merge it with free neighbours."""
+        block: _PoolBlock | None = self._live.pop(key, None)
+        if block is None:  # an allocation of 0 bytes
             return
         self.allocated_bytes -= block.size
         before, after = block.previous, block.following
@@ -184,7 +187,7 @@ class Allocator(Holding):
                 after.following.previous = block
         self._put(block)
 
-    def _best_fit(self, size: int, large: bool) -> _Block | None:
+    def _best_fit(self, size: int, large: bool) -> _PoolBlock | None:
         pool = self._free[large]
         place = bisect_left(pool, (size,))
         if place == len(pool):
@@ -193,7 +196,7 @@ class Allocator(Holding):
         block.free = False
         return block
 
-    def _grow(self, size: int, large: bool) -> _Block | None:
+    def _grow(self, size: int, large: bool) -> _PoolBlock | None:
         segment = segment_bytes(size)
         limit = self.limit_bytes
         if limit is not None and self.reserved_bytes + segment > limit:
@@ -202,10 +205,10 @@ class Allocator(Holding):
             if self.reserved_bytes + segment > limit:
                 return None
         self._taken(segment)
-        return _Block(self._address(segment), segment, large)
+        return _PoolBlock(self._address(segment), segment, large)
 
     def _address(self, segment: int) -> int:
-        """Return where the driver puts a segment."""
+        """Address at which the driver places a segment."""
         if segment < DESCENDING_BYTES:
             self._next_address += segment
             return self._next_address - segment
@@ -218,7 +221,7 @@ class Allocator(Holding):
         return self._lowest
 
     def _give_back(self) -> None:
-        """Return every segment of which nothing is in use."""
+        """Give segments without blocks in use back to the device."""
         for pool in self._free:
             whole = [e for e in pool if e[2].previous is None and e[2].following is None]
             for entry in whole:
@@ -237,32 +240,33 @@ class Allocator(Holding):
         self._gaps.append((low, high))
         self._gaps.sort(reverse=True)
 
-    def _put(self, block: _Block) -> None:
+    def _put(self, block: _PoolBlock) -> None:
         block.free = True
         insort(self._free[block.large], (block.size, block.address, block))
 
-    def _take(self, block: _Block) -> None:
+    def _take(self, block: _PoolBlock) -> None:
         pool = self._free[block.large]
         del pool[bisect_left(pool, (block.size, block.address))]
         block.free = False
 
 
-def least_limit(steps: list[Step], low_bytes: int, high_bytes: int) -> int:
-    """Return a limit, to 2 MiB, under which all steps go through, and under larger ones too.
+def least_limit(requests: list[AllocatorRequest], low_bytes: int, high_bytes: int) -> int:
+    """Smallest limit, to 2 MiB, from which on the requests are carried out.
 
-    More room does not always help: where parts happen to be of the same size, less may do. So
-    it is looked for from above, at `LIMITS` limits; what fails between two of them is not seen.
+    More room does not always help: where blocks happen to be of the same size, a smaller limit may
+    do and a larger one not. So the search goes down from above, at `LIMITS` limits, to the first
+    that fails.
 
     Parameters
     ----------
-    steps : list of (int, int)
+    requests : list of (int, int)
         Allocations and frees.
     low_bytes, high_bytes : int
-        What is handed out at most, and a limit that is known to do: the answer is between.
+        Most bytes handed out at once, and a limit that is known to do: bounds of the answer.
     """
 
     def runs(limit: int) -> bool:
-        return Allocator(limit * ROUND_BYTES).run(steps)
+        return CachingAllocator(limit * ROUND_BYTES).run(requests)
 
     lowest, high = -(-low_bytes // ROUND_BYTES), -(-high_bytes // ROUND_BYTES)
     apart = max(1, -(-(high - lowest) // LIMITS))

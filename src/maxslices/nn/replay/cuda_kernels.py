@@ -1,9 +1,8 @@
-"""Operators that CUDA runs by other kernels than a tensor without data would.
+"""Composite operators as CUDA runs them, for tensors on the meta device.
 
-While `as_on_cuda` is active, operators that are made of others take the way that they take
-on a GPU: dropout keeps a mask of one byte an item, attention is one kernel where the
-device has one, a linear layer adds its bias in place. They are overridden for the meta
-device alone, so real tensors are not affected.
+While `as_on_cuda` is active, operators made of other operators are decomposed as on a GPU: dropout
+keeps a mask of one byte an item, attention is one kernel if the device has one, a linear layer adds
+its bias in place. Only the meta device's implementations are overridden.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """What the device that is replayed can do."""
+    """Compute capability of the replayed device."""
 
     major: int = 9
-    """Compute capability, major: 9 for H100 and H200, 8 for A100, 7 for V100."""
+    """9 for H100 and H200, 8 for A100, 7 for V100."""
     minor: int = 0
 
 
 def native_dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-    """Drop out as CUDA does: with a mask of booleans."""
+    """Dropout with a mask of booleans, as on CUDA."""
     if not train or p == 0.0 or x.numel() == 0:
         return x
     if p == 1.0:
@@ -39,7 +38,7 @@ def native_dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Multiply by a weight as CUDA does: bias and product in one, or the bias in place."""
+    """Linear layer as on CUDA: product and bias in one kernel, or the bias added in place."""
     if bias is None:
         return torch.matmul(x, weight.t())
     if x.dim() == 2:
@@ -60,15 +59,15 @@ def attention_kernel(
     is_causal: bool,
     capability: Capability,
 ) -> str:
-    """Return which kernel scaled_dot_product_attention takes on CUDA.
+    """Kernel that scaled_dot_product_attention uses on CUDA.
 
     Returns
     -------
     str
-        "flash", "efficient" or "math", by torch's own order and conditions: flash attention
-        wants half precision, no mask and heads of at most 256; the memory-efficient kernel
-        takes single precision and masks too; both want rank 4, and what the user switched
-        off with ``torch.nn.attention.sdpa_kernel`` is not taken.
+        "flash", "efficient" or "math", by torch's own order and conditions: flash attention needs
+        half precision, no mask and heads of at most 256; the memory-efficient kernel supports
+        single precision and masks too; both need rank 4. A kernel that the user disabled with
+        ``torch.nn.attention.sdpa_kernel`` is not used.
     """
     cuda = torch.backends.cuda
     heads = query.shape[-1], value.shape[-1]
@@ -102,7 +101,7 @@ def attention_kernel(
 
 
 def attention(capability: Capability) -> Any:
-    """Return scaled_dot_product_attention as a device of that capability runs it."""
+    """Make scaled_dot_product_attention as a device of that capability runs it."""
 
     def scaled_dot_product_attention(
         query: torch.Tensor,
@@ -121,7 +120,7 @@ def attention(capability: Capability) -> Any:
             repeats = query.shape[-3] // key.shape[-3]
             key, value = (t.repeat_interleave(repeats, -3) for t in (key, value))
         if kernel == "flash":
-            # Heads are padded to multiples of 8.
+            # torch pads heads to multiples of 8 for this kernel.
             width = query.shape[-1]
             pad = -width % 8
             if pad:
@@ -150,7 +149,7 @@ def attention(capability: Capability) -> Any:
 
 
 def _bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return a mask as the memory-efficient kernel wants it: numbers, rows of 16 bytes."""
+    """Convert a mask as the memory-efficient kernel needs it: numbers, rows padded to 16 bytes."""
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask, 0.0)
     width = mask.shape[-1]
@@ -161,10 +160,10 @@ def _bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.T
 
 
 def _fast_attention(real: Any) -> Any:
-    """Return `MultiheadAttention.forward` that takes the way of CUDA where no gradients are kept.
+    """Make a `MultiheadAttention.forward` that runs without gradients as CUDA does.
 
-    torch runs that by one operator of its own, for tensors of the devices that it lists; it
-    neither copies the projected operands nor turns batch and sequence around.
+    On devices that torch lists, one operator does it all: it neither copies the projected operands
+    nor transposes batch and sequence.
     """
 
     def forward(
@@ -205,7 +204,7 @@ def _fast_attention(real: Any) -> Any:
             for part in torch.nn.functional.linear(query, weight, bias).chunk(3, -1)
         )
         made = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-        # They are alive to the end, as they are there.
+        # q, k and v stay alive to the end, as in torch's operator.
         made = made.transpose(1, 2).reshape(batch, -1, self.embed_dim)
         result = self.out_proj(made)
         del made
@@ -216,13 +215,13 @@ def _fast_attention(real: Any) -> Any:
 
 @contextmanager
 def as_on_cuda(capability: Capability) -> Iterator[dict[Any, Any]]:
-    """Override what is made of other operators, for tensors of the meta device.
+    """Override composite operators for tensors on the meta device.
 
     Yields
     ------
     dict
-        The same by operator, for code under ``torch.inference_mode``, which does not pass
-        by autograd's kernels.
+        The overriding functions by operator, for code under ``torch.inference_mode``, which
+        bypasses the dispatch key that is overridden.
     """
     made = {
         "dropout": native_dropout,

@@ -1,78 +1,97 @@
-"""The dispatch mode that tells a replay what every operator makes."""
+"""Dispatch mode that enters what every operator allocates into an allocation log."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from . import shape_rules as rules
+from .allocation_log import AllocationLog
 from .dispatch_base import DispatchMode
 from .op_handlers import COPIES, HANDLERS
 from .op_workspaces import IN_PARTS, calls_of, copied_bytes, passing_bytes, results_of
-
-if TYPE_CHECKING:
-    from .recorder import Replay
+from .shape_rules import run_operator
+from .to_meta import ToMeta
 
 _META = torch.device("meta")
 
 
-class Follow(DispatchMode):
-    """Tells a `Replay` what every operator makes."""
+class StorageDispatchMode(DispatchMode):
+    """Runs operators on tensors without data and logs what each allocates.
 
-    def __init__(self, owner: Replay) -> None:
+    Parameters
+    ----------
+    log : AllocationLog
+        Where results, workspaces and calls are entered.
+    to_meta : ToMeta
+        Replaces real operands that meet operands without data.
+
+    Attributes
+    ----------
+    handlers : dict
+        Functions that run in place of an operator.
+    """
+
+    def __init__(self, log: AllocationLog, to_meta: ToMeta) -> None:
         super().__init__()
-        self.owner = owner
+        self._log, self._to_meta = log, to_meta
         self.handlers = dict(HANDLERS)
-        self.paused = False
+
+    def run_parts_of(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Handler that runs a function in place of an operator and logs each of its parts."""
+
+        def handler(func: Any, args: Any, kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return handler
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.paused:
+        log = self._log
+        if log.is_paused:
             return func(*args, **kwargs)
         device = kwargs.get("device")
         if device is not None and device.type == "cuda":
             kwargs = {**kwargs, "device": _META}
-        args = self._together(func, args)
-        handler = self.handlers.get(func)
-        if handler is None:
-            made = rules.call(func, args, kwargs)
-        else:
-            made = handler(self.owner, func, args, kwargs)
-        owner, name = self.owner, func.name()
-        owner.n_operators += 1
-        owner.n_in_python += getattr(func, "_defined_in_python", False)
+        args = self._without_real_operands(func, args)
+        made = self.handlers.get(func, run_operator)(func, args, kwargs)
+        name = func.name()
+        log.n_operators += 1
+        log.n_in_python += getattr(func, "_defined_in_python", False)
         calls = calls_of(func, args, made) or []
-        copies = [owner.temporary(n_bytes, name) for n_bytes in copied_bytes(func, args)]
+        copies = [log.add_workspace(n_bytes, name) for n_bytes in copied_bytes(func, args)]
         if isinstance(made, torch.Tensor):
             if made.is_meta:
-                owner.follow(made, name)
+                log.add_result(made, name)
         elif isinstance(made, tuple | list):
             waiting = iter(calls) if func in IN_PARTS else iter(())
             for place, item in enumerate(results_of(func, tuple(made))):
                 if func in IN_PARTS and place == 2:
-                    copies.clear()  # the bias's gradient is a sum of what was given
+                    # The gradient of the bias is a sum of the operand as it was given, so the
+                    # contiguous copies are no longer needed.
+                    copies.clear()
                 for leaf in tree_leaves(item) if isinstance(item, list | tuple) else (item,):
                     if isinstance(leaf, torch.Tensor) and leaf.is_meta:
-                        owner.follow(leaf, name)
-                        owner.called(islice(waiting, 1))
+                        log.add_result(leaf, name)
+                        log.add_calls(islice(waiting, 1))
             if func in IN_PARTS:
                 return made
-        owner.called(calls)
+        log.add_calls(calls)
         taken: dict[str, torch.Tensor] = {}
         for what, n_bytes in passing_bytes(func, args):
             if n_bytes < 0:
                 del taken[what]
             else:
-                taken[what] = owner.temporary(n_bytes, name)
-        taken.clear()  # before the copies
+                taken[what] = log.add_workspace(n_bytes, name)
+        taken.clear()  # freed before the contiguous copies, as on the device
         return made
 
-    def _together(self, func: Any, args: Any) -> Any:
-        """Return operands, none of them real where others have no data."""
+    def _without_real_operands(self, func: Any, args: Any) -> Any:
+        """Operands with real tensors replaced, if any other operand has no data."""
         meta = real = False
         for item in args:
             if isinstance(item, torch.Tensor):
@@ -87,19 +106,9 @@ class Follow(DispatchMode):
             return args
         return tree_map(
             lambda item: (
-                self.owner.moves.tensor(item)
+                self._to_meta.tensor(item)
                 if isinstance(item, torch.Tensor) and item.dim() and not item.is_meta
                 else item
             ),
             args,
         )
-
-
-def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a handler that calls a function in place of an operator."""
-
-    def handler(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
-        with owner.following():  # its parts are followed one by one
-            return function(*args, **kwargs)
-
-    return handler

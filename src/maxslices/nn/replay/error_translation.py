@@ -1,4 +1,4 @@
-"""What torch says of tensors without data, in the words of the user's code."""
+"""Errors of torch about tensors without data, translated to the user's line or module."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _NEEDS_DATA = (
     "meta tensors don't support",
     ".numpy() is not supported for tensor subclasses",
 )
-"""Parts of torch's messages where values are asked for."""
+"""Phrases in messages of torch where code asks for values."""
 
 
-def explained(error: BaseException, failure: Failure | None) -> TraceError | None:
-    """Return an error that names the user's line or module; None if torch's own is as clear."""
+def translated(error: BaseException, failure: Failure | None) -> TraceError | None:
+    """Error that names the user's line or module; None if the original is as clear."""
     if isinstance(error, DataDependentError):
         return None
     text = str(error)
@@ -35,7 +35,7 @@ def explained(error: BaseException, failure: Failure | None) -> TraceError | Non
 
 
 def _refused(error: BaseException, failure: Failure | None) -> TraceError | None:
-    """Return an error that names the module that could not take its input."""
+    """Error that names the module which refused its input."""
     if failure is None or not isinstance(error, RuntimeError | ValueError | IndexError):
         return None
     if failure.error_id != id(error) or any(failure.module.children()):

@@ -1,4 +1,4 @@
-"""Tensors that were taken from the device to the host: no data there either."""
+"""Copies on the host of tensors without data."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch.utils._pytree import tree_map
 
 
 class HostTensor(torch.Tensor):
-    """A tensor on the CPU that has no data, since what it was copied from has none.
+    """Tensor on the CPU without data: a copy of one on the replayed device.
 
-    It is not counted as memory of the device. Copied back, it becomes a tensor there.
+    It does not count as memory of the device. Copied back, it becomes a tensor there.
     """
 
     without_data: torch.Tensor
-    """The same on the meta device."""
+    """Tensor of the same shape and dtype on the meta device."""
 
     @staticmethod
     def __new__(cls, without_data: torch.Tensor) -> HostTensor:
-        """Return one like a tensor of the meta device."""
+        """Wrap a tensor of the meta device."""
         made: HostTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             without_data.size(),

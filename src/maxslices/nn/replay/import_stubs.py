@@ -1,9 +1,9 @@
-"""Large parts of torch and SymPy that a replay asks for and does not use stay unloaded.
+"""Stubs for modules that torch imports during a replay without needing them.
 
-torch imports its compiler, which takes up to a second, at the first of many operators on the
-meta device, and at an optimizer's first step: only to tell it to leave a function alone. And
-where a rule of such an operator compares sizes, it imports SymPy, which takes as long where
-that was not run before: only to see that they are numbers, not symbols.
+torch imports its compiler, which takes up to a second, at the first of many operators on the meta
+device and at an optimizer's first step, only to exclude a function from compilation. Where the rule
+of such an operator compares sizes, torch imports SymPy, which takes as long the first time on a
+machine, only to find that the sizes are numbers, not symbols.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ import torch
 
 _COMPILER = "torch._dynamo"
 _MARK = "__dynamo_disable"
-"""Where torch remembers, of a function, that the compiler was told."""
+"""Attribute by which torch marks a function as excluded from compilation."""
 _SYMBOLS = "torch.fx.experimental.symbolic_shapes"
 _ALGEBRA = "sympy"
 
 
-class _Later(ModuleType):
-    """A module, or package, that is loaded when more is wanted than what stands in for it."""
+class _StubModule(ModuleType):
+    """Stub of a module or package, which is loaded when the stub lacks an attribute."""
 
     def __getattr__(self, name: str) -> Any:
-        # The import system looks for others of that kind, and for the path of any part's package.
+        # The import system looks up dunder names of its own; only __path__ of a package needs the
+        # real module, to import a submodule.
         spec = self.__spec__
         is_package = spec is not None and spec.submodule_search_locations is not None
         if name.startswith("__") and not (name == "__path__" and is_package):
             raise AttributeError(name)
         own = self.__name__
-        if sys.modules.get(own) is not self:  # asked for when it is over
+        if sys.modules.get(own) is not self:  # the stub outlived its context
             return getattr(importlib.import_module(own), name)
         self.__class__ = ModuleType  # type: ignore[assignment]
         assert spec is not None
@@ -52,20 +53,20 @@ class _Later(ModuleType):
 
 @contextmanager
 def _standing_in(name: str, **known: Any) -> Iterator[None]:
-    """Have no more of a module than what is known of it, unless something else is used."""
+    """Put a stub with some attributes in place of a module that is not imported yet."""
     spec = None if name in sys.modules else find_spec(name)
     if spec is None:
         yield
         return
     module = module_from_spec(spec)
-    module.__class__ = _Later
+    module.__class__ = _StubModule
     vars(module).pop("__path__", None)
     vars(module).update(known)
     sys.modules[name] = module
     try:
         yield
     finally:
-        if isinstance(module, _Later):
+        if isinstance(module, _StubModule):
             del sys.modules[name]
             parent, _, last = name.rpartition(".")
             if parent:
@@ -74,7 +75,7 @@ def _standing_in(name: str, **known: Any) -> Iterator[None]:
 
 @contextmanager
 def compiler_unloaded() -> Iterator[None]:
-    """Do not import torch's compiler inside, unless something really uses it."""
+    """Put a stub in place of torch's compiler, unless something uses it."""
     told: list[Any] = []
 
     def disable(function: Callable[..., Any], *_args: Any, **_options: Any) -> Any:
@@ -85,19 +86,19 @@ def compiler_unloaded() -> Iterator[None]:
         try:
             yield
         finally:
-            for function in told:  # the real one is told when it is there
+            for function in told:  # marked anew once the real compiler is imported
                 vars(function).pop(_MARK, None)
 
 
 @contextmanager
 def algebra_unloaded() -> Iterator[None]:
-    """Do not import SymPy inside, unless there are symbols."""
+    """Put stubs in place of SymPy and torch's symbolic shapes, unless there are symbols."""
     with _standing_in(_ALGEBRA, Basic=_Symbol), _standing_in(_SYMBOLS, **_OF_NUMBERS):
         yield
 
 
 class _Symbol:
-    """Stands in for SymPy's class: nothing is one."""
+    """Stub of SymPy's base class, of which nothing is an instance."""
 
 
 def _same(x: Any, y: Any) -> bool:
@@ -107,7 +108,7 @@ def _same(x: Any, y: Any) -> bool:
 
 
 def _of_numbers(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what stands in for a function of torch's; with symbols, there is the real one."""
+    """Make a stub of a function that calls the real one if an argument is a symbol."""
 
     def stand_in(*args: Any) -> Any:
         if any(isinstance(a, torch.SymInt | torch.SymBool | torch.SymFloat) for a in args):
@@ -134,6 +135,6 @@ _RULES: dict[str, Callable[..., Any]] = {
     "sym_eq": _same,
     "sym_or": lambda *any_of: reduce(lambda x, y: x | y, any_of),
 }
-"""What torch's rules ask of sizes, where these are numbers."""
+"""Functions on sizes that torch's rules call, for sizes that are numbers."""
 
 _OF_NUMBERS = {name: _of_numbers(name, function) for name, function in _RULES.items()}

@@ -1,8 +1,8 @@
-"""Measures on a device what operators take beside their results.
+"""Measurement of workspaces on a device.
 
-Convolutions are run one at a time on empty tensors, at a few batch sizes, and the most
-that was allocated beyond input, weight and result is their work area. It takes a few
-milliseconds for each, once for each kind of device and versions of the libraries.
+Convolutions run one at a time on empty tensors, at a few batch sizes; the peak of memory beyond
+input, weight and result is the workspace. Each takes a few milliseconds, once for a kind of device
+and versions of the libraries.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from typing import Any
 import torch
 
 from ...errors import DeviceError
-from .workspaces import CONVOLUTIONS, CUBLASLT_BYTES, Call, WorkAreas
+from ...model.allocators import round_to_granule
+from .workspaces import CONVOLUTIONS, CUBLASLT_BYTES, OperatorCall, Workspaces
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Batch sizes at which convolutions are measured, besides their own."""
+"""Batch sizes at which convolutions are measured, besides their own; between them workspaces are
+interpolated."""
 FREE_PART = 3
-"""A convolution is measured where its operands take no more than 1 / this of what is free."""
+"""A convolution is measured if its operands take at most 1 / 3 of what is free: with a workspace
+for copies of them that makes 2 / 3."""
 
 aten = torch.ops.aten
 
 
 def place() -> dict[str, str]:
-    """Return what the sizes of work areas depend on: device, torch, cuDNN and its settings."""
+    """Device, versions and settings that the sizes of workspaces depend on."""
     _require_device()
     cudnn = torch.backends.cudnn
     return {
@@ -38,16 +41,16 @@ def place() -> dict[str, str]:
     }
 
 
-def calibrate(calls: Iterable[Call], known: WorkAreas | None = None) -> WorkAreas:
-    """Measure the work areas of calls on the current CUDA device.
+def calibrate(calls: Iterable[OperatorCall], known: Workspaces | None = None) -> Workspaces:
+    """Measure the workspaces of calls on the current CUDA device.
 
     Parameters
     ----------
-    calls : iterable of Call
-        `Trace.calls`: each signature is measured at a few batch sizes, once, and at its own: of
-        large batches cuDNN makes use of other kernels.
-    known : WorkAreas, optional
-        What was measured on this device before; it is kept, and not measured again.
+    calls : iterable of OperatorCall
+        `Trace.calls`: each signature is measured once at a few batch sizes, and at its own, since
+        cuDNN uses other kernels for large batches.
+    known : Workspaces, optional
+        Sizes measured on this device before; they are kept and not measured again.
 
     Raises
     ------
@@ -68,7 +71,7 @@ def calibrate(calls: Iterable[Call], known: WorkAreas | None = None) -> WorkArea
             table[call.signature] = tuple(sorted(points.items()))
     cublas = known.cublas_bytes if known is not None and known.cublas_bytes else _cublas_bytes()
     device = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return WorkAreas(
+    return Workspaces(
         f"measured on {device.name}",
         cublas,
         table,
@@ -79,14 +82,14 @@ def calibrate(calls: Iterable[Call], known: WorkAreas | None = None) -> WorkArea
 
 
 def memory_fraction(device: torch.device) -> float:
-    """Return the part of a device that this process may use; 1.0 if torch cannot tell."""
+    """Part of a device's memory that this process may use; 1.0 if torch does not know."""
     getter = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # torch 2.8
     return 1.0 if getter is None else float(getter(device))
 
 
 @contextmanager
 def no_limit(device: torch.device) -> Iterator[None]:
-    """Lift the limit that the process has on a device for a while."""
+    """Lift the process's limit on a device inside."""
     part = memory_fraction(device)
     if part < 1:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
@@ -99,11 +102,11 @@ def no_limit(device: torch.device) -> Iterator[None]:
 
 def _require_device() -> None:
     if not torch.cuda.is_available():
-        raise DeviceError("work areas are measured on a CUDA device, and there is none here")
+        raise DeviceError("workspaces are measured on a CUDA device, and there is none here")
 
 
-def _measured(call: Call, batch: int) -> int | None:
-    """Return the work area of a call at a batch size; None where there is no room for it."""
+def _measured(call: OperatorCall, batch: int) -> int | None:
+    """Workspace of a call at a batch size; None if there is no room to measure it."""
     x_shape, w_shape, y_shape = call.shapes
     shapes = (batch, *x_shape[1:]), w_shape, (batch, *y_shape[1:])
     dtype = getattr(torch, call.dtype)
@@ -121,9 +124,9 @@ def _measured(call: Call, batch: int) -> int | None:
 
 
 def _taken(run: Any) -> int:
-    """Return the most that was asked for while something ran, beyond its results.
+    """Most bytes requested while a function ran, beyond its results.
 
-    What the allocator hands out may be up to 1 MiB more, by what is free then.
+    The allocator may hand out up to 1 MiB more, depending on the free blocks.
     """
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -141,8 +144,8 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool) -> t
     return tensor
 
 
-def _arguments(call: Call) -> tuple[Any, ...]:
-    """Return stride, padding, dilation, transposed, output padding and groups of a call."""
+def _arguments(call: OperatorCall) -> tuple[Any, ...]:
+    """Stride, padding, dilation, transposed, output padding and groups of a call."""
     words = call.options.split()
     given = dict(zip(words[::2], words[1::2], strict=True))
 
@@ -166,14 +169,14 @@ def _split(text: str) -> list[int]:
 
 
 def _cublas_bytes() -> int:
-    """Return what cuBLAS keeps once a thread has multiplied matrices."""
+    """Workspace that cuBLAS keeps once a thread has multiplied matrices."""
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is not None:
         clear()
     a = torch.empty((64, 64), device="cuda")
     before = torch.cuda.memory_allocated()
     made = a @ a
-    taken = torch.cuda.memory_allocated() - before - 512 * (-(-made.nbytes // 512))
+    taken = torch.cuda.memory_allocated() - before - round_to_granule(made.nbytes)
     return max(0, int(taken))
 
 

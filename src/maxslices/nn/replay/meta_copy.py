@@ -1,7 +1,7 @@
-"""A copy of a model without data: its structure is copied, its tensors are not.
+"""Copies of models on the meta device: the structure is copied, the data are not.
 
-The real model is read and never changed: neither its hooks, its mode, its buffers nor the
-state of its random numbers.
+The real model is never changed: neither its hooks, its mode, its buffers nor the state of its
+random numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .replay_errors import TraceError
 
 
 class _Copies(TorchFunctionMode):
-    """While it is active, ``copy.deepcopy`` of a tensor on a device makes one without data."""
+    """Makes ``copy.deepcopy`` of a tensor on a device return one without data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class _Copies(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def without_data(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor like this one; what shares memory does so in the copies."""
+        """Copy a tensor without its data; tensors that share memory do so in the copies."""
         with torch.no_grad(), torch._C.DisableTorchFunction():
             made = self._on_meta(tensor.detach())
         if isinstance(tensor, torch.nn.Parameter):
@@ -60,13 +60,13 @@ class _Copies(TorchFunctionMode):
         return made
 
 
-def twin(model: torch.nn.Module) -> torch.nn.Module:
-    """Return a copy of a model whose parameters and buffers have no data.
+def meta_copy(model: torch.nn.Module) -> torch.nn.Module:
+    """Copy a model without the data of its parameters and buffers.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Any; it is not changed.
+        Model to copy; it is not changed.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def twin(model: torch.nn.Module) -> torch.nn.Module:
                 "made from"
             )
     copies = _Copies()
-    # Found here by copy.deepcopy, parameters and buffers are not copied by their own means.
+    # copy.deepcopy takes parameters and buffers from here, not from their own __deepcopy__.
     memo = {id(t): copies.without_data(t) for t in (*model.parameters(), *model.buffers())}
     try:
         with copies:
@@ -106,28 +106,28 @@ def twin(model: torch.nn.Module) -> torch.nn.Module:
 def optimizer_for(
     optimizer: Any, parameters: Mapping[int, torch.Tensor], own: Iterable[torch.Tensor]
 ) -> torch.optim.Optimizer | None:
-    """Return an optimizer that works on the parameters of a twin.
+    """Make an optimizer that works on the parameters of a copy.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer, callable or None
-        One that works on the real parameters; or a class or function that makes one of a
-        list of parameters, such as ``torch.optim.Adam``.
+        An optimizer of the real parameters; or a class or function that makes one from a list
+        of parameters, such as ``torch.optim.Adam``.
     parameters : mapping
-        The twin's parameter by the `id` of the real one.
+        Parameter of the copy by the `id` of the real one.
     own : iterable of tensor
-        All parameters of the twin.
+        All parameters of the copy.
 
     Notes
     -----
-    torch takes its "foreach" implementation for parameters on a GPU; so does the replay,
-    unless the optimizer was told otherwise.
+    torch uses its "foreach" implementation for parameters on a GPU. So does the replay, unless
+    the optimizer says otherwise.
     """
     if optimizer is None:
         return None
     if isinstance(optimizer, torch.optim.Optimizer):
         made = copy.copy(optimizer)
-        # A learning rate scheduler replaces `step` by one that is bound to the original.
+        # A learning rate scheduler replaces `step` by a method bound to the original.
         vars(made).pop("step", None)
         groups = []
         for group in optimizer.param_groups:

@@ -1,4 +1,4 @@
-"""Calls of modules, seen by hooks on the copy that is replayed."""
+"""Calls of modules, recorded by hooks on the copy of the model that is replayed."""
 
 from __future__ import annotations
 
@@ -9,42 +9,47 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
-from .allocation_log import Account
+from .allocation_log import AllocationLog
 from .storages import ModuleCall
 
 
 class Failure(NamedTuple):
-    """The innermost module that raised; of the error itself nothing, as its frames hold tensors."""
+    """Innermost module that raised.
+
+    The error itself is not kept: the frames of its traceback hold tensors.
+    """
 
     module: torch.nn.Module
     path: str
+    """Dotted path in the model."""
     shapes: list[tuple[int, ...]]
-    """Of its input."""
+    """Shapes of the module's input."""
     error_id: int
+    """``id`` of the error."""
 
 
 @dataclass(slots=True)
 class ModuleCalls:
-    """Notes which module's forward is at work."""
+    """Records calls of modules and which module is running."""
 
-    account: Account
+    log: AllocationLog
     seen: list[ModuleCall] = field(default_factory=list)
-    """Calls, in order of their beginning."""
+    """Calls, in the order in which they began."""
     failure: Failure | None = None
 
     def watch(self, module: torch.nn.Module, name: str) -> None:
-        """Note the calls of a module from now on."""
-        account, places = self.account, self.account.places
+        """Record the calls of a module from now on."""
+        log, attribution = self.log, self.log.attribution
         open_calls: list[int] = []
 
         def enter(_module: Any, _args: Any) -> None:
-            places.path.append(name)
+            attribution.path.append(name)
             open_calls.append(len(self.seen))
             self.seen.append(
-                ModuleCall(name, type(_module).__name__, account.n_events, 0, account.stage_name)
+                ModuleCall(name, type(_module).__name__, log.n_events, 0, log.stage_name)
             )
             if torch.is_grad_enabled():
-                places.remember((name, ""))
+                attribution.remember((name, ""))
 
         def leave(_module: Any, args: Any, _result: Any) -> None:
             error = sys.exc_info()[1]
@@ -52,11 +57,11 @@ class ModuleCalls:
                 shapes = [tuple(t.shape) for t in tree_leaves(args) if torch.is_tensor(t)]
                 self.failure = Failure(_module, name, shapes, id(error))
             del error
-            places.path.pop()
+            attribution.path.pop()
             place = open_calls.pop()
-            self.seen[place] = self.seen[place]._replace(end=account.n_events)
+            self.seen[place] = self.seen[place]._replace(end=log.n_events)
             if torch.is_grad_enabled():
-                places.remember((places.path[-1], ""))
+                attribution.remember((attribution.path[-1], ""))
 
         module.register_forward_pre_hook(enter, prepend=True)
         module.register_forward_hook(leave, always_call=True)

@@ -1,30 +1,28 @@
-"""What a replay does in place of an operator, where a tensor without data would differ."""
+"""Handlers that run in place of operators which act differently on tensors without data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from . import shape_rules as rules
 from .attribution import user_line
 from .dispatch_base import DispatchMode
 from .host_tensor import HostTensor
 from .replay_errors import DataDependentError
-
-if TYPE_CHECKING:
-    from .recorder import Replay
+from .shape_rules import run_operator
 
 aten = torch.ops.aten
 _current_node = torch._C._current_autograd_node
 
 
-def _add(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
-    """Add gradients: autograd's engine does so in place where it holds the only reference.
+def _add(func: Any, args: Any, kwargs: Any) -> Any:
+    """Add two gradients, in place where autograd's engine would.
 
-    It does not for tensors without data, so that is done here.
+    The engine adds in place where it holds the only reference to the first gradient, but never for
+    tensors without data.
     """
     if _current_node() is not None and not kwargs and len(args) == 2:
         old, new = args
@@ -39,11 +37,11 @@ def _add(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
             and is_dense(old)
         ):
             return old
-    return rules.call(func, args, kwargs)
+    return run_operator(func, args, kwargs)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor's items lie next to each other, none twice."""
+    """True if the items of a tensor are contiguous in some order and none is repeated."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:
@@ -54,17 +52,17 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def is_shared(tensor: torch.Tensor) -> bool:
-    """Tell whether an operator's operand, or its memory, is held by anything else.
+    """True if anything but the running call refers to an operand or to its memory.
 
-    Speaks of the first operand of `aten.add` inside a dispatch mode, called by autograd's
-    engine: the references that the call itself holds are not counted.
+    Valid for the first operand of `aten.add` in a dispatch mode, called by autograd's engine:
+    `sole_counts` measures the references that such a call itself holds.
     """
     of_tensor, of_storage = sole_counts()
     return _tensor_count(tensor) > of_tensor or _storage_count(tensor) > of_storage
 
 
 def _tensor_count(tensor: torch.Tensor) -> int:
-    count = getattr(tensor, "_use_count", None)  # not every torch tells
+    count = getattr(tensor, "_use_count", None)  # absent in older versions of torch
     return 0 if count is None else int(count())
 
 
@@ -74,10 +72,10 @@ def _storage_count(tensor: torch.Tensor) -> int:
 
 @lru_cache(maxsize=1)
 def sole_counts() -> tuple[int, int]:
-    """Return the counts seen where the engine holds the only reference to a gradient."""
+    """Reference counts of a tensor and its storage that only the engine refers to."""
     seen: list[tuple[int, int]] = []
 
-    class Look(DispatchMode):
+    class CountReferences(DispatchMode):
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -94,12 +92,12 @@ def sole_counts() -> tuple[int, int]:
         x = leaf * 2.0
         (x.sin() + x.cos()).sum().backward()
 
-    with torch.inference_mode(False), torch.enable_grad(), Look():
+    with torch.inference_mode(False), torch.enable_grad(), CountReferences():
         outer()
     return seen[0]
 
 
-def _to_copy(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
+def _to_copy(func: Any, args: Any, kwargs: Any) -> Any:
     device = kwargs.get("device")
     if args[0].is_meta and device is not None and device.type == "cpu":
         kwargs = {**kwargs, "device": torch.device("meta"), "pin_memory": None}
@@ -107,14 +105,14 @@ def _to_copy(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
-def _copy(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
+def _copy(func: Any, args: Any, kwargs: Any) -> Any:
     into, source = args[:2]
-    if source.is_meta and not into.is_meta:  # what is on the host then has no meaning
+    if source.is_meta and not into.is_meta:  # the copy on the host would have no data
         return into
     return func(*args, **kwargs)
 
 
-def _item(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
+def _item(func: Any, args: Any, kwargs: Any) -> Any:
     if args[0].is_meta:
         raise DataDependentError(
             f"{user_line()}: this line needs the value of a tensor (item, float, int, bool or "
@@ -123,9 +121,13 @@ def _item(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
-def _summed_loss(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
-    """Give the result the storage that it has on CUDA: that of all items, made smaller."""
-    made, x = rules.call(func, args, kwargs), args[0]
+def _summed_loss(func: Any, args: Any, kwargs: Any) -> Any:
+    """Compute a loss whose result has the storage that it has on CUDA.
+
+    CUDA's kernels write the loss of every item and then shrink that tensor to the scalar, so the
+    storage keeps the size of the input.
+    """
+    made, x = run_operator(func, args, kwargs), args[0]
     if not x.is_meta or made.dim():
         return made
     storage = torch.empty_like(x).untyped_storage()
@@ -133,7 +135,7 @@ def _summed_loss(owner: Replay, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 COPIES = frozenset({aten.copy_.default, aten._to_copy.default})
-"""Operators that take one tensor from the host to the device."""
+"""Operators whose operands may lie on different devices."""
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     aten.add.Tensor: _add,
@@ -144,4 +146,4 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     aten.copy_.default: _copy,
     aten._local_scalar_dense.default: _item,
 }
-"""What is done in place of an operator: ``handler(replay, op, args, kwargs)``."""
+"""Functions by operator; each is called as ``handler(op, args, kwargs)``."""

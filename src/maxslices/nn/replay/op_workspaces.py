@@ -1,4 +1,4 @@
-"""Parts of operators' calls that may need work areas, and results that take no memory."""
+"""Workspaces and copies that operators' CUDA kernels make, by operator."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch._prims_common import suggest_memory_format
 aten = torch.ops.aten
 
 Described = tuple[Any, str, tuple[tuple[int, ...], ...], str, str, bool]
-"""Kind, operator, shapes, dtype, options and whether channels are last: a `Call`'s first."""
+"""Kind, operator, shapes, dtype, options and whether channels are last, as in `OperatorCall`."""
 
 
 def calls_of(func: Any, args: Any, made: Any) -> list[Described] | None:
-    """Return the parts of an operator's call that may need work areas."""
+    """Parts of an operator's call that may need workspaces; None if it has none."""
     describe = _DESCRIBED.get(func)
     return None if describe is None else describe(func, args, made)
 
@@ -70,7 +70,7 @@ def _sum(func: Any, args: Any, made: Any) -> list[Described]:
 
 
 def _contiguous(*places: int) -> Callable[..., list[Described]]:
-    """Return what describes an operator whose kernel copies operands that are not contiguous."""
+    """Function that describes an operator whose kernel copies operands that are not contiguous."""
 
     def describe(func: Any, args: Any, made: Any) -> list[Described]:
         copied = [args[p] for p in places if args[p].is_meta and not args[p].is_contiguous()]
@@ -83,14 +83,14 @@ def _contiguous(*places: int) -> Callable[..., list[Described]]:
 
 
 def _of_plane(func: Any, args: Any, made: Any) -> list[Described]:
-    """Describe an operator on images whose kernel copies a gradient that is in neither order."""
+    """Describe an operator whose kernel copies a gradient that is in no memory format of images."""
     grad = args[0]
     order = suggest_memory_format(grad)
     return [] if grad.is_contiguous(memory_format=order) else _contiguous(0)(func, args, made)
 
 
 def _loss(func: Any, args: Any, made: Any) -> list[Described]:
-    """Describe a loss of each item, which is made before it is summed up."""
+    """Describe a loss whose kernel writes the loss of every item before it is summed."""
     x = args[0]
     if not x.is_meta or made.dim() or not x.dim():
         return []
@@ -102,15 +102,15 @@ def _loss(func: Any, args: Any, made: Any) -> list[Described]:
 
 
 def _sum_of_loss(func: Any, args: Any, made: Any) -> list[Described]:
-    """Describe the sum of a loss of each item: the items are in the result's own storage."""
+    """Describe the sum of a loss whose items are written to the result's own storage."""
     x = args[0]
     return [] if made.dim() or not x.is_meta or not x.dim() else [_summed(func, x, None)]
 
 
 def copied_bytes(func: Any, args: Any) -> list[int]:
-    """Return the bytes of copies that a kernel makes before its results, of what is not contiguous.
+    """Bytes of the contiguous copies that a kernel makes before its results.
 
-    They are there until it returns.
+    The copies are alive until the operator returns.
     """
     copied = _COPIED.get(func)
     if copied is None or not args[0].is_meta:
@@ -135,7 +135,7 @@ def _of_convolution_backward(args: Any) -> list[torch.Tensor]:
 def _not_ordered(
     read: list[torch.Tensor], x: torch.Tensor, weight: torch.Tensor
 ) -> list[torch.Tensor]:
-    """Return those that are not stored in the order in which a convolution works."""
+    """Operands that are not in the memory format in which a convolution works."""
     order = torch.contiguous_format
     if _last(x, weight):
         order = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
@@ -147,12 +147,13 @@ def _of_attention_backward(args: Any) -> list[torch.Tensor]:
 
 
 def passing_bytes(func: Any, args: Any) -> list[tuple[str, int]]:
-    """Return what a kernel takes for a while, its results being there: (name, bytes or -1)."""
+    """Buffers that a kernel takes after its results: (name, bytes), or -1 bytes to free one."""
     passing = _PASSING.get(func)
     return [] if passing is None or not args[0].is_meta else passing(args[1])
 
 
 def _efficient_backward(query: torch.Tensor) -> list[tuple[str, int]]:
+    """Buffers of the memory-efficient kernel; the query's gradient is padded to tiles of 64."""
     batch, heads, queries, width = query.shape
     rows = batch * heads * queries
     aligned = -(-queries // 64) * 64 * -(-width // 64) * 64
@@ -164,7 +165,7 @@ def _efficient_backward(query: torch.Tensor) -> list[tuple[str, int]]:
 
 
 def _flash_backward(query: torch.Tensor) -> list[tuple[str, int]]:
-    """Return the gradient of the query, added up in single precision, and sums of its rows."""
+    """Buffer of the query's gradient in single precision, and of sums of its rows."""
     batch, heads, queries, width = query.shape
     rows = batch * heads * queries
     return [("gradient", 4 * rows * width + 4 * rows + 512)]
@@ -217,16 +218,16 @@ _PASSING: dict[Any, Callable[[torch.Tensor], list[tuple[str, int]]]] = {
 }
 
 IN_PARTS = frozenset({aten.convolution_backward.default})
-"""Operators that allocate a result, use its work area, and only then go on to the next."""
+"""Operators that use a workspace after each result, before they allocate the next."""
 
 _NOT_ON_DEVICE = {
-    # The state of the random numbers, where nothing is dropped out.
+    # The other two are the state of the random generator, on the host if nothing is dropped out.
     aten._scaled_dot_product_efficient_attention.default: 2,
 }
 
 
 def results_of(func: Any, made: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return those of several results that take memory on the device, in order of allocation."""
+    """Results that take memory on the device, in order of allocation."""
     if func is aten.native_dropout.default:
         return made[::-1]
     return made[: _NOT_ON_DEVICE.get(func, len(made))]

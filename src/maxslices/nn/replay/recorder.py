@@ -1,10 +1,10 @@
-"""Follows the storages of tensors without data, from birth to death."""
+"""Recorder of what code allocates when it runs on tensors without data."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Literal, Self
 from unittest import mock
@@ -12,37 +12,37 @@ from unittest import mock
 import torch
 from torch.utils._pytree import tree_map
 
-from .allocation_log import Account
+from .allocation_log import AllocationLog
 from .autocast import cuda_autocast
 from .cuda_kernels import Capability, as_on_cuda
-from .dispatch_mode import Follow, plain
-from .error_translation import explained
+from .dispatch_mode import StorageDispatchMode
+from .error_translation import translated
 from .import_stubs import algebra_unloaded, compiler_unloaded
-from .meta_copy import twin
+from .meta_copy import meta_copy
 from .module_calls import ModuleCalls
 from .op_handlers import HANDLERS, sole_counts
 from .tensor_spec import Spec
-from .to_meta import Moves, without_data
+from .to_meta import ToMeta, without_data
 from .trace import Trace
-from .workspaces import WorkAreas
+from .workspaces import Workspaces
 
 
-class Replay(Account):
-    """Records what happens inside its context on tensors without data.
+class Replay(AllocationLog):
+    """Context in which operators on tensors without data are recorded.
 
     Parameters
     ----------
-    work_areas : WorkAreas, optional
-        What operators take beside their results; by default a stated allowance.
+    workspaces : Workspaces, optional
+        Memory that operators take beside their results; by default a stated allowance.
     capability : Capability, optional
-        Device that is replayed; by default compute capability 9.0.
+        Replayed device; by default one of compute capability 9.0.
     lines : bool
         Whether to look up the user's line of each allocation.
 
     Examples
     --------
     >>> import torch
-    >>> with Replay(work_areas=WorkAreas.none()) as replay:
+    >>> with Replay(workspaces=Workspaces.none()) as replay:
     ...     model = replay.model(torch.nn.Linear(1024, 1024, bias=False))
     ...     image = replay.input(Spec((4, 1024)))
     ...     with torch.no_grad():
@@ -55,17 +55,16 @@ class Replay(Account):
     def __init__(
         self,
         *,
-        work_areas: WorkAreas | None = None,
+        workspaces: Workspaces | None = None,
         capability: Capability | None = None,
         lines: bool = True,
     ) -> None:
         super().__init__(lines)
-        self._work_areas = WorkAreas.allowance() if work_areas is None else work_areas
+        self._workspaces = Workspaces.allowance() if workspaces is None else workspaces
         self._capability = Capability() if capability is None else capability
         self._modules = ModuleCalls(self)
-        self.moves = Moves(self)
-        """Real tensors that were brought to the device."""
-        self._mode = Follow(self)
+        self._to_meta = ToMeta(self, self.model)
+        self._mode = StorageDispatchMode(self, self._to_meta)
         self._stack = ExitStack()
         self._began = 0.0
         self._duration_s = 0.0
@@ -74,18 +73,19 @@ class Replay(Account):
         self._began = time.perf_counter()
         self._stack.enter_context(compiler_unloaded())
         self._stack.enter_context(algebra_unloaded())
-        sole_counts()  # now, while nothing else is under way
+        sole_counts()  # measured before any other mode is active
         overrides = self._stack.enter_context(as_on_cuda(self._capability))
-        self._mode.handlers = {**HANDLERS, **{op: plain(f) for op, f in overrides.items()}}
-        # One thread runs it all, as the order of events must be that of the calls.
+        parts = {op: self._mode.run_parts_of(f) for op, f in overrides.items()}
+        self._mode.handlers = {**HANDLERS, **parts}
+        # One thread runs forward and backward, so events are in the order of the calls.
         self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         self._stack.enter_context(_random_state_kept())
         self._stack.enter_context(cuda_autocast())
         if not torch.cuda.is_available():
-            # device="cuda" is the device that is replayed: there is nothing to prepare.
+            # device="cuda" means the replayed device, which needs no initialization.
             self._stack.enter_context(mock.patch.object(torch.cuda, "_lazy_init", _nothing))
         for name in ("to", "cuda"):
-            own = self.moves.method(getattr(torch.nn.Module, name), name)
+            own = self._to_meta.method(getattr(torch.nn.Module, name), name)
             self._stack.enter_context(mock.patch.object(torch.nn.Module, name, own))
         self._stack.enter_context(self._mode)
         return self
@@ -100,40 +100,41 @@ class Replay(Account):
         self._duration_s = time.perf_counter() - self._began
         self._closed = True
         if error is not None:
-            clear = explained(error, self._modules.failure)
+            clear = translated(error, self._modules.failure)
             if clear is not None:
                 raise clear from error
         return False
 
-    def model(self, model: torch.nn.Module, *, is_twin: bool = False) -> torch.nn.Module:
-        """Return a copy of a model without data, whose weights are counted from now on.
+    def model(self, model: torch.nn.Module, *, is_on_meta: bool = False) -> torch.nn.Module:
+        """Copy a model without data and count its weights from now on.
 
         Parameters
         ----------
         model : torch.nn.Module
-            The real one; it is not changed.
-        is_twin : bool
-            Whether it has no data already and may be used itself.
+            The real model; it is not changed.
+        is_on_meta : bool
+            Whether the model has no data already and may be used itself.
         """
         with self.paused():
-            made = model if is_twin else twin(model)
+            made = model if is_on_meta else meta_copy(model)
         for path, module in made.named_modules():
             self._modules.watch(module, path)
-            # Module by module, as they are made: that is how they share segments.
+            # Module by module, in the order in which weights are allocated on a device: that
+            # decides which of them share a segment of the allocator.
             own = (*module.named_parameters(path, False), *module.named_buffers(path, False))
             for name, tensor in own:
                 if tensor.device.type == "meta":
-                    self.places.names.setdefault(id(tensor), name)
+                    self.attribution.names.setdefault(id(tensor), name)
                     self.count(tensor, "weights", name)
         return made
 
     def input(self, value: Any) -> Any:
-        """Return an input without data, counted from now on.
+        """Make an input without data and count it from now on.
 
         Parameters
         ----------
         value : tensor, Spec, or any nesting of them in tuples, lists and dicts
-            Real tensors are not read; other objects are passed on.
+            Real tensors are not read; other objects are returned as they are.
         """
 
         def convert(item: Any) -> Any:
@@ -150,7 +151,7 @@ class Replay(Account):
             return tree_map(convert, value)
 
     def uncounted(self, value: Any) -> Any:
-        """Return tensors without data whose memory is somebody else's account.
+        """Make tensors without data that are not counted.
 
         Parameters
         ----------
@@ -162,29 +163,11 @@ class Replay(Account):
             if not isinstance(item, Spec | torch.Tensor):
                 return item
             made = item.empty() if isinstance(item, Spec) else without_data(item)
-            self.uncount(made)
+            self.leave_out(made)
             return made
 
         with self.paused():
             return tree_map(convert, value)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Record nothing of what is done inside."""
-        was, self._mode.paused = self._mode.paused, True
-        try:
-            yield
-        finally:
-            self._mode.paused = was
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether nothing is recorded now."""
-        return self._mode.paused
-
-    def following(self) -> AbstractContextManager[Any]:
-        """Follow the parts of an operator, which is one step of its own otherwise."""
-        return self._mode
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run ``loss.backward()`` as a stage."""
@@ -192,7 +175,7 @@ class Replay(Account):
             loss.backward()
 
     def trace(self) -> Trace:
-        """Return what was recorded so far."""
+        """Trace of what was recorded so far."""
         storages = tuple(self._storages)
         return Trace(
             storages,
@@ -200,7 +183,7 @@ class Replay(Account):
             tuple(self._marks),
             tuple(self._events),
             tuple(self._modules.seen),
-            self._work_areas,
+            self._workspaces,
             self._duration_s or time.perf_counter() - self._began,
             tuple(self._notes),
         )
@@ -212,7 +195,7 @@ def _nothing() -> None:
 
 @contextmanager
 def _random_state_kept() -> Iterator[None]:
-    """Leave the CPU's random numbers as they were."""
+    """Restore the state of the CPU's random generator at the end."""
     state = torch.get_rng_state()
     try:
         yield

@@ -1,8 +1,9 @@
-"""Memory that torch's sums take on CUDA beside their results.
+"""Buffers that torch's sums take on CUDA beside their results.
 
-A sum over many items of few results is split over thread blocks, which meet in a buffer in
-global memory. It follows from shape and strides as ``ATen/native/cuda/Reduce.cuh`` has it;
-on a card with 132 multiprocessors the gradient of a bias takes up to 132 MiB for a moment.
+A sum of many items to few results is split over thread blocks, which combine their parts in a
+buffer in global memory. Its size follows from shape and strides by the rules of
+``ATen/native/cuda/Reduce.cuh``; on a card with 132 multiprocessors the gradient of a bias takes up
+to 132 MiB for a moment.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ from __future__ import annotations
 from math import prod
 
 MAX_THREADS = 512
+"""Threads of a block (``MAX_NUM_THREADS``)."""
 WARP = 32
+"""Threads of a warp, on every device that torch supports."""
 THREADS_PER_MULTIPROCESSOR = 2048
+"""Threads that a multiprocessor holds at once on compute capability 8.0 and 9.0."""
 LEAST_VALUES, MOST_VALUES = 16, 256
-"""Items that a thread adds up: at least, and before the work is split over blocks."""
+"""Items that a thread adds at least, and at most before the work is split over blocks
+(``min_values_per_thread`` and ``max_values_per_thread`` in ``setReduceConfig``)."""
 
 
 def reduction_bytes(
@@ -23,18 +28,18 @@ def reduction_bytes(
     item_bytes: int,
     multiprocessors: int,
 ) -> tuple[int, int]:
-    """Return the bytes of the buffer and of the counters of a sum; (0, 0) if it needs none.
+    """Bytes of the buffer and of the counters of a sum; (0, 0) if it needs none.
 
     Parameters
     ----------
     shape, strides : tuple of int
-        Of the operand, strides in items.
+        Shape and strides of the operand, in items.
     reduced : tuple of int
         1 for each axis that is summed over, 0 for the others.
     item_bytes : int
-        Bytes of an item of the operand. Sums are kept in 4 bytes, or 8 for double precision.
+        Bytes of an item of the operand. Sums take 4 bytes, or 8 for double precision.
     multiprocessors : int
-        Of the device.
+        Multiprocessors of the device.
     """
     inner = _merged([(n, s) for n, s, r in zip(shape, strides, reduced, strict=True) if r])
     outer = _merged([(n, s) for n, s, r in zip(shape, strides, reduced, strict=True) if not r])
@@ -60,7 +65,7 @@ def reduction_bytes(
     values = -(-n_inputs // block_x) if along_inner else n_inputs
     step_output = 1 if along_inner else block_x
     if not (values >= block_y * LEAST_VALUES or values >= MOST_VALUES):
-        return 0, 0  # each warp has a result of its own
+        return 0, 0  # each warp computes a result of its own
     values = -(-values // block_y)
     grid = -(-(n_outputs // vector) // step_output)
     target = multiprocessors * (THREADS_PER_MULTIPROCESSOR // (block_x * block_y))
@@ -74,7 +79,7 @@ def reduction_bytes(
 
 
 def _merged(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return axes (length, stride), the densest first, those that follow on each other as one."""
+    """Axes (length, stride) by rising stride, those contiguous with each other merged."""
     merged: list[tuple[int, int]] = []
     for n, stride in sorted((a for a in axes if a[0] != 1), key=lambda axis: axis[1]):
         if merged and merged[-1][0] * merged[-1][1] == stride:
@@ -85,7 +90,7 @@ def _merged(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _vector(length: int, strides: list[int]) -> int:
-    """Return how many neighbouring results a thread works on."""
+    """Neighbouring results that a thread computes."""
     vector = 4
     while vector > 1 and any(n % vector for n in (length, *strides)):
         vector //= 2
@@ -93,5 +98,5 @@ def _vector(length: int, strides: list[int]) -> int:
 
 
 def _power(n: int) -> int:
-    """Return the largest power of two up to n."""
+    """Largest power of two up to n."""
     return int(1 << (max(1, n).bit_length() - 1))

@@ -1,13 +1,13 @@
-"""What a replay raises."""
+"""Errors of a replay."""
 
 from __future__ import annotations
 
-from ...errors import EstimatorError
+from ...errors import UntraceableError
 
 
-class TraceError(EstimatorError):
-    """Code cannot be replayed without data; the text names the line."""
+class TraceError(UntraceableError):
+    """Code cannot be replayed without data; the message names the line."""
 
 
 class DataDependentError(TraceError):
-    """Code asks for values of a tensor, so what it does cannot be known without running it."""
+    """Code reads values of a tensor, so what it allocates depends on data."""

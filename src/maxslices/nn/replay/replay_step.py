@@ -1,4 +1,4 @@
-"""Replays one step of a model: inference, or training with loss and optimizer."""
+"""Replay of one step of a model: inference, or training with loss and optimizer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .meta_copy import optimizer_for
 from .recorder import Replay
 from .replay_errors import TraceError
 from .trace import Trace
-from .workspaces import WorkAreas
+from .workspaces import Workspaces
 
 Mode = Literal["inference", "forward", "training"]
-"""Without gradients; a forward pass with gradients, nothing more; whole steps of training."""
+"""Forward pass without gradients; forward pass with gradients; steps of training."""
 
 
 def replay(
@@ -31,68 +31,69 @@ def replay(
     steps: int = 2,
     zero_grad_first: bool = True,
     amp: torch.dtype | bool | None = None,
-    work_areas: WorkAreas | None = None,
+    workspaces: Workspaces | None = None,
     capability: Capability | None = None,
-    is_twin: bool = False,
+    is_on_meta: bool = False,
     lines: bool = True,
     watch: Callable[[Replay, torch.nn.Module], None] | None = None,
     **keywords: Any,
 ) -> Trace:
-    """Replay a step on tensors without data and return what it allocates.
+    """Replay a step on tensors without data.
 
     Parameters
     ----------
     target : torch.nn.Module or callable
-        A model, never changed, or a function on tensors.
+        A model, which is never changed, or a function on tensors.
     *inputs, **keywords : Any
-        Arguments of its call: real tensors (not read), `Spec`, or anything else as it is.
+        Arguments of the call: `Spec` or real tensors, which are not read; other objects are passed
+        on.
     mode : {"inference", "forward", "training"}
-        What is replayed. A model is used in the train or eval mode that it is in. Output and
-        loss of a training step are alive until those of the next replace them, as in a loop
+        Step to replay. A model is used in the train or eval mode that it is in. Output and loss
+        of a training step stay alive until those of the next replace them, as in a loop
         ``output = model(x); value = loss(output, y); value.backward(); optimizer.step()``.
     loss : callable, optional
         ``loss(output, *targets)``; by default the sum of all items of the output.
     targets : sequence of tensor or Spec
-        What the loss compares with; counted as input.
+        Tensors that the loss compares the output with; counted as input.
     optimizer : torch.optim.Optimizer, class or callable, optional
-        One that works on the model's parameters, or what makes one of a list of them. None:
-        gradients are computed and not used.
+        An optimizer of the model's parameters, or a class or function that makes one from a list
+        of them. None: gradients are computed and not used.
     steps : int
-        Steps of training; the second is the first with the optimizer's state.
+        Steps of training; the second is the first with the state of the optimizer.
     zero_grad_first : bool
-        Whether gradients are dropped before the forward pass (most code), or after the step.
+        Whether gradients are dropped before the forward pass, as in most code, or after the step.
     amp : torch.dtype or bool, optional
-        The lower precision of ``torch.autocast("cuda")`` around forward pass and loss; True
-        is float16.
-    work_areas, capability, lines
+        Lower precision of ``torch.autocast("cuda")`` around forward pass and loss; True means
+        float16.
+    workspaces, capability, lines
         As for `Replay`.
-    is_twin : bool
-        Whether the model has no data (of the meta device) and may be used itself.
+    is_on_meta : bool
+        Whether the model is on the meta device already and may be used itself.
     watch : callable, optional
-        Given the replay and the copy of a model before it runs: to add hooks.
+        Called with the replay and the copy of the model before it runs, to add hooks.
 
     Returns
     -------
     Trace
-        Its marks are "model", "input", and for each step "forward", "loss", "backward",
-        "step" as far as there are any.
+        Allocations and frees, with the marks "model", "input", and for each step those of
+        "forward", "loss", "backward" and "step" that it has.
 
     Raises
     ------
     DataDependentError
-        If the code needs the values of a tensor, naming its line.
+        If the code reads values of a tensor, naming its line.
     TraceError
-        If it cannot be replayed for another reason.
+        If the code cannot be replayed for another reason.
     """
     if mode not in ("inference", "forward", "training"):
         raise UsageError(f"mode {mode!r} is not one of 'inference', 'forward', 'training'")
     casting = _casting(amp)
-    record = Replay(work_areas=work_areas, capability=capability, lines=lines)
+    record = Replay(workspaces=workspaces, capability=capability, lines=lines)
     with record:
         model = None
         run = target
         if isinstance(target, torch.nn.Module):
-            run = model = record.model(target, is_twin=is_twin)
+            run = model = record.model(target, is_on_meta=is_on_meta)
             if watch is not None:
                 watch(record, model)
         record.mark("model")
@@ -131,7 +132,7 @@ def _train(
     casting: Callable[[], AbstractContextManager[Any]],
     alive: list[Any],
 ) -> None:
-    """Replay a step; its output and loss are alive in a list until those of the next are there."""
+    """Replay a step of training; `alive` holds its output and loss until the next step."""
     if zero_grad_first:
         _zero_grad(model, optimizer)
     with casting():
@@ -150,7 +151,7 @@ def _train(
 
 
 def _casting(amp: torch.dtype | bool | None) -> Callable[[], AbstractContextManager[Any]]:
-    """Return what makes an autocast context, or one that does nothing."""
+    """Function that makes an autocast context, or one that does nothing."""
     if amp is None or amp is False:
         return nullcontext
     dtype = torch.float16 if amp is True else amp
@@ -167,7 +168,7 @@ def _zero_grad(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) 
 
 
 def _total(output: Any) -> torch.Tensor:
-    """Return the sum of all items of the floating-point tensors of an output."""
+    """Sum of all items of the floating-point tensors of an output."""
     tensors = [
         t for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.is_floating_point()
     ]

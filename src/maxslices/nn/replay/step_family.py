@@ -1,8 +1,7 @@
-"""A step for any number of images, from a few replays, and the largest number that fits.
+"""Step for any number of images from a few replays, and the largest number that fits.
 
-Where the same events happen whatever the number, each storage grows along a straight line
-in it; two replays give the line, a third confirms it. Where they do not, each number is
-replayed.
+Where the events are the same for every number of images, each storage grows along a straight line:
+two replays give the lines and a third confirms them. Otherwise each number is replayed.
 """
 
 from __future__ import annotations
@@ -12,32 +11,34 @@ from functools import lru_cache
 
 from ...model.bisection import last_of
 from .batch_scaling import Scaled
-from .caching_allocator import LARGE_SEGMENT_BYTES, Allocator, Step, least_limit
+from .caching_allocator import LARGE_SEGMENT_BYTES, AllocatorRequest, CachingAllocator, least_limit
 from .trace import Trace
-from .workspaces import Call, WorkAreas
+from .workspaces import OperatorCall, Workspaces
 
 _KEPT = 64
-"""Numbers whose traces are remembered."""
+"""Numbers of images whose traces are cached; where each number is replayed, a search by bisection
+asks for fewer."""
 _APART = 256
-"""Numbers looked at from above are 1 / this of the largest apart; after every `_FINE` of them,
-twice as far."""
+"""The search from above tries numbers 1 / 256 of the largest apart: 0.4 %."""
 _FINE = 32
+"""After each 32 numbers that do not fit, the steps of the search from above double: so it tries 100
+numbers at most."""
 MARGIN_BYTES = LARGE_SEGMENT_BYTES
-"""`Family.largest` leaves this of the limit: room for one more segment, of which libraries take
-what a replay does not see; of little memory, a hundredth. Batches that were expected to leave
-3 to 18 MiB of some GB were seen to fail."""
+"""Part of the limit that `StepFamily.largest` leaves: one more segment, for memory of libraries
+that a replay does not see; of a small limit, a hundredth. Batches that were expected to leave 3 to
+18 MiB of some GB were seen to fail."""
 
 
-class Family:
-    """A step for any number of images (or slices).
+class StepFamily:
+    """Step for any number of images or slices.
 
     Parameters
     ----------
     make : callable
         ``make(n)`` returns the `Trace` for n images.
     at : tuple of int
-        Numbers that are replayed: two for the lines, one to confirm them. 1 is left out,
-        since operators treat a batch of one differently.
+        Numbers that are replayed: two for the lines and one to confirm them. Not 1, since
+        operators treat a batch of one differently.
     """
 
     def __init__(self, make: Callable[[int], Trace], at: tuple[int, int, int] = (2, 3, 5)) -> None:
@@ -47,9 +48,9 @@ class Family:
         self._fits = lru_cache(maxsize=16 * _KEPT)(self._find_fits)
         traces = [self.trace(n) for n in at]
         self.notes = traces[0].notes
-        """What the replays could not follow to the letter."""
+        """What was not replayed exactly."""
         self.scaled: Scaled | None = None
-        """The lines; None where each number must be replayed."""
+        """Lines of all sizes; None if each number must be replayed."""
         try:
             scaled = Scaled(traces[0], traces[1], at[:2])
         except ValueError:
@@ -59,68 +60,68 @@ class Family:
 
     @property
     def is_linear(self) -> bool:
-        """Whether any number follows without another replay."""
+        """Whether every number follows from the lines."""
         return self.scaled is not None
 
-    def with_work_areas(self, work_areas: WorkAreas) -> Family:
-        """Return this family with other work areas; nothing is replayed again."""
-        return Family(lambda n: self.trace(n).with_work_areas(work_areas), self._at)
+    def with_workspaces(self, workspaces: Workspaces) -> StepFamily:
+        """Family with other workspaces; nothing is replayed again."""
+        return StepFamily(lambda n: self.trace(n).with_workspaces(workspaces), self._at)
 
-    def calls(self, n: int) -> Iterable[Call]:
-        """Return the operators for n images that may need a work area."""
+    def calls(self, n: int) -> Iterable[OperatorCall]:
+        """Calls of operators for n images that may need a workspace."""
         return self.trace(n).calls if self.scaled is None or n == 1 else self.scaled.calls(n)
 
     def trace(self, n: int) -> Trace:
-        """Return the replay for n images."""
+        """Trace of a replay for n images."""
         return self._make(n)
 
-    def steps(self, n: int) -> list[tuple[int, int]]:
-        """Return what the allocator is asked for n images."""
+    def requests(self, n: int) -> list[tuple[int, int]]:
+        """Requests to the allocator for n images."""
         if self.scaled is None or n == 1:
-            return self.trace(n).steps()
-        return self.scaled.steps(n)
+            return self.trace(n).requests()
+        return self.scaled.requests(n)
 
     def allocated_bytes(self, n: int) -> int:
-        """Return the most that is handed out for n images."""
+        """Most bytes handed out for n images."""
         return self._simulated(n).peak_allocated_bytes
 
     def reserved_bytes(self, n: int) -> int:
-        """Return the most that the allocator holds for n images when there is room."""
+        """Most bytes that the allocator holds for n images without a limit."""
         return self._simulated(n).peak_reserved_bytes
 
-    def _simulated(self, n: int) -> Allocator:
-        allocator = Allocator()
-        allocator.run(self.steps(n))
+    def _simulated(self, n: int) -> CachingAllocator:
+        allocator = CachingAllocator()
+        allocator.run(self.requests(n))
         return allocator
 
     def needed_bytes(self, n: int) -> int:
-        """Return the smallest limit, to 2 MiB, from which on n images run."""
+        """Smallest limit, to 2 MiB, from which on n images run."""
         return self._needed(n)
 
     def _find_needed(self, n: int) -> int:
-        steps = self.steps(n)
-        allocator = Allocator()
-        allocator.run(steps)
-        return least_limit(steps, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
+        requests = self.requests(n)
+        allocator = CachingAllocator()
+        allocator.run(requests)
+        return least_limit(requests, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
 
     def fits(self, n: int, limit_bytes: int) -> bool:
-        """Tell whether n images run when the allocator may hold no more than `limit_bytes`.
+        """True if n images run when the allocator may hold no more than `limit_bytes`.
 
-        Where there is no room for the work area of a convolution, another kernel is used.
+        A convolution whose workspace finds no room uses another kernel.
         """
         return self._fits(n, limit_bytes)
 
     def _find_fits(self, n: int, limit_bytes: int) -> bool:
-        return Allocator(limit_bytes).run(self.steps(n))
+        return CachingAllocator(limit_bytes).run(self.requests(n))
 
     def largest(self, limit_bytes: int, at_most: int = 2**20, *, steady: bool = False) -> int:
-        """Return the largest number of images that runs within a limit; 0 if not even one does.
+        """Largest number of images that runs within a limit; 0 if not even one does.
 
-        Where parts happen to be of the same size, a number may fit though some smaller ones do
-        not: it is looked for from above, where the tensors alone would take it all, and must fit
-        whatever the work areas of convolutions are: with half of them and without them too.
-        What is returned fits within the limit and within a little less. Where each number must
-        be replayed, or if it is to be `steady`, one is looked for up to which all fit.
+        Where blocks happen to be of the same size, a number may fit though some smaller ones do
+        not. So the search goes down from the number at which the tensors alone exceed the limit.
+        The answer must fit within the limit and within `MARGIN_BYTES` less, and whatever the
+        workspaces of convolutions are: in full, by half, and without them. If each number must be
+        replayed, or with `steady`, the answer is a number up to which all fit.
         """
         limits = limit_bytes - min(MARGIN_BYTES, limit_bytes // 100), limit_bytes
 
@@ -129,7 +130,7 @@ class Family:
 
         def surely(n: int) -> bool:
             return fits(n) and all(
-                Allocator(limit).run(_with_areas(self.steps(n), part))
+                CachingAllocator(limit).run(_with_workspaces(self.requests(n), part))
                 for limit in limits
                 for part in (0.0, 0.5)
             )
@@ -141,12 +142,12 @@ class Family:
             found = self._from_above(fits, at_most if ceiling is None else min(at_most, ceiling))
             if found and not surely(found):
                 found = self._from_above(surely, found, self._first_gap(fits, found))
-        # One image is a replay of its own, which what more of them say makes needless.
+        # One image needs a replay of its own, which is done only if no larger number fits.
         return found or int(at_most >= 1 and fits(1))
 
     @staticmethod
     def _from_above(fits: Callable[[int], bool], top: int, known: int = 0) -> int:
-        """Return the largest number up to `top` that fits, of those looked at beyond one known."""
+        """Largest number up to `top` that fits, of those tried above a known one."""
         n, apart, looked = top, max(1, top // _APART), 0
         while n > max(1, known) and not fits(n):
             looked += 1
@@ -157,7 +158,7 @@ class Family:
 
     @staticmethod
     def _first_gap(fits: Callable[[int], bool], at_most: int) -> int:
-        """Return the last number from 2 on before one that does not fit; or 0."""
+        """Last number, from 2 on, before one that does not fit; 0 if 2 does not."""
         if at_most < 2 or not fits(2):
             return 0
         low, high = 2, 4
@@ -166,6 +167,6 @@ class Family:
         return last_of(fits, low, min(high, at_most + 1))
 
 
-def _with_areas(steps: list[Step], part: float) -> list[Step]:
-    """Return steps with a part of the work areas that can be done without."""
-    return [(key, int(part * n) if key < 0 < n else n) for key, n in steps]
+def _with_workspaces(requests: list[AllocatorRequest], part: float) -> list[AllocatorRequest]:
+    """Requests with the workspaces that may fail reduced to a part of their size."""
+    return [(key, int(part * n) if key < 0 < n else n) for key, n in requests]

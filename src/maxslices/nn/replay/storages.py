@@ -1,9 +1,11 @@
-"""What a trace is made of: storages, events, marks, calls of modules, and a moment's account."""
+"""Parts of a trace: storages, events, marks, calls of modules, and what is alive at a moment."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from ...model.allocators import round_to_granule
 
 Category = Literal[
     "input",
@@ -11,10 +13,10 @@ Category = Literal[
     "activations",
     "gradients",
     "optimizer state",
-    "work area",
+    "workspace",
     "temporary",
 ]
-"""What memory is held for."""
+"""Purpose that memory is held for."""
 
 CATEGORIES: tuple[Category, ...] = (
     "weights",
@@ -22,18 +24,10 @@ CATEGORIES: tuple[Category, ...] = (
     "activations",
     "gradients",
     "optimizer state",
-    "work area",
+    "workspace",
     "temporary",
 )
-"""In the order in which a step needs them."""
-
-GRANULE_BYTES = 512
-"""torch's allocator hands out multiples of this."""
-
-
-def rounded(n_bytes: int) -> int:
-    """Return what the allocator takes for a storage: a multiple of 512 bytes."""
-    return -(-n_bytes // GRANULE_BYTES) * GRANULE_BYTES
+"""All categories, in the order in which a step needs them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,11 +37,11 @@ class Storage:
     n_bytes: int
     """Bytes asked for, not rounded."""
     category: Category
-    """What it is held for."""
+    """Purpose it is held for."""
     op: str = ""
     """Operator that made it, such as "aten.convolution"; empty for weights and inputs."""
     module: str = ""
-    """Dotted path of the module at work then, or the name of a weight; "" is the model itself."""
+    """Dotted path of the module that ran then, or the name of a weight; "" is the model itself."""
     line: str = ""
     """Line of the user's code, "file:line", where it is known."""
     stage: str = ""
@@ -62,65 +56,67 @@ class Storage:
     """Dtype of that tensor, such as "float32"."""
 
 
-class Event(NamedTuple):
-    """One thing that happened."""
+class ReplayEvent(NamedTuple):
+    """Event of a trace."""
 
     kind: Literal["alloc", "free", "call", "mark"]
-    """A call is an operator that may need a work area, after its result is allocated."""
+    """A call is that of an operator which may need a workspace, after its result is allocated."""
     which: int
-    """Index in `Trace.storages` for alloc and free, of `Trace.calls`, of `Trace.marks`."""
+    """Index in `Trace.storages` for alloc and free, in `Trace.calls`, or in `Trace.marks`."""
 
 
-class Mark(NamedTuple):
-    """A named moment: the end of a stage, or what the user marked."""
+class StageMark(NamedTuple):
+    """Named moment: the end of a stage, or one that the user marked."""
 
     name: str
     event: int
-    """Index of its event: what came before has happened."""
+    """Index of its event."""
 
 
 class ModuleCall(NamedTuple):
-    """One call of a module's forward."""
+    """Call of a module's forward."""
 
     module: str
     """Dotted path in the model."""
     kind: str
-    """Its class."""
+    """Class of the module."""
     first: int
     """Index of the first event inside."""
     end: int
     """Index of the first event after it."""
     stage: str
-    """Stage of the step: "forward", or "backward" where it is computed again."""
+    """Stage of the step: "forward", or "backward" where the module is recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
-    """What was alive when the most was."""
+class ReplayPeak:
+    """Storages alive at one event, by default that of the peak."""
 
     n_bytes: int
     event: int
-    """Index of the event that reached it."""
+    """Index of the event."""
     stage: str
-    """Stage in which it was reached."""
+    """Stage of the event."""
     op: str
-    """Operator at work, if known."""
+    """Operator that ran, if known."""
     module: str
-    """Module at work."""
+    """Module that ran."""
     alive: tuple[Storage, ...]
-    """What was alive, largest first; work areas among them."""
+    """Storages, largest first; workspaces are among them."""
 
     def by_category(self) -> dict[str, int]:
-        """Return bytes of each category, every one named, in the order of `CATEGORIES`."""
+        """Bytes of every category, in the order of `CATEGORIES`."""
         sums: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
         for storage in self.alive:
-            sums[storage.category] += rounded(storage.n_bytes)
+            sums[storage.category] += round_to_granule(storage.n_bytes)
         return sums
 
     def by_module(self, category: str | None = None) -> dict[str, int]:
-        """Return bytes by module path, largest first; of one category, or of all."""
+        """Bytes by module path, largest first; of one category, or of all."""
         sums: dict[str, int] = {}
         for storage in self.alive:
             if category in (None, storage.category):
-                sums[storage.module] = sums.get(storage.module, 0) + rounded(storage.n_bytes)
+                sums[storage.module] = sums.get(storage.module, 0) + round_to_granule(
+                    storage.n_bytes
+                )
         return dict(sorted(sums.items(), key=lambda item: -item[1]))

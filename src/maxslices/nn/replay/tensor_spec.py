@@ -1,4 +1,4 @@
-"""A tensor that need not be there."""
+"""Shape and dtype in place of a tensor."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A tensor that need not be there: shape and dtype."""
+    """Shape and dtype of a tensor that need not exist."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
     requires_grad: bool = False
 
     def empty(self) -> torch.Tensor:
-        """Return a tensor like that without data."""
+        """Make such a tensor on the meta device, without data."""
         return torch.empty(
             self.shape, dtype=self.dtype, device="meta", requires_grad=self.requires_grad
         )

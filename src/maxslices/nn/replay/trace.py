@@ -1,6 +1,6 @@
-"""What a replay saw: storages from birth to death, in order, and what was alive at the peak.
+"""Trace of a replayed step: allocations, frees and calls in order, and their peak.
 
-Plain Python: a `Trace` needs no torch to be read, scaled or given to an allocator.
+Plain Python: reading a `Trace`, scaling it and simulating an allocator on it need no torch.
 """
 
 from __future__ import annotations
@@ -9,56 +9,57 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from .caching_allocator import Allocator, Step, least_limit
-from .storages import Event, Mark, ModuleCall, Peak, Storage, rounded
-from .workspaces import CONVOLUTIONS, Area, Call, WorkAreas
+from ...model.allocators import round_to_granule
+from .caching_allocator import AllocatorRequest, CachingAllocator, least_limit
+from .storages import ModuleCall, ReplayEvent, ReplayPeak, StageMark, Storage
+from .workspaces import CONVOLUTIONS, OperatorCall, Workspace, Workspaces
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """Events of a replayed step.
 
-    Byte counts are those of the device's allocator: multiples of 512, work areas included
-    as `work_areas` has them.
+    Byte counts are those of the device's allocator: each storage is rounded up to 512 bytes, and
+    workspaces are included with the sizes that `workspaces` gives.
     """
 
     storages: tuple[Storage, ...]
-    """All storages, in order of birth."""
-    calls: tuple[Call, ...]
-    """Operators that may need a work area."""
-    marks: tuple[Mark, ...]
+    """All storages, in order of allocation."""
+    calls: tuple[OperatorCall, ...]
+    """Operators that may need a workspace."""
+    marks: tuple[StageMark, ...]
     """Ends of stages, and the user's marks, in order."""
-    events: tuple[Event, ...]
-    """What happened, in order."""
+    events: tuple[ReplayEvent, ...]
+    """Allocations, frees, calls and marks, in order."""
     modules: tuple[ModuleCall, ...] = ()
-    """Calls of modules, in order of their beginning."""
-    work_areas: WorkAreas = field(default_factory=WorkAreas.none)
-    """What operators need beside their results."""
+    """Calls of modules, in the order in which they began."""
+    workspaces: Workspaces = field(default_factory=Workspaces.none)
+    """Memory that operators need beside their results."""
     duration_s: float = 0.0
-    """How long the replay took."""
+    """Duration of the replay."""
     notes: tuple[str, ...] = ()
-    """What the replay could not follow to the letter."""
+    """What was not replayed exactly."""
 
     def __repr__(self) -> str:
         peak = f"peak {self.peak_bytes / 2**20:.2f} MiB in {self.peak.stage or 'it'}"
         return f"<Trace of {len(self.storages)} storages, {peak}>"
 
-    def with_work_areas(self, work_areas: WorkAreas) -> Trace:
-        """Return this trace with other work areas; nothing is replayed."""
-        return replace(self, work_areas=work_areas)
+    def with_workspaces(self, workspaces: Workspaces) -> Trace:
+        """Trace with other workspaces; nothing is replayed again."""
+        return replace(self, workspaces=workspaces)
 
     @cached_property
     def in_use_bytes(self) -> list[int]:
-        """Bytes in use at each event: after it, and for a call while it runs."""
+        """Bytes in use after each event; for a call, while it runs."""
         return list(self._usage())
 
     @cached_property
-    def areas(self) -> list[tuple[Area, ...]]:
-        """Work areas of each call."""
-        return self.work_areas.for_calls(self.calls)
+    def call_workspaces(self) -> list[tuple[Workspace, ...]]:
+        """Workspaces of each call."""
+        return self.workspaces.for_calls(self.calls)
 
     def _usage(self) -> Iterator[int]:
-        sizes = [rounded(storage.n_bytes) for storage in self.storages]
+        sizes = [round_to_granule(storage.n_bytes) for storage in self.storages]
         in_use, kept = 0, set[str]()
         for kind, index in self.events:
             passing = 0
@@ -67,30 +68,30 @@ class Trace:
             elif kind == "free":
                 in_use -= sizes[index]
             elif kind == "call":
-                for area in self.areas[index]:
-                    if not area.kept_as:
-                        passing += rounded(area.n_bytes)
-                    elif area.kept_as not in kept:
-                        kept.add(area.kept_as)
-                        in_use += rounded(area.n_bytes)
+                for workspace in self.call_workspaces[index]:
+                    if not workspace.kept_as:
+                        passing += round_to_granule(workspace.n_bytes)
+                    elif workspace.kept_as not in kept:
+                        kept.add(workspace.kept_as)
+                        in_use += round_to_granule(workspace.n_bytes)
             yield in_use + passing
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes in use at once, each storage rounded up to 512 bytes."""
+        """Most bytes in use at once."""
         return max(self.in_use_bytes, default=0)
 
     @cached_property
-    def peak(self) -> Peak:
-        """What was alive when the most was, at the first such moment."""
+    def peak(self) -> ReplayPeak:
+        """Storages alive at the first event with the most bytes in use."""
         usage = self.in_use_bytes
         if not usage:
-            return Peak(0, 0, "", "", "", ())
+            return ReplayPeak(0, 0, "", "", "", ())
         event = usage.index(max(usage))
         return self.moment(event)
 
-    def moment(self, event: int) -> Peak:
-        """Return what is alive at an event."""
+    def moment(self, event: int) -> ReplayPeak:
+        """Storages and workspaces alive at an event."""
         alive = [
             storage
             for storage in self.storages
@@ -101,22 +102,26 @@ class Trace:
             if kind != "call":
                 continue
             call = self.calls[index]
-            areas = self.areas[index]
-            passing = [area for area in areas if not area.kept_as and area.n_bytes]
+            call_workspaces = self.call_workspaces[index]
+            passing = [
+                workspace
+                for workspace in call_workspaces
+                if not workspace.kept_as and workspace.n_bytes
+            ]
             if position == event:
-                alive += [_as_storage(area.n_bytes, call, event) for area in passing]
-            for area in areas:
-                if area.kept_as and area.kept_as not in kept:
-                    kept.add(area.kept_as)
-                    alive.append(_as_storage(area.n_bytes, call, event))
+                alive += [_as_storage(workspace.n_bytes, call, event) for workspace in passing]
+            for workspace in call_workspaces:
+                if workspace.kept_as and workspace.kept_as not in kept:
+                    kept.add(workspace.kept_as)
+                    alive.append(_as_storage(workspace.n_bytes, call, event))
         alive.sort(key=lambda storage: -storage.n_bytes)
         kind, index = self.events[event]
-        at_work: Storage | Call | None = None
+        at_work: Storage | OperatorCall | None = None
         if kind in ("alloc", "free"):
             at_work = self.storages[index]
         elif kind == "call":
             at_work = self.calls[index]
-        return Peak(
+        return ReplayPeak(
             self.in_use_bytes[event],
             event,
             self.stage_at(event),
@@ -125,37 +130,37 @@ class Trace:
             tuple(alive),
         )
 
-    def kept_areas(self) -> list[Area]:
-        """Return the work areas that stay when the step is over."""
-        kept: dict[str, Area] = {}
-        for areas in self.areas:
-            for area in areas:
-                if area.kept_as:
-                    kept.setdefault(area.kept_as, area)
+    def kept_workspaces(self) -> list[Workspace]:
+        """Workspaces that stay allocated after the step."""
+        kept: dict[str, Workspace] = {}
+        for call_workspaces in self.call_workspaces:
+            for workspace in call_workspaces:
+                if workspace.kept_as:
+                    kept.setdefault(workspace.kept_as, workspace)
         return list(kept.values())
 
     def stage_at(self, event: int) -> str:
-        """Return the stage that an event belongs to: the next mark's name."""
+        """Stage of an event: the name of the next mark."""
         return next((mark.name for mark in self.marks if mark.event >= event), "")
 
     def bytes_at(self, mark: str, occurrence: int = 0) -> int:
-        """Return the bytes in use at a mark: of all storages that are alive, each rounded up.
+        """Bytes in use at a mark.
 
         Parameters
         ----------
         mark : str
-            Its name.
+            Name of the mark.
         occurrence : int
-            Which of several of that name; -1 is the last.
+            Index among the marks of that name; -1 is the last.
 
         Raises
         ------
         KeyError
-            If there is none, naming those that there are.
+            If there is none, naming the marks that exist.
         """
         return self.in_use_bytes[self._marked(mark, occurrence).event]
 
-    def _marked(self, mark: str, occurrence: int) -> Mark:
+    def _marked(self, mark: str, occurrence: int) -> StageMark:
         found = [m for m in self.marks if m.name == mark]
         if not found:
             known = ", ".join(dict.fromkeys(m.name for m in self.marks))
@@ -163,39 +168,39 @@ class Trace:
         return found[occurrence]
 
     def bytes_after(self, call: ModuleCall) -> int:
-        """Return the bytes in use when a module's forward has returned."""
+        """Bytes in use when a module's forward has returned."""
         return self.in_use_bytes[call.end - 1] if call.end else 0
 
-    def steps(
+    def requests(
         self,
         sizes: Sequence[int] | None = None,
-        areas: Sequence[tuple[Area, ...]] | None = None,
-    ) -> list[Step]:
-        """Return allocations and frees as the allocator sees them, work areas included.
+        call_workspaces: Sequence[tuple[Workspace, ...]] | None = None,
+    ) -> list[AllocatorRequest]:
+        """Requests to the allocator, workspaces included.
 
         Parameters
         ----------
         sizes : sequence of int, optional
             Bytes of the storages, in place of their own.
-        areas : sequence of tuple of Area, optional
-            Work areas of the calls, in place of their own.
+        call_workspaces : sequence of tuple of Workspace, optional
+            Workspaces of the calls, in place of their own.
         """
-        return [step for asked in self.asked(sizes, areas) for step in asked]
+        return [each for made in self.requests_by_event(sizes, call_workspaces) for each in made]
 
-    def asked(
+    def requests_by_event(
         self,
         sizes: Sequence[int] | None = None,
-        areas: Sequence[tuple[Area, ...]] | None = None,
-    ) -> Iterator[Sequence[Step]]:
-        """Yield what each event asks of the allocator, work areas included.
+        call_workspaces: Sequence[tuple[Workspace, ...]] | None = None,
+    ) -> Iterator[Sequence[AllocatorRequest]]:
+        """Yield the requests to the allocator of each event, workspaces included.
 
         Parameters
         ----------
-        sizes, areas
-            As for `steps`.
+        sizes, call_workspaces
+            As for `requests`.
         """
         taken = [s.n_bytes for s in self.storages] if sizes is None else sizes
-        needed = self.areas if areas is None else areas
+        needed = self.call_workspaces if call_workspaces is None else call_workspaces
         next_key, kept = len(taken) + 1, set[str]()
         for kind, index in self.events:
             if kind == "alloc":
@@ -203,26 +208,26 @@ class Trace:
             elif kind == "free":
                 yield ((index, -1),)
             elif kind == "call":
-                asked: list[Step] = []
-                passing: list[Step] = []
-                for area in needed[index]:
-                    if area.kept_as in kept:
+                made: list[AllocatorRequest] = []
+                passing: list[AllocatorRequest] = []
+                for workspace in needed[index]:
+                    if workspace.kept_as in kept:
                         continue
                     key = -next_key if self.calls[index].kind in CONVOLUTIONS else next_key
-                    asked.append((key, area.n_bytes))
-                    if area.kept_as:
-                        kept.add(area.kept_as)
+                    made.append((key, workspace.n_bytes))
+                    if workspace.kept_as:
+                        kept.add(workspace.kept_as)
                     else:
                         passing.append((key, -1))
                     next_key += 1
-                yield [*asked, *reversed(passing)]
+                yield [*made, *reversed(passing)]
             else:
                 yield ()
 
     def allocated_at(self, mark: str, occurrence: int = 0) -> int:
-        """Return the bytes handed out at a mark: what ``torch.cuda.memory_allocated`` returns.
+        """Bytes handed out at a mark: what ``torch.cuda.memory_allocated`` returns.
 
-        More than `bytes_at` by what the allocator does not split off.
+        Exceeds `bytes_at` by the remainders of blocks that the allocator does not split.
 
         Parameters
         ----------
@@ -233,56 +238,56 @@ class Trace:
 
     @cached_property
     def handed_out_bytes(self) -> list[int]:
-        """Bytes that the allocator has handed out at each event: after it, or while it runs."""
-        allocator = Allocator()
+        """Bytes handed out after each event; for a call, while it runs."""
+        allocator = CachingAllocator()
         at: list[int] = []
-        for asked in self.asked():
+        for requests in self.requests_by_event():
             most = 0
-            for step in asked:
-                allocator.run((step,))
-                most = max(most, allocator.allocated_bytes if step[1] >= 0 else 0)
+            for request in requests:
+                allocator.run((request,))
+                most = max(most, allocator.allocated_bytes if request[1] >= 0 else 0)
             at.append(max(most, allocator.allocated_bytes))
         return at
 
     @cached_property
-    def _simulated(self) -> Allocator:
-        allocator = Allocator()
-        allocator.run(self.steps())
+    def _simulated(self) -> CachingAllocator:
+        allocator = CachingAllocator()
+        allocator.run(self.requests())
         return allocator
 
     @property
     def allocated_bytes(self) -> int:
-        """The most that the allocator hands out: ``torch.cuda.max_memory_allocated`` to the byte.
+        """Most bytes handed out: ``torch.cuda.max_memory_allocated`` to the byte.
 
-        More than `peak_bytes` by what it does not split off: up to 1 MiB for each of the
-        larger blocks.
+        Exceeds `peak_bytes` by the remainders of blocks that the allocator does not split: up to
+        1 MiB for each of the larger blocks.
         """
         return self._simulated.peak_allocated_bytes
 
     @property
     def reserved_bytes(self) -> int:
-        """The most that the allocator holds: what ``torch.cuda.max_memory_reserved`` returns."""
+        """Most bytes that the allocator holds: ``torch.cuda.max_memory_reserved``."""
         return self._simulated.peak_reserved_bytes
 
     def fits(self, limit_bytes: int) -> bool:
-        """Tell whether the step runs when the allocator may hold no more than `limit_bytes`.
+        """True if the step runs when the allocator may hold no more than `limit_bytes`.
 
-        Where there is no room for the work area of a convolution, another kernel is used.
+        A convolution whose workspace finds no room uses another kernel.
         """
-        return Allocator(limit_bytes).run(self.steps())
+        return CachingAllocator(limit_bytes).run(self.requests())
 
     @cached_property
     def needed_bytes(self) -> int:
-        """The smallest limit, to 2 MiB, from which on the step runs (see `fits`).
+        """Smallest limit, to 2 MiB, from which on the step runs (see `fits`).
 
-        Between `allocated_bytes` and `reserved_bytes`: before it fails, the allocator gives
-        back what it holds and does not use.
+        Lies between `allocated_bytes` and `reserved_bytes`: before the allocator fails, it gives
+        unused segments back.
         """
-        return least_limit(self.steps(), self.allocated_bytes, self.reserved_bytes)
+        return least_limit(self.requests(), self.allocated_bytes, self.reserved_bytes)
 
 
-def _as_storage(n_bytes: int, call: Call, event: int) -> Storage:
-    return Storage(n_bytes, "work area", call.op, call.module, call.line, call.stage, born=event)
+def _as_storage(n_bytes: int, call: OperatorCall, event: int) -> Storage:
+    return Storage(n_bytes, "workspace", call.op, call.module, call.line, call.stage, born=event)
 
 
-__all__ = ["Trace", "rounded"]
+__all__ = ["Trace"]

@@ -1,8 +1,8 @@
-"""Memory that operators take beside their results: what a replay cannot see.
+"""Workspaces: memory that operators take beside their results, which a replay cannot see.
 
-cuBLAS keeps a work area for each thread that multiplies matrices. cuDNN takes one for the
-time of a convolution; its size follows from the kernel that its heuristics choose, and is
-the same every time for the same shapes. `calibrate` measures both on a device.
+cuBLAS keeps a workspace for each thread that multiplies matrices. cuDNN takes one for the duration
+of a convolution; its size follows from the kernel that its heuristics choose, and is the same every
+time for the same shapes. `calibrate` measures both on a device.
 """
 
 from __future__ import annotations
@@ -24,143 +24,142 @@ Kind = Literal[
     "loss",
     "copies",
 ]
-"""What an operator does. Gradients are those of a convolution; a loss is one of each item that
-is summed up; copies are of operands that are not contiguous, for kernels that want them so."""
+"""Kind of operator. Gradients are those of a convolution; a loss is computed for each item and
+then summed; copies are contiguous copies of operands, for kernels that require them."""
 
 CONVOLUTIONS = ("convolution", "input gradient", "weight gradient")
-"""Those whose work areas are measured."""
+"""Kinds whose workspaces are measured."""
 
 MIB = 2**20
 CUBLAS_BYTES = 32 * MIB
-"""cuBLAS's work area for each thread on compute capability 9, as torch sets it."""
+"""Workspace that torch gives cuBLAS for each thread on compute capability 9."""
 CUBLASLT_BYTES = MIB
-"""cublasLt's, which multiplies and adds a bias in one."""
+"""Workspace that torch gives cublasLt, which multiplies and adds a bias in one kernel."""
 MULTIPROCESSORS = 132
-"""Of an H100 or H200."""
+"""Multiprocessors of an H100 or H200."""
 
 _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex64": 8}
 
 
-class Call(NamedTuple):
-    """One call of an operator that may need a work area."""
+class OperatorCall(NamedTuple):
+    """Call of an operator that may need a workspace."""
 
     kind: Kind
     op: str
     """Operator, such as "aten.convolution"."""
     shapes: tuple[tuple[int, ...], ...]
-    """Of input, weight and output; of the factors of a matrix product; of what is copied; of
-    query and key; shape, strides and axes (0, or 1 where it is summed over) of a sum."""
+    """Shapes of input, weight and output of a convolution; of the factors of a matrix product; of
+    operands that are copied; shape, strides and axes (1 where it is summed over) of a sum."""
     dtype: str
     """Dtype of the input, such as "float32"."""
     options: str = ""
-    """Stride, padding and so on, as one text."""
+    """Stride, padding, dilation and groups of a convolution, as one text."""
     channels_last: bool = False
     """Whether the data are stored with channels last."""
     in_backward: bool = False
-    """Whether autograd's engine runs it: that is another thread, with areas of its own."""
+    """Whether autograd's engine runs it: in another thread, with workspaces of its own."""
     module: str = ""
     line: str = ""
     stage: str = ""
 
     @property
     def batch(self) -> int:
-        """Images that the call works on."""
+        """Images in the batch."""
         return self.shapes[0][0] if self.shapes and self.shapes[0] else 1
 
-    def anywhere(self) -> Call:
-        """Return this call without where in the model it is: that changes no work area."""
+    def anywhere(self) -> OperatorCall:
+        """Call without its place in the model, which does not change its workspaces."""
         return self._replace(module="", line="", stage="")
 
     @property
     def signature(self) -> str:
-        """What the size of the work area follows from, the batch excepted."""
+        """All that determines the size of the workspace, except the batch."""
         parts = [self.kind, self.dtype, *("x".join(map(str, s[1:])) for s in self.shapes[:1])]
         parts += ["x".join(map(str, s)) for s in self.shapes[1:2]]
         parts += [self.options, "channels last" if self.channels_last else "channels first"]
         return " | ".join(parts)
 
 
-class Area(NamedTuple):
-    """A work area."""
+class Workspace(NamedTuple):
+    """Memory that an operator takes beside its results."""
 
     n_bytes: int
     kept_as: str = ""
-    """Name under which it stays once it is there; empty if it is given back with the call."""
+    """Name under which it stays allocated; empty if it is freed with the call."""
 
 
 Points = tuple[tuple[int, int], ...]
-"""Pairs (batch, bytes), the batches rising."""
+"""Pairs (batch, bytes), by rising batch."""
 
 
 @dataclass(frozen=True, eq=False)
-class WorkAreas:
-    """Sizes of work areas on one kind of device with certain library versions."""
+class Workspaces:
+    """Sizes of workspaces on one kind of device, with certain versions of the libraries."""
 
     origin: str
-    """Where they come from, for people: "none", "stated allowance", "measured on ..."."""
+    """Where the sizes come from: "none", "stated allowance" or "measured on ..."."""
     cublas_bytes: int = 0
-    """What cuBLAS keeps for each thread that multiplies matrices."""
+    """Bytes that cuBLAS keeps for each thread that multiplies matrices."""
     table: Mapping[str, Points] = field(default_factory=dict)
-    """Measured: bytes at batches, by `Call.signature`."""
+    """Measured bytes at batches, by `OperatorCall.signature`."""
     cublaslt_bytes: int = 0
-    """What cublasLt keeps for each thread that multiplies and adds a bias."""
+    """Bytes that cublasLt keeps for each thread that multiplies and adds a bias."""
     multiprocessors: int = 0
-    """Of the device: sums and attention take buffers of torch's own; 0: they are left out."""
+    """Multiprocessors of the device, by which sums take buffers; 0 leaves these out."""
     convolution_rule: bool = False
-    """Whether a convolution that is not in the table is given room for its operands.
+    """Whether a convolution that is not in the table is given room for copies of its operands.
 
-    cuDNN's kernels for tensor cores want channels last: input, weight and output are copied
-    into that order, which takes as much again as they have. Those of 1x1 with stride 1 do
-    without, but for the gradient of the weight in volumes; and so do small kernels on few
-    channels.
+    cuDNN's kernels for tensor cores need channels last: input, weight and output are copied into
+    that order. Convolutions of 1x1 with stride 1 need no copies, except for the gradient of the
+    weight in volumes; neither do small kernels on few channels.
     """
 
     @classmethod
-    def none(cls) -> WorkAreas:
-        """Return those of a device whose operators need no memory beside their results."""
+    def none(cls) -> Workspaces:
+        """No workspaces: operators need no memory beside their results."""
         return cls("none")
 
     @classmethod
-    def allowance(cls) -> WorkAreas:
-        """Return what to allow for where nothing was measured: a card such as an H200."""
+    def allowance(cls) -> Workspaces:
+        """Allowance where nothing was measured: the sizes of an H200."""
         return cls("stated allowance", CUBLAS_BYTES, {}, CUBLASLT_BYTES, MULTIPROCESSORS, True)
 
-    def for_call(self, call: Call) -> tuple[Area, ...]:
-        """Return the work areas of a call, all in use at once."""
-        areas: list[Area] = []
+    def for_call(self, call: OperatorCall) -> tuple[Workspace, ...]:
+        """Workspaces of a call, all in use at once."""
+        workspaces: list[Workspace] = []
         if call.kind == "matrix product":
             thread = "backward" if call.in_backward else "forward"
-            areas.append(Area(self.cublas_bytes, f"cuBLAS, {thread}"))
+            workspaces.append(Workspace(self.cublas_bytes, f"cuBLAS, {thread}"))
             if "addmm" in call.op:
-                areas.append(Area(self.cublaslt_bytes, f"cublasLt, {thread}"))
+                workspaces.append(Workspace(self.cublaslt_bytes, f"cublasLt, {thread}"))
         elif call.kind in CONVOLUTIONS:
-            areas.append(Area(self.for_op(call)))
+            workspaces.append(Workspace(self.for_op(call)))
         elif self.multiprocessors:
             item = _ITEM_BYTES.get(call.dtype, 4)
             if call.kind in ("sum", "loss"):
                 shape, strides, axes = call.shapes
                 if call.kind == "loss":
-                    areas.append(Area(item * math.prod(shape)))
+                    workspaces.append(Workspace(item * math.prod(shape)))
                 found = reduction_bytes(shape, strides, axes, item, self.multiprocessors)
-                areas += [Area(n_bytes) for n_bytes in found]
+                workspaces += [Workspace(n_bytes) for n_bytes in found]
             else:
-                areas += [Area(item * math.prod(shape)) for shape in call.shapes]
-        return tuple(area for area in areas if area.n_bytes)
+                workspaces += [Workspace(item * math.prod(shape)) for shape in call.shapes]
+        return tuple(workspace for workspace in workspaces if workspace.n_bytes)
 
-    def for_calls(self, calls: Iterable[Call]) -> list[tuple[Area, ...]]:
-        """Return the work areas of each of many calls, most of which are like others."""
-        known: dict[Call, tuple[Area, ...]] = {}
+    def for_calls(self, calls: Iterable[OperatorCall]) -> list[tuple[Workspace, ...]]:
+        """Workspaces of many calls; those of calls that are alike are found once."""
+        known: dict[OperatorCall, tuple[Workspace, ...]] = {}
         found = []
         for call in calls:
             like = call.anywhere()
-            areas = known.get(like)
-            if areas is None:
-                areas = known[like] = self.for_call(call)
-            found.append(areas)
+            workspaces = known.get(like)
+            if workspaces is None:
+                workspaces = known[like] = self.for_call(call)
+            found.append(workspaces)
         return found
 
-    def for_op(self, call: Call) -> int:
-        """Return the bytes that a convolution, or a gradient of one, takes while it runs."""
+    def for_op(self, call: OperatorCall) -> int:
+        """Workspace of a convolution, or of a gradient of one."""
         points = self.table.get(call.signature)
         if points is not None:
             return between(points, call.batch)
@@ -169,7 +168,7 @@ class WorkAreas:
         weight = call.shapes[1]
         taps = math.prod(weight[2:])
         strided = not call.options.startswith(f"stride {'x'.join('1' for _ in weight[2:])} ")
-        # The gradient of a weight in volumes is an exception: seen to take its operands again.
+        # The gradient of a weight in volumes was measured to copy its operands even for 1x1x1.
         in_volume = call.kind == "weight gradient" and len(weight) == 5
         if taps == 1 and not strided and not in_volume:
             return 0
@@ -181,8 +180,8 @@ class WorkAreas:
             operands += item * math.prod(weight) + 4 * MIB
         return operands
 
-    def missing(self, calls: Iterable[Call]) -> list[Call]:
-        """Return a call of each signature and batch that was not measured."""
+    def missing(self, calls: Iterable[OperatorCall]) -> list[OperatorCall]:
+        """One call of each signature and batch that is not in the table."""
         found = {(call.signature, call.batch): call for call in calls if call.kind in CONVOLUTIONS}
         return [
             call
@@ -191,7 +190,7 @@ class WorkAreas:
         ]
 
     def as_plain(self) -> dict[str, Any]:
-        """Return numbers and text, for JSON."""
+        """Sizes as numbers and text, for JSON."""
         return {
             "origin": self.origin,
             "cublas_bytes": self.cublas_bytes,
@@ -202,13 +201,13 @@ class WorkAreas:
         }
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> WorkAreas:
-        """Return what `as_plain` was made of.
+    def from_plain(cls, plain: Mapping[str, Any]) -> Workspaces:
+        """Read sizes from what `as_plain` made.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            If it is not that.
+            If `plain` is something else.
         """
         table = {
             str(key): tuple((int(batch), int(size)) for batch, size in points)
@@ -225,7 +224,7 @@ class WorkAreas:
 
 
 def between(points: Points, batch: int) -> int:
-    """Return bytes at a batch: on the lines through the points, and beyond them."""
+    """Interpolate bytes at a batch; extrapolate beyond the points."""
     batches = [point[0] for point in points]
     right = bisect_left(batches, batch)
     left = right - 1
@@ -234,7 +233,8 @@ def between(points: Points, batch: int) -> int:
     if right == 0:
         return points[0][1]
     if right == len(points):
-        # Beyond the last: on the line from one at half as many, as close ones tell no slope.
+        # Beyond the last point, on the line from one at half its batch or less: points that are
+        # closer give no reliable slope.
         right -= 1
         half = bisect_right(batches, batches[right] // 2)
         if half == 0:

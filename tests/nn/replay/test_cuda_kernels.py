@@ -8,14 +8,14 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from torch.nn import functional
 
-from maxslices.nn.replay import DataDependentError, Replay, Spec, WorkAreas, replay
+from maxslices.nn.replay import DataDependentError, Replay, Spec, Workspaces, replay
 from maxslices.nn.replay.cuda_kernels import Capability
 
-NONE = WorkAreas.none()
+NONE = Workspaces.none()
 
 
 def ops(target, *inputs, mode="inference", **options):
-    trace = replay(target, *inputs, mode=mode, work_areas=NONE, **options)
+    trace = replay(target, *inputs, mode=mode, workspaces=NONE, **options)
     return [(s.op.removeprefix("aten::"), s.shape, s.dtype) for s in trace.storages if s.op]
 
 
@@ -153,7 +153,7 @@ def test_activations_offloaded_to_the_host_are_not_counted():
         return nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.Sigmoid()) for _ in range(6)])
 
     plain, offloaded = (
-        replay(m, Spec((4096, 256)), mode="training", steps=1, work_areas=NONE)
+        replay(m, Spec((4096, 256)), mode="training", steps=1, workspaces=NONE)
         for m in (model(), Offloaded(model()))
     )
     image = 4096 * 256 * 4
@@ -162,21 +162,21 @@ def test_activations_offloaded_to_the_host_are_not_counted():
 
 
 def test_a_result_on_the_host_is_none_of_the_devices():
-    trace = replay(lambda x: (x * 2).cpu() + 1, Spec((1024,)), work_areas=NONE)
+    trace = replay(lambda x: (x * 2).cpu() + 1, Spec((1024,)), workspaces=NONE)
     assert [s.op for s in trace.storages] == ["", "aten::mul.Tensor"]
-    with pytest.raises(DataDependentError, match=r"test_kernels\.py:\d+"):
+    with pytest.raises(DataDependentError, match=r"test_cuda_kernels\.py:\d+"):
         replay(lambda x: x.cpu().numpy(), Spec((3,)))
 
 
 def test_tensors_made_on_cuda_are_on_the_device_that_is_replayed():
-    trace = replay(lambda x: x + torch.zeros(1024, device="cuda"), Spec((1024,)), work_areas=NONE)
+    trace = replay(lambda x: x + torch.zeros(1024, device="cuda"), Spec((1024,)), workspaces=NONE)
     assert trace.peak_bytes == 3 * 4096
 
 
 def asked(function, *inputs):
-    """Return what a step asks for: (operator, bytes, whether it is a work area, alloc or free)."""
-    trace = replay(function, *inputs, mode="training", steps=1, work_areas=NONE)
-    named = [(s.op.removeprefix("aten::"), s.category == "work area") for s in trace.storages]
+    """Return what a step asks for: (operator, bytes, whether it is a workspace, alloc or free)."""
+    trace = replay(function, *inputs, mode="training", steps=1, workspaces=NONE)
+    named = [(s.op.removeprefix("aten::"), s.category == "workspace") for s in trace.storages]
     return [
         (named[index][0], trace.storages[index].n_bytes, named[index][1], kind)
         for kind, index in trace.events
@@ -185,8 +185,8 @@ def asked(function, *inputs):
 
 
 def during(events, op):
-    """Return the events from an operator's first work area to its last."""
-    own = [i for i, (name, _, is_area, _) in enumerate(events) if name == op and is_area]
+    """Return the events from an operator's first workspace to its last."""
+    own = [i for i, (name, _, is_workspace, _) in enumerate(events) if name == op and is_workspace]
     return [event[1:] for event in events[own[0] : own[-1] + 1]]
 
 
@@ -236,8 +236,8 @@ def test_channels_last_are_not_copied():
     def last(x):
         return after(conv((x * 2.0).contiguous(memory_format=torch.channels_last)))
 
-    made = replay(last, Spec((2, 3, 9, 9)), work_areas=NONE)
-    assert not any(storage.category == "work area" for storage in made.storages)
+    made = replay(last, Spec((2, 3, 9, 9)), workspaces=NONE)
+    assert not any(storage.category == "workspace" for storage in made.storages)
 
 
 @pytest.mark.parametrize("x_is_last", [False, True])
@@ -250,7 +250,7 @@ def test_a_convolution_is_channels_last_where_input_or_weight_is(x_is_last, weig
 
     x, weight = empty((2, 3, 9, 9), x_is_last), empty((4, 3, 3, 3), weight_is_last)
     options = [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False]
-    with Replay(work_areas=NONE):
+    with Replay(workspaces=NONE):
         made = [torch.conv2d(x, weight)]
         for is_last in orders:  # of the gradient that is given: it has no say
             given = empty((2, 4, 7, 7), is_last)

@@ -6,32 +6,32 @@ from itertools import islice
 
 import pytest
 
-from maxslices.nn.replay import Allocator, Event, Mark, Storage, Trace
+from maxslices.nn.replay import CachingAllocator, ReplayEvent, StageMark, Storage, Trace
 from maxslices.nn.replay.expandable_segments import ExpandableAllocator
 from maxslices.nn.replay.steady_state import Counts, each_step, steady
 
 MIB = 2**20
-ALLOCATORS = pytest.mark.parametrize("kind", [Allocator, ExpandableAllocator])
+ALLOCATORS = pytest.mark.parametrize("kind", [CachingAllocator, ExpandableAllocator])
 
 
 def trace_of(*steps: list[tuple[str, float]]) -> Trace:
     """Return a trace of steps of allocations in MiB, by name; below 0 are frees."""
     storages: list[Storage] = []
-    events: list[Event] = []
-    marks: list[Mark] = []
+    events: list[ReplayEvent] = []
+    marks: list[StageMark] = []
     names: dict[str, int] = {}
     for step in steps:
         for name, size in step:
             if size < 0:
                 storages[names[name]].died = len(events)
-                events.append(Event("free", names[name]))
+                events.append(ReplayEvent("free", names[name]))
                 continue
             names[name] = len(storages)
-            events.append(Event("alloc", names[name]))
+            events.append(ReplayEvent("alloc", names[name]))
             made = Storage(int(size * MIB), "activations", born=len(events) - 1)
             storages.append(made)
-        marks.append(Mark("step", len(events)))
-        events.append(Event("mark", len(marks) - 1))
+        marks.append(StageMark("step", len(events)))
+        events.append(ReplayEvent("mark", len(marks) - 1))
     return Trace(tuple(storages), (), tuple(marks), tuple(events))
 
 

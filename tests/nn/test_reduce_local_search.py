@@ -1,4 +1,4 @@
-"""Plans next to a plan: one treatment is another, or all is made low."""
+"""Plans next to a plan: one rewrite is another, or all is made low."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import numpy as np
 
 from maxslices.nn.reduce import reduce_memory
-from maxslices.nn.reduce.knapsack import Problem
-from maxslices.nn.reduce.local_search import POWERS, evened, neighbours
-from maxslices.nn.reduce.module_ranges import Order
-from maxslices.nn.reduce.reduction_plan import Plan
-from maxslices.nn.reduce.rewrite_search import N_EXCHANGED, Searcher
-from maxslices.nn.reduce.uniform_plan import uniform
+from maxslices.nn.reduce.knapsack import Knapsack
+from maxslices.nn.reduce.local_search import PEAK_POWERS, lower_everywhere, neighbours
+from maxslices.nn.reduce.module_ranges import ModuleOrder
+from maxslices.nn.reduce.reduction_plan import ReductionPlan
+from maxslices.nn.reduce.rewrite_search import REPLAYS_PER_PLAN, RewriteSearch
+from maxslices.nn.reduce.uniform_plan import uniform_sets
 
 from .networks import deep
-from .test_reduce_choose import problem
+from .test_reduce_choose import knapsack
 from .test_reduce_search import SPEC, memory
 
 
-def chosen(made: Problem, part: float) -> list[int]:
+def chosen(made: Knapsack, part: float) -> list[int]:
     found = made.cheapest(part * float(made.usage.max()))
     assert found
     return found
@@ -29,24 +29,24 @@ def chosen(made: Problem, part: float) -> list[int]:
 
 @pytest.mark.parametrize("part", [0.8, 0.5])
 def test_what_is_in_use_with_one_more_is_what_it_is_with_all_of_them(part):
-    _model, _step, made = problem()
+    _model, _step, made = knapsack()
     have = chosen(made, part)
     trials, price = made.with_one_more(np.array(have), made.curve(have))
     n_alike = 0
-    for row in set(range(len(made.found))) - set(have):
+    for row in set(range(len(made.candidates))) - set(have):
         new = [*(i for i in have if not made.conflicts[row, i]), row]
         assert price[row] == pytest.approx(made.cost(new) - made.cost(have), abs=1e-7)
         # But for what comes for a moment when something is computed again.
         n_alike += np.allclose(trials[row], made.curve(new), rtol=1e-4)
-    assert n_alike > len(made.found) // 2
+    assert n_alike > len(made.candidates) // 2
 
 
 def test_neighbours_differ_by_one_and_what_helps_comes_first():
-    _model, _step, made = problem()
+    _model, _step, made = knapsack()
     have = chosen(made, 0.6)
     limit = 0.9 * made.peak(have)
     found = neighbours(made, have, limit, {})
-    assert len(found) == len(made.found) - len(have)
+    assert len(found) == len(made.candidates) - len(have)
     for other in found:
         assert len(set(other) - set(have)) == 1
         assert not made.conflicts[np.ix_(other, other)].any()
@@ -59,13 +59,13 @@ def test_neighbours_differ_by_one_and_what_helps_comes_first():
 
 
 def test_where_no_gain_is_expected_what_has_most_in_use_at_the_peak_comes_first():
-    _model, _step, made = problem()
+    _model, _step, made = knapsack()
     have = chosen(made, 0.6)
-    paths = [c.path for i, c in enumerate(made.found) if c.path and i not in have]
+    paths = [c.path for i, c in enumerate(made.candidates) if c.path and i not in have]
     held = {"": 2**40, paths[-1]: 2**30, paths[0]: 2**20}
     # No more than is in use: nothing is above it, and nothing is gained.
     found = neighbours(made, have, made.peak(have), held)
-    order = [made.found[rows[-1]].path for rows in found]
+    order = [made.candidates[rows[-1]].path for rows in found]
     n_most, n_less = paths.count(paths[-1]), paths.count(paths[0])
     assert set(order[:n_most]) == {paths[-1]}
     assert set(order[n_most : n_most + n_less]) == {paths[0]}
@@ -74,50 +74,50 @@ def test_where_no_gain_is_expected_what_has_most_in_use_at_the_peak_comes_first(
     assert neighbours(made, have, 0.9 * made.peak(have), held)[0] == helps[0]
 
 
-@pytest.mark.parametrize("power", POWERS)
+@pytest.mark.parametrize("power", PEAK_POWERS)
 def test_all_is_made_low(power):
-    model, _step, made = problem()
-    start = made.lowest_of(uniform(made.found, model, Order(model)))[0]
-    rows = evened(made, start, power)
+    model, _step, made = knapsack()
+    start = made.lowest_seeds(uniform_sets(made.candidates, model, ModuleOrder(model)))[0]
+    rows = lower_everywhere(made, start, power)
     assert not made.conflicts[np.ix_(rows, rows)].any()
     assert made.peak(rows) <= made.peak(start)
     assert made.curve(rows).mean() < made.curve(start).mean()
 
 
 def test_a_plan_next_to_one_that_almost_fits_is_taken_if_it_is_faster(monkeypatch):
-    found: list[tuple[Plan, Plan, int]] = []
-    exchanged = Searcher._exchanged
+    found: list[tuple[ReductionPlan, ReductionPlan, int]] = []
+    local_search = RewriteSearch._local_search
 
-    def after_a_bad_one(self, problem, choices, best):
-        """As if only a dear plan had been found, and a cheaper one that needs a little more."""
-        dear = next(c for c in choices.found if not c.path and c.treatment.kind == "offload")
-        plan = self._tried(choices, [dear])
+    def after_a_bad_one(self, knapsack, space, best):
+        """Let the search find one expensive plan, and a cheaper one that needs more."""
+        expensive = next(c for c in space.candidates if not c.path and c.rewrite.kind == "offload")
+        plan = self._replayed(space, [expensive])
         limit, self.limit_bytes = self.limit_bytes, best.needed_bytes - 2**20
         before = self.n_replays
-        found.append((plan, exchanged(self, problem, choices, plan), self.n_replays - before))
+        found.append((plan, local_search(self, knapsack, space, plan), self.n_replays - before))
         self.limit_bytes = limit
         return best
 
-    monkeypatch.setattr(Searcher, "_exchanged", after_a_bad_one)
+    monkeypatch.setattr(RewriteSearch, "_local_search", after_a_bad_one)
     reduce_memory(deep(), SPEC, memory(0.8))
-    ((dear, plan, n_replays),) = found
-    assert plan.added_s < dear.added_s
-    assert 0 < n_replays <= 3 * N_EXCHANGED
+    ((expensive, plan, n_replays),) = found
+    assert plan.added_s < expensive.added_s
+    assert 0 < n_replays <= 3 * REPLAYS_PER_PLAN
 
 
 def test_a_plan_next_to_one_that_almost_fits_is_taken_if_none_fits(monkeypatch):
-    found: list[tuple[Plan, Plan, int]] = []
-    exchanged = Searcher._exchanged
+    found: list[tuple[ReductionPlan, ReductionPlan, int]] = []
+    local_search = RewriteSearch._local_search
 
-    def where_none_fits(self, problem, choices, best):
+    def where_none_fits(self, knapsack, space, best):
         """As if all that was tried needed a little more than there is."""
         limit, self.limit_bytes = self.limit_bytes, best.needed_bytes - 2**20
         self.tried = [plan for plan in self.tried if not self.fits(plan)]
-        found.append((best, exchanged(self, problem, choices, best), self.limit_bytes))
+        found.append((best, local_search(self, knapsack, space, best), self.limit_bytes))
         self.limit_bytes = limit
         return best
 
-    monkeypatch.setattr(Searcher, "_exchanged", where_none_fits)
+    monkeypatch.setattr(RewriteSearch, "_local_search", where_none_fits)
     reduce_memory(deep(), SPEC, memory(0.8))
     ((best, plan, limit_bytes),) = found
     assert best.needed_bytes > limit_bytes >= plan.needed_bytes
@@ -125,38 +125,38 @@ def test_a_plan_next_to_one_that_almost_fits_is_taken_if_none_fits(monkeypatch):
 
 @pytest.mark.parametrize(("part", "n_replays", "n_tables"), [(0.75, 28, 600), (0.5, 30, 1600)])
 def test_searches_are_no_longer_than_they_were(monkeypatch, part, n_replays, n_tables):
-    made, n = Problem.with_one_more, 0
+    made, n = Knapsack.with_one_more, 0
 
     def counted(self, *args):
         nonlocal n
         n += 1
         return made(self, *args)
 
-    monkeypatch.setattr(Problem, "with_one_more", counted)
+    monkeypatch.setattr(Knapsack, "with_one_more", counted)
     _, summary = reduce_memory(deep(), SPEC, memory(part), max_search_s=1e6)
     assert summary.n_replays <= n_replays
     assert n <= n_tables
 
 
-def test_a_treatment_that_is_refused_allows_nothing_that_was_left_out(monkeypatch):
-    cheapest, tried = Problem.cheapest, Searcher._tried
-    hosted_inside: list[bool] = []
+def test_a_rewrite_that_is_refused_allows_nothing_that_was_left_out(monkeypatch):
+    cheapest, tried = Knapsack.cheapest, RewriteSearch._replayed
+    nested_offload: list[bool] = []
     refused = []
 
     def watched(self, limit_bytes, seeds=()):
-        hosted = np.array([c.treatment.kind == "offload" for c in self.found], bool)
-        hosted_inside.append(bool(self.within[hosted].any()))
+        hosted = np.array([c.rewrite.kind == "offload" for c in self.candidates], bool)
+        nested_offload.append(bool(self.within[hosted].any()))
         return cheapest(self, limit_bytes, seeds)
 
-    def refuse_one(self, choices, picked):
+    def refuse_one(self, space, picked):
         if refused or not picked:
-            return tried(self, choices, picked)
+            return tried(self, space, picked)
         refused.append(picked[0])
         picked[0].cost_s = float("inf")
         return None
 
-    monkeypatch.setattr(Problem, "cheapest", watched)
-    monkeypatch.setattr(Searcher, "_tried", refuse_one)
+    monkeypatch.setattr(Knapsack, "cheapest", watched)
+    monkeypatch.setattr(RewriteSearch, "_replayed", refuse_one)
     reduce_memory(deep(), SPEC, memory(0.5))
     assert refused
-    assert hosted_inside[:2] == [False, False]
+    assert nested_offload[:2] == [False, False]

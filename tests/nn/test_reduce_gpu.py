@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 
 from maxslices.model.account import CONTEXT_BYTES
-from maxslices.nn.reduce import Treatment, reduce_by_level, reduce_memory, restore, treat
-from maxslices.nn.reduce.locality import find_window
+from maxslices.nn.reduce import Rewrite, apply_rewrites, reduce_by_level, reduce_memory, restore
+from maxslices.nn.reduce.locality import find_band_window
 from maxslices.nn.replay import Spec
 
 pytestmark = pytest.mark.gpu
@@ -39,12 +39,12 @@ def gradients(made: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
 
 PLANS = {
     "inside each other": {
-        "[0:3]": Treatment("checkpoint"),
-        "1": Treatment("checkpoint"),
-        "1[0:3]": Treatment("checkpoint"),
+        "[0:3]": Rewrite("checkpoint"),
+        "1": Rewrite("checkpoint"),
+        "1[0:3]": Rewrite("checkpoint"),
     },
-    "on the host": {"0": Treatment("offload"), "2.1": Treatment("offload")},
-    "selective": {"[0:2]": Treatment("selective"), "3": Treatment("selective")},
+    "on the host": {"0": Rewrite("offload"), "2.1": Rewrite("offload")},
+    "selective": {"[0:2]": Rewrite("selective"), "3": Rewrite("selective")},
 }
 
 
@@ -53,7 +53,7 @@ def test_gradients_are_the_same_to_the_bit(plan, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     whole = model()
     reduced = copy.deepcopy(whole)
-    treat(reduced, plan)
+    apply_rewrites(reduced, plan)
     x = torch.randn(SPEC.shape, device="cuda")
     for _ in range(2):  # pinned memory is used again
         for a, b in zip(gradients(whole, x), gradients(reduced, x), strict=True):
@@ -67,8 +67,8 @@ def test_bands_give_the_gradients_of_the_whole():
     layers = (nn.Conv2d(3, 8, 3, padding=1), nn.GELU(), nn.Conv2d(8, 1, 5, padding=2))
     whole = nn.Sequential(*layers).double().cuda()
     reduced = copy.deepcopy(whole)
-    window = find_window(whole, (2, 3, 512, 128), -2, train=True)
-    treat(reduced, {"": Treatment("checkpoint", (), 4, window)})
+    window = find_band_window(whole, (2, 3, 512, 128), -2, train=True)
+    apply_rewrites(reduced, {"": Rewrite("checkpoint", (), 4, window)})
     x = torch.randn((2, 3, 512, 128), dtype=torch.float64, device="cuda")
     for a, b in zip(gradients(whole, x), gradients(reduced, x), strict=True):
         torch.testing.assert_close(b, a, rtol=0, atol=1e-11 * float(a.abs().max()))

@@ -19,18 +19,18 @@ from maxslices.estimate.chooser import Chooser
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.model.arrays import ArraySpec
 from maxslices.nn.method_estimator import _rung, trace_method
-from maxslices.nn.replay import DataDependentError, TraceError, WorkAreas
+from maxslices.nn.replay import DataDependentError, TraceError, Workspaces
 from maxslices.planner.planning import _origins
 
 MIB = 2**20
-NONE = WorkAreas.none()
+NONE = Workspaces.none()
 
 
-def replayed(meta, other_dims=(256, 256), dtype="float32", areas=NONE, **parameters):
+def traced(meta, other_dims=(256, 256), dtype="float32", workspaces=NONE, **parameters):
     return trace_method(
         meta, 0, other_dims, np.dtype(dtype), parameters,
         supplied={"flats": ArraySpec((7, *other_dims), "uint16")},
-        work_areas=areas,
+        workspaces=workspaces,
     )  # fmt: skip
 
 
@@ -69,16 +69,16 @@ def asks(data):
 
 
 def test_an_elementwise_method_needs_input_and_output():
-    model = replayed(doubled.meta).model()
+    model = traced(doubled.meta).model()
     slice_bytes = 256 * 256 * 4
     for n in (1, 2, 3, 40, 64, 100):
         assert model.bytes(n) >= 2 * n * slice_bytes
     assert model.bytes(64) == 2 * 64 * slice_bytes
-    assert replayed(doubled.meta, times=2).model().bytes(64) == 3 * 64 * slice_bytes
+    assert traced(doubled.meta, times=2).model().bytes(64) == 3 * 64 * slice_bytes
 
 
 def test_what_fits_is_asked_of_the_allocator():
-    found = replayed(doubled.meta, times=2)
+    found = traced(doubled.meta, times=2)
     model = found.model()
     for available in (17 * MIB, 64 * MIB, 100 * MIB + 1, 333 * MIB):
         n = model.max_slices(available, limit=1000)
@@ -87,7 +87,7 @@ def test_what_fits_is_asked_of_the_allocator():
 
 
 def test_a_model_never_decreases():
-    model = replayed(denoised.meta, (250, 333), areas=WorkAreas.allowance()).model()
+    model = traced(denoised.meta, (250, 333), workspaces=Workspaces.allowance()).model()
     sizes = [model.bytes(n) for n in range(1, 200)]
     assert all(after >= before for before, after in pairwise(sizes))
 
@@ -95,28 +95,28 @@ def test_a_model_never_decreases():
 def test_the_network_of_a_method_stays_where_it_is():
     for each in (denoised, unmoved):
         before = [p.detach().clone() for p in network().parameters()]
-        found = replayed(each.meta)
+        found = traced(each.meta)
         assert network()[0].weight.device.type == "cpu"
         assert all(torch.equal(a, b) for a, b in zip(before, network().parameters(), strict=True))
         weights = [s for s in found.family.trace(2).storages if s.category == "weights"]
         assert sum(s.n_bytes for s in weights) == 4 * sum(p.numel() for p in network().parameters())
-    assert any("test_replayed.py" in note for note in found.notes)
+    assert any("test_method_estimator.py" in note for note in found.notes)
 
 
 def test_the_result_is_described():
-    found = replayed(normalized.meta, dtype="uint16")
+    found = traced(normalized.meta, dtype="uint16")
     assert (found.output_dtype, found.output_dims) == ("float32", (256, 256))
 
 
-def test_work_areas_are_part_of_the_model():
-    bare, allowed = (replayed(denoised.meta, areas=a) for a in (NONE, WorkAreas.allowance()))
+def test_workspaces_are_part_of_the_model():
+    bare, allowed = (traced(denoised.meta, workspaces=a) for a in (NONE, Workspaces.allowance()))
     assert allowed.model().bytes(32) > bare.model().bytes(32)
-    assert bare.work_areas_line() == "work areas: none"
-    assert "stated allowance" in allowed.work_areas_line()
+    assert bare.details == "workspaces: none"
+    assert "stated allowance" in allowed.details
 
 
 def test_flats_are_not_counted():
-    found = replayed(normalized.meta, dtype="uint16")
+    found = traced(normalized.meta, dtype="uint16")
     storages = found.family.trace(2).storages
     assert [(s.dtype, s.shape) for s in storages][:3] == [
         ("uint16", (2, 256, 256)),
@@ -126,8 +126,10 @@ def test_flats_are_not_counted():
 
 
 def test_a_method_that_needs_values_is_named_with_the_line():
-    with pytest.raises(TraceError, match=r"asks: .*test_replayed\.py:\d+: this line needs") as info:
-        replayed(asks.meta)
+    with pytest.raises(
+        TraceError, match=r"asks: .*test_method_estimator\.py:\d+: this line needs"
+    ) as info:
+        traced(asks.meta)
     assert isinstance(info.value, DataDependentError)
 
 
@@ -150,30 +152,29 @@ def test_a_torch_method_without_an_estimator_is_traced_where_there_is_no_device(
     assert choice.output_dtype == np.float32
 
 
-def test_work_areas_are_those_of_a_device_that_is_here(monkeypatch):
-    measured = dataclasses.replace(WorkAreas.allowance(), origin="measured on a stub")
+def test_workspaces_are_those_of_a_device_that_is_here(monkeypatch):
+    measured = dataclasses.replace(Workspaces.allowance(), origin="measured on a stub")
     asked = []
 
-    def measured_areas(calls, device):
+    def measured_workspaces(calls, device):
         asked.append(([call.kind for call in calls], device))
         return measured, 0.1
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("maxslices.nn.workspace_cache.measured_areas", measured_areas)
+    monkeypatch.setattr("maxslices.nn.workspace_cache.measured_workspaces", measured_workspaces)
     backend = SimpleNamespace(name="cuda:1", kind="cuda")
     choice = chosen(denoised.meta, backend=backend, forced="replayed")
     assert asked == [(["convolution", "convolution"], torch.device("cuda:1"))]
-    assert "\nwork areas (measured on a stub): " in choice.why
+    assert "\nworkspaces (measured on a stub): " in choice.why
 
 
-def test_a_plan_has_a_line_for_work_areas():
+def test_a_plan_has_a_line_for_workspaces():
     request = ModelRequest(denoised.meta, 0, (256, 256), np.dtype("float32"), {}, total_slices=100)
     choice = Chooser("cuda").choose(request)
-    step = SimpleNamespace(name=denoised.meta.name, why=choice.why)
-    step.estimator = choice.origin
+    step = SimpleNamespace(name=denoised.meta.name, why=choice.why, estimator=choice.origin)
     lines = _origins([SimpleNamespace(steps=[step])])
     assert lines[0].startswith("denoised is replayed: it declares no estimator; replayed")
-    assert lines[1].startswith("denoised: work areas (stated allowance")
+    assert lines[1].startswith("denoised: workspaces (stated allowance")
 
 
 def test_a_torch_method_that_cannot_be_traced_says_why_where_there_is_no_device():

@@ -12,10 +12,10 @@ from torch import nn
 
 from maxslices.nn.batch import make_step
 from maxslices.nn.materialize import materialize
-from maxslices.nn.real_step import Trials, _as_error, _ask
+from maxslices.nn.model_step import run_step
+from maxslices.nn.real_step import RealSteps, _as_error, _ask
 from maxslices.nn.replay import Spec
-from maxslices.nn.replay.meta_copy import twin
-from maxslices.nn.training_step import run_step
+from maxslices.nn.replay.meta_copy import meta_copy
 
 from .networks import Small, Tied, half
 
@@ -26,10 +26,10 @@ def ask(model, shape=(2, 1, 16, 16), **options):
     given = {"mode": "inference", "optimizer": None, "loss": None, "targets": None, "amp": None}
     given |= {"prediction_function": None, **options}
     step = make_step(model, **given)
-    trials = Trials(step, CPU, 10**9)
+    trials = RealSteps(step, CPU, 10**9)
     inputs = (Spec(shape),)
     job = trials._job(inputs, step.target_specs(inputs), 0)
-    return trials.here_because if job is None else _ask(job)
+    return trials.in_process_reason if job is None else _ask(job)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_another_process_cannot_know_is_said(monkeypatch):
 
 
 def test_a_copy_without_data_becomes_zeros_that_share_what_was_shared():
-    made = twin(Tied())
+    made = meta_copy(Tied())
     optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
     materialize(made, CPU, optimizer)
     assert made.first.weight is made.second.weight

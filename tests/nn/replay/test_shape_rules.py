@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from maxslices.nn.replay import shape_rules as rules
+from maxslices.nn.replay import shape_rules
 
 aten = torch.ops.aten
 
@@ -58,55 +58,57 @@ def described(made):
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch):
-    monkeypatch.setattr(rules, "_known", {})
+    monkeypatch.setattr(shape_rules, "_known", {})
 
 
 def test_what_is_remembered_is_what_the_operator_makes():
     for _ in range(2):  # the second time from memory
         for func, args in CALLS:
-            assert described(rules.call(func, args, {})) == described(func(*args)), func
-    assert rules._known
+            assert described(shape_rules.run_operator(func, args, {})) == described(func(*args)), (
+                func
+            )
+    assert shape_rules._known
 
 
 def test_an_operator_is_asked_once_for_the_same_shapes(monkeypatch):
     asked = Counter()
-    remember = rules._remember
+    remember = shape_rules._remember
     monkeypatch.setattr(
-        rules, "_remember", lambda key, *rest: (asked.update([key]), remember(key, *rest))
+        shape_rules, "_remember", lambda key, *rest: (asked.update([key]), remember(key, *rest))
     )
     a, b = (
-        rules.call(aten.gelu.default, (meta(3, 4),), {}),
-        rules.call(aten.gelu.default, (meta(3, 4),), {}),
+        shape_rules.run_operator(aten.gelu.default, (meta(3, 4),), {}),
+        shape_rules.run_operator(aten.gelu.default, (meta(3, 4),), {}),
     )
     assert list(asked.values()) == [1]
     assert a.untyped_storage()._cdata != b.untyped_storage()._cdata
-    rules.call(aten.gelu.default, (meta(3, 4),), {"approximate": "tanh"})
-    rules.call(aten.gelu.default, (meta(4, 4),), {})
+    shape_rules.run_operator(aten.gelu.default, (meta(3, 4),), {"approximate": "tanh"})
+    shape_rules.run_operator(aten.gelu.default, (meta(4, 4),), {})
     assert len(asked) == 3
 
 
 def test_views_stay_views_and_real_tensors_are_computed():
     x = meta(3, 4)
     for _ in range(2):
-        made = rules.call(aten.t.default, (x,), {})
+        made = shape_rules.run_operator(aten.t.default, (x,), {})
         assert made.untyped_storage()._cdata == x.untyped_storage()._cdata
-        real = rules.call(aten.add.Tensor, (torch.ones(2), torch.ones(2)), {})
+        real = shape_rules.run_operator(aten.add.Tensor, (torch.ones(2), torch.ones(2)), {})
         assert real.tolist() == [2.0, 2.0]
-    assert not rules._known
+    assert not shape_rules._known
 
 
 def test_lists_of_real_tensors_are_changed_in_place_and_those_without_data_left():
     counters = [torch.zeros(()), torch.zeros(())]
-    rules.call(aten._foreach_add_.Scalar, (counters, 1), {})
+    shape_rules.run_operator(aten._foreach_add_.Scalar, (counters, 1), {})
     assert [float(c) for c in counters] == [1.0, 1.0]
-    assert rules.call(aten._foreach_add_.Scalar, ([meta(2)], 1), {}) is None
+    assert shape_rules.run_operator(aten._foreach_add_.Scalar, ([meta(2)], 1), {}) is None
 
 
 def test_the_default_dtype_is_part_of_what_is_remembered():
     x = meta(3, dtype=torch.int64)
-    assert rules.call(aten.div.Tensor, (x, x), {}).dtype is torch.float32
+    assert shape_rules.run_operator(aten.div.Tensor, (x, x), {}).dtype is torch.float32
     torch.set_default_dtype(torch.float64)
     try:
-        assert rules.call(aten.div.Tensor, (x, x), {}).dtype is torch.float64
+        assert shape_rules.run_operator(aten.div.Tensor, (x, x), {}).dtype is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)

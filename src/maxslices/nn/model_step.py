@@ -1,4 +1,4 @@
-"""What is done with a batch: all that must be known to replay it, or to run it for real."""
+"""A step of a model: everything that is needed to replay it or to run it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .nn_errors import ModelArgumentError
-from .replay import Replay, Spec, Trace, TraceError, WorkAreas, replay
-from .replay.meta_copy import optimizer_for, twin
+from .replay import Replay, Spec, Trace, TraceError, Workspaces, replay
+from .replay.meta_copy import meta_copy, optimizer_for
 
 Mode = Literal["inference", "forward", "training"]
 
 _INDEX_LOSSES = (nn.CrossEntropyLoss, nn.NLLLoss)
-"""Losses whose targets are numbers of classes, one axis less than the output."""
+"""Losses with class numbers as targets, which have one axis less than the output."""
 _OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, lr=1e-3),
     "momentum": partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
@@ -28,14 +28,14 @@ _OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "rmsprop": torch.optim.RMSprop,
 }
 OPTIMIZERS = tuple(_OPTIMIZERS)
-"""Optimizers that may be named; "momentum" is SGD with momentum."""
+"""Names of optimizers; "momentum" is SGD with momentum."""
 
 Targets = Callable[..., Any]
-"""Given the inputs' `Spec`, returns the targets' `Spec`, one or a tuple."""
+"""Given the inputs' `Spec`, returns the targets' `Spec`, or a tuple of them."""
 
 
-class Predicted(nn.Module):
-    """A model that is called through a prediction function."""
+class PredictionModule(nn.Module):
+    """Model that is called by a prediction function."""
 
     def __init__(self, model: nn.Module, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -43,12 +43,12 @@ class Predicted(nn.Module):
         self.function = function
 
     def forward(self, x: Any) -> Any:
-        """Return what the function makes of the model and the input."""
+        """Call the prediction function on the model and the input."""
         return self.function(self.model, x)
 
 
 def optimizer_named(optimizer: Any) -> Any:
-    """Return an optimizer, or what makes one; a name stands for one of `OPTIMIZERS`."""
+    """Optimizer of a name in `OPTIMIZERS`; anything else is returned unchanged."""
     if not isinstance(optimizer, str):
         return optimizer
     if optimizer.lower() not in _OPTIMIZERS:
@@ -60,51 +60,51 @@ def optimizer_named(optimizer: Any) -> Any:
 
 
 def precision(amp: Any) -> torch.dtype | None:
-    """Return the lower precision of autocast; True is float16."""
+    """Lower precision of autocast; True is float16."""
     if amp is None or amp is False:
         return None
     return torch.float16 if amp is True else amp
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
-    """A step of a model, for inputs of any size."""
+class ModelStep:
+    """A step of one model, for inputs of any size."""
 
     model: nn.Module
-    """The real one; nothing here changes it."""
+    """The real model, which is never changed."""
     mode: Mode = "inference"
     optimizer: Any = None
-    """An optimizer on the model's parameters, a class, a function that makes one, or None."""
+    """Optimizer of the model's parameters, a class, a function that makes one, or None."""
     loss: Callable[..., torch.Tensor] | None = None
-    """``loss(output, *targets)``; None: the sum of the output."""
+    """``loss(output, *targets)``; the sum of the output if None."""
     targets: Targets | None = None
-    """What makes the targets' `Spec`; None: by the loss."""
+    """Function that makes the targets' `Spec`; chosen by the loss if None."""
     amp: torch.dtype | None = None
-    """Lower precision of autocast."""
+    """Lower precision of autocast; None without it."""
     prediction_function: Callable[..., Any] | None = None
-    """``prediction_function(model, input)`` in place of a call of the model."""
+    """``prediction_function(model, input)``, called in place of the model."""
     evaluate: bool = True
-    """Whether a model is put into eval mode for inference."""
+    """True if the model is put into eval mode for inference."""
 
     def prepared(self, model: nn.Module) -> nn.Module:
-        """Put a copy of the model into the mode that the step needs, and wrap it."""
+        """Put a copy of the model into the mode of the step, and wrap it."""
         if self.mode == "inference":
             if self.evaluate:
                 model.eval()
         elif self.mode == "training" and not model.training:
             model.train()  # one that is in training keeps its frozen parts as they are
         if self.prediction_function is not None:
-            return Predicted(model, self.prediction_function)
+            return PredictionModule(model, self.prediction_function)
         return model
 
-    def twin(self) -> nn.Module:
-        """Return a copy without data in the mode that the step needs."""
-        return self.prepared(twin(self.model))
+    def meta_copy(self) -> nn.Module:
+        """Copy of the model without data, in the mode of the step."""
+        return self.prepared(meta_copy(self.model))
 
     def trace(
         self,
         inputs: Sequence[Any],
-        work_areas: WorkAreas,
+        workspaces: Workspaces,
         *,
         steps: int = 2,
         change: Callable[[nn.Module], Any] | None = None,
@@ -118,26 +118,26 @@ class Step:
         ----------
         inputs : sequence of Spec or tensor
             Arguments of the model.
-        work_areas : WorkAreas
-            What the libraries take.
+        workspaces : Workspaces
+            Workspaces of the libraries.
         steps : int
-            Steps of training.
+            Number of training steps.
         change : callable, optional
-            Changes the copy before it is replayed.
+            Function that changes the copy before it is replayed.
         lines : bool
-            Whether to look up the user's lines.
+            Whether to record the user's source lines.
         named : dict, optional
             Keyword arguments of the model.
         watch : callable, optional
-            Given the replay and the copy before it runs.
+            Function called with the replay and the copy before it runs.
         """
         if self.mode == "training" and not any(p.requires_grad for p in self.model.parameters()):
             raise ModelArgumentError(
                 f"{type(self.model).__name__} has no parameters that are trained: leave training "
                 "out, or see to it that some have requires_grad"
             )
-        made = self.twin()
-        given = twin_optimizer(self.optimizer, self.model, made)
+        made = self.meta_copy()
+        given = meta_optimizer(self.optimizer, self.model, made)
         if change is not None:
             change(made)
         try:
@@ -150,8 +150,8 @@ class Step:
                 optimizer=given,
                 steps=steps,
                 amp=self.amp,
-                work_areas=work_areas,
-                is_twin=True,
+                workspaces=workspaces,
+                is_on_meta=True,
                 lines=lines,
                 watch=watch,
                 **(named or {}),
@@ -168,7 +168,7 @@ class Step:
     def target_specs(
         self, inputs: Sequence[Any], named: dict[str, Any] | None = None
     ) -> tuple[Any, ...]:
-        """Return what the loss compares the output with."""
+        """Specs of the targets that the loss compares with the output."""
         if self.mode != "training" or self.loss is None:
             return ()
         if self.targets is not None:
@@ -182,8 +182,8 @@ class Step:
 
     def _output(self, inputs: Sequence[Any], named: dict[str, Any] | None) -> Spec:
         seen: list[Spec] = []
-        with Replay(work_areas=WorkAreas.none(), lines=False) as record:
-            model = record.model(self.twin(), is_twin=True)
+        with Replay(workspaces=Workspaces.none(), lines=False) as record:
+            model = record.model(self.meta_copy(), is_on_meta=True)
             with torch.no_grad():
                 output = model(*record.input(tuple(inputs)), **record.input(named or {}))
             seen += [
@@ -220,7 +220,7 @@ def run_step(
         return
     output = value = None
     for _ in range(2):
-        # As it is replayed: output and loss are alive until those of the next step replace them.
+        # Output and loss stay alive until those of the next step replace them, as in a replay.
         model.zero_grad(set_to_none=True)
         with casting():
             output = model(*inputs)
@@ -232,7 +232,7 @@ def run_step(
 
 
 def total_of(output: Any) -> torch.Tensor:
-    """Return the sum of a model's results: what stands for a loss where none is given."""
+    """Sum of a model's results, used in place of a loss."""
     tensors = [t for t in tree_leaves(output) if torch.is_tensor(t) and t.is_floating_point()]
     total = tensors[0].sum()
     for tensor in tensors[1:]:
@@ -240,19 +240,19 @@ def total_of(output: Any) -> torch.Tensor:
     return total
 
 
-def twin_optimizer(optimizer: Any, real: nn.Module, made: nn.Module) -> Any:
-    """Return an optimizer of a twin's parameters, if one of the real parameters was given."""
+def meta_optimizer(optimizer: Any, real: nn.Module, made: nn.Module) -> Any:
+    """Function that makes the optimizer of a meta copy, if the real one was given."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return optimizer
-    twins = {id(a): b for a, b in zip(real.parameters(), made.parameters(), strict=True)}
-    # A copy is made of it where it is replayed: so it is given as what makes one.
-    return lambda _: optimizer_for(optimizer, twins, made.parameters())
+    copies = {id(a): b for a, b in zip(real.parameters(), made.parameters(), strict=True)}
+    # The replay copies the model again, so it is given a function and not an optimizer.
+    return lambda _: optimizer_for(optimizer, copies, made.parameters())
 
 
 def real_tensors(specs: Any, device: torch.device, *, random: bool = True) -> Any:
-    """Return tensors with data on a device: random numbers, or zeros.
+    """Tensors with data on a device: random numbers, or zeros.
 
-    Whole numbers are zeros in any case: as indices and classes they are always valid.
+    Integers are always zeros, which are valid as indices and classes.
     """
 
     def convert(item: Any) -> Any:
@@ -266,7 +266,7 @@ def real_tensors(specs: Any, device: torch.device, *, random: bool = True) -> An
 
 
 def shape_text(item: Any) -> str:
-    """Return "4x1x256x256" of a tensor or Spec."""
+    """Shape of a tensor or Spec as "4x1x256x256"."""
     return "x".join(map(str, item.shape)) or "a scalar"
 
 

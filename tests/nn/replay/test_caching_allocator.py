@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxslices.nn.replay import Allocator, least_limit
+from maxslices.nn.replay import CachingAllocator, least_limit
 
 MIB = 2**20
 RECORDED = json.loads((Path(__file__).parent / "h200_requests.json").read_text())
@@ -18,7 +18,7 @@ TOTAL_BYTES = 150109880320
 
 
 def held(*steps, limit=None):
-    allocator = Allocator(limit)
+    allocator = CachingAllocator(limit)
     assert allocator.run(steps)
     return allocator.reserved_bytes
 
@@ -68,8 +68,8 @@ def test_whole_unused_segments_are_given_back_before_it_fails():
     assert held(*steps, limit=100 * MIB) == 70 * MIB
     # Half of the first segment is in use: it cannot go.
     split = [(0, 60 * MIB), (0, -1), (1, 30 * MIB), (2, 70 * MIB)]
-    assert not Allocator(100 * MIB).run(split)
-    assert Allocator(130 * MIB).run(split)
+    assert not CachingAllocator(100 * MIB).run(split)
+    assert CachingAllocator(130 * MIB).run(split)
 
 
 def test_the_least_limit_lies_between_handed_out_and_held():
@@ -80,15 +80,15 @@ def test_the_least_limit_lies_between_handed_out_and_held():
 def test_limits_above_the_least_do_as_well_where_more_room_is_worse():
     # The first two leave a hole that is kept if there is room, and then too small for the last.
     steps = [(0, 40 * MIB), (0, -1), (1, 30 * MIB), (2, 50 * MIB), (2, -1), (3, 60 * MIB)]
-    runs = [Allocator(n * MIB).run(steps) for n in range(90, 180, 2)]
+    runs = [CachingAllocator(n * MIB).run(steps) for n in range(90, 180, 2)]
     least = least_limit(steps, 90 * MIB, 180 * MIB)
-    assert Allocator(least).run(steps)
+    assert CachingAllocator(least).run(steps)
     assert all(runs[(least // MIB - 90) // 2 :])
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(1, 40 * MIB)), max_size=60))
 def test_accounts_never_lose_memory(requests):
-    allocator, live = Allocator(), {}
+    allocator, live = CachingAllocator(), {}
     for key, n_bytes in requests:
         if key in live:
             allocator.free(key)
@@ -111,7 +111,7 @@ def test_accounts_never_lose_memory(requests):
 def test_recorded_requests_are_served_and_refused_as_they_were(case):
     """Steps next to their limit: what was asked for, in units of 512 bytes; "x" was refused."""
     recorded = RECORDED[case]
-    allocator = Allocator(int(recorded["part_of_card"] * TOTAL_BYTES))
+    allocator = CachingAllocator(int(recorded["part_of_card"] * TOTAL_BYTES))
     for key, size in recorded["steps"]:
         if size < 0:
             allocator.free(key)
@@ -124,7 +124,7 @@ def test_recorded_requests_are_served_and_refused_as_they_were(case):
 def test_of_two_free_segments_the_one_at_the_lower_address_is_taken():
     """The third, which is given back for the fourth, leaves a gap that the fifth comes into."""
     steps = [(k, size * MIB) for k, size in enumerate((100, 200, 300))]
-    allocator = Allocator(950 * MIB)
+    allocator = CachingAllocator(950 * MIB)
     assert allocator.run([*steps, (1, -1), (3, 400 * MIB), (4, 100 * MIB)])
     segments = {key: block.address for key, block in allocator._live.items()}
     assert segments[0] > segments[4] > segments[2] > segments[3]

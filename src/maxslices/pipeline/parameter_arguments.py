@@ -1,0 +1,34 @@
+"""Parameters on a command line: ``-p NAME=VALUE``, with values as pipeline files write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import UsageError
+
+
+def parse_parameters(texts: Sequence[str]) -> dict[str, Any]:
+    """Read ``name=value`` arguments; the values are YAML.
+
+    Raises
+    ------
+    UsageError
+        If an argument has no name or no readable value, or a name is given twice.
+    """
+    import yaml
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(
+                f"{text!r} is no parameter: write name=value, such as -p kernel_size=5"
+            )
+        if name in found:
+            raise UsageError(f"the parameter {name} is given twice; the second is {text!r}")
+        try:
+            found[name] = yaml.safe_load(value)
+        except (yaml.YAMLError, ValueError):  # ValueError: a date such as 2026-02-30
+            raise UsageError(f"the value in {text!r} cannot be read: write it as in YAML") from None
+    return found

@@ -1,0 +1,232 @@
+"""The core knows nothing of networks: it never imports them, and works without their folder.
+
+``python -m tests.without_networks`` runs the rest of the suite with the folder away.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import maxslices
+from maxslices import method
+from maxslices.cli.main import build_parser, main
+from maxslices.errors import EstimatorError, UntraceableError
+from maxslices.estimate import extensions
+from maxslices.estimate.chooser import Chooser
+from maxslices.estimate.model_request import Question
+
+from .without_networks import copy_without_networks, environment
+
+PACKAGE = Path(maxslices.__file__).parent
+
+needs_networks = pytest.mark.skipif(
+    importlib.util.find_spec("maxslices.nn") is None, reason="the folder of networks is away"
+)
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+)
+
+
+def imported(path: Path, source: str) -> Iterator[str]:
+    """Absolute names that a file imports, in functions and TYPE_CHECKING blocks too."""
+    package = ["maxslices", *path.relative_to(PACKAGE).parent.parts]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base += [node.module] if node.module else []
+            yield from (".".join([*base, alias.name]) for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value  # import_module("maxslices.nn"), or a name in a table of imports
+
+
+def is_of_networks(name: str) -> bool:
+    return f"{name}.".startswith("maxslices.nn.")
+
+
+def test_the_core_never_imports_networks():
+    found = [
+        f"{path.relative_to(PACKAGE)}: {name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.relative_to(PACKAGE).parts[0] != "nn"
+        for name in imported(path, path.read_text())
+        if is_of_networks(name)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from .nn import command",
+        "from . import nn",
+        "def f():\n    from .nn.replay import Trace",
+        "import maxslices.nn.replay as replay",
+        "from maxslices import nn",
+        "if TYPE_CHECKING:\n    from .nn.batch import make_step",
+        "import_module('maxslices.nn.batch')",
+    ],
+)
+def test_every_way_to_import_networks_is_seen(source):
+    assert any(map(is_of_networks, imported(PACKAGE / "errors.py", source)))
+
+
+@pytest.fixture(scope="module")
+def in_the_copy(tmp_path_factory):
+    """Run Python code in a copy without networks; what it prints."""
+    root = copy_without_networks(tmp_path_factory.mktemp("without_networks"))
+
+    def run(code):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            cwd=root, env=environment(root), capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
+
+
+def test_the_copy_has_neither_the_folder_nor_its_entry_points(in_the_copy):
+    code = (
+        "import importlib.metadata as m, importlib.util as u, maxslices, maxslices_methods, os;"
+        "here = os.path.dirname(os.getcwd());"
+        "print(u.find_spec('maxslices.nn'), m.version('maxslices') == maxslices.__version__,"
+        " [e.value for g in ('maxslices.estimators', 'maxslices.commands')"
+        "  for e in m.entry_points(group=g)],"
+        " [os.path.realpath(x.__file__).startswith(os.path.realpath(here))"
+        "  for x in (maxslices, maxslices_methods)])"
+    )
+    assert in_the_copy(code) == "None True [] [True, True]"
+
+
+def test_without_networks_the_command_line_lacks_their_command_alone(in_the_copy):
+    code = "from maxslices.cli.main import build_parser; print(build_parser().format_help())"
+    text = in_the_copy(code)
+    assert "reconstruct" in text
+    assert "networks:" not in text
+
+
+@method("all", array_module="torch")
+def doubled_by_torch(data):
+    return data * 2
+
+
+def chosen(**options):
+    asked = Question(doubled_by_torch.meta, 0, (16, 16), np.dtype("float32"), {}, total_slices=100)
+    return Chooser("cuda", **options).choose(asked)
+
+
+@pytest.fixture
+def entry_points(monkeypatch):
+    """Replace the entry points that are installed: (group, name, value)."""
+    extensions.find_tracer.cache_clear()
+
+    def install(*rows):
+        made = importlib.metadata.EntryPoints(
+            importlib.metadata.EntryPoint(name, value, group) for group, name, value in rows
+        )
+        monkeypatch.setattr(
+            importlib.metadata, "entry_points", lambda **given: made.select(**given)
+        )
+
+    yield install
+    extensions.find_tracer.cache_clear()
+
+
+@needs_torch
+def test_without_a_tracer_a_torch_method_needs_an_estimator_or_a_device(entry_points):
+    entry_points()
+    with pytest.raises(UntraceableError, match="doubled_by_torch: no installed package traces"):
+        chosen()
+
+
+@needs_torch
+def test_a_tracer_that_cannot_be_imported_is_named(entry_points):
+    entry_points(("maxslices.estimators", "torch", "not_there_at_all:trace"))
+    with pytest.raises(EstimatorError, match="importing not_there_at_all:trace failed: ModuleNot"):
+        chosen()
+
+
+def trace_four_bytes(meta, slice_dim, other_dims, dtype, parameters, *, supplied, device):
+    model = maxslices.MemoryModel.linear(7, 4)
+    return SimpleNamespace(
+        notes=("a note",), details="a line", output_dtype="float32", output_dims=(2, 3),
+        model=lambda: model,
+    )  # fmt: skip
+
+
+@needs_torch
+def test_any_package_may_bring_a_tracer(entry_points):
+    entry_points(("maxslices.estimators", "torch", f"{__name__}:trace_four_bytes"))
+    choice = chosen()
+    assert choice.origin == "replayed"
+    assert choice.model.bytes(5) == 27
+    assert choice.output_dims == (2, 3)
+    assert choice.why.endswith("; a note\na line")
+
+
+def add_parser(subparsers):
+    parser = subparsers.add_parser("greet", help="say hello")
+    parser.set_defaults(handle=lambda parsed: "hello")
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_command_that_cannot_be_loaded_leaves_the_others_working(entry_points, capsys):
+    entry_points(
+        ("maxslices.commands", "lost", "not_there_at_all"),
+        ("maxslices.commands", "greet", __name__),
+    )
+    assert main(["greet"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "hello\n"
+    assert err.count("\n") == 1
+    assert "warning: the command lost of not_there_at_all is left out, because loading" in err
+
+
+def test_help_imports_no_torch():
+    code = (
+        "import sys, maxslices.cli.main as cli; cli.build_parser().format_help();"
+        "print([m for m in ('torch', 'yaml', 'h5py') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_command_does_not_replace_one_of_the_core(entry_points):
+    entry_points(("maxslices.commands", "run", f"{__name__}:Replaces"))
+    with pytest.warns(UserWarning, match="the command run of .* is left out"):
+        parser = build_parser()
+    assert "run a pipeline on a scan" in parser.format_help()
+
+
+class Replaces:
+    @staticmethod
+    def add_parser(subparsers):
+        subparsers.add_parser("run", help="something else")
+
+
+@needs_networks
+def test_installed_networks_bring_their_tracer_and_their_command():
+    found = {
+        (each.group, each.name): each.value
+        for group in ("maxslices.estimators", "maxslices.commands")
+        for each in importlib.metadata.entry_points(group=group)
+    }
+    assert found["maxslices.commands", "nn"] == "maxslices.nn.command"
+    assert found["maxslices.estimators", "torch"].startswith("maxslices.nn.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "networks:" in build_parser().format_help()
