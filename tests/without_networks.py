@@ -60,7 +60,7 @@ def _write_metadata(root: Path) -> None:
         }
     version = _version(root)
     info = root / "src" / f"maxslices-{version}.dist-info"
-    info.mkdir()
+    info.mkdir(exist_ok=True)  # a copy of a copy has it
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: maxslices\nVersion: {version}\n")
     with (info / "entry_points.txt").open("w") as file:
         made.write(file)
