@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from maxslices.measure import measure_peak
-from maxslices.measure import source_lines as places
+from maxslices.measure import measure_peak, source_lines
 
 from . import fake_cupy
 
@@ -221,7 +220,7 @@ def test_where_allocator_cannot_be_wrapped_this_thread_is_counted(cupy, monkeypa
 
 
 def test_trace_tells_what_was_alive_and_where(cupy, monkeypatch):
-    monkeypatch.setattr(places, "is_library", lambda filename: filename != __file__)
+    monkeypatch.setattr(source_lines, "is_library", lambda filename: filename != __file__)
     with measure_peak("cuda", trace=True) as peak:
         first = cupy.alloc(2 * KIB)
         second = cupy.alloc(4 * KIB)
@@ -230,5 +229,5 @@ def test_trace_tells_what_was_alive_and_where(cupy, monkeypatch):
     assert [row.n_bytes for row in peak.alive] == [4 * KIB, 2 * KIB]
     assert peak.alive[0].where.code == "second = cupy.alloc(4 * KIB)"
     assert peak.where == peak.alive[0].where
-    assert [step.in_use_bytes for step in peak.steps] == [2 * KIB, 6 * KIB, 2 * KIB, 3 * KIB]
+    assert [sample.in_use_bytes for sample in peak.samples] == [2 * KIB, 6 * KIB, 2 * KIB, 3 * KIB]
     assert first.size == 2 * KIB
