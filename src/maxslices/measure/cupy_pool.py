@@ -22,8 +22,8 @@ GRAIN_BYTES = 2 * 2**20
 rounding; requests below a step share one."""
 
 _COMPARE_S = 1e-3
-"""Least time between two comparisons without a new peak. The pool adds up the sizes of all blocks in
-use, so it is not asked at every allocation."""
+"""Least time between two comparisons without a new peak. For each the pool adds up all blocks in
+use: too much work for every allocation."""
 
 
 class _PoolEvent:

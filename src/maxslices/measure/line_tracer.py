@@ -23,11 +23,10 @@ from .peak import Alive, MemorySample, Place
 from .source_lines import describe_array, is_library
 
 _NEW_MAXIMUM_FACTOR = 1.002
-"""A maximum must exceed the last one by this factor for a new snapshot. A snapshot takes
-some 10 us for each allocation alive, and small objects raise the peak at every line."""
+"""A maximum must exceed the last one by this factor for a new snapshot. A snapshot takes some 10 us
+for each allocation alive, and small objects raise the peak at every line."""
 _SMALL_FRACTION = 200
-"""Allocations below 1/200 of the peak are not listed one by one: half a percent changes no verdict on
-an estimate, which may be 20 % too high."""
+"""Allocations below 1/200 of the peak are summed up: that changes no verdict on an estimate."""
 _NOISE_BYTES = 4096
 """Changes up to this (a page) are taken for Python's own objects, and give no sample."""
 
