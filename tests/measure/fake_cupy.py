@@ -1,4 +1,4 @@
-"""A stand-in for CuPy: a pool, per-thread hooks and an allocator, as CuPy 14 has them."""
+"""Fake of CuPy 14: a pool, per-thread hooks and an allocator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GRAIN_BYTES = 2 * 2**20
 
 
 class Pool:
-    """Counts as `cupy.cuda.MemoryPool` does; freed blocks stay with it."""
+    """Counts as `cupy.cuda.MemoryPool` does, and keeps freed blocks."""
 
     def __init__(self, module):
         self._module = module
@@ -32,7 +32,7 @@ class Pool:
         self._total, self._driver, self._small = self._used, kept, 0
 
     def _take(self, n_bytes):
-        """Take from the driver: in whole grains, which small blocks share."""
+        """Take from the driver in whole grains, shared by small blocks."""
         before = -(-self._small // GRAIN_BYTES)
         if n_bytes < GRAIN_BYTES:
             self._small += n_bytes
@@ -67,7 +67,7 @@ class Pool:
 
 
 class Block:
-    """Pooled memory; goes back to its pool in whatever thread calls `free`."""
+    """Pooled memory, which any thread may give back."""
 
     def __init__(self, pool, pointer, size):
         self.pool, self.ptr, self.size = pool, pointer, size
@@ -95,7 +95,7 @@ class Device:
 
 
 def install(monkeypatch):
-    """Put a fresh fake in `sys.modules` and return it."""
+    """Install a new fake in `sys.modules`."""
     cupy = ModuleType("cupy")
     cupy.cuda = ModuleType("cupy.cuda")
     hook_module = ModuleType("cupy.cuda.memory_hook")

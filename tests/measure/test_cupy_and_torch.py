@@ -1,4 +1,4 @@
-"""CuPy and torch on one GPU: the most that both had at one time; stand-ins for either."""
+"""CuPy and torch on one GPU: their peak together, on fakes of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CuPy's meter, against a stand-in with CuPy's rules; tests/gpu has the real one."""
+"""CuPy's meter on the fake of CuPy; tests/gpu has the real one."""
 
 import contextlib
 import threading

@@ -30,7 +30,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--block",
         default="auto",
-        type=block,
+        type=block_size,
         metavar="N|auto|max",
         help="slices in a block (default: auto)",
     )
@@ -48,8 +48,8 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def block(text: str) -> int | Literal["auto", "max"]:
-    """Read a block size."""
+def block_size(text: str) -> int | Literal["auto", "max"]:
+    """Number of slices in a block, or ``auto`` or ``max``."""
     if text == "auto":
         return "auto"
     if text == "max":
@@ -85,8 +85,8 @@ def parameters(texts: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def limits(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Return the shared options as keywords of `maxslices.plan` and `maxslices.run`."""
+def limit_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Keywords of `maxslices.plan` and `maxslices.run` for the options of `add_limits`."""
     return {
         "device": parsed.device,
         "memory": parsed.memory,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .options import add_limits, limits
+from .options import add_limits, limit_arguments
 from .output import say
 
 
@@ -34,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def handle(parsed: argparse.Namespace) -> str:
-    """Print the plan, run it, and return the report."""
+    """Print the plan and run it; the report as text."""
     from ..api.api import run_announced
 
     report = run_announced(
@@ -42,7 +42,7 @@ def handle(parsed: argparse.Namespace) -> str:
         parsed.pipeline,
         parsed.out,
         announce=lambda plan: say(f"{plan}\n"),
-        **limits(parsed),
+        **limit_arguments(parsed),
         format=parsed.format,
         overwrite=parsed.overwrite,
         progress=True,
