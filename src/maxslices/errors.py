@@ -66,12 +66,22 @@ class DoesNotFitError(MaxslicesError):
     exit_code = 3
 
 
+class PlanError(MaxslicesError):
+    """A plan was made for something else than it is to be carried out on."""
+
+    exit_code = 3
+
+
 class DeviceError(MaxslicesError):
     """The device asked for is not there, or its library is not installed."""
 
 
 class MethodError(MaxslicesError):
     """A method raised while it processed a block."""
+
+
+class ReadOnlyInputError(MethodError):
+    """A method wrote to its input, which it was given read-only."""
 
 
 class OutOfMemoryError(MethodError):

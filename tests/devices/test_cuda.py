@@ -11,9 +11,9 @@ import pytest
 
 from maxslices.devices.cpu import CpuBackend
 from maxslices.devices.cuda import FREE_SHARE, CudaBackend
-from maxslices.devices.cuda_context import MODULES_BYTES
-from maxslices.devices.cuda_copy_engine import CudaLink
+from maxslices.devices.cuda_copy_engine import CudaCopyEngine
 from maxslices.devices.pinned_memory import pinned, pinned_empty
+from maxslices.model.account import MODULES_BYTES
 from maxslices.tuning.garbage_collection import quick_collections
 from tests.devices.fake_cupy import CUDARuntimeError, OutOfMemoryError, install
 
@@ -230,15 +230,15 @@ def test_an_upload_that_finds_no_memory_waits_for_what_is_under_way(cupy, monkey
 
     slabs = [np.empty(2**24, np.uint8)]
 
-    def slab(link, n_bytes):
+    def staging(link, n_bytes):
         if not slabs:
             raise MemoryError
         return slabs.pop()
 
     cupy.cuda.Event, cupy.cuda.Stream, cupy.empty = Event, Stream, lambda *args: FakeArray(*args)
     cupy.cuda.runtime.memcpyAsync = lambda *args: None
-    monkeypatch.setattr(CudaLink, "slab", slab)
-    link = CudaLink(0)
+    monkeypatch.setattr(CudaCopyEngine, "staging", staging)
+    link = CudaCopyEngine(0)
     waited.clear()
     with pytest.raises(MemoryError):
         link.upload(np.zeros(2**25, np.uint8))

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from maxslices.devices.cuda_context import MODULES_BYTES
 from maxslices.estimate.model_request import Question
 from maxslices.estimate.probed import probe
 from maxslices.measure import Peak
+from maxslices.model.account import MODULES_BYTES
 from maxslices.registry.declaration import describe
 
 MB = 10**6

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.devices.cuda_context import MODULES_BYTES
 from maxslices.errors import EstimatorError
 from maxslices.estimate.model_request import Question
 from maxslices.estimate.probed import probe
+from maxslices.model.account import MODULES_BYTES
 from maxslices.registry.declaration import describe
 
 from .made_up_gpu import DIMS, INPUT_BYTES, MB, array_depth, check, needs_of, probed_on

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.nn.memory_budget import CONTEXT_BYTES
+from maxslices.model.account import CONTEXT_BYTES
 from maxslices.nn.reduce import Treatment, reduce_by_level, reduce_memory, restore, treat
 from maxslices.nn.reduce.locality import find_window
 from maxslices.nn.replay import Spec

@@ -43,6 +43,6 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(threads, "N_THREADS", 3)
     monkeypatch.setattr(threads, "N_DECODERS", 2)
     monkeypatch.setattr(threads, "_PART_BYTES", (256, 512))
-    monkeypatch.setattr(threads, "BUFFER_BYTES", 400)
+    monkeypatch.setattr(threads, "THREAD_BUFFER_BYTES", 400)
     monkeypatch.setattr(hdf5_places, "SMALL_BYTES", 0)
     threads._local.__dict__.clear()

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from maxslices import ArraySpec, Pipeline, Registry
-from maxslices.model.allocators import Allocator
+from maxslices.api.plan_scan import plan_pipeline
+from maxslices.model.allocators import ArrayAllocator
 from maxslices.pipeline import ScanSpec
-from maxslices.planner import Limits, make_plan
+from maxslices.planner import Budgets
 from tests.planner.ledgers import to_float_ledger, two
 
 MIB = 2**20
@@ -36,8 +37,8 @@ REGISTRY.register(
 
 def estimate(shape, names, block, **kwargs):
     scan = ScanSpec(ArraySpec(shape, "uint16"), **kwargs)
-    limits = Limits("cuda", 10**10, 10**10)
-    plan = make_plan(Pipeline.from_steps(names, REGISTRY), scan, limits, block=block)
+    limits = Budgets("cuda", 10**10, 10**10)
+    plan = plan_pipeline(Pipeline.from_steps(names, REGISTRY), scan, limits, block=block)
     return plan.sections[0].estimated_bytes
 
 
@@ -57,18 +58,18 @@ def test_flats_and_darks_are_rounded_each():
     registry = Registry()
     registry.register(needs_frames, pattern="all", calc_max_slices=two)
     scan = ScanSpec(ArraySpec((40, 3, 5), "uint16"), *[ArraySpec((7, 3, 5), "uint16")] * 2)
-    plan = make_plan(
-        Pipeline.from_steps(["needs_frames"], registry), scan, Limits("cuda", MIB, 9 * MIB)
+    plan = plan_pipeline(
+        Pipeline.from_steps(["needs_frames"], registry), scan, Budgets("cuda", MIB, 9 * MIB)
     )
     assert plan.sections[0].side_bytes == 1024
 
 
 def test_torchs_allocator_leaves_pieces_whole():
-    allocator = Allocator("cuda", is_torchs=True)
-    assert allocator.handed_out(MIB) == MIB
-    assert allocator.handed_out(MIB + 1) == 2 * MIB + 512
-    assert Allocator("cuda").handed_out(MIB + 1) == MIB + 512
-    assert Allocator("cpu", is_torchs=True).handed_out(MIB + 1) == MIB + 1
+    allocator = ArrayAllocator("cuda", is_torchs=True)
+    assert allocator.taken_bytes(MIB) == MIB
+    assert allocator.taken_bytes(MIB + 1) == 2 * MIB + 512
+    assert ArrayAllocator("cuda").taken_bytes(MIB + 1) == MIB + 512
+    assert ArrayAllocator("cpu", is_torchs=True).taken_bytes(MIB + 1) == MIB + 1
 
 
 @pytest.mark.parametrize(("block", "measured"), [(64, 66060288), (180, 111542272), (7, 5341184)])
@@ -80,7 +81,7 @@ def test_a_run_with_torch_stays_within_its_estimate(block, measured):
 
 
 def test_never_less_for_more_slices():
-    allocator = Allocator("cuda", is_torchs=True)
+    allocator = ArrayAllocator("cuda", is_torchs=True)
     model = allocator.method(allocator.array(1000), 500, 77)
     sizes = [model.bytes(n) for n in range(1, 5000)]
     assert sizes == sorted(sizes)

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from maxslices.errors import MaxslicesError
+from maxslices.model.account import CONTEXT_BYTES
 from maxslices.nn import (
     ModelArgumentError,
     NoDeviceError,
@@ -21,7 +22,7 @@ from maxslices.nn import (
     max_patch_shape,
 )
 from maxslices.nn import real_step as trial
-from maxslices.nn.memory_budget import CONTEXT_BYTES, Budget
+from maxslices.nn.memory_budget import Budget
 from maxslices.nn.replay import Spec, WorkAreas, replay
 from maxslices.nn.replay.workspaces import CONVOLUTIONS
 

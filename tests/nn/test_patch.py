@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from maxslices.errors import MaxslicesError
+from maxslices.model.account import CONTEXT_BYTES
 from maxslices.nn import TooLargeError, max_patch_shape
-from maxslices.nn.memory_budget import CONTEXT_BYTES
 from maxslices.nn.replay import Spec, replay
 
 from .networks import Small

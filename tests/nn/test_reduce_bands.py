@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.nn.memory_budget import CONTEXT_BYTES
+from maxslices.model.account import CONTEXT_BYTES
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import Treatment, reduce_memory, restore, treat
 from maxslices.nn.reduce.band_candidates import band_candidates

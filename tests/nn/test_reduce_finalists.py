@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
-from maxslices.nn.memory_budget import CONTEXT_BYTES, Budget
+from maxslices.model.account import CONTEXT_BYTES
+from maxslices.nn.memory_budget import Budget
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import confirm, reduce_memory
 from maxslices.nn.reduce import plan_search as plans

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
-from maxslices.nn.memory_budget import CONTEXT_BYTES
+from maxslices.model.account import CONTEXT_BYTES
 from maxslices.nn.nn_errors import TooLargeError
 from maxslices.nn.reduce import reduce_memory
 from maxslices.nn.reduce.knapsack import Problem

@@ -12,7 +12,7 @@ pytest.importorskip("spikingjelly", reason="spikingjelly is not installed")
 from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from torch import nn
 
-from maxslices.nn.memory_budget import CONTEXT_BYTES
+from maxslices.model.account import CONTEXT_BYTES
 from maxslices.nn.reduce import COMPRESSORS, Treatment, reduce_memory, treat
 from maxslices.nn.reduce.binary_inputs import probe_binary
 from maxslices.nn.reduce.candidates import candidates

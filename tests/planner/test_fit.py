@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxslices import ArraySpec, Pipeline
+from maxslices.api.plan_scan import plan_pipeline
 from maxslices.errors import DoesNotFitError, UsageError
 from maxslices.model.units import parse_bytes
 from maxslices.pipeline import ScanSpec
-from maxslices.planner import Limits, make_plan
+from maxslices.planner import Budgets
 from tests.runner.test_fit import fit_fakes
 
 FRAMES = ArraySpec((7, 160, 200), "uint16")
@@ -22,7 +23,7 @@ NAMES = ["median", "spread", "turned", "correct", "whole", "lowest", "negate", "
 
 def planned(names, budget, device, **kwargs):
     pipeline = Pipeline.from_steps(names, fit_fakes)
-    return make_plan(pipeline, SCAN, Limits(device, parse_bytes(budget), 10**8), **kwargs)
+    return plan_pipeline(pipeline, SCAN, Budgets(device, parse_bytes(budget), 10**8), **kwargs)
 
 
 def fits(names, budget, device, block):

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 from maxslices import ArraySpec, Pipeline, Registry, from_ledger
+from maxslices.api.plan_scan import plan_pipeline
 from maxslices.estimate.probe_result import Probe
+from maxslices.model.allocators import ArrayAllocator
+from maxslices.model.memory_model import MemoryModel
+from maxslices.model.section_model import SectionModel, StepModel
 from maxslices.pipeline import ScanSpec
-from maxslices.planner import Limits, make_plan
+from maxslices.planner import Budgets
 from maxslices.planner.block_size import AUTO_SLICES, FIRST_SLICES, wanted_block
 from maxslices.runner.block_ranges import blocks_of
 from tests.planner.ledgers import two
@@ -21,11 +25,17 @@ TOTAL = 1000
 
 def cost(call_s, slice_s, halo=(0, 0)):
     array = ArraySpec((1801, TOTAL, 2560), "float32")  # 18 MB a sinogram: 0.92 ms at 20 GB/s
-    section = SimpleNamespace(slice_dim=1, halo=halo)
-    pace_s = (call_s, slice_s)
-    return SimpleNamespace(
-        n_slices=TOTAL, section=section, input=array, output=array, pace_s=pace_s
+    step = StepModel(
+        index=0,
+        method="lab.method",
+        parameters={},
+        input=array,
+        output=array,
+        memory=MemoryModel.linear(0, 1),
+        estimator="probed",
+        pace_s=(call_s, slice_s),
     )
+    return SectionModel(1, halo, (step,), MemoryModel.linear(0, 0), ArrayAllocator("cuda"))
 
 
 @pytest.mark.parametrize(
@@ -63,8 +73,8 @@ def section_of(*steps, n_slices=1024, **kwargs):
     budget = kwargs.pop("budget", 10**9)
     in_memory = kwargs.pop("in_memory", True)
     scan = ScanSpec(ArraySpec((n_slices, 30, 40), "uint16"), in_memory=in_memory)
-    limits = Limits("cuda", budget, 10**9)
-    return make_plan(Pipeline.from_steps(steps, registry), scan, limits, **kwargs).sections[0]
+    limits = Budgets("cuda", budget, 10**9)
+    return plan_pipeline(Pipeline.from_steps(steps, registry), scan, limits, **kwargs).sections[0]
 
 
 def first_of(*steps, **kwargs):

@@ -11,13 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maxslices import ArraySpec, Pipeline, Registry, from_ledger
+from maxslices.api.plan_scan import plan_pipeline
 from maxslices.errors import DoesNotFitError, EstimatorError, SourceError, UsageError
+from maxslices.model import account
+from maxslices.model.account import (
+    PYTHON_BYTES,
+)
 from maxslices.model.units import format_bytes
 from maxslices.pipeline import ScanSpec
-from maxslices.planner import Limits, make_plan
-from maxslices.planner.costs import RUNNER_BYTES
-from maxslices.planner.placement import HOST_BYTES, STAGED_BYTES
-from maxslices.system.threads import BUFFER_BYTES, N_THREADS
+from maxslices.planner import Budgets
 from tests.planner.fakes import fakes
 from tests.planner.ledgers import one
 
@@ -31,8 +33,8 @@ def scan(dtype="float32", **kwargs):
 
 
 def planned(*steps, of=None, budget=100 * MB, host=None, device="cpu", reserved=0, **kwargs):
-    limits = Limits(device, budget, budget if host is None else host, reserved)
-    return make_plan(Pipeline.from_steps(steps, fakes), of or scan(), limits, **kwargs)
+    limits = Budgets(device, budget, budget if host is None else host, reserved)
+    return plan_pipeline(Pipeline.from_steps(steps, fakes), of or scan(), limits, **kwargs)
 
 
 def cropped(keep):
@@ -49,7 +51,7 @@ def test_shape_and_dtype_follow_the_methods():
 
 def test_the_largest_block_is_the_last_that_fits():
     # In and out, the next block that is read meanwhile, the last one that is written.
-    needed = RUNNER_BYTES + 4 * 13 * FRAME * 4
+    needed = PYTHON_BYTES + 4 * 13 * FRAME * 4
     plan = planned("negate", budget=needed, block="max")
     assert (plan.sections[0].block, plan.sections[0].max_block) == (13, 13)
     plan = planned("negate", budget=needed - 1, block="max")
@@ -100,7 +102,7 @@ def test_between_sections_is_a_scratch_file_where_memory_is_short():
 
 
 def test_an_array_between_sections_never_makes_a_block_smaller():
-    budget = 2 * 4 * 101 * FRAME + RUNNER_BYTES + 3 * 4 * FRAME
+    budget = 2 * 4 * 101 * FRAME + PYTHON_BYTES + 3 * 4 * FRAME
     plan = planned("negate", "work", "negate", budget=budget, block="max")
     alone = planned("negate", budget=budget, block="max")
     assert plan.sections[0].block == alone.sections[0].block
@@ -110,7 +112,7 @@ def test_an_array_between_sections_never_makes_a_block_smaller():
 def test_a_result_in_memory_counts_against_the_budget():
     whole = 4 * 101 * FRAME
     with pytest.raises(DoesNotFitError, match=r"beside 1.43 MB that are kept in memory"):
-        planned("negate", budget=whole + RUNNER_BYTES, result_in_memory=True)
+        planned("negate", budget=whole + PYTHON_BYTES, result_in_memory=True)
     section = planned("negate", result_in_memory=True).sections[0]
     assert (section.destination, section.available_bytes) == ("memory", 100 * MB - whole)
 
@@ -129,7 +131,7 @@ def test_one_slice_that_does_not_fit_says_which_method_what_it_needs_and_what_to
     with pytest.raises(DoesNotFitError) as caught:
         planned("negate", many, budget=3 * MB)
     # One at a time; and what a thread holds that writes a sinogram.
-    needed = (202 + 1) * SINO * 4 + RUNNER_BYTES
+    needed = (202 + 1) * SINO * 4 + PYTHON_BYTES
     text = str(caught.value)
     assert text.startswith(
         f"work needs {needed / 1e6:.2f} MB for one sinogram of 101x53 float32, and 3.00 MB are "
@@ -173,13 +175,9 @@ def test_a_card_needs_more_than_its_context():
         planned("negate", device="cuda", budget=700 * MB, reserved=800 * MB)
 
 
-THREADS_BYTES = HOST_BYTES + 2 * N_THREADS * BUFFER_BYTES
-"""Host memory that a section takes on a card, beside its slabs."""
-
-
 def test_on_a_card_host_memory_bounds_the_block_too():
-    # Two slabs each way, and a frame between the files.
-    needed = THREADS_BYTES + (4 * 10 + 1) * 4 * FRAME
+    # Two blocks are read to and copied from, three halves of a result copied to and written.
+    needed = PYTHON_BYTES + (2 * 10 + 3 * 5) * 4 * FRAME
     section = planned("negate", device="cuda", host=needed, block="max").sections[0]
     assert section.max_block == 10
     assert "host memory allow 10" in section.why
@@ -189,19 +187,19 @@ def test_on_a_card_host_memory_bounds_the_block_too():
 
 
 def test_on_a_card_too_little_host_memory_is_told():
-    needed = format_bytes(THREADS_BYTES + 3 * 4 * FRAME)
+    needed = format_bytes(PYTHON_BYTES + 3 * 4 * FRAME)
     with pytest.raises(
         DoesNotFitError, match=rf"needs {needed} of host memory, .* --host-memory [\d.]+MB"
     ):
         planned("negate", device="cuda", host=10_000)
 
 
-def test_a_scan_and_a_result_that_a_card_copies_itself_need_no_slabs():
+def test_a_scan_and_a_result_that_a_card_copies_itself_need_no_staging():
     kwargs = {"device": "cuda", "block": 10, "result_in_memory": True}
     staged = planned("negate", **kwargs).sections[0]
     direct = planned("negate", of=scan(in_memory=True), result_is_direct=True, **kwargs)
-    assert direct.sections[0].host_bytes == THREADS_BYTES + 4 * 101 * FRAME  # the result
-    assert staged.host_bytes - direct.sections[0].host_bytes == (4 * 10 + 1) * 4 * FRAME
+    assert direct.sections[0].host_bytes == PYTHON_BYTES + 4 * 101 * FRAME  # the result
+    assert staged.host_bytes - direct.sections[0].host_bytes == (2 * 10 + 3 * 5) * 4 * FRAME
 
 
 def test_on_a_card_host_memory_is_that_of_the_largest_block_that_a_run_may_go_over_to():
@@ -209,15 +207,16 @@ def test_on_a_card_host_memory_is_that_of_the_largest_block_that_a_run_may_go_ov
     section = planned("negate", of=of, device="cuda").sections[0]
     assert section.larger
     block = section.larger[-1][0]
-    assert section.host_bytes == THREADS_BYTES + (4 * block + 1) * 4 * FRAME
+    assert section.host_bytes == PYTHON_BYTES + (2 * block + 3 * -(-block // 2)) * 4 * FRAME
 
 
 def test_on_a_card_host_memory_includes_what_arrays_go_through_that_are_not_blocks():
     frames = ArraySpec((5000, 67, 53), "uint16")
     of = scan("uint16", flats=frames, darks=frames)
     section = planned("flat_field", of=of, device="cuda", block=1, host=200 * MB).sections[0]
-    slabs = 2 * FRAME * 2 + (2 + 1) * FRAME * 4
-    assert section.host_bytes == THREADS_BYTES + section.side_bytes + STAGED_BYTES + slabs
+    staging = 2 * FRAME * 2 + 3 * FRAME * 4
+    staging += account.upload_staging(section.side_bytes).total_bytes
+    assert section.host_bytes == PYTHON_BYTES + section.side_bytes + staging
 
 
 def looking_at_fifty():
@@ -232,19 +231,19 @@ def looking_at_fifty():
 
 def test_on_a_card_host_memory_includes_the_slices_that_a_method_looks_at():
     pipeline = looking_at_fifty()
-    plan = make_plan(pipeline, scan(), Limits("cuda", 100 * MB, 100 * MB), block=1)
-    # They are read, and go to the device through slabs of as much.
-    assert plan.sections[0].host_bytes == THREADS_BYTES + 2 * 50 * SINO * 4
+    plan = plan_pipeline(pipeline, scan(), Budgets("cuda", 100 * MB, 100 * MB), block=1)
+    # They are read, and go to the device through staging memory of as much.
+    assert plan.sections[0].host_bytes == PYTHON_BYTES + 2 * 50 * SINO * 4
 
 
 def test_on_a_card_spare_host_memory_keeps_a_part_of_what_goes_to_a_file():
     whole, blocks = 4 * 101 * FRAME, {"block": 1, "device": "cuda", "budget": MB}
-    budget = THREADS_BYTES + whole // 2
+    budget = PYTHON_BYTES + whole // 2
     plan = planned("negate", "work", "negate", host=budget, **blocks)
     first, second, third = plan.sections
     assert [first.destination, second.destination] == ["scratch file", "scratch file"]
-    slabs = [(2 + 2 + 1) * 4 * FRAME - 4 * FRAME, (2 + 2) * 4 * SINO + 4 * SINO]
-    assert 0 < first.kept_bytes <= (budget - THREADS_BYTES - max(slabs)) * 3 // 4
+    staging = [(2 + 3) * 4 * FRAME, (2 + 3) * 4 * SINO]
+    assert 0 < first.kept_bytes <= (budget - PYTHON_BYTES - max(staging)) * 3 // 4
     assert 0 < second.kept_bytes < first.kept_bytes  # beside what the first keeps
     assert third.kept_bytes == 0
     for section, kept_bytes in (
@@ -252,7 +251,7 @@ def test_on_a_card_spare_host_memory_keeps_a_part_of_what_goes_to_a_file():
         (second, first.kept_bytes + second.kept_bytes),
         (third, second.kept_bytes),
     ):
-        assert THREADS_BYTES + kept_bytes < section.host_bytes <= budget
+        assert PYTHON_BYTES + kept_bytes < section.host_bytes <= budget
     assert planned("negate", "work", budget=3 * MB, block=1).sections[0].kept_bytes == 0
 
 
@@ -267,7 +266,7 @@ def test_on_a_card_arrays_between_sections_stay_there_where_they_fit():
     assert [s.destination for s in plan.sections] == ["memory", "result"]
     assert {s.available_bytes for s in plan.sections} == {2 * MB}
     assert min(s.host_bytes for s in plan.sections) > whole
-    plan = planned("negate", "work", device="cuda", budget=2 * MB, host=THREADS_BYTES + 2 * MB)
+    plan = planned("negate", "work", device="cuda", budget=2 * MB, host=PYTHON_BYTES + 2 * MB)
     assert plan.sections[0].destination == "scratch file"
 
 
@@ -305,7 +304,9 @@ def test_a_failing_estimator_is_never_taken_for_too_little_memory():
         )
     for meta in registry:
         with pytest.raises(EstimatorError, match=meta.name):
-            make_plan(Pipeline.from_steps([meta.name], registry), scan(), Limits("cpu", MB, MB))
+            plan_pipeline(
+                Pipeline.from_steps([meta.name], registry), scan(), Budgets("cpu", MB, MB)
+            )
 
 
 NAMES = ("to_float", "negate", "work", "neighbours", "reaching", "extremes", "find_middle")
@@ -315,7 +316,7 @@ STEPS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=5)
 @settings(max_examples=80, deadline=None)
 @given(
     steps=STEPS,
-    budget=st.integers(RUNNER_BYTES + 500_000, 12 * MB),
+    budget=st.integers(PYTHON_BYTES + 500_000, 12 * MB),
     device=st.sampled_from(["cpu", "cuda"]),
     block=st.sampled_from(["auto", "max", 1, 5]),
     in_memory=st.booleans(),
@@ -368,7 +369,9 @@ def test_parameters_that_json_lacks_become_text():
     registry.register(lambda data, value=None: data, name="any", pattern="all", calc_max_slices=two)
     value = [np.float32(1.5), float("inf"), {"a": np.arange(2)}, (1, 2), object]
     steps = [{"method": "any", "parameters": {"value": value}}]
-    plan = make_plan(Pipeline.from_steps(steps, registry), scan(), Limits("cpu", 2 * MB, 2 * MB))
+    plan = plan_pipeline(
+        Pipeline.from_steps(steps, registry), scan(), Budgets("cpu", 2 * MB, 2 * MB)
+    )
     found = json.loads(plan.to_json())["sections"][0]["steps"][0]["parameters"]["value"]
     assert found == [1.5, "inf", {"a": [0, 1]}, [1, 2], "<class 'object'>"]
 
@@ -382,8 +385,8 @@ def test_long_names_are_whole_in_the_table_and_no_line_is_too_long():
 
     registry.register(lambda data: data, name=name, pattern="all", calc_max_slices=two)
     path = "/very/long" * 30 + "/scan.nxs"
-    plan = make_plan(
-        Pipeline.from_steps([name], registry), scan(name=path), Limits("cpu", 2 * MB, 2 * MB)
+    plan = plan_pipeline(
+        Pipeline.from_steps([name], registry), scan(name=path), Budgets("cpu", 2 * MB, 2 * MB)
     )
     text = str(plan)
     assert name in text
@@ -398,13 +401,13 @@ def test_what_is_on_its_way_is_counted_with_its_halo():
     # and the last result, of which the part without halo is written; a buffer each way.
     in_bytes, out_bytes = 13 * SINO, 13 * SINO * 4
     needed = 2 * in_bytes + (in_bytes + out_bytes) + out_bytes + in_bytes + out_bytes
-    assert section.estimated_bytes == RUNNER_BYTES + needed
+    assert section.estimated_bytes == PYTHON_BYTES + needed
     assert section.steps[1].estimated_bytes == in_bytes + out_bytes
     # Projections go to files as they lie in memory.
     section = planned("neighbours", "to_float", of=scan("uint8"), block=10).sections[0]
     in_bytes, out_bytes = 13 * FRAME, 13 * FRAME * 4
     needed = 2 * in_bytes + (in_bytes + out_bytes) + out_bytes
-    assert section.estimated_bytes == RUNNER_BYTES + needed
+    assert section.estimated_bytes == PYTHON_BYTES + needed
 
 
 def test_between_sections_is_never_more_than_half_of_the_memory():
@@ -417,11 +420,11 @@ def test_between_sections_is_never_more_than_half_of_the_memory():
 
 def test_the_slices_that_a_method_looks_at_must_fit_together():
     pipeline = looking_at_fifty()
-    needed = 50 * SINO * 4 + RUNNER_BYTES
-    plan = make_plan(pipeline, scan(), Limits("cpu", needed, needed), block=1)
+    needed = 50 * SINO * 4 + PYTHON_BYTES
+    plan = plan_pipeline(pipeline, scan(), Budgets("cpu", needed, needed), block=1)
     assert plan.sections[0].estimated_bytes == needed
     with pytest.raises(DoesNotFitError, match=r"^look needs .* for the 50 sinograms it looks"):
-        make_plan(pipeline, scan(), Limits("cpu", needed - 1, needed - 1), block=1)
+        plan_pipeline(pipeline, scan(), Budgets("cpu", needed - 1, needed - 1), block=1)
 
 
 def test_an_estimator_that_speaks_of_cuda_alone_is_marked_on_the_cpu():
@@ -433,6 +436,6 @@ def test_an_estimator_that_speaks_of_cuda_alone_is_marked_on_the_cpu():
     registry.register(lambda data: data, name="old", pattern="all", calc_max_slices=estimate)
     pipeline = Pipeline.from_steps(["old"], registry)
     for device, expected in (("cuda", "declared"), ("cpu", "declared for CUDA")):
-        plan = make_plan(pipeline, scan(), Limits(device, 9 * MB, 9 * MB))
+        plan = plan_pipeline(pipeline, scan(), Budgets(device, 9 * MB, 9 * MB))
         assert plan.sections[0].steps[0].estimator == expected
         assert plan.sections[0].steps[0].estimated_bytes == 2 * plan.sections[0].block * FRAME * 4

@@ -34,7 +34,7 @@ def on_fake_gpu(monkeypatch):
             Whether to go over to larger blocks, each time that this is decided.
         """
         with FakeGpu(seed, fails_at) as gpu, monkeypatch.context() as patch:
-            patch.setattr("maxslices.api.api.select_backend", lambda device: gpu)
+            patch.setattr("maxslices.api.run_scan.select_backend", lambda device: gpu)
             patch.setattr("maxslices.runner.section_meter.measure_peak", measure)
             if seed is not None:  # else results leave as a whole
                 patch.setattr("maxslices.runner.fetcher._PART_BYTES", 500)
@@ -42,12 +42,13 @@ def on_fake_gpu(monkeypatch):
                 patch.setattr("maxslices.runner.drain.AT_ONCE_BYTES", 1000)
             if between is not None:
                 patch.setattr(
-                    "maxslices.planner.place_sections.Router._leaves_room",
+                    "maxslices.planner.place_sections.PlacementSearch._leaves_room",
                     lambda self, number, origin, candidate, held: candidate == between,
                 )
             if in_turns:
                 patch.setattr(
-                    "maxslices.planner.budgets.Room.settled", lambda self, route: route.in_turns()
+                    "maxslices.planner.budgets.Available.settled",
+                    lambda self, placement: placement.in_turns(),
                 )
             if grows is not None:
                 decisions = list(grows)

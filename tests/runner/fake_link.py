@@ -19,6 +19,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from maxslices.model import account
+
 POISON = 0xA5
 """What memory is full of that nobody has written to, or that was freed."""
 
@@ -29,10 +31,10 @@ def _root(array: np.ndarray) -> np.ndarray:
     return array
 
 
-class FakeMark:
-    """A point in a stream, reached when all before it is done; see `Mark`."""
+class FakeEvent:
+    """A point in a stream, reached when all before it is done; see `DeviceEvent`."""
 
-    def __init__(self, reach: Callable[[FakeMark], None] | None = None) -> None:
+    def __init__(self, reach: Callable[[FakeEvent], None] | None = None) -> None:
         self._reach = reach
         self.at_s: float | None = time.perf_counter() if reach is None else None
 
@@ -47,57 +49,59 @@ class FakeMark:
         return self.at_s
 
 
-class FakeLink:
-    """Two streams of copies; computing is done when it is asked for. See `Link`."""
+class FakeCopyEngine:
+    """Two streams of copies; computing is done when it is asked for. See `CopyEngine`."""
 
     def __init__(self, gpu: FakeGpu) -> None:
         self._gpu = gpu
         self._streams: dict[str, deque[Any]] = {"in": deque(), "out": deque()}
 
-    def slab(self, n_bytes: int) -> np.ndarray:
-        return self._gpu.host_empty((n_bytes,), np.uint8)
+    def staging(self, n_bytes: int) -> np.ndarray:
+        self._gpu.note("staging", n_bytes)
+        return self._gpu.pinned((n_bytes,), np.uint8)
 
     def is_direct(self, array: np.ndarray) -> bool:
         return self._gpu.is_pinned(array)
 
     def buffer(self, n_bytes: int) -> np.ndarray:
-        array = self._gpu.empty((n_bytes,), np.uint8)
+        self._gpu.note("input buffer", n_bytes)
+        array = self._gpu.device_memory((n_bytes,), np.uint8)
         self._gpu.buffers.append(weakref.ref(array))
         return array
 
-    def mark(self) -> FakeMark:
-        return FakeMark()
+    def record(self) -> FakeEvent:
+        return FakeEvent()
 
-    def wait(self, mark: FakeMark) -> None:
+    def wait(self, mark: FakeEvent) -> None:
         mark.synchronize()  # computing is done at once, so all that it waits for is too
         if self._gpu.is_eager:
             time.sleep(5e-4)  # let the reader get as far as it may
 
     def send(
-        self, host: np.ndarray, buffer: np.ndarray, after: FakeMark
-    ) -> tuple[FakeMark, FakeMark]:
+        self, host: np.ndarray, buffer: np.ndarray, after: FakeEvent
+    ) -> tuple[FakeEvent, FakeEvent]:
         return self._copy("in", host, buffer, after)
 
     def fetch(
-        self, data: np.ndarray, host: np.ndarray, after: FakeMark
-    ) -> tuple[FakeMark, FakeMark]:
+        self, data: np.ndarray, host: np.ndarray, after: FakeEvent
+    ) -> tuple[FakeEvent, FakeEvent]:
         return self._copy("out", data, host, after)
 
     def _copy(
-        self, name: str, source: np.ndarray, target: np.ndarray, after: FakeMark
-    ) -> tuple[FakeMark, FakeMark]:
+        self, name: str, source: np.ndarray, target: np.ndarray, after: FakeEvent
+    ) -> tuple[FakeEvent, FakeEvent]:
         assert source.shape == target.shape
         assert source.dtype == target.dtype
         host = source if name == "in" else target
         assert self._gpu.is_pinned(host), "memory that the device cannot copy from by itself"
         stream = self._streams[name]
 
-        def reach(mark: FakeMark) -> None:
+        def reach(mark: FakeEvent) -> None:
             with self._gpu.lock:
                 while mark.at_s is None:
                     self._step(stream)
 
-        begin, end = FakeMark(reach), FakeMark(reach)
+        begin, end = FakeEvent(reach), FakeEvent(reach)
         # The copy itself keeps nothing alive: that is for the caller to do.
         ends = [(weakref.ref(_root(a)), _place(a)) for a in (source, target)]
         with self._gpu.lock:
@@ -167,9 +171,10 @@ class FakeGpu:
         self.faults: list[str] = []
         self.fails_at = fails_at
         self.allocated: list[str] = []
+        self.sizes: list[tuple[str, int]] = []
         self.buffers: list[Any] = []
         self._pinned: dict[int, Any] = {}
-        self._link = FakeLink(self)
+        self._engine = FakeCopyEngine(self)
         self.is_eager = seed == "eager"
         self._rng = random.Random(seed) if isinstance(seed, int) else None
         self._stop = threading.Event()
@@ -188,7 +193,7 @@ class FakeGpu:
 
     def _poke(self, rng: random.Random) -> None:
         while not self._stop.wait(rng.choice([0, 1e-4, 3e-4])):
-            self._link.poke(rng)
+            self._engine.poke(rng)
 
     def allocate(self, what: str) -> None:
         """Count an allocation, and fail if it is to."""
@@ -197,6 +202,11 @@ class FakeGpu:
             self.allocated.append(what)
         if number in self.fails_at:
             raise MemoryError(f"no memory for {what}, allocation {number}")
+
+    def note(self, what: str, n_bytes: int) -> None:
+        """Note what is allocated for what, and its size."""
+        with self.lock:
+            self.sizes.append((what, n_bytes))
 
     def n_buffers(self) -> int:
         """Return how many buffers for blocks there are."""
@@ -210,20 +220,31 @@ class FakeGpu:
         return nullcontext()
 
     def to_device(self, block: np.ndarray) -> np.ndarray:
+        self.note("copy to the device", block.nbytes)
         self.allocate("a copy on the device")
         return block.copy()
 
     def to_host(self, block: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(block)
 
-    def link(self) -> FakeLink:
-        return self._link
+    def copy_engine(self) -> FakeCopyEngine:
+        return self._engine
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        array = self.device_memory(shape, dtype)
+        self.note("store on the device", array.nbytes)
+        return array
+
+    def device_memory(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         self.allocate("memory of the device")
         return _poisoned(shape, dtype)
 
     def host_empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        array = self.pinned(shape, dtype)
+        self.note("store on the host", array.nbytes)
+        return array
+
+    def pinned(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         self.allocate("pinned memory")
         array = _poisoned(shape, dtype)
         self.pin(array)
@@ -241,6 +262,7 @@ class FakeGpu:
 
     def contiguous(self, block: np.ndarray) -> np.ndarray:
         if not block.flags.c_contiguous:
+            self.note("contiguous copy", block.nbytes)
             self.allocate("a contiguous copy")
         return np.ascontiguousarray(block)
 
@@ -249,6 +271,7 @@ class FakeGpu:
 
     def reserve(self, n_bytes: int, largest_bytes: int) -> None:
         self.events.append("reserve")
+        self.note("pool", account.pool_bytes(n_bytes))
         self.allocate("the pool's memory")
 
     def forget_plans(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import MethodError
 from maxslices.io.hdf5_sink import Hdf5Sink
-from tests.runner.fake_link import FakeMark
+from tests.runner.fake_link import FakeEvent
 
 DATA = np.random.default_rng(5).random((20, 6, 40), np.float32)
 
@@ -38,7 +38,7 @@ def break_device(monkeypatch):
 
     def breaks():
         assert is_written.wait(10)
-        monkeypatch.setattr(FakeMark, "synchronize", fail)
+        monkeypatch.setattr(FakeEvent, "synchronize", fail)
 
     monkeypatch.setattr(Hdf5Sink, "write", note)
     return breaks

@@ -51,7 +51,8 @@ def test_estimates_are_high_enough_and_not_much_too_high(
 ):
     if in_turns:
         monkeypatch.setattr(
-            "maxslices.planner.budgets.Room.settled", lambda self, route: route.in_turns()
+            "maxslices.planner.budgets.Available.settled",
+            lambda self, placement: placement.in_turns(),
         )
     steps, kwargs = CASES[case]
     pipeline = Pipeline.from_steps(steps, fakes)

@@ -19,23 +19,23 @@ def test_no_more_than_a_few_parts_are_asked_for_at_one_time(monkeypatch, slice_d
     waiting = []
 
     with FakeGpu() as gpu:
-        link = gpu.link()
-        fetch = link.fetch
+        engine = gpu.copy_engine()
+        fetch = engine.fetch
 
         def counted(data, host, after):
             assert data.nbytes <= 900
             marks = fetch(data, host, after)
-            waiting.append(len(link._streams["out"]))
+            waiting.append(len(engine._streams["out"]))
             return marks
 
-        monkeypatch.setattr(link, "fetch", counted)
+        monkeypatch.setattr(engine, "fetch", counted)
         whole = gpu.host_empty((37, 19, 11), "float32")
         data = np.random.default_rng(3).random((37, 7, 11) if slice_dim else (7, 19, 11), "f4")
         start = 5
         place = whole[:, start : start + 7] if slice_dim else whole[start : start + 7]
-        threads = Fetcher(slice_dim, link, Writer(slice_dim, Timeline()), 7, True)
+        threads = Fetcher(slice_dim, engine, Writer(slice_dim, Timeline()), 7, True)
         way = Way(start)
-        left = threads.put(data, None, link.mark(), way, False, place)
+        left = threads.put(data, None, engine.record(), way, False, place)
         threads.stop()
     assert left.is_set()
     np.testing.assert_array_equal(place, data)

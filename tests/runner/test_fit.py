@@ -11,8 +11,7 @@ from scipy import ndimage
 from maxslices import Pipeline, Registry, from_ledger, method, plan, run
 from maxslices.errors import DoesNotFitError, MethodError
 from maxslices.io.array_source import ArraySource
-from maxslices.planner.costs import RUNNER_BYTES
-from maxslices.planner.placement import HOST_BYTES
+from maxslices.model.account import PYTHON_BYTES
 from tests.planner.fakes import fakes
 
 fit_fakes = Registry()
@@ -123,7 +122,7 @@ def source():
     return ArraySource(DATA, flats=flats, darks=darks, angles=np.linspace(0, 3, SHAPE[0]))
 
 
-BESIDE = RUNNER_BYTES + SHAPE[0] * SLICE
+BESIDE = PYTHON_BYTES + SHAPE[0] * SLICE
 """What a run takes on the CPU that keeps its result in memory."""
 CASES = [["median"], ["spread"], ["negate", "median"], ["in_place"], ["negate", "spread", "work"]]
 
@@ -239,7 +238,7 @@ def test_flats_and_darks_on_the_host(on_fake_gpu, names):
     assert section.side_bytes == 0
     assert any("stay on the host" in text for text in section.fitted)
     np.testing.assert_array_equal(report.result, unfitted(names, source()))
-    assert section.host_bytes > 7 * SLICE + HOST_BYTES
+    assert section.host_bytes > 7 * SLICE + PYTHON_BYTES
 
 
 @pytest.mark.parametrize("k", range(12))

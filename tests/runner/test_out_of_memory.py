@@ -251,7 +251,8 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
     counter = FakeGpu()
     if memory == "scratch":
         monkeypatch.setattr(
-            "maxslices.planner.place_sections.Router._leaves_room", lambda self, *route: False
+            "maxslices.planner.place_sections.PlacementSearch._leaves_room",
+            lambda self, *route: False,
         )
 
     class Told:

@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
-from maxslices.planner.costs import RUNNER_BYTES
-from maxslices.system.threads import BUFFER_BYTES
+from maxslices.model.account import PYTHON_BYTES
+from maxslices.system.threads import THREAD_BUFFER_BYTES
 
 SHAPE = (400, 360, 800)  # 230 MB of uint16
 BUDGET = 22_600_000
@@ -75,6 +75,6 @@ def test_a_scan_ten_times_the_memory_runs_within_it(tmp_path, suffix):
     assert min(found["estimated"]) > 0.9 * BUDGET
     for measured, estimated in zip(found["measured"], found["estimated"], strict=True):
         # What Python takes is not measured, and the thread that writes made its buffer before.
-        assert 0.95 * (estimated - RUNNER_BYTES - BUFFER_BYTES) < measured <= estimated
+        assert 0.95 * (estimated - PYTHON_BYTES - THREAD_BUFFER_BYTES) < measured <= estimated
     assert found["traced"] <= BUDGET
     assert found["resident"] <= BUDGET

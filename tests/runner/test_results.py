@@ -14,7 +14,7 @@ from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import DoesNotFitError
 from maxslices.io import ScratchStore
 from maxslices.io.array_source import ArraySource
-from maxslices.planner.costs import RUNNER_BYTES
+from maxslices.model.account import PYTHON_BYTES
 from tests.planner.fakes import fakes
 
 SHAPE = (23, 17, 64)
@@ -114,7 +114,7 @@ def test_files_hold_what_memory_holds(tmp_path, format):
 def test_a_scratch_file_between_sections_changes_nothing(tmp_path):
     steps = ["to_float", "reaching", "work", "negate"]
     expected = result(steps).result
-    budget = RUNNER_BYTES + 120_000
+    budget = PYTHON_BYTES + 120_000
     report = result(steps, out=tmp_path / "out", memory=budget)
     assert [s.destination for s in report.plan.sections] == ["scratch file"] * 2 + ["result"]
     with h5py.File(report.files[0]) as file:
@@ -134,7 +134,7 @@ def test_a_scratch_file_is_given_back_while_it_is_read(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ScratchStore, "forget", noting)
     steps = ["to_float", "reaching", "work"]
-    report = result(steps, out=tmp_path / "out", memory=RUNNER_BYTES + 120_000)
+    report = result(steps, out=tmp_path / "out", memory=PYTHON_BYTES + 120_000)
     read = report.plan.sections[1]
     assert (read.origin, read.n_blocks > 4) == ("scratch file", True)
     assert {slice_dim for slice_dim, _ in forgotten} == {1}
@@ -198,13 +198,13 @@ def big(tmp_path_factory):
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     steps=st.lists(st.sampled_from(NAMES), min_size=1, max_size=4),
-    budget=st.integers(RUNNER_BYTES + 500_000, 9_000_000),
+    budget=st.integers(PYTHON_BYTES + 500_000, 9_000_000),
     block=st.sampled_from(["auto", "max", 3]),
     saved=st.integers(0, 3),
 )
 @example(steps=["to_float"], budget=7306864, block="auto", saved=0)  # all fit, half does not
 @example(
-    steps=["reaching"], budget=RUNNER_BYTES + 658000, block="auto", saved=0
+    steps=["reaching"], budget=PYTHON_BYTES + 658000, block="auto", saved=0
 )  # a halo of three blocks
 def test_measured_is_within_estimated_within_budget(
     tmp_path_factory, big, steps, budget, block, saved
@@ -273,5 +273,5 @@ def test_the_copy_without_halo_is_within_the_estimate(tmp_path):
     report = run(tmp_path / "scan.npy", pipeline, tmp_path / "out", device="cpu", block=10)
     section = report.sections[0]
     highest = max(step.estimated_bytes for step in report.plan.sections[0].steps)
-    assert highest < 0.9 * (section.estimated_bytes - RUNNER_BYTES) < section.measured_bytes
+    assert highest < 0.9 * (section.estimated_bytes - PYTHON_BYTES) < section.measured_bytes
     assert section.measured_bytes <= section.estimated_bytes

@@ -90,7 +90,9 @@ def test_work_within_work_is_no_deadlock():
 
 
 def run(code: str) -> None:
-    head = "from maxslices.io import threads\nthreads.N_THREADS = 4\nimport time, os, threading\n"
+    head = (
+        "from maxslices.system import threads\nthreads.N_THREADS = 4\nimport time, os, threading\n"
+    )
     ended = subprocess.run(
         [sys.executable, "-c", head + code], capture_output=True, text=True, timeout=60
     )
@@ -130,7 +132,7 @@ def test_the_cores_of_the_process_count_and_not_those_of_the_machine(cores):
         pytest.skip(f"needs {cores} cores")
     code = (
         f"import os; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{cores}])\n"
-        "from maxslices.io import threads\n"
+        "from maxslices.system import threads\n"
         f"assert (threads.N_CORES, threads.N_THREADS, threads.N_DECODERS) == ({cores}, 1, 1)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

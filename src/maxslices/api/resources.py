@@ -6,14 +6,15 @@ import numpy as np
 
 from ..devices import Backend, select_backend
 from ..devices.cpu import CpuBackend
-from ..devices.cuda_context import UNMEASURED_BYTES
 from ..devices.select import check_device_name
 from ..errors import DeviceError, UsageError
 from ..estimate import Chooser, Records
 from ..io import Source
+from ..model.account import UNMEASURED_RESERVE_BYTES
 from ..model.units import parse_bytes
 from ..pipeline import Pipeline, ScanSpec
-from ..planner import Limits
+from ..planner import Budgets
+from ..system.threads import N_THREADS
 
 
 def measures(pipeline: Pipeline, estimator: str | None) -> bool:
@@ -33,7 +34,7 @@ def card_here(device: str) -> Backend | None:
 
 def chooser_for(
     scan: ScanSpec,
-    limits: Limits,
+    budgets: Budgets,
     backend: Backend | None,
     estimator: str | None,
     source: Source | None = None,
@@ -48,20 +49,20 @@ def chooser_for(
         return first
 
     return Chooser(
-        limits.kind,
+        budgets.kind,
         backend=backend,
         records=Records(),
-        available_bytes=limits.budget_bytes - limits.reserved_bytes,
+        available_bytes=budgets.budget_bytes - budgets.reserved_bytes,
         side=side,
         first_slices=None if source is None else first_slices,
         forced=estimator,
     )
 
 
-def limits_of(
+def budgets_of(
     device: str, memory: str | int | None, host_memory: str | int | None, is_here: bool
-) -> tuple[Limits, Backend | None]:
-    """Return the limits of a device, and the device; which need not be here given its memory."""
+) -> tuple[Budgets, Backend | None]:
+    """Return the budgets of a device, and the device; which need not be here given its memory."""
     check_device_name(device)
     is_cuda = device.startswith("cuda") or (device == "auto" and not is_here)
     if memory is None or not is_cuda:
@@ -71,18 +72,18 @@ def limits_of(
             raise DeviceError(
                 f"{error}; to plan for a card that is not here, give its --memory"
             ) from None
-        return backend_limits(backend, memory, host_memory), backend
+        return budgets_here(backend, memory, host_memory), backend
     host = CpuBackend().free_bytes() if host_memory is None else parse_bytes(host_memory)
     name = "cuda" if device == "auto" else device
     card = card_here(device) if is_here else None
-    reserved = UNMEASURED_BYTES if card is None else card.reserved_bytes
-    return Limits(name, parse_bytes(memory), host, reserved), card
+    reserved = UNMEASURED_RESERVE_BYTES if card is None else card.reserved_bytes
+    return Budgets(name, parse_bytes(memory), host, reserved, N_THREADS), card
 
 
-def backend_limits(
+def budgets_here(
     backend: Backend, memory: str | int | None, host_memory: str | int | None
-) -> Limits:
-    """Return the limits of a device that is here: what is given, else what is free."""
+) -> Budgets:
+    """Return the budgets of a device that is here: what is given, else what is free."""
     free = backend.free_bytes()
     budget = free if memory is None else parse_bytes(memory)
     if backend.kind == "cpu":
@@ -90,6 +91,6 @@ def backend_limits(
             raise UsageError(
                 "on the CPU the device's memory is the host's: give memory alone (--memory)"
             )
-        return Limits(backend.name, budget, budget)
+        return Budgets(backend.name, budget, budget, n_threads=N_THREADS)
     host = CpuBackend().free_bytes() if host_memory is None else parse_bytes(host_memory)
-    return Limits(backend.name, budget, host, backend.reserved_bytes)
+    return Budgets(backend.name, budget, host, backend.reserved_bytes, N_THREADS)

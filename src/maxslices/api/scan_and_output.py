@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..devices import Backend, is_copyable
+from ..devices import Backend
+from ..devices.in_place import slices_in_place
 from ..errors import UsageError
 from ..io import Source, open_source
 from ..io.loader_options import SideData
@@ -36,23 +37,13 @@ def spec_of(source: Source, backend: Backend | None = None) -> ScanSpec:
         source.flats,
         source.darks,
         source.angles is not None,
-        in_memory=backend is not None and _is_in_memory(source, backend),
+        in_memory=backend is not None and _is_in_place(source, backend),
         name=source.name,
     )
 
 
-def _is_in_memory(source: Source, backend: Backend) -> bool:
-    """Tell whether a device can use, or copy, blocks of a scan from where they are."""
-    link = backend.link()
-    find = getattr(source, "view" if link is None else "window", None)
-    window = None if find is None else find(0, 0, source.spec.shape[0])
-    return window is not None and is_copyable(window) and is_direct(window, backend)
-
-
-def is_direct(array: np.ndarray, backend: Backend) -> bool:
-    """Tell whether a device can copy from and to an array by itself."""
-    link = backend.link()
-    return link is None or link.is_direct(array)
+def _is_in_place(source: Source, backend: Backend) -> bool:
+    return slices_in_place(source, backend, 0, 0, source.spec.shape[0]) is not None
 
 
 def files_read(scan: Scan, pipeline: Pipeline) -> list[Path]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..measure import Alive, Place
-from ..model.ledger import Device
+from ..model.allocators import Device
 from .check_report import check_message
 
 LOWER, UPPER = 0.80, 1.00

@@ -13,8 +13,8 @@ from numpy.typing import DTypeLike
 from ..errors import UsageError
 from ..estimate import Question, declared_model
 from ..estimate.bench import traced
+from ..model.allocators import Device
 from ..model.arrays import ArraySpec, as_dtype
-from ..model.ledger import Device
 from ..model.memory_model import MemoryModel
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import registry

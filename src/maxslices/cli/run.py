@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .options import add_limits, limit_arguments
 from .output import say
+
+if TYPE_CHECKING:
+    from ..planner import Plan
 
 
 def add_parser(subparsers: Any) -> None:
@@ -30,12 +34,17 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--overwrite", action="store_true", help="replace the results of an earlier run in OUT"
     )
+    parser.add_argument(
+        "--plan",
+        metavar="FILE",
+        help="carry out a plan that `maxslices plan --json` wrote, for this scan and pipeline",
+    )
     parser.set_defaults(handle=handle)
 
 
 def handle(parsed: argparse.Namespace) -> str:
     """Print the plan and run it; the report as text."""
-    from ..api.api import run_announced
+    from ..api.run_scan import run_announced
 
     report = run_announced(
         parsed.scan,
@@ -46,5 +55,24 @@ def handle(parsed: argparse.Namespace) -> str:
         format=parsed.format,
         overwrite=parsed.overwrite,
         progress=True,
+        plan=None if parsed.plan is None else _read_plan(parsed.plan),
     )
     return str(report)
+
+
+def _read_plan(path: str) -> Plan:
+    """Plan that `maxslices plan --json` wrote into a file."""
+    from ..errors import UsageError
+    from ..planner import Plan
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"cannot read the plan {path}: it is not text in UTF-8") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot read the plan {path}: {reason}") from None
+    try:
+        return Plan.from_json(text)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}; write it with maxslices plan --json") from None

@@ -1,7 +1,7 @@
 """Where arrays live and methods run: the CPU with NumPy, or a GPU with CuPy."""
 
 from .backend import Backend
-from .copy_engine import Link, Mark, as_block, is_copyable
+from .copy_engine import CopyEngine, DeviceEvent, as_block, is_copyable
 from .method_call import call_method, require_libraries
 from .pinned_memory import pinned_empty
 from .select import select_backend
@@ -9,8 +9,8 @@ from .torch_shared_pool import shared_allocator
 
 __all__ = [
     "Backend",
-    "Link",
-    "Mark",
+    "CopyEngine",
+    "DeviceEvent",
     "as_block",
     "call_method",
     "is_copyable",

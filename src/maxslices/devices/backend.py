@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..model.ledger import Device
-from .copy_engine import Link
+from ..model.allocators import Device
+from .copy_engine import CopyEngine
 
 
 class Backend(Protocol):
@@ -46,7 +46,7 @@ class Backend(Protocol):
     def to_host(self, block: Any) -> np.ndarray:
         """Return the block as a NumPy array, finished and C-contiguous."""
 
-    def link(self) -> Link | None:
+    def copy_engine(self) -> CopyEngine | None:
         """Return what copies to the device and back meanwhile; None where that is the host."""
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 
-class Mark(Protocol):
+class DeviceEvent(Protocol):
     """A point in the work that a device was given; reached some time later."""
 
     def synchronize(self) -> None:
@@ -18,13 +18,13 @@ class Mark(Protocol):
         """Return when it was reached, in seconds of `time.perf_counter`; once it was."""
 
 
-class Link(Protocol):
+class CopyEngine(Protocol):
     """Copies between host and device, each way beside the other and beside computing.
 
     What is given to a copy must stay as it is until the mark at its end is reached.
     """
 
-    def slab(self, n_bytes: int) -> NDArray[np.uint8]:
+    def staging(self, n_bytes: int) -> NDArray[np.uint8]:
         """Return host memory that the device can copy from and to while the host goes on."""
 
     def is_direct(self, array: NDArray[Any]) -> bool:
@@ -33,7 +33,9 @@ class Link(Protocol):
     def buffer(self, n_bytes: int) -> Any:
         """Return a place for blocks on the device, an array of bytes."""
 
-    def send(self, host: NDArray[Any], buffer: Any, after: Mark) -> tuple[Mark, Mark]:
+    def send(
+        self, host: NDArray[Any], buffer: Any, after: DeviceEvent
+    ) -> tuple[DeviceEvent, DeviceEvent]:
         """Begin to copy to the device once `after` is reached; return its begin and its end.
 
         Parameters
@@ -42,11 +44,13 @@ class Link(Protocol):
             3D, without gaps but along the first axis.
         buffer : device array
             Of its shape and dtype, C-contiguous.
-        after : Mark
+        after : DeviceEvent
             From when on the buffer is free.
         """
 
-    def fetch(self, data: Any, host: NDArray[Any], after: Mark) -> tuple[Mark, Mark]:
+    def fetch(
+        self, data: Any, host: NDArray[Any], after: DeviceEvent
+    ) -> tuple[DeviceEvent, DeviceEvent]:
         """Begin to copy to the host once `after` is reached; return its begin and its end.
 
         Parameters
@@ -55,14 +59,14 @@ class Link(Protocol):
             3D, without gaps but along the first axis.
         host : ndarray
             Of its shape and dtype, likewise.
-        after : Mark
+        after : DeviceEvent
             From when on the data are there.
         """
 
-    def mark(self) -> Mark:
+    def record(self) -> DeviceEvent:
         """Return the point at which all is computed that was given to the device so far."""
 
-    def wait(self, mark: Mark) -> None:
+    def wait(self, mark: DeviceEvent) -> None:
         """Let what is computed from here on wait for a mark."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..model.ledger import Device
+from ..model.allocators import Device
 from ..tuning import malloc_retain as heap
 from .out_of_memory import is_out_of_memory
 
@@ -47,7 +47,7 @@ class CpuBackend:
         """Return the block as a NumPy array, finished and C-contiguous."""
         return np.ascontiguousarray(block)
 
-    def link(self) -> None:
+    def copy_engine(self) -> None:
         """Return None: a block is where it is."""
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:

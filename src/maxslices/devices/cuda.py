@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import DeviceError
-from ..model.ledger import Device
+from ..model import account
+from ..model.allocators import Device
 from ..tuning.garbage_collection import quick_collections
-from .cuda_context import MODULES_BYTES, reserved_bytes
-from .cuda_copy_engine import CudaLink
+from .cuda_context import reserved_bytes
+from .cuda_copy_engine import CudaCopyEngine
 from .device_count import count_devices
 from .out_of_memory import is_out_of_memory
 from .pinned_memory import pinned
 from .torch_shared_pool import cached_bytes, release_cache
 
-_WORTH_STAGING_BYTES = 2**24
 FREE_SHARE = 0.95
 """Part of the free device memory that is used unasked."""
 
@@ -40,7 +40,7 @@ class CudaBackend:
     """
 
     kind: Device = "cuda"
-    modules_bytes = MODULES_BYTES
+    modules_bytes = account.MODULES_BYTES
 
     def __init__(self, number: int = 0) -> None:
         n_devices = count_devices()
@@ -56,7 +56,7 @@ class CudaBackend:
             raise DeviceError(f"no device cuda:{number}: {there}; use --device cpu")
         self._cupy = cupy
         self._device = cupy.cuda.Device(number)
-        self._link: CudaLink | None = None
+        self._engine: CudaCopyEngine | None = None
         self.name = f"cuda:{number}"
 
     @property
@@ -100,19 +100,19 @@ class CudaBackend:
 
     def to_device(self, block: np.ndarray) -> Any:
         """Copy a block to the device."""
-        if block.nbytes < _WORTH_STAGING_BYTES or not block.flags.c_contiguous:
+        if block.nbytes < account.UPLOAD_PIECE_BYTES or not block.flags.c_contiguous:
             return self._cupy.asarray(block)
-        return self.link().upload(block)
+        return self.copy_engine().upload(block)
 
     def to_host(self, block: Any) -> np.ndarray:
         """Return the block as a NumPy array, finished and C-contiguous."""
         return np.asarray(self._cupy.asnumpy(self._cupy.ascontiguousarray(block)))
 
-    def link(self) -> CudaLink:
+    def copy_engine(self) -> CudaCopyEngine:
         """Return the GPU's streams in and out."""
-        if self._link is None:
-            self._link = CudaLink(self._device.id)
-        return self._link
+        if self._engine is None:
+            self._engine = CudaCopyEngine(self._device.id)
+        return self._engine
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
         """Return an array from CuPy's pool."""
@@ -133,10 +133,10 @@ class CudaBackend:
     def reserve(self, n_bytes: int, largest_bytes: int) -> None:
         """Have the pool hold one piece of memory, which it hands out in parts.
 
-        Each piece that it gets from the driver takes 0.2 ms, and as long to give back. It has a
-        quarter more than is needed, as some is lost between parts.
+        Each piece that it gets from the driver takes 0.2 ms, and as long to give back. It has
+        some to spare (`maxslices.model.account.POOL_SPARE`).
         """
-        self._cupy.empty(n_bytes * 5 // 4, np.uint8)
+        self._cupy.empty(account.pool_bytes(n_bytes), np.uint8)
 
     def forget_plans(self) -> None:
         """Clear CuPy's cache of FFT plans."""

@@ -17,13 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ..measure.cache_dir import records_folder, replace_text
+from ..model.account import CONTEXT_BYTES, MODULES_BYTES
 
-MODULES_BYTES = 128 * 2**20
-"""What is loaded or made in a context later, when a method first needs it. On an H200 with CUDA 13
-streams took 2 MiB, cuFFT 14, cuBLAS with its work area 68; all methods of the pack in one
-program 84, those for torch 104, httomolibgpu's 18, and 20 with ASTRA. cuSOLVER takes 96."""
-UNMEASURED_BYTES = 800 * 2**20
-"""Context and modules where nothing was measured; a context on an H200 with CUDA 13 is 524 MiB."""
 _COMPUTE_UNITS, _MAJOR, _MINOR = 16, 75, 76
 """Attributes of a device, by CUDA's numbers."""
 
@@ -40,17 +35,16 @@ def reserved_bytes(cupy: Any) -> int:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_text(path, json.dumps({"context_bytes": least}))
-    return min(UNMEASURED_BYTES, least + MODULES_BYTES)
+    return least + MODULES_BYTES
 
 
 def _read(path: Path) -> int:
     """Return the least that was seen, or what is assumed."""
-    assumed = UNMEASURED_BYTES - MODULES_BYTES
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["context_bytes"]
     except (OSError, ValueError, KeyError, TypeError):
-        return assumed  # not there, or not what was written
-    return found if type(found) is int and 0 < found < assumed else assumed
+        return CONTEXT_BYTES  # not there, or not what was written
+    return found if type(found) is int and 0 < found < CONTEXT_BYTES else CONTEXT_BYTES
 
 
 def _file(cupy: Any, total_bytes: int) -> Path:

@@ -8,19 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..model import account
 from ..system.threads import copy
-from .copy_engine import Mark
+from .copy_engine import DeviceEvent
 from .pinned_memory import pinned
 
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
-_STAGED_BYTES = 2**24
-"""Bytes that are copied to pinned memory, and from there to the device, at one time."""
 _PINNED = 1
 """What CUDA calls registered or pinned host memory (``cudaMemoryTypeHost``)."""
 
 
-class CudaMark:
-    """A CUDA event; see `Mark`."""
+class CudaEvent:
+    """A CUDA event; see `DeviceEvent`."""
 
     def __init__(self, event: Any, origin: Any, origin_s: float) -> None:
         self.event = event
@@ -37,8 +36,8 @@ class CudaMark:
         return self._origin_s + float(cupy.cuda.get_elapsed_time(self._origin, self.event)) / 1e3
 
 
-class CudaLink:
-    """Copies of one GPU; see `Link`.
+class CudaCopyEngine:
+    """Copies of one GPU; see `CopyEngine`.
 
     Methods compute on CUDA's default stream, as they do for anyone who calls them: then what
     a library does on a stream of its own still comes in order. The copies have streams that
@@ -64,7 +63,7 @@ class CudaLink:
             self._origin.synchronize()
             self._origin_s = time.perf_counter()
 
-    def slab(self, n_bytes: int) -> NDArray[np.uint8]:
+    def staging(self, n_bytes: int) -> NDArray[np.uint8]:
         """Return pinned memory; from any thread."""
         with self._device:
             return pinned((n_bytes,), np.dtype(np.uint8))
@@ -81,23 +80,27 @@ class CudaLink:
         """Return bytes from CuPy's pool."""
         return self._cupy.empty(n_bytes, np.uint8)
 
-    def send(self, host: NDArray[Any], buffer: Any, after: Mark) -> tuple[Mark, Mark]:
+    def send(
+        self, host: NDArray[Any], buffer: Any, after: DeviceEvent
+    ) -> tuple[DeviceEvent, DeviceEvent]:
         """Begin to copy to the device; from any thread."""
         target, source = (buffer.data.ptr, buffer), (host.ctypes.data, host)
         return self._copy(self._in, target, source, _HOST_TO_DEVICE, after)
 
-    def fetch(self, data: Any, host: NDArray[Any], after: Mark) -> tuple[Mark, Mark]:
+    def fetch(
+        self, data: Any, host: NDArray[Any], after: DeviceEvent
+    ) -> tuple[DeviceEvent, DeviceEvent]:
         """Begin to copy to the host; from any thread."""
         target, source = (host.ctypes.data, host), (data.data.ptr, data)
         return self._copy(self._out, target, source, _DEVICE_TO_HOST, after)
 
-    def mark(self) -> Mark:
+    def record(self) -> DeviceEvent:
         """Record an event after what was computed so far."""
-        return self._mark(self._compute)
+        return self._record(self._compute)
 
-    def wait(self, mark: Mark) -> None:
+    def wait(self, mark: DeviceEvent) -> None:
         """Let the default stream wait for an event."""
-        assert isinstance(mark, CudaMark)
+        assert isinstance(mark, CudaEvent)
         self._compute.wait_event(mark.event)
 
     def upload(self, host: NDArray[Any]) -> Any:
@@ -107,17 +110,18 @@ class CudaLink:
         """
         data = self._cupy.empty(host.shape, host.dtype)
         if host.ndim == 3 and self.is_direct(host):
-            _, end = self.send(host, data, self.mark())
+            _, end = self.send(host, data, self.record())
             self.wait(end)
             return data
         source, target = host.reshape(-1).view(np.uint8), data.reshape(-1).view(np.uint8)
-        free: list[tuple[NDArray[np.uint8], Mark]] = []
-        after = self.mark()
+        staging = account.upload_staging(source.size)
+        free: list[tuple[NDArray[np.uint8], DeviceEvent]] = []
+        after = self.record()
         try:
-            for start in range(0, source.size, _STAGED_BYTES):
-                part = source[start : start + _STAGED_BYTES]
-                if len(free) < 2:
-                    slab = self.slab(part.size)
+            for start in range(0, source.size, staging.n_bytes):
+                part = source[start : start + staging.n_bytes]
+                if len(free) < staging.count:
+                    slab = self.staging(staging.n_bytes)
                 else:
                     slab, copied = free.pop(0)
                     copied.synchronize()
@@ -130,19 +134,24 @@ class CudaLink:
                 end.synchronize()
         return data
 
-    def _mark(self, stream: Any) -> CudaMark:
+    def _record(self, stream: Any) -> CudaEvent:
         event = self._cupy.cuda.Event()
         event.record(stream)
-        return CudaMark(event, self._origin, self._origin_s)
+        return CudaEvent(event, self._origin, self._origin_s)
 
     def _copy(
-        self, stream: Any, target: tuple[int, Any], source: tuple[int, Any], kind: int, after: Mark
-    ) -> tuple[Mark, Mark]:
-        assert isinstance(after, CudaMark)
+        self,
+        stream: Any,
+        target: tuple[int, Any],
+        source: tuple[int, Any],
+        kind: int,
+        after: DeviceEvent,
+    ) -> tuple[DeviceEvent, DeviceEvent]:
+        assert isinstance(after, CudaEvent)
         runtime = self._cupy.cuda.runtime
         with self._device:
             stream.wait_event(after.event)
-            begin = self._mark(stream)
+            begin = self._record(stream)
             (to, target_array), (origin, source_array) = target, source
             n_bytes, height = source_array.nbytes, source_array.shape[0]
             width = n_bytes // height
@@ -153,7 +162,7 @@ class CudaLink:
                 runtime.memcpy2DAsync(
                     to, pitches[0], origin, pitches[1], width, height, kind, stream.ptr
                 )
-            return begin, self._mark(stream)
+            return begin, self._record(stream)
 
 
 def _pitch(array: Any, width: int) -> int:

@@ -12,8 +12,8 @@ import numpy as np
 
 from ..devices import Backend
 from ..errors import EstimatorError, UsageError
+from ..model.allocators import Device
 from ..model.arrays import ArraySpec
-from ..model.ledger import Device
 from ..model.memory_model import MemoryModel
 from ..nn.replay.replay_errors import TraceError
 from .declared import declared_model, speaks_of

@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass
 
 from ..devices import Backend
-from ..model.ledger import Device
+from ..model.allocators import Device
 from ..model.memory_model import MemoryModel
 from ..model.units import format_bytes
 from .declared import declared_model

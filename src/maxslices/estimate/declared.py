@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..errors import EstimatorError
-from ..model.ledger import Device, LedgerEstimator
+from ..model.allocators import Device
+from ..model.ledger import LedgerEstimator
 from ..model.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
+from ..model.section_model import DeclaredModel
 from ..model.units import format_bytes
 from ..registry.method_meta import MethodMeta
 from .model_request import Question
@@ -73,6 +76,11 @@ def declared_model(asked: Question, device: Device) -> MemoryModel:
             "available_memory"
         )
     return model
+
+
+def declared_models(asked: Question) -> DeclaredModel:
+    """Make a method's own estimator a function of device and dims, for tiles and for the host."""
+    return lambda device, other_dims: declared_model(replace(asked, other_dims=other_dims), device)
 
 
 class _Answers:

@@ -50,7 +50,7 @@ def question(asked: Question, supplied: Mapping[str, Any] | None = None) -> dict
 
 def place(backend: Backend, function: Callable[..., Any]) -> dict[str, Any]:
     """Return the device's name and the versions of what runs there."""
-    libraries = {"numpy": np.__version__} | required_versions(_package(function))
+    libraries = {"numpy": np.__version__} | required_versions(package_of(function))
     if backend.kind == "cuda":
         libraries |= _cuda_versions()
     if _module_source(function)[1]:
@@ -145,7 +145,7 @@ def _is_plain(value: Any) -> bool:
 
 def package_version(function: Callable[..., Any]) -> str:
     """Return name and version of the package that a function is from."""
-    top = _package(function)
+    top = package_of(function)
     installed = installed_version(top)
     if installed == "unknown":
         found = getattr(sys.modules.get(top), "__version__", None)
@@ -153,7 +153,8 @@ def package_version(function: Callable[..., Any]) -> str:
     return f"{top} {installed}"
 
 
-def _package(function: Callable[..., Any]) -> str:
+def package_of(function: Callable[..., Any]) -> str:
+    """Top package that a function is from; "" where it says none."""
     return (getattr(_innermost(function), "__module__", None) or "").partition(".")[0]
 
 

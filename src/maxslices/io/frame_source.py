@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from ..errors import SourceError
 from ..model.arrays import ArraySpec
+from .access import HasDetectorStart, SupportsSideWindow, SupportsView, SupportsWindow
 from .check_arrays import check_target
 from .closing import Closing
 from .loader_options import Preview
-from .source import SideName
+from .side_name import SideName
 
 Span = tuple[int, int]
 """First index, and the one after the last."""
@@ -146,7 +147,7 @@ class Selection:
             position = last
 
 
-class FrameSource(Closing):
+class FrameSource(Closing, SupportsView, SupportsWindow, SupportsSideWindow, HasDetectorStart):
     """A `Source` made of stacks of frames.
 
     Parameters

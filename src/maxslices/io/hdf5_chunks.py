@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..model.account import THREAD_BUFFER_BYTES
 from ..system import threads
 from ..system.positional_io import pread_all
-from ..system.threads import BUFFER_BYTES, buffer, fitting, spread
+from ..system.threads import buffer, fitting, spread
 from .frame_source import Span
 from .plain_frames import NOWHERE
 
@@ -69,7 +70,9 @@ class Chunks:
         counts = [-(-span[1] // n) - f for span, n, f in zip(box, self.chunk, first, strict=True)]
         chunk_bytes = int(np.prod(self.chunk)) * self.dtype.itemsize
         # Chunks of many frames are taken by several threads, a part of the frames each.
-        n_parts = 1 if self.filters else min(self.chunk[0], -(-chunk_bytes // (8 * BUFFER_BYTES)))
+        n_parts = (
+            1 if self.filters else min(self.chunk[0], -(-chunk_bytes // (8 * THREAD_BUFFER_BYTES)))
+        )
         frame_step = -(-self.chunk[0] // n_parts)
 
         def work(i: int) -> None:

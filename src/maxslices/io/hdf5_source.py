@@ -17,7 +17,7 @@ from .hdf5_frames import Hdf5Frames, dataset, open_file
 from .hdf5_layout import Layout, find_layout
 from .loader_options import LoaderOptions, SideData
 from .side_data import angles_given, flats_or_darks, open_side
-from .source import SideName
+from .side_name import SideName
 
 KIND_PROJECTION, KIND_FLAT, KIND_DARK = 0, 1, 2
 """Values of a NeXus image key; 3 marks an invalid frame, and -1 one taken for alignment."""

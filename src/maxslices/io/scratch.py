@@ -19,6 +19,7 @@ from ..system.positional_io import bytes_of, pread_all, pwrite_all
 from ..system.threads import spread
 from ..tuning.batched_reads import pread_pieces
 from ..tuning.deferred_free import Freeing
+from .access import SupportsForget
 from .check_arrays import check_block, check_target
 from .closing import Closing
 
@@ -28,7 +29,7 @@ _UNIT_BYTES = 2**22
 """Bytes that lie together in one of the files."""
 
 
-class ScratchStore(Closing):
+class ScratchStore(Closing, SupportsForget):
     """A store in files without names, which are gone when it is closed or the process ends.
 
     The rows are cut into bands, and a band holds its rows of all angles: (band, angle, row,
@@ -129,10 +130,10 @@ class ScratchStore(Closing):
         check_target(self._spec, slice_dim, start, stop, out)
         self._transfer(slice_dim, start, out, writes=False)
 
-    def forget(self, slice_dim: int, until: int) -> None:
-        """Begin to give back what is before a slice along `slice_dim`: nobody reads it again."""
+    def forget(self, slice_dim: int, stop: int) -> None:
+        """Start freeing the bands of slices before `stop`; see `SupportsForget.forget`."""
         if slice_dim == 1:
-            while (self._n_forgotten + 1) * self._band_rows <= until:
+            while (self._n_forgotten + 1) * self._band_rows <= stop:
                 spans = self._begins[self._n_forgotten : self._n_forgotten + 2].T.tolist()
                 for number, span in enumerate(spans):
                     self._freeing.free(number, *span)

@@ -14,7 +14,7 @@ from .check_arrays import radians_of
 from .frame_source import FrameSource, Selection
 from .loader_options import AngleRange, LoaderOptions, SideData
 from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, holds_hdf5, look_at
-from .source import SideName
+from .side_name import SideName
 
 
 def plain_source(

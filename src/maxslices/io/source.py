@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,7 @@ from ..errors import SourceError
 from ..model.arrays import ArraySpec
 from .loader_options import LoaderOptions
 from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, holds_hdf5, look_at
-
-SideName = Literal["flats", "darks"]
+from .side_name import SideName
 
 
 @runtime_checkable

@@ -12,6 +12,7 @@ from ..errors import StoreError
 from ..model.arrays import ArraySpec
 from ..model.units import format_bytes
 from ..system.threads import copy
+from .access import SupportsView, SupportsWindow
 from .check_arrays import check_block, check_target
 from .closing import Closing
 from .frame_source import read_only
@@ -42,7 +43,7 @@ class Store(Protocol):
     def __exit__(self, *exc_info: object) -> None: ...
 
 
-class MemoryStore(Closing):
+class MemoryStore(Closing, SupportsView, SupportsWindow):
     """A store in memory.
 
     Parameters

@@ -12,6 +12,9 @@ import numpy as np
 
 from ..errors import UsageError
 
+SLICE_NAMES = {0: "projection", 1: "sinogram"}
+"""What a slice is called, by the axis that arrays are cut along."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:

@@ -13,19 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import index
-from typing import Any, Literal
+from typing import Any
 
 from numpy.typing import DTypeLike
 
 from ..errors import UsageError
+from .allocators import CUDA_GRANULE_BYTES, Device
 from .arrays import as_dtype, block_shape
 from .cufft import Kind, work_bytes
 from .memory_model import MemoryModel
-
-CUDA_GRANULE_BYTES = 512
-"""CuPy's and torch's allocators hand out multiples of this."""
-
-Device = Literal["cuda", "cpu"]
 
 _SEQUENCES = (tuple, list)
 

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
+from ..model.account import CONTEXT_BYTES
 from ..model.units import format_bytes, parse_bytes
 from .nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
 from .replay.measure_workspaces import memory_fraction
-
-CONTEXT_BYTES = 600 * 10**6
-"""What CUDA itself takes of a card for a process that uses torch: its context and kernels."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ..model.account import CONTEXT_BYTES
 from .batch import make_step
 from .breakdown import (
     Holder,
@@ -24,7 +25,7 @@ from .breakdown import (
     stages_of,
 )
 from .ddp_buckets import add_buckets
-from .memory_budget import CONTEXT_BYTES, Budget, budget_of
+from .memory_budget import Budget, budget_of
 from .model_arguments import is_shape
 from .nn_errors import ModelArgumentError
 from .replay import Peak, Spec, Trace, WorkAreas

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 
 from ..errors import PipelineError
 from ..io import LoaderOptions
+from ..model.json_values import plain
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import Registry, registry
 from .check_steps import check_steps
@@ -85,6 +87,20 @@ class Pipeline:
             raise PipelineError("it has no methods", name)
         return cls(tuple(steps), loader, name)
 
+    def content(self) -> tuple[dict[str, Any], ...]:
+        """The whole pipeline as plain values: its loader first, then step by step."""
+        steps = [
+            {
+                "method": step.meta.full_name,
+                "parameters": plain(step.parameters),
+                "save_result": step.save_result,
+                "id": step.id,
+                "side_outputs": plain(step.side_outputs),
+            }
+            for step in self.steps
+        ]
+        return ({"options": plain(dataclasses.asdict(self.loader))}, *steps)
+
     @property
     def result_index(self) -> int | None:
         """Return the index of the last step that makes data; None if there is none."""
@@ -93,3 +109,16 @@ class Pipeline:
 
     def __str__(self) -> str:
         return " -> ".join(step.meta.name for step in self.steps)
+
+
+PipelineLike = Pipeline | str | os.PathLike[str] | Iterable[str | Mapping[str, Any]]
+"""What stands for a pipeline: one, its YAML file, or steps as `Pipeline.from_steps` takes them."""
+
+
+def as_pipeline(pipeline: PipelineLike) -> Pipeline:
+    """Make a `Pipeline` of whatever stands for one."""
+    if isinstance(pipeline, Pipeline):
+        return pipeline
+    if isinstance(pipeline, str | os.PathLike):
+        return Pipeline.from_file(pipeline)
+    return Pipeline.from_steps(pipeline)

@@ -1,7 +1,8 @@
 """From models and budgets to a plan: arithmetic alone, nothing is opened or run."""
 
-from .budgets import Limits
-from .plan import Plan, SectionPlan, StepPlan
-from .planning import check_supplied, make_plan
+from .budgets import Budgets
+from .plan import MadeFor, Plan
+from .planning import make_plan
+from .section_plan import SectionPlan, StepPlan
 
-__all__ = ["Limits", "Plan", "SectionPlan", "StepPlan", "check_supplied", "make_plan"]
+__all__ = ["Budgets", "MadeFor", "Plan", "SectionPlan", "StepPlan", "make_plan"]

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from ..errors import DoesNotFitError
 from .block_size import BlockChoice, ask_for, does_not_fit, lacking_bytes
-from .budgets import Limits, Room
-from .placement import Route
+from .budgets import Available, Budgets
+from .placement import Placement
 from .tile_and_offload import (
     WASTEFUL,
     FitChoice,
@@ -22,9 +22,9 @@ NOTHING_HELPS = "Neither tiles nor the host would make it fit"
 
 
 def check_room(
-    routes: Sequence[Route],
-    limits: Limits,
-    rooms: Sequence[Room],
+    placements: Sequence[Placement],
+    budgets: Budgets,
+    available: Sequence[Available],
     block: BlockChoice,
     fit: FitChoice,
 ) -> None:
@@ -35,41 +35,45 @@ def check_room(
     DoesNotFitError
         For the section that lacks most, with what would make all of them fit.
     """
-    lacking = [lacking_bytes(*pair) for pair in zip(routes, rooms, strict=True)]
-    worst = max(range(len(routes)), key=lambda i: lacking[i])
+    lacking = [lacking_bytes(*pair) for pair in zip(placements, available, strict=True)]
+    worst = max(range(len(placements)), key=lambda i: lacking[i])
     if lacking[worst] <= 0:
         return
     short = [
-        (route, room, n_bytes)
-        for route, room, n_bytes in zip(routes, rooms, lacking, strict=True)
+        (placement, available, n_bytes)
+        for placement, available, n_bytes in zip(placements, available, lacking, strict=True)
         if n_bytes > 0
     ]
-    texts = [str(does_not_fit(routes[worst], limits, rooms[worst]))]
-    advice = _advice(short, limits, block)
+    texts = [str(does_not_fit(placements[worst], budgets, available[worst]))]
+    advice = _advice(short, budgets, block)
     if fit == "none" or advice != NOTHING_HELPS:  # or else it was asked for, and is no news
         texts.append(advice)
     texts += [
-        f"{each.step.meta.name} with half_precision: true takes less and rounds coarsely"
-        for each in routes[worst].cost.steps
-        if each.step.meta.merged(**each.asked.parameters).get("half_precision") is False
+        f"{each.name} with {each.spares} takes less and rounds coarsely"
+        for each in placements[worst].section.steps
+        if each.spares
     ]
-    if limits.kind != "cpu":
+    if budgets.kind != "cpu":
         texts.append("--device cpu runs all of it on the host")
     raise DoesNotFitError(". ".join(texts))
 
 
-def _advice(short: Sequence[tuple[Route, Room, int]], limits: Limits, block: BlockChoice) -> str:
+def _advice(
+    short: Sequence[tuple[Placement, Available, int]], budgets: Budgets, block: BlockChoice
+) -> str:
     """Say from how much memory on --fit makes sections fit, of which each lacks some."""
     done: list[str] = []
     blocks, more_bytes = [], 0
-    for route, room, lacking in short:
-        found = fit_section(route, room, block)
+    for placement, available, lacking in short:
+        found = fit_section(placement, available, block)
         if found is not None:
-            blocks.append(fitted_block(replace(route, cost=found, overlaps=True), room, "max"))
-        elif (least := least_fit(route, room, block)) is not None:
+            blocks.append(
+                fitted_block(replace(placement, section=found, overlaps=True), available, "max")
+            )
+        elif (least := least_fit(placement, available, block)) is not None:
             found = least[1]
-            more_bytes = max(more_bytes, least[0] - room.device_bytes)
-        elif route.device_bytes(1) > room.device_bytes:
+            more_bytes = max(more_bytes, least[0] - available.device_bytes)
+        elif placement.device_bytes(1) > available.device_bytes:
             more_bytes = max(more_bytes, lacking)
         else:  # what is missing is memory on the host
             return NOTHING_HELPS
@@ -77,19 +81,21 @@ def _advice(short: Sequence[tuple[Route, Room, int]], limits: Limits, block: Blo
     if more_bytes == 0:
         return f"--fit auto makes it fit, with blocks of up to {min(blocks)}: {'; '.join(done)}"
     if more_bytes < max(lacking for *_, lacking in short):
-        enough = ask_for(limits.budget_bytes + more_bytes)
+        enough = ask_for(budgets.budget_bytes + more_bytes)
         return f"--fit auto makes it fit from --memory {enough} on: {'; '.join(done)}"
     return NOTHING_HELPS
 
 
-def would_fit(route: Route, room: Room, block: BlockChoice, chosen: int) -> tuple[str, ...]:
+def would_fit(
+    placement: Placement, available: Available, block: BlockChoice, chosen: int
+) -> tuple[str, ...]:
     """Say what would let a section have larger blocks whose halo is most of what it computes."""
-    given = min(chosen + sum(route.cost.section.halo), route.cost.n_slices)
+    given = min(chosen + sum(placement.section.halo), placement.section.n_slices)
     if given <= WASTEFUL * chosen:
         return ()
-    found = fit_section(route, room, block)
+    found = fit_section(placement, available, block)
     done = () if found is None else what_was_done(found)
     if found is None or not done:
         return ()
-    size = fitted_block(replace(route, cost=found, overlaps=True), room, block)
+    size = fitted_block(replace(placement, section=found, overlaps=True), available, block)
     return (*done, f"blocks of {size} in place of {chosen}")

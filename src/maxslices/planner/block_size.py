@@ -6,14 +6,15 @@ from numbers import Integral
 from typing import Literal
 
 from ..errors import DoesNotFitError, UsageError
+from ..model.arrays import SLICE_NAMES
+from ..model.section_model import SectionModel
 from ..model.units import format_bytes
-from .budgets import Limits, Room
-from .costs import SectionCost
-from .placement import Route
+from .budgets import Available, Budgets
+from .placement import Placement
 
 BlockChoice = int | Literal["auto", "max"]
 AUTO_SLICES = 32
-"""Slices from which a block's fixed costs (calls, launches, seeks) hardly count. Larger ones are
+"""Slices from which a block's fixed sections (calls, launches, seeks) hardly count. Larger ones are
 tried where computing takes the time."""
 AUTO_BLOCKS = 32
 """Blocks from which larger ones gain nothing: nothing is computed before the first one is there,
@@ -30,7 +31,6 @@ CALL_SHARE = 0.05
 MOVED_BYTES_PER_S = 20e9
 """What a link, or a disk's cache, moves at least: slices that are computed faster wait for it in
 any case."""
-UNITS = {0: "projection", 1: "sinogram"}
 
 
 def check_block(block: BlockChoice) -> None:
@@ -46,21 +46,21 @@ def check_block(block: BlockChoice) -> None:
         raise UsageError(f"block must be 'auto', 'max' or a positive number, not {block!r}")
 
 
-def wanted_block(block: BlockChoice, cost: SectionCost) -> int:
+def wanted_block(block: BlockChoice, section: SectionModel) -> int:
     """Return the block that is aimed at, whether it fits or not."""
-    total = cost.n_slices
+    total = section.n_slices
     if block == "max":
         return total
     if not isinstance(block, str):
         return min(int(block), total)
-    wanted = max(AUTO_SLICES, -(-total // AUTO_BLOCKS), 4 * sum(cost.section.halo))
-    return min(_paced(wanted, cost), total)
+    wanted = max(AUTO_SLICES, -(-total // AUTO_BLOCKS), 4 * sum(section.halo))
+    return min(_paced(wanted, section), total)
 
 
-def _paced(block: int, cost: SectionCost) -> int:
+def _paced(block: int, section: SectionModel) -> int:
     """Return a block, or one of twice the size and so on where calls were seen to be slow."""
-    total, (call_s, slice_s) = cost.n_slices, cost.pace_s
-    ends = (spec.with_slices(cost.section.slice_dim, 1) for spec in (cost.input, cost.output))
+    total, (call_s, slice_s) = section.n_slices, section.pace_s
+    ends = (spec.with_slices(section.slice_dim, 1) for spec in (section.input, section.output))
     moved_s = max(spec.nbytes for spec in ends) / MOVED_BYTES_PER_S
     while (
         2 * block * MIN_BLOCKS <= total
@@ -71,7 +71,9 @@ def _paced(block: int, cost: SectionCost) -> int:
     return block
 
 
-def choose_block(block: BlockChoice, route: Route, room: Room) -> tuple[int, int, str]:
+def choose_block(
+    block: BlockChoice, placement: Placement, available: Available
+) -> tuple[int, int, str]:
     """Choose a section's block.
 
     Returns
@@ -84,19 +86,19 @@ def choose_block(block: BlockChoice, route: Route, room: Room) -> tuple[int, int
     DoesNotFitError
         If the block asked for does not fit.
     """
-    cost = route.cost
+    section = placement.section
     largest, total, wanted = (
-        room.max_block(route),
-        cost.n_slices,
-        wanted_block(block, cost),
+        available.max_block(placement),
+        section.n_slices,
+        wanted_block(block, section),
     )
-    bound = room.bound(route)
+    bound = available.bound(placement)
     fits = "all fit" if largest >= total else f"{bound} allow {largest}"
     if block == "max":
         return largest, largest, f"block max: {fits}"
     if not isinstance(block, str):
         if wanted > largest:
-            unit, needed = UNITS[cost.section.slice_dim], route.device_bytes(wanted)
+            unit, needed = SLICE_NAMES[section.slice_dim], placement.device_bytes(wanted)
             raise DoesNotFitError(
                 f"a block of {wanted} {unit}s needs {format_bytes(needed)}, and "
                 f"{bound} allow {largest}: use --block {largest} or --block max"
@@ -106,11 +108,11 @@ def choose_block(block: BlockChoice, route: Route, room: Room) -> tuple[int, int
         if largest >= total:
             return total, largest, f"block auto: {fits} in one block"
         return _even(largest, total), largest, f"block auto: {bound} allow no more than {largest}"
-    part = room.max_part(route)
+    part = available.max_part(placement)
     if part >= wanted:
         busy = f"{wanted} keep it busy"
-        if _paced(1, cost) > 1:
-            call_s, slice_s = cost.pace_s
+        if _paced(1, section) > 1:
+            call_s, slice_s = section.pace_s
             busy += f" (a call takes {1e3 * call_s:.2g} ms and {1e3 * slice_s:.2g} ms a slice)"
         return _even(wanted, total), largest, f"block auto: {busy}; {fits}"
     if largest >= total and 2 * part < wanted:
@@ -125,7 +127,7 @@ def _even(block: int, total: int) -> int:
     return -(-total // n_blocks)
 
 
-def first_blocks(route: Route, chosen: int, room: Room) -> tuple[int, ...]:
+def first_blocks(placement: Placement, chosen: int, available: Available) -> tuple[int, ...]:
     """Return smaller blocks to begin with, increasing; together some of the chosen ones.
 
     Nothing is computed before the first block is there, and nothing goes out before it is
@@ -137,13 +139,15 @@ def first_blocks(route: Route, chosen: int, room: Room) -> tuple[int, ...]:
     for each size. And what is free after smaller blocks is in pieces, of no use where memory is
     short.
     """
-    cost = route.cost
-    keeps = any(step.model.kept_bytes(chosen) for step in cost.steps)
-    is_long = cost.n_slices >= 2 * MIN_BLOCKS * chosen
-    is_read = route.origin == "scratch file" or (route.origin == "scan" and not route.in_memory)
-    if is_read or keeps or not is_long or not route.overlaps or any(cost.section.halo):
+    section = placement.section
+    keeps = any(step.memory.kept_bytes(chosen) for step in section.steps)
+    is_long = section.n_slices >= 2 * MIN_BLOCKS * chosen
+    is_read = placement.origin == "scratch file" or (
+        placement.origin == "scan" and not placement.in_memory
+    )
+    if is_read or keeps or not is_long or not placement.overlaps or any(section.halo):
         return ()
-    if not room.fits(route, 4 * chosen):
+    if not available.fits(placement, 4 * chosen):
         return ()
     found, block = [], 4 * chosen // 5
     while block >= FIRST_SLICES:
@@ -157,7 +161,9 @@ def first_blocks(route: Route, chosen: int, room: Room) -> tuple[int, ...]:
     return tuple(sorted(found)) if len(found) > 1 else ()
 
 
-def larger_blocks(route: Route, chosen: int, room: Room) -> tuple[tuple[int, int], ...]:
+def larger_blocks(
+    placement: Placement, chosen: int, available: Available
+) -> tuple[tuple[int, int], ...]:
     """Return the blocks that a run may grow to where that turns out to be faster.
 
     A larger block makes calls and launches count less. Whether they count at all is seen when
@@ -168,56 +174,56 @@ def larger_blocks(route: Route, chosen: int, room: Room) -> tuple[tuple[int, int
     tuple of (int, int)
         Blocks, each twice the one before, and the peak on the device with each.
     """
-    found, block, total = [], 2 * chosen, route.cost.n_slices
+    found, block, total = [], 2 * chosen, placement.section.n_slices
     if total // chosen < MIN_TRIED_BLOCKS:
         return ()
-    while total // block >= MIN_BLOCKS and room.fits(route, block):
-        found.append((block, route.device_bytes(block)))
+    while total // block >= MIN_BLOCKS and available.fits(placement, block):
+        found.append((block, placement.device_bytes(block)))
         block *= 2
     return tuple(found)
 
 
-def lacking_bytes(route: Route, room: Room) -> int:
+def lacking_bytes(placement: Placement, available: Available) -> int:
     """Return how much more memory a section needs for one slice; at most 0 if it fits."""
-    if room.max_block(route):
+    if available.max_block(placement):
         return 0  # all of them perhaps, with nothing on its way, where one beside others does not
-    lacking = route.device_bytes(1) - room.device_bytes
-    if room.host_bytes is None:
+    lacking = placement.device_bytes(1) - available.device_bytes
+    if available.host_bytes is None:
         return lacking
-    return max(lacking, route.host_bytes(1) - room.host_bytes)
+    return max(lacking, placement.host_bytes(1) - available.host_bytes)
 
 
-def does_not_fit(route: Route, limits: Limits, room: Room) -> DoesNotFitError:
+def does_not_fit(placement: Placement, budgets: Budgets, available: Available) -> DoesNotFitError:
     """Return the error that says what a section needs for one slice, and what would help."""
-    beside, cost = "", route.cost
-    if room.stores_bytes:
-        beside = f" beside {format_bytes(room.stores_bytes)} that are kept in memory"
-    worst, unit = cost.worst(1), UNITS[cost.section.slice_dim]
-    needed = route.device_bytes(1)
-    if needed <= room.device_bytes and room.host_bytes is not None:
-        lacking = route.host_bytes(1) - room.host_bytes
+    beside, section = "", placement.section
+    if available.stores_bytes:
+        beside = f" beside {format_bytes(available.stores_bytes)} that are kept in memory"
+    worst, unit = section.highest(1), SLICE_NAMES[section.slice_dim]
+    needed = placement.device_bytes(1)
+    if needed <= available.device_bytes and available.host_bytes is not None:
+        lacking = placement.host_bytes(1) - available.host_bytes
         return DoesNotFitError(
-            f"moving one {unit} of {worst.step.meta.name} to the device and back needs "
-            f"{format_bytes(route.host_bytes(1))} of host memory, and "
-            f"{format_bytes(max(room.host_bytes, 0))} are available{beside}: allow "
-            f"--host-memory {ask_for(limits.host_budget_bytes + lacking)}"
+            f"moving one {unit} of {worst.name} to the device and back needs "
+            f"{format_bytes(placement.host_bytes(1))} of host memory, and "
+            f"{format_bytes(max(available.host_bytes, 0))} are available{beside}: allow "
+            f"--host-memory {ask_for(budgets.host_budget_bytes + lacking)}"
         )
-    dims = "x".join(map(str, worst.asked.other_dims))
+    dims = "x".join(map(str, worst.input.other_dims(section.slice_dim)))
     n_slices = (
         f"one {unit}" if worst.looked_at < 2 else f"the {worst.looked_at} {unit}s it looks at"
     )
     parts = []
-    if any(cost.section.halo):
-        parts.append("with a halo of {}+{}".format(*cost.section.halo))
-    side_bytes = cost.side.bytes(1)
+    if any(section.halo):
+        parts.append("with a halo of {}+{}".format(*section.halo))
+    side_bytes = section.side.bytes(1)
     if side_bytes:
         parts.append(f"{format_bytes(side_bytes)} of flats and darks included")
     about = f" ({', '.join(parts)})" if parts else ""
-    lacking = needed - room.device_bytes
+    lacking = needed - available.device_bytes
     return DoesNotFitError(
-        f"{worst.step.meta.name} needs {format_bytes(needed)} for {n_slices} of {dims} "
-        f"{worst.input.dtype}{about}, and {format_bytes(max(room.device_bytes, 0))} are "
-        f"available{beside}: allow --memory {ask_for(limits.budget_bytes + lacking)}, or bin or "
+        f"{worst.name} needs {format_bytes(needed)} for {n_slices} of {dims} "
+        f"{worst.input.dtype}{about}, and {format_bytes(max(available.device_bytes, 0))} are "
+        f"available{beside}: allow --memory {ask_for(budgets.budget_bytes + lacking)}, or bin or "
         "crop the scan"
     )
 

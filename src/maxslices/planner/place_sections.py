@@ -4,33 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..model.account import Between, Destination, Origin
+from ..model.section_model import SectionModel
 from .block_size import BlockChoice, wanted_block
-from .budgets import Limits, Room
-from .costs import SectionCost
-from .placement import Between, Destination, Origin, Route
+from .budgets import Available, Budgets
+from .placement import Placement
 
 
-def rooms_of(routes: list[Route], limits: Limits) -> list[Room]:
+def available_beside_stores(placements: list[Placement], budgets: Budgets) -> list[Available]:
     """Return what is left for each section beside the arrays before and after it."""
-    stores = [_stores(route) for route in routes]
-    rooms = []
+    stores = [_stores(placement) for placement in placements]
+    available = []
     for number, own in enumerate(stores):
         before = stores[number - 1] if number else (0, 0)
-        rooms.append(Room.beside(limits, own[0] + before[0], own[1] + before[1]))
-    return rooms
+        available.append(Available.beside(budgets, own[0] + before[0], own[1] + before[1]))
+    return available
 
 
-def _stores(route: Route) -> tuple[int, int]:
+def _stores(placement: Placement) -> tuple[int, int]:
     """Return the memory that a section's output takes as a whole: on the host, on the device."""
-    n_bytes = route.cost.output.nbytes
+    n_bytes = placement.section.output.nbytes
     return (
-        n_bytes if route.destination == "memory" else 0,
-        route.cost.allocator.handed_out(n_bytes) if route.destination == "device" else 0,
+        n_bytes if placement.destination == "memory" else 0,
+        placement.section.allocator.taken_bytes(n_bytes)
+        if placement.destination == "device"
+        else 0,
     )
 
 
 @dataclass(slots=True)
-class Router:
+class PlacementSearch:
     """Decides where the data are between sections: as near to the device as they fit.
 
     On the device, in host memory, in a scratch file: the first that leaves the sections
@@ -38,22 +41,22 @@ class Router:
     arrays between sections take no more than half of the budget.
     """
 
-    costs: list[SectionCost]
-    limits: Limits
+    sections: list[SectionModel]
+    budgets: Budgets
     block: BlockChoice
     last: Destination
     in_memory: bool
     result_is_direct: bool
 
-    def routes(self) -> list[Route]:
+    def placements(self) -> list[Placement]:
         """Return all sections with their origins and destinations."""
-        found: list[Route] = []
+        found: list[Placement] = []
         origin: Origin = "scan"
         held = (0, 0)
-        for number in range(len(self.costs) - 1):
+        for number in range(len(self.sections) - 1):
             destination: Between = "scratch file"
             nearer: tuple[Between, ...] = ("memory",)
-            if self.limits.kind == "cuda":
+            if self.budgets.kind == "cuda":
                 nearer = ("device", "memory")
             for candidate in nearer:
                 if self._leaves_room(number, origin, candidate, held):
@@ -62,15 +65,15 @@ class Router:
             found.append(self._route(number, origin, destination))
             held = _stores(found[-1])
             origin = destination
-        return [*found, self._route(len(self.costs) - 1, origin, self.last)]
+        return [*found, self._route(len(self.sections) - 1, origin, self.last)]
 
-    def _route(self, number: int, origin: Origin, destination: Destination) -> Route:
-        is_last = number == len(self.costs) - 1
-        return Route(
-            self.costs[number],
-            self.limits.kind,
+    def _route(self, number: int, origin: Origin, destination: Destination) -> Placement:
+        is_last = number == len(self.sections) - 1
+        return Placement(
+            self.sections[number],
             origin,
             destination,
+            self.budgets.n_threads,
             in_memory=self.in_memory,
             out_in_memory=self.result_is_direct if is_last else destination == "memory",
         )
@@ -80,10 +83,10 @@ class Router:
     ) -> bool:
         """Tell whether a section's output fits there, and takes no block its size."""
         own = _stores(self._route(number, origin, candidate))
-        if self.limits.kind == "cpu" and held[0] + own[0] > self.limits.host_budget_bytes // 2:
+        if self.budgets.kind == "cpu" and held[0] + own[0] > self.budgets.host_budget_bytes // 2:
             return False
         last: Destination = "scratch file"
-        if number == len(self.costs) - 2:
+        if number == len(self.sections) - 2:
             last = self.last
         after = _stores(self._route(number + 1, "scratch file", last))
         return self._as_large(
@@ -99,11 +102,15 @@ class Router:
         )
 
     def _as_large(
-        self, route: Route, without: Route, beside: tuple[int, int], own: tuple[int, int]
+        self,
+        placement: Placement,
+        without: Placement,
+        beside: tuple[int, int],
+        own: tuple[int, int],
     ) -> bool:
         """Tell whether a block is as large beside a store as it is with a scratch file."""
-        wanted = wanted_block(self.block, route.cost)
-        room = Room.beside(self.limits, *beside)
-        best = room.max_block(room.settled(without))
-        room = Room.beside(self.limits, beside[0] + own[0], beside[1] + own[1])
-        return 0 < min(best, wanted) <= room.max_block(room.settled(route))
+        wanted = wanted_block(self.block, placement.section)
+        available = Available.beside(self.budgets, *beside)
+        best = available.max_block(available.settled(without))
+        available = Available.beside(self.budgets, beside[0] + own[0], beside[1] + own[1])
+        return 0 < min(best, wanted) <= available.max_block(available.settled(placement))

@@ -1,46 +1,37 @@
-"""What a section takes beside its methods: the blocks that are on their way to and from it."""
+"""A section with the places that its data come from and go to, and all the memory that takes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Literal
 
-from ..model.ledger import Device
+from ..model import account
+from ..model.account import Destination, InputWay, Origin, OutputWay
+from ..model.allocators import Device
 from ..model.memory_model import MemoryModel
-from ..system.threads import BUFFER_BYTES, N_THREADS
-from .costs import SectionCost
-
-Between = Literal["device", "memory", "scratch file"]
-"""Where data are between two sections, the nearest first."""
-Origin = Between | Literal["scan"]
-Destination = Between | Literal["result", "nothing"]
-
-SLABS = 2
-"""Pieces of host memory each way, between a file and the device: one is read into or written
-from while the other is copied."""
+from ..model.section_model import SectionModel
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """A section with the place that its data come from and the one that they go to.
+class Placement:
+    """A section, where its data are and where its output goes.
 
-    While a block is worked on, the next one is on its way in, and the result of the last one
-    on its way out. Both are on the device; on the CPU the device is the host.
+    The sizes of what is on its way are those of `maxslices.model.account`; here they are added
+    up for blocks of n slices.
     """
 
-    cost: SectionCost
+    section: SectionModel
     """The section."""
-    device: Device
-    """Where it runs."""
     origin: Origin
     """Where its data are."""
     destination: Destination
     """Where its output goes."""
+    n_threads: int
+    """Threads of the host that read and write."""
     in_memory: bool = False
-    """Whether blocks of the scan can be used, or copied to the device, from where they are."""
+    """Whether blocks of the scan can be used, or copied to the device, from where they lie."""
     out_in_memory: bool = False
-    """Whether the device can copy to where the output goes, without a slab between."""
+    """Whether the device can copy to where the output goes, without staging."""
     overlaps: bool = True
     """Whether the next block comes, and the last result goes, while one is worked on."""
     _models: dict[bool, MemoryModel] = field(
@@ -49,27 +40,37 @@ class Route:
     """Peaks on the device, each found when first asked for."""
 
     @property
-    def feeds_itself(self) -> bool:
-        """Tell whether a block needs no memory of its own on the CPU, as it is a view."""
-        is_array = self.in_memory if self.origin == "scan" else self.origin == "memory"
-        return self.device == "cpu" and is_array and self.cost.section.slice_dim == 0
+    def device(self) -> Device:
+        """Where the section runs."""
+        return self.section.device
+
+    @property
+    def input_way(self) -> InputWay:
+        """How blocks come to the methods."""
+        slice_dim = self.section.slice_dim
+        return account.input_way(self.device, self.origin, slice_dim, in_memory=self.in_memory)
+
+    @property
+    def output_way(self) -> OutputWay:
+        """How the section's output leaves them."""
+        return account.output_way(self.device, self.destination, in_memory=self.out_in_memory)
 
     @property
     def keeps_output(self) -> bool:
-        """Tell whether a result is alive while the next block is worked on."""
-        return self.destination not in ("device", "nothing") or self.cost.steps[-1].step.save_result
+        """True if a result is alive while the next block is worked on."""
+        is_saved = self.section.steps[-1].saves_result
+        return self.output_way not in ("on the device", "dropped") or is_saved
 
     def device_bytes(self, block: int) -> int:
-        """Return the peak on the device with blocks of this size."""
-        model = self._model(self._alone(block))
-        return max(model.bytes(block), self.cost.peek_bytes)
+        """Peak on the device with blocks of `block` slices."""
+        return max(self._model(self._is_alone(block)).bytes(block), self._look_ahead_bytes())
 
     def host_bytes(self, block: int) -> int:
-        """Return the host memory through which blocks go to another device and come back."""
-        return self._staged(self._alone(block)).bytes(block)
+        """Host memory through which blocks go to another device and come back."""
+        return self._staging(self._is_alone(block)).bytes(block)
 
     def max_block(self, device_bytes: int, host_bytes: int | None) -> int:
-        """Return the largest block that fits; 0 if there is none.
+        """Largest block that fits; 0 if there is none.
 
         Parameters
         ----------
@@ -78,107 +79,125 @@ class Route:
         host_bytes : int or None
             Available on the host, where that is not the device.
         """
-        total = self.cost.n_slices
+        total = self.section.n_slices
         if self.fits(total, device_bytes, host_bytes):
             return total
         return self.max_part(device_bytes, host_bytes)
 
     def max_part(self, device_bytes: int, host_bytes: int | None) -> int:
-        """Return the largest block that fits and is not all; 0 if there is none.
+        """Largest block that fits and leaves slices for another one; 0 if there is none.
 
-        It may be smaller by far where all fit: only a block of all has none on its way beside it.
+        It may be far smaller than a block of all slices that fits: that one is alone, while
+        these have others on their way beside them.
         """
-        if self.cost.peek_bytes > device_bytes:
+        if self._look_ahead_bytes() > device_bytes:
             return 0
         is_alone = not self.overlaps
-        block = self._model(is_alone).max_slices(device_bytes, self.cost.n_slices - 1)
+        block = self._model(is_alone).max_slices(device_bytes, self.section.n_slices - 1)
         if host_bytes is not None:
-            block = self._staged(is_alone).max_slices(host_bytes, block)
+            block = self._staging(is_alone).max_slices(host_bytes, block)
         return block
 
     def fits(self, block: int, device_bytes: int, host_bytes: int | None) -> bool:
-        """Tell whether a block fits."""
+        """True if a block fits."""
         if self.device_bytes(block) > device_bytes:
             return False
         return host_bytes is None or self.host_bytes(block) <= host_bytes
 
-    def _alone(self, block: int) -> bool:
-        """Tell whether a block is the only one that is on its way."""
-        return not self.overlaps or block >= self.cost.n_slices
-
-    def in_turns(self) -> Route:
-        """Return this route with one block on its way at a time, which takes less memory."""
+    def in_turns(self) -> Placement:
+        """The same with one block on its way at a time, which takes less memory."""
         return replace(self, overlaps=False)
 
+    def _is_alone(self, block: int) -> bool:
+        return not self.overlaps or block >= self.section.n_slices
+
+    def _look_ahead_bytes(self) -> int:
+        """Peak on the device before the first block, while side results are found."""
+        n_bytes = self.section.look_ahead_bytes
+        return n_bytes + self._python_bytes() if n_bytes else 0
+
+    def _python_bytes(self) -> int:
+        return account.PYTHON_BYTES if self.device == "cpu" else 0
+
     def _model(self, is_alone: bool) -> MemoryModel:
-        """Return the peak on the device, with other blocks on their way or without."""
+        """Peak on the device, with other blocks on their way or without."""
         if is_alone not in self._models:
             self._models[is_alone] = MemoryModel(cache(self._peak(is_alone).bytes))
         return self._models[is_alone]
 
     def _peak(self, is_alone: bool) -> MemoryModel:
-        cost, own = self.cost, self.cost.input_block
-        resident = MemoryModel.linear(0, 0)
-        if self.origin != "device" and not self.feeds_itself:
-            resident = own  # the place that blocks are copied to stays, whatever methods do
+        section, block = self.section, self.section.input_block
+        n_buffers = account.input_buffers(
+            self.input_way, 0, overlaps=not is_alone, n_blocks=1 if is_alone else 2
+        ).count
+        # The buffer of the block at work stays whatever methods do; the first one's model has it.
+        own = _times(block, min(n_buffers, 1))
         models = [
-            cost.model if number == 0 else cost.model + resident
-            for number, cost in enumerate(c for c in self.cost.steps if not c.looked_at)
+            step.memory if number == 0 else step.memory + own
+            for number, step in enumerate(s for s in section.steps if not s.looked_at)
         ]
-        models.append(own)
-        models += [cost.block_of(output) + resident for output in cost.kept]
-        if self.destination not in ("result", "nothing"):
-            models.append(cost.block_of(cost.output) + resident)
-        peak = MemoryModel.maximum(models) + cost.side
-        if not is_alone:
-            peak = peak + resident
-            if self.keeps_output:
-                peak = peak + cost.block_of(cost.output)
+        models.append(block)
+        models += [section.block_of(output) + own for output in section.saved]
+        if self.output_way != "dropped" and self.destination != "result":
+            models.append(section.block_of(section.output) + own)
+        peak = MemoryModel.maximum(models) + section.side
+        peak = peak + _times(block, max(0, n_buffers - 1))  # the next block
+        if not is_alone and self.keeps_output:
+            peak = peak + section.block_of(section.output)  # the last result
         if self.device == "cpu":
-            peak = peak + self._moved()
-        return peak.plus(cost.own_bytes)
+            peak = peak + self._thread_buffers()
+        return peak.plus(self._python_bytes())
 
-    def _moved(self) -> MemoryModel:
-        """Return what the threads hold that read and write: at most a buffer each.
+    def _staging(self, is_alone: bool) -> MemoryModel:
+        """Host memory beside another device."""
+        section = self.section
+        frames = section.side + section.host_side
+        side = frames + _upload_staging(frames)
+        total = side + section.on_host + self._thread_buffers()
+        own = section.host_block_of(section.input)
+        read = account.read_staging(
+            self.input_way, 0, overlaps=not is_alone, n_blocks=1 if is_alone else 2
+        )
+        total = total + _times(own, read.count)
+        staged = {section.slice_bytes(output) for output in section.saved}
+        if self.output_way == "staged":
+            staged.add(section.slice_bytes(section.output))
+        for slice_bytes in staged:
+            total = total + _result_staging(slice_bytes, overlaps=not is_alone)
+        looked = section.most_looked_at
+        if looked and self.origin != "device":  # before the first block, and without staging
+            ahead = own.bytes(looked)
+            ahead += account.upload_staging(ahead).total_bytes
+            total = MemoryModel.maximum([total, side.plus(ahead)])
+        return total.plus(account.PYTHON_BYTES)
 
-        A block of projections needs none, as it lies in a file as it does in memory.
-        """
-        model = MemoryModel.linear(0, 0)
-        if self.cost.section.slice_dim == 0:
-            return model
+    def _thread_buffers(self) -> MemoryModel:
+        """Buffers of threads that read a scan and write files; scratch files are read without."""
+        section, model = self.section, MemoryModel.linear(0, 0)
+        moved = []
         if self.origin == "scan" and not self.in_memory:
-            model = model + self.cost.input_block.at_most(N_THREADS * BUFFER_BYTES)
+            moved.append(section.host_block_of(section.input))
         if self.destination in ("result", "scratch file"):
-            out = self.cost.block_of(self.cost.output)
-            model = model + out.at_most(N_THREADS * BUFFER_BYTES)
+            moved.append(section.host_block_of(section.output))
+        for each in moved:
+            model = model + _thread_buffers(section.slice_dim, each, self.n_threads)
         return model
-
-    def _staged(self, is_alone: bool) -> MemoryModel:
-        cost, slabs = self.cost, 1 if is_alone else SLABS
-        sides = cost.side + cost.host_side
-        sides = sides + sides.at_most(STAGED_BYTES)
-        total = sides + cost.on_host
-        reads = self.origin == "scratch file" or (self.origin == "scan" and not self.in_memory)
-        if reads:
-            total = total + _times(cost.host_block_of(cost.input), slabs)
-        writes = list(cost.kept)
-        if self.destination in ("scratch file", "memory") and not self.out_in_memory:
-            writes.append(cost.output)
-        for output in writes:
-            one_slice = output.with_slices(cost.section.slice_dim, 1).nbytes
-            total = total + _times(cost.host_block_of(output), slabs).plus(one_slice)
-        looked = max((each.looked_at for each in cost.steps), default=0)
-        if looked and self.origin != "device":  # before the first block, and without slabs
-            ahead = cost.host_block_of(cost.input).bytes(looked)
-            total = MemoryModel.maximum([total, sides.plus(ahead + min(ahead, STAGED_BYTES))])
-        return total.plus(HOST_BYTES + 2 * N_THREADS * BUFFER_BYTES)
-
-
-STAGED_BYTES = 2**25
-"""Pinned memory through which large arrays go to a GPU that are not blocks."""
-HOST_BYTES = 2**19
-"""What Python itself takes on the host during a section: file handles, small arrays."""
 
 
 def _times(model: MemoryModel, factor: int) -> MemoryModel:
     return MemoryModel(lambda n: factor * model.bytes(n))
+
+
+def _upload_staging(frames: MemoryModel) -> MemoryModel:
+    return MemoryModel(lambda n: account.upload_staging(frames.bytes(n)).total_bytes)
+
+
+def _result_staging(slice_bytes: int, *, overlaps: bool) -> MemoryModel:
+    # Whether a result has to leave at once shows when it is there: the most is counted.
+    return MemoryModel(
+        lambda n: account.result_staging(n, slice_bytes, overlaps=overlaps).most.total_bytes
+    )
+
+
+def _thread_buffers(slice_dim: int, block: MemoryModel, n_threads: int) -> MemoryModel:
+    return MemoryModel(lambda n: account.thread_buffer_bytes(slice_dim, block.bytes(n), n_threads))

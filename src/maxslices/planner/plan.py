@@ -1,118 +1,69 @@
-"""A plan: what will run where, in which blocks, and what it will take. Pure data."""
+"""A plan: what runs where, in which blocks, and what it takes. Pure data."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from ..model.arrays import ArraySpec
-from ..model.json_values import plain
-from .placement import Destination, Origin
+from ..errors import UsageError
+from ..model.units import format_bytes
+from .plan_json import from_plain, to_plain
+from .plan_table import headed, section_lines, wrapped
+from .section_plan import SectionPlan
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
-    """One method within a section."""
+class MadeFor:
+    """What a plan was made for: a run of it on anything else is refused."""
 
-    method: str
-    """Full name, ``module.name``."""
-    parameters: dict[str, Any]
-    """The user's parameters; references as they are written in a pipeline file."""
-    input: ArraySpec
-    """The whole array before it."""
-    output: ArraySpec
-    """The whole array after it."""
-    estimated_bytes: int
-    """Its peak for one block of the plan, halo included."""
-    estimator: str
-    """Where the estimate is from: "declared" ("declared for CUDA" if it knows nothing else),
-    "recorded", "traced", "probed" or "searched"."""
-    tile: tuple[int, int] | None = None
-    """Dims of the tiles that slices are cut into for it; None where it has whole slices."""
-    tile_halo: tuple[int, int] = (0, 0)
-    """Pixels around a tile that it is given."""
-    on_host: bool = False
-    """Whether it runs on the host, though the section is on another device."""
+    scan: dict[str, Any] = field(default_factory=dict)
+    """Shape and dtype of projections, flats and darks, and whether there are angles."""
+    pipeline: tuple[Any, ...] = ()
+    """The whole content of the pipeline: its loader, then step by step."""
+    device: str = ""
+    """"cpu" or "cuda"."""
+    versions: dict[str, Any] = field(default_factory=dict)
+    """Versions of maxslices and of the packages that the methods are from and need."""
 
-    @property
-    def name(self) -> str:
-        """Return the plain name."""
-        return self.method.rsplit(".", 1)[-1]
+    def differences(self, other: MadeFor) -> list[str]:
+        """What a run has that this plan was not made for, one line each."""
+        found = []
+        if self.device != other.device:
+            found.append(f"the device is {other.device}, and the plan is for {self.device}")
+        found += _differing("of the scan", self.scan, other.scan)
+        steps = [_by_key(each) for each in (self.pipeline, other.pipeline)]
+        found += _differing("of the pipeline", *steps)
+        # A package that is missing where the plan was made, as CuPy may be, says nothing.
+        known = {name: v for name, v in self.versions.items() if v is not None}
+        here = {name: other.versions.get(name) for name in known}
+        return found + _differing("installed", known, here)
 
 
-@dataclass(frozen=True, slots=True)
-class SectionPlan:
-    """Methods that run together, and the block that they run on."""
+def _by_key(pipeline: tuple[Any, ...]) -> dict[str, Any]:
+    """The parts of a pipeline's content under names that say where they stand."""
+    found: dict[str, Any] = {}
+    for number, part in enumerate(pipeline):
+        name = "loader" if number == 0 else f"step {number} ({part.get('method', '?')})"
+        found |= {f"{name}: {key}": value for key, value in part.items()}
+    return found
 
-    steps: tuple[StepPlan, ...]
-    """The methods, in order."""
-    slice_dim: int
-    """Axis of the slices: 0 projections, 1 sinograms."""
-    n_slices: int
-    """Slices in all."""
-    halo: tuple[int, int]
-    """Slices (before, after) that a block is widened by."""
-    block: int
-    """Slices in a block, halo not counted."""
-    max_block: int
-    """Slices of the largest block that the budget allows."""
-    why: str
-    """What decided the block."""
-    limited_by: str
-    """The method with the highest peak."""
-    side_bytes: int
-    """Flats and darks that are resident during a block."""
-    estimated_bytes: int
-    """Peak of a block on the device: methods, halo and side data."""
-    available_bytes: int
-    """Bytes on the device that a block may take."""
-    host_bytes: int
-    """Bytes of host memory that the runner holds during the section, stores included."""
-    stored_bytes: int
-    """Bytes on the device that its input or output takes as a whole, block or no block."""
-    origin: Origin
-    """Where its data are: the "scan", the "device", "memory" or a "scratch file"."""
-    destination: Destination
-    """Where its output goes: the "result", the "device", "memory", a "scratch file", or "nothing"
-    is kept."""
-    kept_bytes: int = 0
-    """Host memory that holds a part of its output, where the rest is in a scratch file."""
-    overlaps: bool = True
-    """Whether the next block comes, and the last result goes, while one is worked on."""
-    first_blocks: tuple[int, ...] = ()
-    """Slices in the blocks that it begins with, if these are smaller."""
-    larger: tuple[tuple[int, int], ...] = ()
-    """Larger blocks that a run may go over to, and the peak with each."""
-    on_blocks: bool = True
-    """Whether it runs on blocks at all; not if it only finds side results of a few slices."""
-    side_on_host: bool = False
-    """Whether flats and darks are brought to the device only for the methods that take them."""
-    fitted: tuple[str, ...] = ()
-    """What was done to make it fit, and what that costs."""
-    would_fit: tuple[str, ...] = ()
-    """What would let it have larger blocks, where its halo is most of what it computes."""
 
-    @property
-    def n_blocks(self) -> int:
-        """Return the number of blocks."""
-        return len(self.first_blocks) - (sum(self.first_blocks) - self.n_slices) // self.block
+def _differing(what: str, planned: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    names = [name for name in {**planned, **here} if planned.get(name) != here.get(name)]
+    return [
+        f"{name} {what} is {_shown(here.get(name))}; the plan is for {_shown(planned.get(name))}"
+        for name in names
+    ]
 
-    @property
-    def input(self) -> ArraySpec:
-        """Return the array that it reads."""
-        return self.steps[0].input
 
-    @property
-    def output(self) -> ArraySpec:
-        """Return the array that it makes."""
-        return self.steps[-1].output
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a pipeline will run on a scan within its budgets."""
+    """How a pipeline runs on a scan within its budgets."""
 
     scan: str
     """What is read, for people."""
@@ -132,38 +83,52 @@ class Plan:
     """Disk space of the results."""
     notes: tuple[str, ...] = ()
     """Assumptions made, where the scan itself was not at hand."""
+    made_for: MadeFor = field(default_factory=MadeFor)
+    """What it was made for."""
 
     @property
     def estimated_bytes(self) -> int:
-        """Return the highest peak on the device over all sections."""
+        """Highest peak on the device over all sections."""
         return max(section.estimated_bytes for section in self.sections)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain types, ready for JSON."""
-        entries = {**_fields(self), "estimated_bytes": self.estimated_bytes, "sections": []}
-        for section in self.sections:
-            steps = [
-                {**_fields(step), "input": _array(step.input), "output": _array(step.output)}
-                for step in section.steps
-            ]
-            entries["sections"].append(
-                {**_fields(section), "n_blocks": section.n_blocks, "steps": steps}
-            )
-        return {name: plain(value) for name, value in entries.items()}
+        """The plan as plain types, with figures that follow from it."""
+        entries: dict[str, Any] = to_plain(self)
+        entries["estimated_bytes"] = self.estimated_bytes
+        for entry, section in zip(entries["sections"], self.sections, strict=True):
+            entry["n_blocks"] = section.n_blocks
+            entry["limited_by"] = section.limited_by
+        return entries
 
     def to_json(self) -> str:
-        """Return the plan as JSON text."""
+        """The plan as JSON text, from which `from_json` makes the same plan."""
         return json.dumps(self.to_dict(), indent=2)
 
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Make the plan that `to_json` wrote.
+
+        Raises
+        ------
+        UsageError
+            If the text is no JSON or no plan, naming the field at fault.
+        """
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"the plan is not JSON: {error}") from None
+        return from_plain(cls, value, "plan")
+
     def __str__(self) -> str:
-        from .plan_table import plan_table
+        lines = headed(
+            self.scan, self.device, self.budget_bytes, self.reserved_bytes, self.host_budget_bytes
+        )
+        for number, section in enumerate(self.sections, start=1):
+            lines += ["", *section_lines(number, section, self.device)]
+        return wrapped([*lines, "", *self._closing_lines()])
 
-        return plan_table(self)
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-
-
-def _array(spec: ArraySpec) -> dict[str, Any]:
-    return {"shape": spec.shape, "dtype": str(spec.dtype)}
+    def _closing_lines(self) -> list[str]:
+        total = f"Results on disk {format_bytes(self.result_bytes)}"
+        if self.scratch_bytes:
+            total += f", scratch files {format_bytes(self.scratch_bytes)}"
+        return [total, *(f"Note: {note}" for note in self.notes)]

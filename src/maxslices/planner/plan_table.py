@@ -1,36 +1,31 @@
-"""A plan as a table of at most 100 columns."""
+"""A plan as text: tables of at most 100 columns."""
 
 from __future__ import annotations
 
 import textwrap
 
+from ..model.arrays import SLICE_NAMES
 from ..model.units import format_bytes
-from .block_size import UNITS
-from .plan import Plan, SectionPlan, StepPlan
+from .section_plan import SectionPlan, StepPlan
 
 WIDTH = 100
 _KEPT = {"nothing": "nothing is kept"}
 
 
-def plan_table(plan: Plan) -> str:
-    """Return the plan as text: a table a section, and what it all takes."""
-    device = f"Device {plan.device}: {format_bytes(plan.budget_bytes)} allowed"
-    if plan.reserved_bytes:
-        device += f", {format_bytes(plan.reserved_bytes)} of it for the CUDA context"
-    if plan.device != "cpu":
-        device += f"; host memory {format_bytes(plan.host_budget_bytes)} allowed"
-    lines = [f"Plan for {plan.scan}", device]
-    for number, section in enumerate(plan.sections, start=1):
-        lines += ["", *_section_lines(number, section, plan.device)]
-    total = f"Results on disk {format_bytes(plan.result_bytes)}"
-    if plan.scratch_bytes:
-        total += f", scratch files {format_bytes(plan.scratch_bytes)}"
-    lines += ["", total, *(f"Note: {note}" for note in plan.notes)]
-    return wrapped(lines)
+def headed(
+    scan: str, device: str, budget_bytes: int, reserved_bytes: int, host_budget_bytes: int
+) -> list[str]:
+    """First lines of a plan: what it is for."""
+    line = f"Device {device}: {format_bytes(budget_bytes)} allowed"
+    if reserved_bytes:
+        line += f", {format_bytes(reserved_bytes)} of it for the CUDA context"
+    if device != "cpu":
+        line += f"; host memory {format_bytes(host_budget_bytes)} allowed"
+    return [f"Plan for {scan}", line]
 
 
 def wrapped(lines: list[str]) -> str:
-    """Return lines as text of at most `WIDTH` columns; what is longer goes on below, indented."""
+    """Lines as text of at most `WIDTH` columns; longer ones are folded, indented."""
     found: list[str] = []
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 4)
@@ -46,9 +41,10 @@ def wrapped(lines: list[str]) -> str:
     return "\n".join(found)
 
 
-def _section_lines(number: int, section: SectionPlan, device: str) -> list[str]:
+def section_lines(number: int, section: SectionPlan, device: str) -> list[str]:
+    """A section as a table of its methods, with what it takes."""
     halo = f", halo {section.halo[0]}+{section.halo[1]}" if any(section.halo) else ""
-    slices = _plural(section.n_slices, UNITS[section.slice_dim])
+    slices = _plural(section.n_slices, SLICE_NAMES[section.slice_dim])
     blocks = _plural(section.n_blocks, "block")
     names = max(26, *(len(step.name) for step in section.steps))
     outputs = max(24, *(len(str(step.output)) for step in section.steps))

@@ -13,15 +13,15 @@ from math import ceil, prod
 from typing import Literal
 
 from ..errors import UsageError
-from ..estimate.declared import declared_model, speaks_of
-from ..model.ledger import CUDA_GRANULE_BYTES
+from ..model.account import UPLOAD_PIECE_BYTES, UPLOAD_PIECES, upload_staging
+from ..model.allocators import CUDA_GRANULE_BYTES
 from ..model.memory_model import MemoryModel
+from ..model.section_model import SectionModel, StepModel
 from ..model.tiling import Tiling
 from ..model.units import format_bytes
 from .block_size import BlockChoice, wanted_block
-from .budgets import Room
-from .costs import SectionCost, StepCost
-from .placement import STAGED_BYTES, Route
+from .budgets import Available
+from .placement import Placement
 
 FitChoice = Literal["none", "auto"]
 MIN_TILE = 32
@@ -48,52 +48,56 @@ def check_fit(fit: FitChoice) -> None:
         raise UsageError(f"fit must be 'none' or 'auto', not {fit!r}")
 
 
-def fit_section(route: Route, room: Room, block: BlockChoice) -> SectionCost | None:
-    """Return a section's cost with what makes it fit, at the least work that was found.
+def fit_section(
+    placement: Placement, available: Available, block: BlockChoice
+) -> SectionModel | None:
+    """Return a section's section with what makes it fit, at the least work that was found.
 
     A section that fits, and whose halo is not most of what it computes, stays as it is.
 
     Parameters
     ----------
-    route : Route
+    placement : Placement
         The section.
-    room : Room
+    available : Available
         Memory that it may take.
     block : int, "auto" or "max"
         Slices in a block: those asked for, if a number, must fit.
 
     Returns
     -------
-    SectionCost or None
+    SectionModel or None
         None if nothing makes it fit.
     """
-    route = replace(route, overlaps=True)  # where it is in turns, as it does not fit otherwise
-    starts = [route.cost]
-    if _side_can_move(route):
-        starts.append(_with_side_on_host(route.cost))
-    for cost in starts:
-        found = _fit_steps(replace(route, cost=cost), room, block)
+    placement = replace(
+        placement, overlaps=True
+    )  # where it is in turns, as it does not fit otherwise
+    starts = [placement.section]
+    if _side_can_move(placement):
+        starts.append(_with_side_on_host(placement.section))
+    for section in starts:
+        found = _fit_steps(replace(placement, section=section), available, block)
         if found is not None:
             return found
     return None
 
 
-def what_was_done(cost: SectionCost) -> tuple[str, ...]:
-    """Say what makes a section fit, and what it costs."""
+def what_was_done(section: SectionModel) -> tuple[str, ...]:
+    """Say what makes a section fit, and what it sections."""
     lines = []
-    for each in cost.steps:
-        name = each.step.meta.name
+    for each in section.steps:
+        name = each.name
         if each.tiling is not None:
             more = 100 * (each.tiling.factor - 1)
             share = f": {more:.2g} % more pixels are computed" if more > 0 else ""
             lines.append(f"{name} works in {each.tiling}{share}")
         if each.on_host:
-            moved = cost.block_of(each.input).bytes(1) + cost.block_of(each.output).bytes(1)
+            moved = section.block_of(each.input).bytes(1) + section.block_of(each.output).bytes(1)
             lines.append(
                 f"{name} runs on the host, about as much slower as that is: {format_bytes(moved)} "
                 "cross the link for one slice, and its last digits may be others"
             )
-    side_bytes = cost.host_side.bytes(1)
+    side_bytes = section.host_side.bytes(1)
     if side_bytes:
         lines.append(
             f"flats and darks stay on the host: {format_bytes(side_bytes)} go to the device with "
@@ -102,52 +106,56 @@ def what_was_done(cost: SectionCost) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def least_fit(route: Route, room: Room, block: BlockChoice) -> tuple[int, SectionCost] | None:
+def least_fit(
+    placement: Placement, available: Available, block: BlockChoice
+) -> tuple[int, SectionModel] | None:
     """Return the least memory on the device with which something makes a section fit, and what.
 
     None if that is no less than it takes as it is, or if something else is missing.
     """
-    starts = [route.cost]
-    if _side_can_move(route):
-        starts.append(_with_side_on_host(route.cost))
-    for may_move in (True, False):  # the host may have no room, where tiles need none of it
-        leanest = (_leanest(replace(route, cost=start), may_move) for start in starts)
+    starts = [placement.section]
+    if _side_can_move(placement):
+        starts.append(_with_side_on_host(placement.section))
+    for may_move in (True, False):  # the host may have no available, where tiles need none of it
+        leanest = (_leanest(replace(placement, section=start), may_move) for start in starts)
         needed = min(each.in_turns().device_bytes(1) for each in leanest)
-        if needed < route.in_turns().device_bytes(1):
-            found = fit_section(route, replace(room, device_bytes=needed), block)
+        if needed < placement.in_turns().device_bytes(1):
+            found = fit_section(placement, replace(available, device_bytes=needed), block)
             if found is not None:
                 return needed, found
     return None
 
 
-def _leanest(route: Route, may_move: bool) -> Route:
+def _leanest(placement: Placement, may_move: bool) -> Placement:
     """Return a section with each step as it takes least on the device."""
-    cost, steps = route.cost, []
-    for own in cost.steps:
-        others = (each for each, _ in _candidates(cost, own, route))
+    section, steps = placement.section, []
+    for own in section.steps:
+        others = (each for each, _ in _candidates(section, own, placement))
         tried = [own, *(each for each in others if may_move or not each.on_host)]
         steps.append(min(tried, key=lambda each: each.peak_bytes(1)))
-    return replace(route, cost=cost.with_steps(tuple(steps)))
+    return replace(placement, section=section.with_steps(tuple(steps)))
 
 
-def _fit_steps(route: Route, room: Room, block: BlockChoice) -> SectionCost | None:
+def _fit_steps(
+    placement: Placement, available: Available, block: BlockChoice
+) -> SectionModel | None:
     """Fit one step after the other, the one with the highest peak first."""
-    cost = route.cost
+    section = placement.section
     nothing = MemoryModel.linear(0, 0)
     # What is not looked at yet takes nothing, or no step would ever fit beside another.
-    steps = [replace(each, model=nothing) for each in cost.steps]
-    order = sorted(range(len(steps)), key=lambda i: -cost.steps[i].peak_bytes(1))
+    steps = [replace(each, memory=nothing) for each in section.steps]
+    order = sorted(range(len(steps)), key=lambda i: -section.steps[i].peak_bytes(1))
     for index in order:
 
-        def work(candidate: StepCost, index: int = index) -> float | None:
+        def work(candidate: StepModel, index: int = index) -> float | None:
             tried = [*steps[:index], candidate, *steps[index + 1 :]]
-            return _work(route, cost.with_steps(tuple(tried)), candidate, room, block)
+            return _work(placement, section.with_steps(tuple(tried)), candidate, available, block)
 
-        own = cost.steps[index]
+        own = section.steps[index]
         best, least = own, work(own)
         if least is None or least > WASTEFUL:
             limit, must = (float("inf"), True) if least is None else (least / 1.5, False)
-            for candidate, factor in _candidates(cost, own, route):
+            for candidate, factor in _candidates(section, own, placement):
                 # What rounds differently is for what does not fit otherwise.
                 if factor >= limit or (candidate.on_host and not must):
                     continue
@@ -157,54 +165,60 @@ def _fit_steps(route: Route, room: Room, block: BlockChoice) -> SectionCost | No
         if least is None:
             return None
         steps[index] = best
-    found = cost.with_steps(tuple(steps))
+    found = section.with_steps(tuple(steps))
     moved = [each for each in found.steps if each.on_host]
     if moved:
         models = [_host_model(found, each) for each in moved]
         found = replace(found, on_host=found.on_host + MemoryModel.maximum(models))
-    return found if fitted_block(replace(route, cost=found), room, block) else None
+    return found if fitted_block(replace(placement, section=found), available, block) else None
 
 
 def _work(
-    route: Route, cost: SectionCost, step: StepCost, room: Room, block: BlockChoice
+    placement: Placement,
+    section: SectionModel,
+    step: StepModel,
+    available: Available,
+    block: BlockChoice,
 ) -> float | None:
     """Return the slices' worth of work for each slice that counts; None if it does not fit."""
-    size = fitted_block(replace(route, cost=cost), room, block)
+    size = fitted_block(replace(placement, section=section), available, block)
     if not size:
         return None
-    given = min(size + sum(cost.section.halo), cost.n_slices)
+    given = min(size + sum(section.halo), section.n_slices)
     factor = 1.0 if step.tiling is None else step.tiling.factor
     return factor * (HOST_FACTOR if step.on_host else 1.0) * given / size
 
 
-def fitted_block(route: Route, room: Room, block: BlockChoice) -> int:
+def fitted_block(placement: Placement, available: Available, block: BlockChoice) -> int:
     """Return the block that a section would have; 0 if it does not fit."""
-    largest = room.max_block(room.settled(route))
-    wanted = wanted_block(block, route.cost)
+    largest = available.max_block(available.settled(placement))
+    wanted = wanted_block(block, placement.section)
     if not isinstance(block, str):
         return wanted if largest >= wanted else 0
     return min(largest, wanted)
 
 
-def _candidates(cost: SectionCost, own: StepCost, route: Route) -> Iterator[tuple[StepCost, float]]:
+def _candidates(
+    section: SectionModel, own: StepModel, placement: Placement
+) -> Iterator[tuple[StepModel, float]]:
     """Yield a step in tiles and on the host, with the factors of its work, the least first."""
-    tilings = sorted(_tilings(own), key=lambda each: (each.factor, each.n_tiles))
-    on_host = route.device != "cpu" and speaks_of(own.step.meta, "cpu")
+    tilings = sorted(_tilings(section, own), key=lambda each: (each.factor, each.n_tiles))
+    on_host = placement.device != "cpu" and own.runs_on_host and own.declared is not None
     for tiling in tilings:
         if on_host and tiling.factor > HOST_FACTOR:
             break
-        yield _in_tiles(cost, own, tiling), tiling.factor
+        yield _in_tiles(section, own, tiling), tiling.factor
     if on_host:
-        yield _on_host(cost, own), HOST_FACTOR
+        yield _on_host(section, own), HOST_FACTOR
 
 
-def _tilings(own: StepCost) -> Iterator[Tiling]:
-    margin = own.step.meta.tile_margin(**own.asked.parameters)
-    # What was measured of whole slices says nothing of tiles.
-    if margin is None or not own.estimator.startswith("declared"):
+def _tilings(section: SectionModel, own: StepModel) -> Iterator[Tiling]:
+    margin = None if own.tile_halo is None else own.tile_halo()
+    if margin is None:
         return
+    dims = own.input.other_dims(section.slice_dim)
     for parts in product(PARTS, PARTS):
-        tiling = Tiling.into(own.asked.other_dims, parts, margin)
+        tiling = Tiling.into(dims, parts, margin)
         is_small = any(
             n_parts > 1 and size < MIN_TILE
             for n_parts, size in zip(parts, tiling.tile, strict=True)
@@ -213,52 +227,58 @@ def _tilings(own: StepCost) -> Iterator[Tiling]:
             yield tiling
 
 
-def _in_tiles(cost: SectionCost, own: StepCost, tiling: Tiling) -> StepCost:
+def _in_tiles(section: SectionModel, own: StepModel, tiling: Tiling) -> StepModel:
     """Return a step that is given tiles: its input and output are whole beside one of them."""
     dims = tiling.given_dims
-    model = declared_model(replace(own.asked, other_dims=dims), cost.allocator.device)
+    assert own.declared is not None  # or there are no tiles
+    model = own.declared(section.device, dims)
     itemsize = min(own.input.dtype.itemsize, own.output.dtype.itemsize)
-    model = cost.allocator.method(model, prod(dims) * itemsize, cost.n_slices)
-    model = model.widened(sum(cost.section.halo), cost.n_slices)
-    whole = cost.block_of(own.input) + cost.block_of(own.output)
+    model = section.allocator.method(model, prod(dims) * itemsize, section.n_slices)
+    model = model.widened(sum(section.halo), section.n_slices)
+    whole = section.block_of(own.input) + section.block_of(own.output)
     share = prod(dims) / prod(tiling.dims)
-    return replace(own, model=whole + model + _own_side(cost, own, share), tiling=tiling)
+    return replace(own, memory=whole + model + _own_side(section, own, share), tiling=tiling)
 
 
-def _on_host(cost: SectionCost, own: StepCost) -> StepCost:
+def _on_host(section: SectionModel, own: StepModel) -> StepModel:
     """Return a step that runs on the host: only its input and output are on the device."""
     # A result; or a copy, as a side result may be of a block with gaps, its halo cut off.
-    beside = own.input if own.step.meta.side_results else own.output
-    model = cost.block_of(own.input) + cost.block_of(beside)
-    return replace(own, model=model, on_host=True)
+    beside = own.input if own.gives_side_results else own.output
+    model = section.block_of(own.input) + section.block_of(beside)
+    return replace(own, memory=model, on_host=True)
 
 
-def _host_model(cost: SectionCost, own: StepCost) -> MemoryModel:
+def _host_model(section: SectionModel, own: StepModel) -> MemoryModel:
     """Return what a step takes on the host."""
-    model = declared_model(own.asked, "cpu")
+    assert own.declared is not None  # or it does not run there
+    model = own.declared("cpu", own.input.other_dims(section.slice_dim))
     if own.looked_at:
         n_bytes = model.bytes(own.looked_at)
         model = MemoryModel(lambda n: n_bytes)
-    return model.widened(sum(cost.section.halo), cost.n_slices).plus(STAGED_BYTES)
+    return model.widened(sum(section.halo), section.n_slices).plus(
+        upload_staging(UPLOAD_PIECES * UPLOAD_PIECE_BYTES).total_bytes
+    )
 
 
-def _side_can_move(route: Route) -> bool:
+def _side_can_move(placement: Placement) -> bool:
     """Tell whether flats and darks may stay on the host: those for all projections."""
-    cost = route.cost
-    return route.device != "cpu" and cost.section.slice_dim == 0 and cost.side.bytes(1) > 0
+    section = placement.section
+    return placement.device != "cpu" and section.slice_dim == 0 and section.side.bytes(1) > 0
 
 
-def _with_side_on_host(cost: SectionCost) -> SectionCost:
+def _with_side_on_host(section: SectionModel) -> SectionModel:
     """Return a section whose side data are on the device only during the methods they are for."""
-    moved = replace(cost, side=MemoryModel.linear(0, 0), host_side=cost.side)
-    steps = [replace(each, model=each.model + _own_side(moved, each, 1.0)) for each in cost.steps]
+    moved = replace(section, side=MemoryModel.linear(0, 0), host_side=section.side)
+    steps = [
+        replace(each, memory=each.memory + _own_side(moved, each, 1.0)) for each in section.steps
+    ]
     return moved.with_steps(tuple(steps))
 
 
-def _own_side(cost: SectionCost, own: StepCost, share: float) -> MemoryModel:
+def _own_side(section: SectionModel, own: StepModel, share: float) -> MemoryModel:
     """Return what a step is given of flats and darks, where these are not there all the time."""
-    whole = cost.host_side.bytes(1)
-    if not whole or not {"flats", "darks"} & set(own.step.meta.supplied):
+    whole = section.host_side.bytes(1)
+    if not whole or not own.takes_frames:
         return MemoryModel.linear(0, 0)
     n_bytes = whole if share == 1.0 else ceil(share * whole) + 2 * CUDA_GRANULE_BYTES
     return MemoryModel(lambda n: n_bytes)

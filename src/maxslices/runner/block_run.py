@@ -10,12 +10,13 @@ import numpy as np
 
 from ..devices import Backend, call_method, is_copyable
 from ..devices.cpu import CpuBackend
-from ..errors import MaxslicesError, MethodError
-from ..io import SideName, Sink, Source, Store
+from ..devices.in_place import slices_in_place
+from ..errors import MaxslicesError, MethodError, ReadOnlyInputError
+from ..io import SideName, Sink, Source, Store, SupportsSideWindow
+from ..model.arrays import SLICE_NAMES
 from ..model.tiling import Tiling
 from ..pipeline import Step
 from ..planner import SectionPlan
-from ..planner.block_size import UNITS
 from .block_ranges import Block
 from .block_tuning import Clock
 from .device_store import DeviceStore
@@ -174,8 +175,7 @@ class BlockWork:
         if isinstance(reader, DeviceStore):
             return reader.block(slice_dim, first, last)
         if self.backend.kind == "cpu" and not wants_copies:
-            view = getattr(reader, "view", None)
-            data = None if view is None else view(slice_dim, first, last)
+            data = slices_in_place(reader, self.backend, slice_dim, first, last)
             if data is not None:
                 return data
         spec = reader.spec.with_slices(slice_dim, last - first)
@@ -196,9 +196,8 @@ class BlockWork:
         where = (name, self.plan.slice_dim, first, last)
         if self.plan.side_on_host:
             return self.source.read_side(*where)
-        window = getattr(self.source, "side_window", None)
-        if self.backend.kind == "cuda" and window is not None:
-            frames = window(*where)  # on the device it is a copy anyway
+        if self.backend.kind == "cuda" and isinstance(self.source, SupportsSideWindow):
+            frames = self.source.side_window(*where)  # on the device it is a copy anyway
             if frames is not None:
                 return self.backend.to_device(frames)
         return self.backend.to_device(self.source.read_side(*where))
@@ -219,12 +218,12 @@ class BlockWork:
         except MaxslicesError:
             raise
         except Exception as error:
-            which = f"{UNITS[slice_dim]}s {first} to {last - 1}"
+            which = f"{SLICE_NAMES[slice_dim]}s {first} to {last - 1}"
             if last - first == 1:
-                which = f"{UNITS[slice_dim]} {first}"
-            raise MethodError(
-                f"{meta.name} failed on {which}: {type(error).__name__}: {error}"
-            ) from error
+                which = f"{SLICE_NAMES[slice_dim]} {first}"
+            # NumPy, and what is compiled for it, say so in words alone.
+            kind = ReadOnlyInputError if "read-only" in str(error) else MethodError
+            raise kind(f"{meta.name} failed on {which}: {type(error).__name__}: {error}") from error
 
     def _as_planned(
         self, index: int, data: Any, parameters: dict[str, Any], supplied: dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from ..devices import Link, Mark
+from ..devices import CopyEngine, DeviceEvent
 from ..planner import SectionPlan
 from .block_ranges import Block
 from .run_timeline import Timeline
@@ -26,19 +26,19 @@ BUSY = 0.9
 class Clock:
     """Times one block's computing: by the device's own clock, or on the CPU by the host's."""
 
-    def __init__(self, link: Link | None, block: Block) -> None:
+    def __init__(self, engine: CopyEngine | None, block: Block) -> None:
         self.block = block
-        self._link = link
-        self._began: Mark | float = 0.0
-        self._ended: Mark | float = 0.0
+        self._engine = engine
+        self._began: DeviceEvent | float = 0.0
+        self._ended: DeviceEvent | float = 0.0
 
     def start(self) -> None:
         """Set the begin before all that is begun from here on."""
-        self._began = time.perf_counter() if self._link is None else self._link.mark()
+        self._began = time.perf_counter() if self._engine is None else self._engine.record()
 
     def stop(self) -> None:
         """Set the end behind all that was begun."""
-        self._ended = time.perf_counter() if self._link is None else self._link.mark()
+        self._ended = time.perf_counter() if self._engine is None else self._engine.record()
 
     def times_s(self) -> tuple[float, float]:
         """Return begin and end, seconds of `time.perf_counter`; waits for the end."""
@@ -47,7 +47,7 @@ class Clock:
         return self._began, self._ended
 
 
-def _reached_s(mark: Mark | float) -> float:
+def _reached_s(mark: DeviceEvent | float) -> float:
     if isinstance(mark, float):
         return mark
     mark.synchronize()

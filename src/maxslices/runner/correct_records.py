@@ -9,7 +9,7 @@ from ..planner import Plan
 from .run_report import SectionReport
 
 
-def learn(plan: Plan, reports: Sequence[SectionReport], chooser: Chooser) -> list[str]:
+def correct_records(plan: Plan, reports: Sequence[SectionReport], chooser: Chooser) -> list[str]:
     """Correct recorded estimates that were too low for a section's blocks.
 
     A section's peak is that of the method that limits it, so that one is corrected: by
@@ -23,17 +23,16 @@ def learn(plan: Plan, reports: Sequence[SectionReport], chooser: Chooser) -> lis
     reports : sequence of SectionReport
         What was measured, a section each.
     chooser : Chooser
-        Answered for the plan's methods, in their order.
+        Answered for the pipeline's methods, in their order.
 
     Returns
     -------
     list of str
         Names of the methods that were corrected.
     """
-    answers, corrected = iter(chooser.chosen), []
+    corrected = []
     for section, report in zip(plan.sections, reports, strict=True):
-        chosen = {step.name: next(answers) for step in section.steps}
-        question, choice = chosen[section.limited_by]
+        question, choice = chooser.chosen[section.limiting_step]
         if choice.origin not in ("recorded", "probed"):
             continue
         block = min(section.block + sum(section.halo), section.n_slices)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from ..devices import Backend, Link, Mark, is_copyable
+from ..devices import Backend, CopyEngine, DeviceEvent, is_copyable
+from ..devices.in_place import slices_to_copy
 from .fetcher import AT_ONCE_BYTES, Fetcher
 from .run_timeline import Timeline
 from .writer import Piece, Target, Way, Writer
@@ -44,14 +45,14 @@ class Drain:
         overlaps: bool,
     ) -> None:
         self._slice_dim, self._backend, self._timeline = slice_dim, backend, timeline
-        self._link = backend.link()
+        self._engine = backend.copy_engine()
         self._overlaps = overlaps
-        self._leaving: deque[tuple[Any, Mark | threading.Event]] = deque()
+        self._leaving: deque[tuple[Any, DeviceEvent | threading.Event]] = deque()
         self._ways: list[Way] = []
         self._writer = Writer(slice_dim, timeline)
         self._fetcher: Fetcher | None = None
-        if self._link is not None:
-            self._fetcher = Fetcher(slice_dim, self._link, self._writer, most_slices, overlaps)
+        if self._engine is not None:
+            self._fetcher = Fetcher(slice_dim, self._engine, self._writer, most_slices, overlaps)
         self._held_bytes = 0
 
     @property
@@ -93,7 +94,7 @@ class Drain:
             return
         way = Way(start)
         self._ways.append(way)
-        if self._link is None:
+        if self._engine is None:
             self._leave_until(0)
             written = threading.Event()
             way.n_sent = 1
@@ -103,9 +104,9 @@ class Drain:
             if not is_copyable(data):
                 self._leave_until(0)  # a copy takes the place of the result that was leaving
                 data = self._backend.contiguous(data)
-            ready = self._link.mark()
+            ready = self._engine.record()
             for target in targets:
-                left = self._send(self._link, data, target, ready, way, waits)
+                left = self._send(self._engine, data, target, ready, way, waits)
                 self._leaving.append((data, left))
         self._held_bytes = held_bytes
         self._leave_until(0 if waits or not self._overlaps else len(targets))
@@ -166,24 +167,23 @@ class Drain:
 
     def _send(
         self,
-        link: Link,
+        engine: CopyEngine,
         data: Any,
         target: Target,
-        ready: Mark,
+        ready: DeviceEvent,
         way: Way,
         waits: bool,
-    ) -> Mark | threading.Event:
+    ) -> DeviceEvent | threading.Event:
         """Begin to copy a result to its place, or have it go there through slabs."""
         start, stop = way.start, way.start + data.shape[self._slice_dim]
-        window = getattr(target, "window", None)
-        place = None if window is None else window(self._slice_dim, start, stop)
+        place = slices_to_copy(target, engine, self._slice_dim, start, stop)
         assert self._fetcher is not None
-        if place is None or not is_copyable(place) or not link.is_direct(place):
+        if place is None:
             way.n_sent += 1
             return self._fetcher.put(data, target, ready, way, waits)
         if self._overlaps and not waits and data.nbytes > AT_ONCE_BYTES:
             return self._fetcher.put(data, target, ready, way, waits, place)
-        begin, end = link.fetch(data, place, ready)
+        begin, end = engine.fetch(data, place, ready)
         way.copies.append((start, stop, int(data.nbytes), begin, end))
         return end
 

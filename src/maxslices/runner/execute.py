@@ -9,7 +9,7 @@ import numpy as np
 
 from ..devices import Backend, require_libraries, shared_allocator
 from ..errors import MethodError
-from ..io import MemoryStore, ScratchStore, Sink, Source, Store
+from ..io import HasDetectorStart, MemoryStore, ScratchStore, Sink, Source, Store
 from ..pipeline import Pipeline
 from ..planner import Plan, SectionPlan
 from ..system.disk_space import check_room
@@ -83,7 +83,9 @@ def execute(
     done: dict[int, int] = {}  # index of a step -> slices of its result
     with contextlib.ExitStack() as held:
         facts = {
-            "detector_start": getattr(source, "detector_start", (0, 0)),
+            "detector_start": source.detector_start
+            if isinstance(source, HasDetectorStart)
+            else (0, 0),
             "results_folder": None if folder is None else folder.path,
         }
         # All at once, and before anything runs: what is not installed, a taken name or a full

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..devices import Backend
+from ..devices.in_place import slices_in_place
 from .block_ranges import Block
 from .device_store import DeviceStore
 from .read_ahead import AheadFeed, Readable
@@ -68,15 +69,15 @@ def make_feed(
     if isinstance(reader, DeviceStore):
         store = reader
         return _NearFeed(lambda block: store.block(slice_dim, block.first, block.last), blocks)
-    view = getattr(reader, "view", None) if backend.kind == "cpu" else None
-    if view is not None and view(slice_dim, blocks[0].first, blocks[0].last) is not None:
 
-        def as_it_lies(block: Block) -> Any:
-            data = view(slice_dim, block.first, block.last)
-            return data.copy() if wants_copies else data
+    def in_place(block: Block) -> Any:
+        return slices_in_place(reader, backend, slice_dim, block.first, block.last)
 
-        return _NearFeed(as_it_lies, blocks)
-    return AheadFeed(reader, slice_dim, blocks, backend.link(), timeline, overlaps)
+    if backend.kind == "cpu" and in_place(blocks[0]) is not None:
+        if wants_copies:
+            return _NearFeed(lambda block: in_place(block).copy(), blocks)
+        return _NearFeed(in_place, blocks)
+    return AheadFeed(reader, slice_dim, blocks, backend, timeline, overlaps)
 
 
 class _NearFeed:

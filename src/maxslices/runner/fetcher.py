@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..devices import Link, Mark, as_block
+from ..devices import CopyEngine, DeviceEvent, as_block
+from ..model import account
 from .writer import Piece, Target, Way, Writer
 
-_PIECE_BYTES = 2**28
-"""Bytes that are in one slab: enough for all threads to write at full speed, and so few that
-to pin some slabs takes no time and writing begins soon."""
 _PART_BYTES, _PARTS = 2**26, 8
 """Bytes of one copy to a place that needs no slab, and copies that are asked for at one time.
 
@@ -24,8 +22,6 @@ A GPU copies in the order in which it was asked: what a method fetches for itsel
 10 ms at most. Fewer leave gaps between them."""
 AT_ONCE_BYTES = _PART_BYTES * _PARTS
 """Bytes of a result that is copied as a whole."""
-_SLABS = 3
-"""One is written from, one is copied to, and one waits in between."""
 
 
 @dataclass(slots=True)
@@ -34,7 +30,7 @@ class _Result:
 
     data: Any
     target: Target
-    ready: Mark
+    ready: DeviceEvent
     """From when on it is there."""
     waits: bool
     left: threading.Event
@@ -45,8 +41,8 @@ class _Result:
 
 
 @dataclass(slots=True)
-class _Slabs:
-    """Pieces of memory of one size, each made when a piece first asks for one."""
+class _Staging:
+    """Pieces of staging memory of one size, each made when a piece first asks for one."""
 
     free: SimpleQueue[NDArray[np.uint8]] = field(default_factory=SimpleQueue)
     n_made: int = 0
@@ -59,7 +55,7 @@ class Fetcher:
     ----------
     slice_dim : int
         Axis of the slices.
-    link : Link
+    engine : CopyEngine
         Copies.
     writer : Writer
         Writes.
@@ -70,19 +66,19 @@ class Fetcher:
     """
 
     def __init__(
-        self, slice_dim: int, link: Link, writer: Writer, most_slices: int, overlaps: bool
+        self, slice_dim: int, engine: CopyEngine, writer: Writer, most_slices: int, overlaps: bool
     ) -> None:
-        self._slice_dim, self._link, self._writer = slice_dim, link, writer
+        self._slice_dim, self._engine, self._writer = slice_dim, engine, writer
         self._most_slices, self._overlaps = most_slices, overlaps
         self._results: SimpleQueue[_Result | None] = SimpleQueue()
-        self._slabs: dict[int, _Slabs] = {}
+        self._staging: dict[int, _Staging] = {}
         self._thread: threading.Thread | None = None
 
     def put(
         self,
         data: Any,
         target: Target,
-        ready: Mark,
+        ready: DeviceEvent,
         way: Way,
         waits: bool,
         place: NDArray[Any] | None = None,
@@ -95,7 +91,7 @@ class Fetcher:
             Slices along `slice_dim`, without gaps but along the first axis.
         target : Target
             Where they go.
-        ready : Mark
+        ready : DeviceEvent
             From when on they are there.
         way : Way
             Is told what was copied.
@@ -121,8 +117,8 @@ class Fetcher:
             thread.join()
 
     def close(self) -> None:
-        """Free all slabs, once it and its writer have stopped."""
-        self._slabs = {}
+        """Free all staging memory, once it and its writer have stopped."""
+        self._staging = {}
 
     def _work(self) -> None:
         while (result := self._results.get()) is not None:
@@ -142,42 +138,41 @@ class Fetcher:
         data, way = result.data, result.way
         n_rows = len(data)
         step = max(1, _PART_BYTES * n_rows // int(data.nbytes))
-        copies: list[tuple[Mark, Mark]] = []
+        copies: list[tuple[DeviceEvent, DeviceEvent]] = []
         for at in range(0, n_rows, step):
             if len(copies) >= _PARTS:
                 copies[-_PARTS][1].synchronize()
             part = slice(at, at + step)
-            copies.append(self._link.fetch(data[part], place[part], result.ready))
+            copies.append(self._engine.fetch(data[part], place[part], result.ready))
         (begin, _), (_, end) = copies[0], copies[-1]
         stop = way.start + data.shape[self._slice_dim]
         way.copies.append((way.start, stop, int(data.nbytes), begin, end))
         end.synchronize()
 
     def _fetch(self, result: _Result) -> None:
-        """Copy a result to slabs; return when it has left the device."""
+        """Copy a result to staging memory; return when it has left the device."""
         along, data = self._slice_dim, result.data
         n_slices = data.shape[along]
-        slice_bytes = int(data.nbytes) // n_slices
-        n_pieces = max(2, -(-self._most_slices * slice_bytes // _PIECE_BYTES))
-        step = -(-self._most_slices // n_pieces)
-        n_slabs = _SLABS if self._overlaps else 2
-        n_most = n_slabs
-        if result.waits and self._overlaps:  # they need not wait for it to be written
-            n_most = max(n_slabs, -(-self._most_slices // step) + 1)
-        last: Mark | None = None
-        for at in range(0, n_slices, step):
-            span = slice(at, min(at + step, n_slices))
+        staging = account.result_staging(
+            self._most_slices, int(data.nbytes) // n_slices, overlaps=self._overlaps
+        )
+        # Where nothing may be computed until all has left, it need not wait to be written.
+        n_most = (staging.most if result.waits else staging.usual).count
+        pieces = self._staging.setdefault(staging.usual.n_bytes, _Staging())
+        last: DeviceEvent | None = None
+        for at in range(0, n_slices, staging.n_slices):
+            span = slice(at, min(at + staging.n_slices, n_slices))
             part = data[span] if along == 0 else data[:, span]
-            slabs = self._slabs.setdefault(step * slice_bytes, _Slabs())
-            if slabs.n_made < n_slabs or (slabs.free.empty() and slabs.n_made < n_most):
-                slabs.free.put(self._link.slab(step * slice_bytes))
-                slabs.n_made += 1
-            slab = slabs.free.get()
-            place = as_block(slab, part.shape, part.dtype)
-            begin, last = self._link.fetch(part, place, result.ready)
+            usual = pieces.n_made < staging.usual.count
+            if usual or (pieces.free.empty() and pieces.n_made < n_most):
+                pieces.free.put(self._engine.staging(staging.usual.n_bytes))
+                pieces.n_made += 1
+            piece = pieces.free.get()
+            place = as_block(piece, part.shape, part.dtype)
+            begin, last = self._engine.fetch(part, place, result.ready)
             first, stop = result.way.start + at, result.way.start + span.stop
             result.way.copies.append((first, stop, int(part.nbytes), begin, last))
-            let_go = partial(slabs.free.put, slab)
+            let_go = partial(pieces.free.put, piece)
             is_last = span.stop == n_slices
             self._writer.put(
                 Piece(place, first, is_last, [result.target], result.way, let_go, last)

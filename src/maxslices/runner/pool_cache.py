@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..devices import Backend
 from ..errors import MaxslicesError
+from ..model.account import is_roomy
 from ..planner import SectionPlan
 from ..tuning import fft_plan_cache as fft_plans
 
@@ -24,12 +25,8 @@ class Caches:
 
     @classmethod
     def of(cls, plan: SectionPlan, backend: Backend) -> Caches:
-        """Return those of a section.
-
-        There is room with three times what is needed: libraries take some of that beside the
-        pool, and some is lost between pieces.
-        """
-        return cls(backend, 3 * plan.estimated_bytes <= plan.available_bytes)
+        """Return those of a section."""
+        return cls(backend, is_roomy(plan.estimated_bytes, plan.available_bytes))
 
     def reserve(self, plan: SectionPlan) -> None:
         """Have the pool take what a section needs in one piece, if there is room.

@@ -12,7 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..devices import Link, Mark, as_block, is_copyable
+from ..devices import Backend, CopyEngine, DeviceEvent, as_block
+from ..devices.in_place import slices_in_place
+from ..model import account
+from ..model.account import InputWay
 from ..model.arrays import ArraySpec
 from .block_ranges import Block
 from .run_timeline import Timeline
@@ -39,7 +42,7 @@ class AheadFeed:
     """A `Feed` whose thread reads, and copies to the device, one block ahead.
 
     On the CPU it reads into the places that methods are given. For another device it reads
-    into slabs of pinned memory and copies from these; what is in pinned memory already is
+    into staging memory and copies from there; what is in pinned memory already is
     copied from where it is.
     """
 
@@ -50,34 +53,40 @@ class AheadFeed:
         reader: Readable,
         slice_dim: int,
         blocks: Sequence[Block],
-        link: Link | None,
+        backend: Backend,
         timeline: Timeline,
         overlaps: bool,
     ) -> None:
         self._reader, self._slice_dim, self._blocks = reader, slice_dim, blocks
-        self._link, self._timeline = link, timeline
+        self._backend, self._engine, self._timeline = backend, backend.copy_engine(), timeline
         self._spec = reader.spec
+        way: InputWay = "read"
+        if self._engine is not None:
+            way = "copied" if self._is_copied_in_place() else "staged"
+        self._way = way
         size = max(self._bytes(block) for block in blocks)
-        count = min(2 if overlaps else 1, len(blocks))
-        self.resident_bytes = count * size
-        self._window = None if link is None else self._direct(link)
-        # Each entry: a piece of memory, and the mark from which on it is free.
-        self._buffers: SimpleQueue[tuple[Any, Mark | None] | None] = SimpleQueue()
-        self._slabs: SimpleQueue[tuple[NDArray[Any], Mark | None] | None] = SimpleQueue()
-        self._ready: SimpleQueue[tuple[Any, Any, Mark | None] | BaseException] = SimpleQueue()
-        self._count, self._size = count, size
+        n_blocks = len(blocks)
+        self._places = account.input_buffers(way, size, overlaps=overlaps, n_blocks=n_blocks)
+        self._staging = account.read_staging(way, size, overlaps=overlaps, n_blocks=n_blocks)
+        self.resident_bytes = self._places.total_bytes
+        # Each entry: a piece of memory, and the event from which on it is free.
+        self._buffers: SimpleQueue[tuple[Any, DeviceEvent | None] | None] = SimpleQueue()
+        self._staged: SimpleQueue[tuple[NDArray[Any], DeviceEvent | None] | None] = SimpleQueue()
+        self._ready: SimpleQueue[tuple[Any, Any, DeviceEvent | None] | BaseException] = (
+            SimpleQueue()
+        )
         self._taken: Any = None
-        self._copies: list[tuple[Block, Mark, Mark]] = []
+        self._copies: list[tuple[Block, DeviceEvent, DeviceEvent]] = []
         self._noted = 0
         self._reads_s: list[float] = []
-        self._n_slabs = 0
+        self._n_staging = 0
         self._thread: threading.Thread | None = None
-        if self._window is None:
+        if way != "copied":
             self._begin()  # what is read goes on ahead while flats and darks come
 
     def send(self) -> None:
-        """Let blocks come from pinned memory."""
-        if self._window is not None:
+        """Let blocks come from where the device can copy them."""
+        if self._way == "copied":
             self._begin()
 
     def take(self) -> Any:
@@ -87,14 +96,14 @@ class AheadFeed:
             raise item
         memory, data, mark = item
         self._taken = memory
-        if self._link is not None and mark is not None:
-            self._link.wait(mark)
+        if self._engine is not None and mark is not None:
+            self._engine.wait(mark)
         return data
 
     def give_back(self) -> None:
         """Have the place of the block last taken used again, when all is computed."""
         memory, self._taken = self._taken, None
-        self._buffers.put((memory, None if self._link is None else self._link.mark()))
+        self._buffers.put((memory, None if self._engine is None else self._engine.record()))
 
     def took_s(self, number: int) -> float:
         """Return how long it took to read a block, or to copy it if that took longer."""
@@ -112,21 +121,22 @@ class AheadFeed:
         thread, self._thread = self._thread, None
         if thread is not None:
             self._buffers.put(None)
-            self._slabs.put(None)
+            self._staged.put(None)
             thread.join()
             with suppress(RuntimeError):  # of a device that failed, which was said before
                 self._note(len(self._copies))
         self._taken, self._copies = None, []
-        self._buffers, self._slabs, self._ready = SimpleQueue(), SimpleQueue(), SimpleQueue()
+        self._buffers, self._staged, self._ready = SimpleQueue(), SimpleQueue(), SimpleQueue()
 
     def _begin(self) -> None:
-        """Make the places of blocks, on the device or for the CPU, and start the thread."""
-        for _ in range(self._count):
-            if self._link is None:
-                self._buffers.put((np.empty(self._size, np.uint8), None))
+        """Make the places of blocks, and start the thread."""
+        for _ in range(self._places.count):
+            if self._engine is None:
+                place = self._backend.empty((self._places.n_bytes,), np.uint8)
+                self._buffers.put((place, None))
             else:
-                place = self._link.buffer(self._size)
-                self._buffers.put((place, self._link.mark()))
+                place = self._engine.buffer(self._places.n_bytes)
+                self._buffers.put((place, self._engine.record()))
         self._thread = threading.Thread(target=self._work, name="maxslices reader", daemon=True)
         self._thread.start()
 
@@ -142,42 +152,41 @@ class AheadFeed:
     def _bytes(self, block: Block) -> int:
         return self._spec.with_slices(self._slice_dim, block.n_given).nbytes
 
-    def _direct(self, link: Link) -> Any:
-        """Return what gives views of memory that the device can copy from itself, or None."""
-        window = getattr(self._reader, "window", None)
-        if window is None:
-            return None
-        for block in (self._blocks[0], self._blocks[-1]):
-            view = window(self._slice_dim, block.first, block.last)
-            if view is None or not is_copyable(view) or not link.is_direct(view):
-                return None
-        return window
+    def _is_copied_in_place(self) -> bool:
+        """True if the device can copy the first and the last block from where they lie."""
+        ends = (self._blocks[0], self._blocks[-1])
+        found = (self._in_place(block) for block in ends)
+        return all(each is not None for each in found)
+
+    def _in_place(self, block: Block) -> NDArray[Any] | None:
+        return slices_in_place(
+            self._reader, self._backend, self._slice_dim, block.first, block.last
+        )
 
     def _work(self) -> None:
         try:
             for block in self._blocks:
                 shape = self._spec.with_slices(self._slice_dim, block.n_given).shape
-                if self._link is None:
+                if self._engine is None:
                     memory, _ = self._next(self._buffers)
                     data = as_block(memory, shape, self._spec.dtype)
                     self._read(block, data)
                     self._ready.put((memory, data, None))
                 else:
-                    self._ready.put(self._send(self._link, block, shape))
+                    self._ready.put(self._send(self._engine, block, shape))
         except _Stop:
             pass
         except BaseException as error:  # noqa: BLE001 - raised where the block is taken
             self._ready.put(error)
 
     def _send(
-        self, link: Link, block: Block, shape: tuple[int, ...]
-    ) -> tuple[Any, Any, Mark | None]:
-        slab = None
-        if self._window is not None:
-            host = self._window(self._slice_dim, block.first, block.last)
-        else:
-            slab = self._free_slab(link)
-            host = as_block(slab, shape, self._spec.dtype)
+        self, engine: CopyEngine, block: Block, shape: tuple[int, ...]
+    ) -> tuple[Any, Any, DeviceEvent | None]:
+        staging = None
+        host = self._in_place(block) if self._way == "copied" else None
+        if host is None:
+            staging = self._free_staging(engine)
+            host = as_block(staging, shape, self._spec.dtype)
             self._read(block, host)
         memory, free = self._next(self._buffers)
         data = as_block(memory, shape, self._spec.dtype)
@@ -185,22 +194,22 @@ class AheadFeed:
         # The one before it in this place has arrived, or is about to. What is noted of it here,
         # where there is time, is not left for the end.
         self._note(len(self._copies) - 1)
-        begin, end = link.send(host, data, free)
+        begin, end = engine.send(host, data, free)
         self._copies.append((block, begin, end))
-        if slab is not None:
-            self._slabs.put((slab, end))
+        if staging is not None:
+            self._staged.put((staging, end))
         return memory, data, end
 
-    def _free_slab(self, link: Link) -> NDArray[Any]:
-        """Return a slab; the first few are made, while flats and darks come."""
-        if self._n_slabs < self._count:
-            self._n_slabs += 1
-            return link.slab(self._size)
-        slab: NDArray[Any]
-        slab, copied = self._next(self._slabs)
+    def _free_staging(self, engine: CopyEngine) -> NDArray[Any]:
+        """Staging memory that is free; the first few are made, while flats and darks come."""
+        if self._n_staging < max(1, self._staging.count):
+            self._n_staging += 1
+            return engine.staging(self._staging.n_bytes)
+        staging: NDArray[Any]
+        staging, copied = self._next(self._staged)
         assert copied is not None
         copied.synchronize()
-        return slab
+        return staging
 
     def _read(self, block: Block, out: NDArray[Any]) -> None:
         began = time.perf_counter()
@@ -210,7 +219,9 @@ class AheadFeed:
         self._timeline.add("read", began, ended, block.first, block.last, int(out.nbytes))
 
     @staticmethod
-    def _next(queue: SimpleQueue[tuple[Any, Mark | None] | None]) -> tuple[Any, Mark | None]:
+    def _next(
+        queue: SimpleQueue[tuple[Any, DeviceEvent | None] | None],
+    ) -> tuple[Any, DeviceEvent | None]:
         item = queue.get()
         if item is None:
             raise _Stop

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from ..measure import measure_peak
-from ..model.ledger import Device
+from ..model.allocators import Device
 from ..tuning import malloc_retain as heap
 from .block_ranges import Block
 

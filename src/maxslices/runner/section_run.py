@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import MethodError, OutOfMemoryError
+from ..errors import MethodError, OutOfMemoryError, ReadOnlyInputError
+from ..io import SupportsForget
+from ..model.arrays import SLICE_NAMES
 from ..planner import SectionPlan
-from ..planner.block_size import UNITS
 from .block_ranges import Block, blocks_of
 from .block_run import BlockWork
 from .block_tuning import Clock, Clocks, Pace
@@ -175,8 +176,8 @@ class SectionWork:
                 self._sizes.append(BlockUse(self.n_done, 1, why))
             else:
                 raise OutOfMemoryError(
-                    f"memory ran out on a single {UNITS[plan.slice_dim]}, number {self.n_done}, "
-                    f"in the section of {self._names}: {shortage}"
+                    f"memory ran out on a single {SLICE_NAMES[plan.slice_dim]}, number "
+                    f"{self.n_done}, in the section of {self._names}: {shortage}"
                 )
 
     def _stretch(
@@ -223,7 +224,7 @@ class SectionWork:
                 self._caches.change_to(block.n_given)
                 beside = work.resident_bytes + feed.resident_bytes + drain.resident_bytes
                 with meter.part(block is measured, beside):
-                    clock = Clock(work.backend.link(), block)
+                    clock = Clock(work.backend.copy_engine(), block)
                     values = work.run(block, feed, drain, clock)
                     feed.give_back()
                 if block is measured:
@@ -254,7 +255,7 @@ class SectionWork:
                 # A kernel that fails says so later, to whoever asks the device for something.
                 raise MethodError(
                     f"the device failed in the section of {self._names}, after {self.n_done} "
-                    f"{UNITS[plan.slice_dim]}s: {type(error).__name__}: {error}"
+                    f"{SLICE_NAMES[plan.slice_dim]}s: {type(error).__name__}: {error}"
                 ) from error
             raise
         finally:
@@ -270,11 +271,12 @@ class SectionWork:
 
         Blocks begin with their halo, and the last one with some slices more.
         """
-        forget = getattr(self.reader, "forget", None)
-        if forget is not None:
+        if isinstance(self.reader, SupportsForget):
             plan = self.plan
             largest = max([plan.block, *(block for block, _ in plan.larger)])
-            forget(plan.slice_dim, drain.written_until(self.n_done) - plan.halo[0] - largest)
+            self.reader.forget(
+                plan.slice_dim, drain.written_until(self.n_done) - plan.halo[0] - largest
+            )
 
     def _take_back(self, drain: Drain, begin: int, advance: Callable[[int], None]) -> None:
         """Count slices as not done that were computed, but could not be written."""
@@ -292,7 +294,7 @@ class SectionWork:
         """Return what an error says if a block may be tried again, else None."""
         if self._caches.ran_out(error):
             return str(error).splitlines()[0] if str(error) else type(error).__name__
-        if isinstance(error, MethodError) and "read-only" in str(error) and not self._wants_copies:
+        if isinstance(error, ReadOnlyInputError) and not self._wants_copies:
             self._wants_copies = True
             return _READ_ONLY
         return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from ..devices import Mark
+from ..devices import DeviceEvent
 from ..model.arrays import ArraySpec
 from .run_timeline import Timeline
 
@@ -36,7 +36,7 @@ class Way:
     """Places that it was sent to by way of a writer."""
     n_written: int = 0
     """Those of them where it is."""
-    copies: list[tuple[int, int, int, Mark, Mark]] = field(default_factory=list)
+    copies: list[tuple[int, int, int, DeviceEvent, DeviceEvent]] = field(default_factory=list)
     """First slice, the one after the last, bytes, begin and end of each copy."""
     written_s: float = 0.0
 
@@ -53,7 +53,7 @@ class Piece:
     way: Way
     let_go: Callable[[], None]
     """Is called when they are written, or will not be."""
-    there: Mark | None = None
+    there: DeviceEvent | None = None
     """From when on they are in memory."""
 
 

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..model.account import THREAD_BUFFER_BYTES
+
 
 def _cores() -> int:
     """Return the number of cores that this process may run on."""
@@ -34,8 +36,6 @@ N_DECODERS = 1 if N_CORES <= 2 else N_CORES - 1
 """Threads that decompress, which is bound by the cores themselves."""
 _POOL_THREADS = max(2 * 12, N_CORES)
 """Most threads there are, made when needed: a reader's and a writer's at the same time."""
-BUFFER_BYTES = 2**20
-"""Bytes that a thread holds for what cannot go straight to its place; it stays in the cache."""
 _PART_BYTES = (2**20, 2**24)
 """Bytes that a thread takes on at one time, least and most."""
 
@@ -124,7 +124,7 @@ def part_count(n_bytes: int) -> int:
 
 def buffer(n_bytes: int) -> NDArray[np.uint8]:
     """Return memory of the calling thread's own, the same at each call while it is enough."""
-    if n_bytes > BUFFER_BYTES:
+    if n_bytes > THREAD_BUFFER_BYTES:
         return np.empty(n_bytes, np.uint8)
     kept: NDArray[np.uint8] | None = getattr(_local, "buffer", None)
     if kept is None or kept.size < n_bytes:
@@ -135,7 +135,7 @@ def buffer(n_bytes: int) -> NDArray[np.uint8]:
 
 def fitting(n_bytes: int) -> int:
     """Return how many things of `n_bytes` fit into a thread's buffer; at least 1."""
-    return max(1, BUFFER_BYTES // n_bytes)
+    return max(1, THREAD_BUFFER_BYTES // n_bytes)
 
 
 def copy(out: NDArray[Any], source: NDArray[Any]) -> None:

@@ -24,8 +24,8 @@ from ..checking.measured_call import Trial
 from ..devices import require_libraries, select_backend
 from ..errors import DeviceError, EstimatorError, UsageError
 from ..estimate import Question, declared_model
+from ..model.allocators import Device
 from ..model.arrays import block_shape
-from ..model.ledger import Device
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import Registry, registry
 from .plugin import MaxSlices

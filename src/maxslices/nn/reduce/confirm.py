@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from ...model.account import CONTEXT_BYTES
 from ...model.units import format_bytes
-from ..memory_budget import CONTEXT_BYTES
 from ..replay import Trace
 from ..training_step import Step
 from .inplace import set_in_place

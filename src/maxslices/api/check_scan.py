@@ -1,0 +1,51 @@
+"""Would a pipeline run: `check`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..model.arrays import SLICE_NAMES
+from ..pipeline import cut_into_sections
+from ..pipeline.pipeline import PipelineLike, as_pipeline
+from ..pipeline.requirements import check_supplied
+from .scan_and_output import Scan, opened, spec_of
+
+
+def check(pipeline: PipelineLike, scan: Scan | None = None) -> str:
+    """Check that a pipeline can run, and on a scan if one is given.
+
+    Returns
+    -------
+    str
+        What was checked, for people.
+
+    Raises
+    ------
+    MaxslicesError
+        With every fault found.
+    """
+    checked = as_pipeline(pipeline)
+    n_steps = len(checked.steps)
+    lines = [f"{checked.name}: {n_steps} method{'s' if n_steps > 1 else ''}, well formed"]
+    for number, section in enumerate(cut_into_sections(checked), start=1):
+        names = ", ".join(step.meta.name for step in section.steps)
+        lines.append(f"  section {number}, {SLICE_NAMES[section.slice_dim]}s: {names}")
+    if scan is None:
+        wanted = {name for step in checked.steps for name in step.meta.supplied}
+        needs = [name for name in ("flats", "darks", "angles") if name in wanted]
+        if needs:
+            lines.append(f"  it uses a scan's {', '.join(needs)}")
+        return "\n".join(lines)
+    with opened(scan, checked) as source:
+        spec = spec_of(source)
+        check_supplied(checked, spec)
+        lines.append(f"{spec.name}: {spec.projections}")
+        for name, frames in (("flats", spec.flats), ("darks", spec.darks)):
+            lines.append(f"  {name}: {frames.shape[0] if frames else 'none'}")
+        angles = source.angles
+        if angles is None:
+            lines.append("  angles: none")
+        else:
+            first, last = np.rad2deg(angles[[0, -1]])
+            lines.append(f"  angles: {len(angles)}, {first:g} to {last:g} degrees")
+    return "\n".join(lines)

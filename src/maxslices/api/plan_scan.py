@@ -1,0 +1,150 @@
+"""What would a pipeline take: `plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..devices import Backend
+from ..estimate import Chooser
+from ..estimate.section_models import section_models
+from ..io.check_arrays import check_dtype
+from ..model.arrays import ArraySpec
+from ..pipeline import Pipeline, ScanSpec
+from ..pipeline.pipeline import PipelineLike, as_pipeline
+from ..planner import Budgets, Plan, make_plan
+from ..planner.block_size import BlockChoice
+from ..planner.tile_and_offload import FitChoice
+from .made_for import made_for
+from .resources import budgets_of, card_here, chooser_for, measures
+from .scan_and_output import Scan, opened, spec_of
+
+ASSUMED_FRAMES = 20
+"""Flats, and darks, that are assumed where only the shape of a scan is known: what beamlines
+usually take of each."""
+
+
+def plan(
+    scan: Scan | ArraySpec,
+    pipeline: PipelineLike,
+    *,
+    device: str = "auto",
+    memory: str | int | None = None,
+    host_memory: str | int | None = None,
+    block: BlockChoice = "auto",
+    fit: FitChoice = "none",
+    estimator: str | None = None,
+) -> Plan:
+    """Plan a pipeline on a scan, without running it.
+
+    Parameters
+    ----------
+    scan : path, ndarray, Source or ArraySpec
+        The scan; its data are not read. An `ArraySpec` stands for one that is not there:
+        as many flats and darks as is usual (20 each) are assumed.
+    pipeline : Pipeline, path or iterable of steps
+        A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them.
+    device : str
+        "cpu", "cuda", "cuda:N" or "auto": where `run` would run. "cuda" needs no GPU if
+        `memory` is given: that plans for a card of this size. For an `ArraySpec` with
+        `memory`, "auto" does so too.
+    memory : str or int, optional
+        Budget on the device, such as ``"16GB"``, or bytes; by default what is free.
+    host_memory : str or int, optional
+        Budget in host memory; by default most of what is free. On the CPU it is `memory`.
+    block : int, "auto" or "max"
+        Slices in a block.
+    fit : {"none", "auto"}
+        Whether slices may be cut into tiles, and methods or flats and darks moved to the host,
+        where the pipeline does not fit otherwise. The plan says what is done.
+    estimator : {"declared", "recorded", "traced", "probed", "searched"}, optional
+        The only source of estimates to use. By default what a method declares, else what is
+        recorded of it on this device and these versions, else it is traced, if it is for torch
+        and the device a GPU, or probed: run on a few slices. A search tries what runs, in a
+        process of its own.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    MaxslicesError
+        If the scan or pipeline cannot be used, or it does not fit.
+
+    Examples
+    --------
+    >>> from maxslices import ArraySpec, plan
+    >>> whole = plan(ArraySpec((1801, 2160, 2560), "float32"), ["minus_log"],
+    ...              device="cuda", memory="16GB", host_memory="64GB")
+    >>> whole.sections[0].max_block
+    171
+    """
+    checked = as_pipeline(pipeline)
+    is_here = not isinstance(scan, ArraySpec)
+    budgets, backend = budgets_of(device, memory, host_memory, is_here)
+    if backend is None and measures(checked, estimator):
+        backend = card_here(device)
+    if isinstance(scan, ArraySpec):
+        return _plan_shape(scan, checked, budgets, block, fit, backend, estimator)
+    with opened(scan, checked) as source:
+        spec = spec_of(source, backend)
+        chooser = chooser_for(spec, budgets, backend, estimator, source)
+        return plan_pipeline(checked, spec, budgets, chooser, block=block, fit=fit)
+
+
+def plan_pipeline(
+    pipeline: Pipeline,
+    scan: ScanSpec,
+    budgets: Budgets,
+    chooser: Chooser | None = None,
+    *,
+    block: BlockChoice = "auto",
+    fit: FitChoice = "none",
+    result_in_memory: bool = False,
+    result_is_direct: bool = False,
+    notes: Sequence[str] = (),
+) -> Plan:
+    """Find the memory models of a pipeline's methods, then plan with them.
+
+    Parameters are those of `maxslices.planner.make_plan`.
+
+    Raises
+    ------
+    MaxslicesError
+        If the scan lacks what a method needs, an estimator fails, or it does not fit.
+    """
+    models = section_models(pipeline, scan, chooser or Chooser(budgets.kind))
+    return make_plan(
+        models,
+        budgets,
+        scan=f"{scan.name}: {scan.projections}",
+        in_memory=scan.in_memory,
+        block=block,
+        fit=fit,
+        result_in_memory=result_in_memory,
+        result_is_direct=result_is_direct,
+        notes=notes,
+        made_for=made_for(pipeline, scan, budgets.kind),
+    )
+
+
+def _plan_shape(
+    scan: ArraySpec,
+    pipeline: Pipeline,
+    budgets: Budgets,
+    block: BlockChoice,
+    fit: FitChoice,
+    backend: Backend | None,
+    estimator: str | None,
+) -> Plan:
+    """Plan for a scan of which only the shape is known."""
+    check_dtype("a scan", scan.dtype)
+    wanted = {name for step in pipeline.steps for name in step.meta.supplied}
+    assumed = [name for name in ("flats", "darks") if name in wanted]
+    notes = [f"{ASSUMED_FRAMES} frames each of {' and '.join(assumed)} are assumed"]
+    frames = scan.with_slices(0, ASSUMED_FRAMES)
+    spec = ScanSpec(scan, frames, frames, True, name="a scan")
+    chooser = chooser_for(spec, budgets, backend, estimator)
+    return plan_pipeline(
+        pipeline, spec, budgets, chooser, block=block, fit=fit, notes=notes if assumed else []
+    )

@@ -1,0 +1,260 @@
+"""Run a pipeline on a scan: `run`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ..devices import Backend, select_backend
+from ..devices.in_place import is_direct
+from ..errors import PlanError, UsageError
+from ..estimate import Chooser
+from ..io import SinkFormat, Source
+from ..model.units import format_bytes
+from ..pipeline import Pipeline
+from ..pipeline.pipeline import PipelineLike, as_pipeline
+from ..planner import Plan
+from ..planner.block_size import BlockChoice
+from ..planner.tile_and_offload import FitChoice
+from ..runner import Report, RunFolder, Timeline, execute
+from ..runner.correct_records import correct_records
+from ..runner.progress import progress_bar
+from .made_for import made_for
+from .plan_scan import plan_pipeline
+from .resources import budgets_here, chooser_for
+from .scan_and_output import (
+    Scan,
+    check_out,
+    check_result,
+    files_read,
+    opened,
+    spec_of,
+)
+
+
+def run(
+    scan: Scan,
+    pipeline: PipelineLike,
+    out: str | os.PathLike[str] | np.ndarray | None = None,
+    *,
+    device: str = "auto",
+    memory: str | int | None = None,
+    host_memory: str | int | None = None,
+    block: BlockChoice = "auto",
+    fit: FitChoice = "none",
+    format: SinkFormat = "hdf5",
+    overwrite: bool = False,
+    progress: bool = False,
+    estimator: str | None = None,
+    plan: Plan | None = None,
+) -> Report:
+    """Run a pipeline on a scan within a memory budget.
+
+    Parameters
+    ----------
+    scan : path, ndarray or Source
+        The scan, axes (angles, detector_y, detector_x).
+    pipeline : Pipeline, path or iterable of steps
+        A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them.
+    out : path-like or ndarray, optional
+        Folder for the results; or an array of the last result's shape and dtype,
+        C-contiguous and apart from the scan, to be filled. Without it the last result is kept
+        in memory too, as `Report.result`. A GPU copies at the full speed of its link to and
+        from arrays of `pinned_empty`.
+    device : str
+        "cpu", "cuda:N" or "auto": a GPU if there is one that CuPy can use, else the CPU.
+    memory, host_memory : str or int, optional
+        Budgets on the device and in host memory, such as ``"16GB"``, or bytes; by
+        default most of what is free.
+    block : int, "auto" or "max"
+        Slices in a block.
+    fit : {"none", "auto"}
+        Whether slices may be cut into tiles, and methods or flats and darks moved to the host;
+        see `plan`.
+    format : {"hdf5", "tiff"}
+        How results are written.
+    overwrite : bool
+        Whether the results of an earlier run in `out` may be replaced.
+    progress : bool
+        Whether to show a progress bar, if standard error is a terminal.
+    estimator : {"declared", "recorded", "traced", "probed", "searched"}, optional
+        The only source of estimates to use; see `plan`.
+    plan : Plan, optional
+        A plan that was made before, perhaps elsewhere: nothing is measured or planned then. It
+        holds device, budgets and blocks, so that these are not given beside it.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    PlanError
+        If `plan` was made for another scan, pipeline, device or version, or there is less memory
+        than it needs.
+    MaxslicesError
+        If anything cannot be used, does not fit or fails. Where slices were finished
+        before, they are kept in the folder `out`, and the error says how many.
+    """
+    return run_announced(
+        scan,
+        pipeline,
+        out,
+        announce=lambda plan: None,
+        device=device,
+        memory=memory,
+        host_memory=host_memory,
+        block=block,
+        fit=fit,
+        format=format,
+        overwrite=overwrite,
+        progress=progress,
+        estimator=estimator,
+        plan=plan,
+    )
+
+
+def run_announced(
+    scan: Scan,
+    pipeline: PipelineLike,
+    out: str | os.PathLike[str] | np.ndarray | None,
+    *,
+    announce: Callable[[Plan], None],
+    device: str,
+    memory: str | int | None,
+    host_memory: str | int | None,
+    block: BlockChoice,
+    fit: FitChoice,
+    format: SinkFormat,
+    overwrite: bool,
+    progress: bool,
+    estimator: str | None,
+    plan: Plan | None,
+) -> Report:
+    """Run a pipeline as `run` does, and hand over the plan before it begins."""
+    began = time.perf_counter()
+    checked = as_pipeline(pipeline)
+    if plan is not None:
+        _check_left_to_plan(memory, host_memory, block, fit, estimator)
+        device = _device_of(plan, device)
+    backend = select_backend(device)
+    given = out if isinstance(out, np.ndarray) else None
+    check_out(out, scan)
+    folder = None
+    if out is not None and not isinstance(out, np.ndarray):
+        folder = RunFolder(out, format, overwrite)
+        for path in files_read(scan, checked):
+            folder.check_spares(path)
+    with contextlib.ExitStack() as held:
+        source = held.enter_context(opened(scan, checked))
+        chooser: Chooser | None = None
+        if plan is not None:
+            made = plan
+            _check_plan(plan, checked, source, backend, in_memory=folder is None)
+        else:
+            spec = spec_of(source, backend)
+            budgets = budgets_here(backend, memory, host_memory)
+            chooser = chooser_for(spec, budgets, backend, estimator, source)
+            made = plan_pipeline(
+                checked,
+                spec,
+                budgets,
+                chooser,
+                block=block,
+                fit=fit,
+                result_in_memory=folder is None,
+                result_is_direct=given is not None and is_direct(given, backend),
+            )
+        if given is not None:
+            check_result(given, made)
+        announce(made)
+        bar = held.enter_context(progress_bar(progress))
+        scratch = Path(tempfile.gettempdir())
+        if folder is not None:
+            held.enter_context(folder)
+            scratch = folder.path
+        timeline = Timeline()
+        sections, side, result = execute(
+            made, checked, source, backend, folder, bar, scratch, timeline, given
+        )
+        if chooser is not None:
+            correct_records(made, sections, chooser)
+        files = () if folder is None else folder.finish()
+        written = None if folder is None else folder.write_timeline(timeline.to_chrome())
+        report = Report(
+            plan=made,
+            device=backend.name,
+            sections=sections,
+            side_results=side.by_method,
+            files=files,
+            duration_s=time.perf_counter() - began,
+            result=result,
+            timeline=timeline,
+            timeline_file=written,
+        )
+        if folder is not None:
+            folder.write_report(report.to_json())
+        return report
+
+
+def _check_left_to_plan(
+    memory: object, host_memory: object, block: object, fit: object, estimator: object
+) -> None:
+    """Check that nothing is given beside a plan that the plan holds."""
+    given = {
+        "memory": memory is not None,
+        "host_memory": host_memory is not None,
+        "block": block != "auto",
+        "fit": fit != "none",
+        "estimator": estimator is not None,
+    }
+    names = [name for name, is_given in given.items() if is_given]
+    if names:
+        raise UsageError(
+            f"{', '.join(names)} cannot be given with a plan, which holds what was chosen: plan "
+            "again with it, or leave it out"
+        )
+
+
+def _device_of(plan: Plan, device: str) -> str:
+    """The device to run a plan on: what is asked for, else the kind that it is for."""
+    if device != "auto":
+        return device
+    return "cuda:0" if plan.device == "cuda" else plan.device
+
+
+def _check_plan(
+    plan: Plan, pipeline: Pipeline, source: Source, backend: Backend, *, in_memory: bool
+) -> None:
+    """Check that a plan was made for what is to be run, and that there is memory for it.
+
+    Raises
+    ------
+    PlanError
+        Naming each difference.
+    """
+    here = made_for(pipeline, spec_of(source, backend), backend.kind)
+    differences = plan.made_for.differences(here)
+    if differences:
+        raise PlanError(f"the plan was made for something else: {'; '.join(differences)}")
+    destination = plan.sections[-1].destination
+    if destination == "memory" and not in_memory:
+        raise PlanError(
+            "the plan keeps its result in memory: leave out the folder, or plan a run into one"
+        )
+    if destination == "result" and in_memory:
+        raise PlanError("the plan writes its result to a folder: name one as `out`")
+    needed = max(each.estimated_bytes + each.stored_bytes for each in plan.sections)
+    needed += plan.reserved_bytes
+    free = backend.free_bytes()
+    if needed > free:
+        raise PlanError(
+            f"the plan needs {format_bytes(needed)} on {backend.name}, where {format_bytes(free)} "
+            "are free: plan again for less memory"
+        )

@@ -1,0 +1,58 @@
+"""Slices that methods can use, or a device can copy, where they lie: the one place that decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..io import SupportsView, SupportsWindow
+from .backend import Backend
+from .copy_engine import CopyEngine, is_copyable
+
+
+def slices_in_place(
+    holder: object, backend: Backend, slice_dim: int, start: int, stop: int
+) -> NDArray[Any] | None:
+    """Slices where they lie in host memory, if that serves the device.
+
+    Parameters
+    ----------
+    holder : object
+        A source or a store to read from, or a store or a sink to write to.
+    backend : Backend
+        The device. On the CPU methods use the slices themselves, C-contiguous and read-only;
+        another device copies from them or to them.
+    slice_dim : int
+        0 for projections, 1 for sinograms.
+    start, stop : int
+        The slices, `stop` excluded.
+
+    Returns
+    -------
+    ndarray or None
+        None where they have to be read, or written, by way of other memory.
+    """
+    engine = backend.copy_engine()
+    if engine is None:
+        return holder.view(slice_dim, start, stop) if isinstance(holder, SupportsView) else None
+    return slices_to_copy(holder, engine, slice_dim, start, stop)
+
+
+def slices_to_copy(
+    holder: object, engine: CopyEngine, slice_dim: int, start: int, stop: int
+) -> NDArray[Any] | None:
+    """Slices that a device copies from, or to, where they lie; see `slices_in_place`."""
+    if not isinstance(holder, SupportsWindow):
+        return None
+    window = holder.window(slice_dim, start, stop)
+    if window is None or not is_copyable(window) or not engine.is_direct(window):
+        return None
+    return window
+
+
+def is_direct(array: np.ndarray, backend: Backend) -> bool:
+    """True if a device can copy from and to an array by itself."""
+    engine = backend.copy_engine()
+    return engine is None or engine.is_direct(array)

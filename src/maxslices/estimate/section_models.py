@@ -1,0 +1,149 @@
+"""From a pipeline and a scan to the models of its sections: all measuring happens here."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ..model.allocators import ArrayAllocator
+from ..model.arrays import ArraySpec
+from ..model.json_values import plain
+from ..model.memory_model import MemoryModel
+from ..model.section_model import SectionModel, StepModel
+from ..pipeline import Pipeline, ScanSpec, Section, Step, cut_into_sections
+from ..pipeline.requirements import check_shapes, check_supplied
+from .chooser import Chooser
+from .declared import declared_models, speaks_of
+from .model_request import Question
+
+
+def section_models(
+    pipeline: Pipeline, scan: ScanSpec, chooser: Chooser
+) -> tuple[SectionModel, ...]:
+    """Cut a pipeline into sections and find the memory model of each method.
+
+    Shape and dtype are followed from the scan through all methods. Methods without an estimator
+    may be run on a few slices.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The methods.
+    scan : ScanSpec
+        What they are given.
+    chooser : Chooser
+        Finds the models, for one device.
+
+    Returns
+    -------
+    tuple of SectionModel
+        In order.
+
+    Raises
+    ------
+    EstimatorError
+        If a method's estimator fails, or nothing is known of its memory.
+    SourceError
+        If the scan lacks flats, darks or angles that a method needs, or a method's data are no
+        longer of their shape.
+    """
+    check_supplied(pipeline, scan)
+    with_torch = any(step.meta.array_module == "torch" for step in pipeline.steps)
+    allocator = ArrayAllocator(chooser.device, with_torch)
+    found: list[SectionModel] = []
+    current, index = scan.projections, 0
+    for section in cut_into_sections(pipeline):
+        found.append(_section_model(section, index, current, scan, chooser, allocator))
+        current, index = found[-1].output, index + len(section.steps)
+    return tuple(found)
+
+
+def _section_model(
+    section: Section,
+    index: int,
+    current: ArraySpec,
+    scan: ScanSpec,
+    chooser: Chooser,
+    allocator: ArrayAllocator,
+) -> SectionModel:
+    slice_dim = section.slice_dim
+    total, extra = current.shape[slice_dim], sum(section.halo)
+    steps: list[StepModel] = []
+    for number, step in enumerate(section.steps, start=index):
+        check_shapes(step, current, scan)
+        is_first = current is scan.projections
+        steps.append(
+            _step_model(step, number, current, slice_dim, extra, chooser, allocator, is_first)
+        )
+        current = steps[-1].output
+    return SectionModel(
+        slice_dim=slice_dim,
+        halo=section.halo,
+        steps=tuple(steps),
+        side=_side_model(section, scan, slice_dim, total, allocator).widened(extra, total),
+        allocator=allocator,
+    )
+
+
+def _step_model(
+    step: Step,
+    index: int,
+    current: ArraySpec,
+    slice_dim: int,
+    extra: int,
+    chooser: Chooser,
+    allocator: ArrayAllocator,
+    is_first: bool,
+) -> StepModel:
+    meta, parameters = step.meta, step.known_parameters()
+    other_dims, total = current.other_dims(slice_dim), current.shape[slice_dim]
+    request = Question(meta, slice_dim, other_dims, current.dtype, parameters, total, is_first)
+    chosen = chooser.choose(request)
+    output = current
+    if not meta.side_results:
+        dtype, dims = chosen.output_dtype, chosen.output_dims
+        if dtype is None:
+            dtype = meta.output_dtype(slice_dim, other_dims, current.dtype, **parameters)
+        if dims is None:
+            dims = meta.output_other_dims(slice_dim, other_dims, **parameters)
+        whole = (total, *dims) if slice_dim == 0 else (dims[0], total, dims[1])
+        output = ArraySpec(whole, dtype)
+    model = chosen.model
+    if chosen.origin != "traced":  # a replay simulates the allocator, with what it leaves unsplit
+        one_slice = min(spec.with_slices(slice_dim, 1).nbytes for spec in (current, output))
+        model = allocator.method(model, one_slice, total)
+    # What was measured of whole slices says nothing of tiles.
+    is_declared = chosen.origin.startswith("declared")
+    merged = meta.merged(**parameters)
+    return StepModel(
+        index=index,
+        method=meta.full_name,
+        parameters={name: plain(value) for name, value in step.parameters.items()},
+        input=current,
+        output=output,
+        memory=model.widened(extra, total),
+        estimator=chosen.origin,
+        why=chosen.why,
+        looked_at=len(meta.looked_at(total, **parameters)),
+        pace_s=chosen.pace_s,
+        gives_side_results=bool(meta.side_results),
+        saves_result=step.save_result,
+        takes_frames=bool({"flats", "darks"} & set(meta.supplied)),
+        tile_halo=partial(meta.tile_margin, **parameters) if is_declared else None,
+        declared=declared_models(request) if meta.estimator is not None else None,
+        runs_on_host=speaks_of(meta, "cpu"),
+        spares="half_precision: true" if merged.get("half_precision") is False else "",
+    )
+
+
+def _side_model(
+    section: Section, scan: ScanSpec, slice_dim: int, total: int, allocator: ArrayAllocator
+) -> MemoryModel:
+    """Model of the flats and darks: whole beside projections, else the rows of the block."""
+    specs = scan.frames({name for step in section.steps for name in step.meta.supplied})
+    model = MemoryModel.linear(0, 0)
+    for spec in specs:
+        if slice_dim == 0:
+            model = model.plus(allocator.taken_bytes(spec.nbytes))
+        else:
+            model = model + allocator.array(-(-spec.nbytes // total))
+    return model

@@ -1,0 +1,8 @@
+"""The names of the two stacks of frames beside the projections."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+SideName = Literal["flats", "darks"]
+"""Flats (beam without sample) or darks (no beam)."""

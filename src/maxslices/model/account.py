@@ -1,0 +1,254 @@
+"""The account of a block on its way: every piece of memory that the runner holds beside methods.
+
+All sizes of the runner are written here, once, as arithmetic on integers. The planner sums
+them; the runner allocates by them and has no sizes of its own. A test runs the runner on a
+simulated device and compares each of its allocations with this account.
+
+::
+
+    file -> read staging -> input buffer -> methods -> result -> result staging -> file
+            host, pinned    device                     device    host, pinned
+
+On the CPU the device is the host: there is no staging, blocks are read straight into the input
+buffers, and results are written from where methods left them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .allocators import Device
+
+Between = Literal["device", "memory", "scratch file"]
+"""Where data are between two sections, the nearest first."""
+Origin = Between | Literal["scan"]
+"""Where a section's data come from."""
+Destination = Between | Literal["result", "nothing"]
+"""Where a section's output goes; "nothing" where only side results are wanted."""
+
+InputWay = Literal["in place", "on the device", "copied", "staged", "read"]
+"""How a block comes to the methods.
+
+"in place"
+    Methods are given the array where it lies: no memory.
+"on the device"
+    The block is copied out of an array on the device when its turn comes: it is the first
+    method's input, which the method's own model counts.
+"copied"
+    The device copies it from where it lies on the host into an input buffer.
+"staged"
+    It is read into read staging, and copied from there into an input buffer.
+"read"
+    On the CPU: it is read into an input buffer.
+"""
+
+OutputWay = Literal["dropped", "on the device", "copied", "staged", "written"]
+"""How a result leaves the methods.
+
+"dropped"
+    Nobody wants it.
+"on the device"
+    It is copied to its place in an array on the device, before the next block is worked on.
+"copied"
+    The device copies it to its place on the host.
+"staged"
+    The device copies it piece by piece to result staging, from where it is written.
+"written"
+    On the CPU: it is written from where it lies.
+"""
+
+INPUT_BLOCKS = 2
+"""Blocks of input held at a time: one is worked on while the next one arrives. A third would only
+help where blocks take turns to be slow, and costs as much memory as a method's input."""
+
+RESULT_PIECES = 3
+"""Pieces of result staging: one is written, one is copied to, and one waits in between. With two,
+the link stood still whenever the writer took longer than a copy."""
+
+LONE_RESULT_PIECES = 2
+"""The same where nothing overlaps with computing: one is written while one is copied to."""
+
+RESULT_PIECE_BYTES = 2**28
+"""Largest piece of result staging. Smaller ones leave threads idle that write; two pieces of a
+whole result (3.4 GB each, LPRec3d with 128 slices on an H200, 2026-11-21) took 0.18 s each to
+pin, and nothing was written before all of it was copied."""
+
+UPLOAD_PIECE_BYTES = 2**24
+"""Pinned memory through which flats and darks go to a GPU, a piece at a time: 210 MB took 8 ms in
+such pieces, 42 ms from pageable memory (H200, 2026-11-21). Smaller arrays go as a whole."""
+
+UPLOAD_PIECES = 2
+"""Of these, one is filled while the other is copied."""
+
+THREAD_BUFFER_BYTES = 2**20
+"""Bytes that a reading or writing thread holds for rows that cannot go straight to their place; so
+few that they stay in the processor's cache."""
+
+PYTHON_BYTES = 3 * 2**19
+"""What Python itself takes on the host during a section: file handles, two or three threads with
+what the C library keeps for each, and modules that methods import when first called (measured
+with tracemalloc over the suite's runs: 0.3 to 1.4 MB)."""
+
+CONTEXT_BYTES = 576 * 2**20
+"""CUDA's context where none was measured, and the most that a measurement is believed to show of
+it: 524 MiB on an H200 with CUDA 13 (2026-11-21), 527 once, and a tenth more, as it grows with a
+card's multiprocessors and few cards have more than those 132."""
+
+MODULES_BYTES = 128 * 2**20
+"""What is loaded into a context later, when a method first needs it. On an H200 with CUDA 13
+streams took 2 MiB, cuFFT 14, cuBLAS with its workspace 68; all methods of the pack in one program
+84, those for torch 104, httomolibgpu's 18, and 20 with ASTRA. cuSOLVER takes 96."""
+
+UNMEASURED_RESERVE_BYTES = CONTEXT_BYTES + MODULES_BYTES
+"""Part of a GPU's budget that is set aside where no context was measured."""
+
+POOL_SPARE = (5, 4)
+"""What CuPy's pool is made to hold before a section begins, as a ratio to its estimated peak:
+some is lost between arrays of different sizes."""
+
+ROOMY = 3
+"""Times the estimated peak that must be available for a pool to keep what it holds between blocks:
+libraries take some of that beside the pool, and some is lost between its pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """Pieces of memory of one size."""
+
+    count: int
+    """How many."""
+    n_bytes: int
+    """Bytes of each."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all."""
+        return self.count * self.n_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ResultStaging:
+    """How a result is cut into pieces, and the pinned memory that these go through."""
+
+    n_slices: int
+    """Slices in a piece."""
+    usual: Buffers
+    """Pieces that exist while results leave beside blocks that are worked on."""
+    most: Buffers
+    """Pieces that exist if a whole result must leave before the next method may run."""
+
+
+def input_way(device: Device, origin: Origin, slice_dim: int, *, in_memory: bool) -> InputWay:
+    """How blocks come from a place.
+
+    Parameters
+    ----------
+    device : {"cuda", "cpu"}
+        Where methods run.
+    origin : str
+        Where the data are.
+    slice_dim : int
+        Axis of the slices. On the CPU slices along axis 1 have gaps between them in memory, so
+        they are read into a buffer. (A block of all slices has none, and is used in place; a
+        buffer is counted for it all the same.)
+    in_memory : bool
+        For a scan: whether the device can use, or copy, blocks from where they lie.
+    """
+    if origin == "device":
+        return "on the device"
+    lies = in_memory if origin == "scan" else origin == "memory"
+    if device == "cpu":
+        return "in place" if lies and slice_dim == 0 else "read"
+    return "copied" if lies else "staged"
+
+
+def output_way(device: Device, destination: Destination, *, in_memory: bool) -> OutputWay:
+    """How a section's output goes to its place.
+
+    Parameters
+    ----------
+    in_memory : bool
+        Whether the device can copy to the place by itself. Files have no such place.
+    """
+    if destination == "nothing":
+        return "dropped"
+    if destination == "device":
+        return "on the device"
+    if device == "cpu":
+        return "written"
+    return "copied" if in_memory and destination == "memory" else "staged"
+
+
+def input_buffers(way: InputWay, block_bytes: int, *, overlaps: bool, n_blocks: int) -> Buffers:
+    """Memory on the device that blocks are copied or read to.
+
+    Parameters
+    ----------
+    way : str
+        How they come.
+    block_bytes : int
+        The largest block, its halo included.
+    overlaps : bool
+        Whether a block may come while another is worked on.
+    n_blocks : int
+        Blocks that there are.
+    """
+    if way in ("in place", "on the device"):
+        return Buffers(0, block_bytes)
+    return Buffers(min(INPUT_BLOCKS if overlaps else 1, n_blocks), block_bytes)
+
+
+def read_staging(way: InputWay, block_bytes: int, *, overlaps: bool, n_blocks: int) -> Buffers:
+    """Pinned host memory that blocks are read to before they are copied to the device.
+
+    One for each input buffer: a block is read while the one before it is copied.
+    """
+    if way != "staged":
+        return Buffers(0, block_bytes)
+    return input_buffers(way, block_bytes, overlaps=overlaps, n_blocks=n_blocks)
+
+
+def result_staging(n_slices: int, slice_bytes: int, *, overlaps: bool) -> ResultStaging:
+    """Pinned host memory that results are copied to before they are written.
+
+    Parameters
+    ----------
+    n_slices : int
+        Slices of the largest result, without halo.
+    slice_bytes : int
+        Bytes of one of its slices.
+    overlaps : bool
+        Whether results may leave while blocks are worked on.
+    """
+    # At least two pieces a result: one is written while the other is copied.
+    piece = min(-(-n_slices // 2), max(1, RESULT_PIECE_BYTES // slice_bytes))
+    usual = RESULT_PIECES if overlaps else LONE_RESULT_PIECES
+    most = max(usual, -(-n_slices // piece) + 1) if overlaps else usual
+    n_bytes = piece * slice_bytes
+    return ResultStaging(piece, Buffers(usual, n_bytes), Buffers(most, n_bytes))
+
+
+def upload_staging(n_bytes: int) -> Buffers:
+    """Pinned host memory through which an array goes to the device that is not a block."""
+    piece = min(n_bytes, UPLOAD_PIECE_BYTES)
+    return Buffers(min(UPLOAD_PIECES, -(-n_bytes // piece)) if n_bytes else 0, piece)
+
+
+def thread_buffer_bytes(slice_dim: int, block_bytes: int, n_threads: int) -> int:
+    """Bytes that threads hold which read or write a block: at most a buffer each.
+
+    Projections (axis 0) lie in a file as they do in memory, and need none.
+    """
+    return min(block_bytes, n_threads * THREAD_BUFFER_BYTES) if slice_dim == 1 else 0
+
+
+def is_roomy(estimated_bytes: int, available_bytes: int) -> bool:
+    """True if the device's pool may keep what it holds between blocks."""
+    return ROOMY * estimated_bytes <= available_bytes
+
+
+def pool_bytes(estimated_bytes: int) -> int:
+    """Bytes that the device's pool is made to hold before a section, where there is room."""
+    numerator, denominator = POOL_SPARE
+    return estimated_bytes * numerator // denominator

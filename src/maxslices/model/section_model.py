@@ -1,0 +1,185 @@
+"""What a section takes before a block is chosen: arrays, and the memory models of its methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .allocators import ArrayAllocator, Device
+from .arrays import ArraySpec
+from .memory_model import MemoryModel
+from .tiling import Tiling
+
+NOTHING = MemoryModel.linear(0, 0)
+"""The model of what is not there."""
+
+DeclaredModel = Callable[[Device, tuple[int, int]], MemoryModel]
+"""A method's own estimator as a function of the device and of a slice's dims."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepModel:
+    """One method with its arrays and its memory model."""
+
+    index: int
+    """Position of its step in the pipeline, from 0."""
+    method: str
+    """Full name, ``module.name``."""
+    parameters: Mapping[str, Any]
+    """The user's parameters as JSON has them; references as a pipeline file writes them."""
+    input: ArraySpec
+    """The whole array before it."""
+    output: ArraySpec
+    """The whole array after it."""
+    memory: MemoryModel
+    """Bytes for n slices of a block, the halo added."""
+    estimator: str
+    """Where the model is from."""
+    why: str = ""
+    """Why from there; empty where the author declares it."""
+    looked_at: int = 0
+    """Slices that its side results depend on; 0 where it runs on every block."""
+    pace_s: tuple[float, float] | None = None
+    """Seconds that a call was seen to take, and that each slice adds; None where not timed."""
+    gives_side_results: bool = False
+    """Whether it returns values beside the data, which stay as they are."""
+    saves_result: bool = False
+    """Whether the data after it are kept as a result."""
+    takes_frames: bool = False
+    """Whether it is given flats or darks."""
+    tile_halo: Callable[[], tuple[int, int] | None] | None = None
+    """Finds the pixels around a tile that it needs, or None if it cannot work in tiles. Itself None
+    where its model says nothing of tiles, as one that was measured on whole slices."""
+    declared: DeclaredModel | None = None
+    """Its author's estimator, for tiles and for the host; None where it is not declared."""
+    runs_on_host: bool = False
+    """Whether its author's estimator knows the host, where it can run too."""
+    spares: str = ""
+    """A parameter that would make it take less, as a user writes it."""
+    tiling: Tiling | None = None
+    """How slices are cut for it, where a whole one is too much."""
+    on_host: bool = False
+    """Whether it runs on the host, though the section is on another device."""
+
+    @property
+    def name(self) -> str:
+        """Plain name of the method."""
+        return self.method.rsplit(".", 1)[-1]
+
+    def peak_bytes(self, block: int) -> int:
+        """Peak on a block, or on the slices that it looks at."""
+        return self.memory.bytes(self.looked_at or block)
+
+
+@dataclass(frozen=True, slots=True)
+class SectionModel:
+    """Methods that share a block, with all that they take."""
+
+    slice_dim: int
+    """Axis along which blocks are cut."""
+    halo: tuple[int, int]
+    """Slices (before, after) that a block is widened by."""
+    steps: tuple[StepModel, ...]
+    """The methods, in order."""
+    side: MemoryModel
+    """Flats and darks that are resident while n slices are worked on."""
+    allocator: ArrayAllocator
+    """Where arrays on the device come from."""
+    writes_results: bool = True
+    """Whether the steps that say so have their results written."""
+    on_host: MemoryModel = field(default=NOTHING)
+    """What methods take on the host that were moved there from another device."""
+    host_side: MemoryModel = field(default=NOTHING)
+    """Flats and darks that are on the device only during the methods that take them."""
+
+    @property
+    def device(self) -> Device:
+        """Where the section runs."""
+        return self.allocator.device
+
+    @property
+    def n_slices(self) -> int:
+        """Slices of the whole array."""
+        return self.input.shape[self.slice_dim]
+
+    @property
+    def input(self) -> ArraySpec:
+        """The whole array before the section."""
+        return self.steps[0].input
+
+    @property
+    def output(self) -> ArraySpec:
+        """The whole array after the section."""
+        return self.steps[-1].output
+
+    @property
+    def saved(self) -> tuple[ArraySpec, ...]:
+        """The whole arrays that are written as results."""
+        if not self.writes_results:
+            return ()
+        return tuple(step.output for step in self.steps if step.saves_result)
+
+    @property
+    def runs_on_blocks(self) -> bool:
+        """Whether anything but side results of a few slices is wanted of it."""
+        return any(
+            (step.gives_side_results and not step.looked_at) or step.saves_result
+            for step in self.steps
+        )
+
+    @property
+    def input_block(self) -> MemoryModel:
+        """Model of a block of its input on the device, halo included."""
+        return self.block_of(self.input)
+
+    def block_of(self, spec: ArraySpec) -> MemoryModel:
+        """Model of n slices of an array on the device, halo included."""
+        return self.widened(self.allocator.array(self.slice_bytes(spec)))
+
+    def host_block_of(self, spec: ArraySpec) -> MemoryModel:
+        """Model of n slices of an array on the host, halo included."""
+        return self.widened(MemoryModel.linear(0, self.slice_bytes(spec)))
+
+    def slice_bytes(self, spec: ArraySpec) -> int:
+        """Bytes of one slice of an array."""
+        return spec.with_slices(self.slice_dim, 1).nbytes
+
+    def widened(self, model: MemoryModel) -> MemoryModel:
+        """Model of n slices with the halo added."""
+        return model.widened(sum(self.halo), self.n_slices)
+
+    def with_halo(self, n_slices: int) -> int:
+        """Slices that methods are given for a block of `n_slices`."""
+        return min(n_slices + sum(self.halo), max(n_slices, self.n_slices))
+
+    def with_steps(self, steps: Sequence[StepModel]) -> SectionModel:
+        """The same section with other models of its steps."""
+        return replace(self, steps=tuple(steps))
+
+    @property
+    def pace_s(self) -> tuple[float, float]:
+        """Seconds that a call of all that were timed takes, and that each slice adds."""
+        timed = [step.pace_s for step in self.steps if step.pace_s is not None]
+        return sum(call_s for call_s, _ in timed), sum(slice_s for _, slice_s in timed)
+
+    @property
+    def most_looked_at(self) -> int:
+        """Most slices that one of its side results depends on; 0 where none does."""
+        return max(step.looked_at for step in self.steps)
+
+    @property
+    def look_ahead_bytes(self) -> int:
+        """Peak of the methods while side results are found that depend on a few slices."""
+        peaks = [0]
+        for index, step in enumerate(self.steps):
+            looked = step.looked_at
+            if looked:
+                before = [s for s in self.steps[:index] if not s.gives_side_results]
+                models = [step.memory, *(s.memory for s in before)]
+                peaks.append(max(m.bytes(looked) for m in models) + self.side.bytes(looked))
+        return max(peaks)
+
+    def highest(self, block: int) -> StepModel:
+        """The step with the highest peak."""
+        return max(self.steps, key=lambda step: step.peak_bytes(block))

@@ -1,0 +1,58 @@
+"""What a pipeline requires of a scan: flats, darks, angles, and data of their shape."""
+
+from __future__ import annotations
+
+from ..errors import SourceError
+from ..model.arrays import ArraySpec
+from .pipeline import Pipeline
+from .scan_spec import ScanSpec
+from .steps import Step
+
+
+def check_supplied(pipeline: Pipeline, scan: ScanSpec) -> None:
+    """Check that the scan has the flats, darks and angles that methods cannot do without.
+
+    Raises
+    ------
+    SourceError
+        Naming the method and how to give what is missing.
+    """
+    has = {"flats": scan.flats is not None, "darks": scan.darks is not None}
+    has["angles"] = scan.has_angles
+    for step in pipeline.steps:
+        for name in step.meta.supplied:
+            parameter = step.meta.parameters[name]
+            if not has.get(name, True) and parameter.default is parameter.empty:
+                how = "rotation_angles" if name == "angles" else name
+                raise SourceError(
+                    f"{scan.name} has no {name}, which {step.meta.name} needs: give them with "
+                    f"{how} in the pipeline's loader (standard_tomo), or leave the method out"
+                )
+
+
+def check_shapes(step: Step, data: ArraySpec, scan: ScanSpec) -> None:
+    """Check that flats, darks and angles still fit the data that a method is given.
+
+    Raises
+    ------
+    SourceError
+        If an earlier method changed the shape, naming this one.
+    """
+    supplied = step.meta.supplied
+    for name in ("flats", "darks"):
+        for spec in scan.frames({name} & set(supplied)):
+            if spec.shape[1:] != data.shape[1:]:
+                raise SourceError(
+                    f"{step.meta.name} is given {name} of {_by(spec.shape[1:])} for data of "
+                    f"{_by(data.shape[1:])}: put it before the method that changes the shape"
+                )
+    n_angles = scan.projections.shape[0]
+    if "angles" in supplied and scan.has_angles and data.shape[0] > n_angles:
+        raise SourceError(
+            f"{step.meta.name} is given {n_angles} angles for {data.shape[0]} projections: put "
+            "it before the method that adds projections"
+        )
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))

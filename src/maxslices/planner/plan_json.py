@@ -1,0 +1,116 @@
+"""Records of plain values as JSON and back, each field of the type that it declares."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from ..errors import UsageError
+from ..model.arrays import ArraySpec
+
+Record = TypeVar("Record")
+
+
+def to_plain(value: Any) -> Any:
+    """Turn a record, and the records in it, into dicts, lists and plain values."""
+    if isinstance(value, ArraySpec):
+        return {"shape": list(value.shape), "dtype": str(value.dtype)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_plain(item) for item in value]
+    return value
+
+
+def from_plain(kind: type[Record], value: Any, where: str) -> Record:
+    """Make a record of what `to_plain` made of it; further keys are left out.
+
+    Parameters
+    ----------
+    kind : type
+        The record's class, a dataclass.
+    value : object
+        What JSON had.
+    where : str
+        What messages call it.
+
+    Raises
+    ------
+    UsageError
+        Naming the field that is missing, or not of its type.
+    """
+    if not isinstance(value, dict):
+        raise _wrong(where, "an object", value)
+    hints = get_type_hints(kind)
+    found = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if field.name not in value:
+            raise UsageError(f"{where}.{field.name} is missing")
+        found[field.name] = _decoded(hints[field.name], value[field.name], f"{where}.{field.name}")
+    return kind(**found)
+
+
+def _decoded(hint: Any, value: Any, where: str) -> Any:
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, types.UnionType) and type(None) in parts:
+        kind = next(part for part in parts if part is not type(None))
+        return None if value is None else _decoded(kind, value, where)
+    if origin in (Literal, Union, types.UnionType):
+        choices = _choices(hint)
+        if value not in choices:
+            raise _wrong(where, f"one of {', '.join(map(repr, choices))}", value)
+        return value
+    if origin is tuple:
+        return _decoded_tuple(parts, value, where)
+    if origin in (dict, Mapping):
+        if not isinstance(value, dict):
+            raise _wrong(where, "an object", value)
+        return {key: _decoded(parts[1], item, f"{where}.{key}") for key, item in value.items()}
+    if hint is ArraySpec:
+        return _decoded_array(value, where)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return from_plain(hint, value, where)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if hint is float and (is_number or isinstance(value, float)):
+        return float(value)
+    if type(value) is not hint:
+        raise _wrong(where, f"of type {hint.__name__}", value)
+    return value
+
+
+def _decoded_tuple(parts: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise _wrong(where, "a list", value)
+    if len(parts) == 2 and parts[1] is Ellipsis:
+        parts = (parts[0],) * len(value)
+    if len(parts) != len(value):
+        raise _wrong(where, f"a list of {len(parts)}", value)
+    pairs = enumerate(zip(parts, value, strict=True))
+    return tuple(_decoded(part, item, f"{where}[{i}]") for i, (part, item) in pairs)
+
+
+def _decoded_array(value: Any, where: str) -> ArraySpec:
+    try:
+        shape = tuple(int(n) for n in value["shape"])
+        return ArraySpec(shape, np.dtype(value["dtype"]))
+    except (TypeError, KeyError, ValueError):
+        raise _wrong(where, "an array's shape and dtype", value) from None
+
+
+def _choices(hint: Any) -> list[Any]:
+    """Values of a literal, or of a union of literals."""
+    parts = get_args(hint)
+    return [value for part in parts for value in (_choices(part) or [part])]
+
+
+def _wrong(where: str, wanted: str, value: Any) -> UsageError:
+    shown = repr(value)
+    return UsageError(f"{where} must be {wanted}, not {shown[:60]}{'...' * (len(shown) > 60)}")

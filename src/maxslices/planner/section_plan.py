@@ -1,0 +1,114 @@
+"""The sections of a plan: methods that run together, and the block that they run on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..model.account import Destination, Origin
+from ..model.arrays import ArraySpec
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One method within a section."""
+
+    index: int
+    """Position of its step in the pipeline, from 0."""
+    method: str
+    """Full name, ``module.name``."""
+    parameters: dict[str, Any]
+    """The user's parameters; references as they are written in a pipeline file."""
+    input: ArraySpec
+    """The whole array before it."""
+    output: ArraySpec
+    """The whole array after it."""
+    estimated_bytes: int
+    """Its peak for one block of the plan, halo included."""
+    estimator: str
+    """Where the estimate is from: "declared" ("declared for CUDA" if it knows nothing else),
+    "recorded", "traced", "probed" or "searched"."""
+    tile: tuple[int, int] | None = None
+    """Dims of the tiles that slices are cut into for it; None where it has whole slices."""
+    tile_halo: tuple[int, int] = (0, 0)
+    """Pixels around a tile that it is given."""
+    on_host: bool = False
+    """Whether it runs on the host, though the section is on another device."""
+
+    @property
+    def name(self) -> str:
+        """Plain name of the method."""
+        return self.method.rsplit(".", 1)[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class SectionPlan:
+    """Methods that run together, and the block that they run on."""
+
+    steps: tuple[StepPlan, ...]
+    """The methods, in order."""
+    slice_dim: int
+    """Axis of the slices: 0 projections, 1 sinograms."""
+    n_slices: int
+    """Slices in all."""
+    halo: tuple[int, int]
+    """Slices (before, after) that a block is widened by."""
+    block: int
+    """Slices in a block, halo not counted."""
+    max_block: int
+    """Slices of the largest block that the budget allows."""
+    why: str
+    """What decided the block."""
+    limiting_step: int
+    """Position in the pipeline of the method with the highest peak."""
+    side_bytes: int
+    """Flats and darks that are resident during a block."""
+    estimated_bytes: int
+    """Peak of a block on the device: methods, halo and side data."""
+    available_bytes: int
+    """Bytes on the device that a block may take."""
+    host_bytes: int
+    """Bytes of host memory that the runner holds during the section, stores included."""
+    stored_bytes: int
+    """Bytes on the device that its input or output takes as a whole, block or no block."""
+    origin: Origin
+    """Where its data are: the "scan", the "device", "memory" or a "scratch file"."""
+    destination: Destination
+    """Where its output goes: the "result", the "device", "memory", a "scratch file", or "nothing"
+    is kept."""
+    kept_bytes: int = 0
+    """Host memory that holds a part of its output, where the rest is in a scratch file."""
+    overlaps: bool = True
+    """Whether the next block comes, and the last result goes, while one is worked on."""
+    first_blocks: tuple[int, ...] = ()
+    """Slices in the blocks that it begins with, if these are smaller."""
+    larger: tuple[tuple[int, int], ...] = ()
+    """Larger blocks that a run may go over to, and the peak with each."""
+    on_blocks: bool = True
+    """Whether it runs on blocks at all; not if it only finds side results of a few slices."""
+    side_on_host: bool = False
+    """Whether flats and darks are brought to the device only for the methods that take them."""
+    fitted: tuple[str, ...] = ()
+    """What was done to make it fit, and what that costs."""
+    would_fit: tuple[str, ...] = ()
+    """What would let it have larger blocks, where its halo is most of what it computes."""
+
+    @property
+    def limited_by(self) -> str:
+        """Name of the method with the highest peak."""
+        return next(step.name for step in self.steps if step.index == self.limiting_step)
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks."""
+        return len(self.first_blocks) - (sum(self.first_blocks) - self.n_slices) // self.block
+
+    @property
+    def input(self) -> ArraySpec:
+        """The array that it reads."""
+        return self.steps[0].input
+
+    @property
+    def output(self) -> ArraySpec:
+        """The array that it makes."""
+        return self.steps[-1].output

@@ -1,0 +1,222 @@
+"""Each allocation of a run is one of the account's, and the plan counts all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from maxslices import Pipeline, run
+from maxslices.devices.cpu import CpuBackend
+from maxslices.io.array_source import ArraySource
+from maxslices.model import account
+from maxslices.model.allocators import round_to_granule
+from tests.planner.fakes import fakes
+
+ANGLES, ROWS, COLUMNS = 41, 37, 512
+"""Distinct primes, so that no size stands for another; rows of whole granules, so that nothing is
+rounded."""
+FRAMES = 3
+BLOCK = 5
+
+
+def a_scan(gpu=None):
+    rng = np.random.default_rng(1)
+    data = rng.integers(1, 99, (ANGLES, ROWS, COLUMNS)).astype("float32")
+    if gpu is not None:
+        gpu.pin(data)
+    return ArraySource(data, flats=data[:FRAMES].copy(), angles=np.zeros(ANGLES, "float32"))
+
+
+def a_file(tmp_path):
+    np.save(tmp_path / "scan.npy", a_scan().read_side("flats", 0, 0, 1)[:1].repeat(ANGLES, axis=0))
+    return tmp_path / "scan.npy"
+
+
+def n_blocks(section):
+    return -(-section.n_slices // section.block)
+
+
+def given_bytes(section):
+    """A block with its halo, and with the slices that a last block is filled up with."""
+    n_given = min(section.block + sum(section.halo), section.n_slices)
+    return section.input.with_slices(section.slice_dim, n_given).nbytes
+
+
+def expected(plan, in_memory, out_in_memory, saved):
+    """What the account says that a run of a plan allocates: Counter of (what, bytes)."""
+    found: Counter[tuple[str, int]] = Counter()
+    for number, section in enumerate(plan.sections):
+        is_last = number == len(plan.sections) - 1
+        overlaps = section.overlaps and n_blocks(section) > 1
+        way = account.input_way("cuda", section.origin, section.slice_dim, in_memory=in_memory)
+        size, counts = given_bytes(section), {"overlaps": overlaps, "n_blocks": n_blocks(section)}
+        buffers = account.input_buffers(way, size, **counts)
+        found["input buffer", buffers.n_bytes] += buffers.count
+        staging = account.read_staging(way, size, **counts)
+        found["staging", staging.n_bytes] += staging.count
+        out = account.output_way(
+            "cuda",
+            section.destination,
+            in_memory=out_in_memory if is_last else section.destination == "memory",
+        )
+        outputs = {step.output for step in section.steps if step.index in saved}
+        if out == "staged":
+            outputs.add(section.output)
+        for output in outputs:
+            slice_bytes = output.with_slices(section.slice_dim, 1).nbytes
+            pieces = account.result_staging(section.block, slice_bytes, overlaps=overlaps)
+            found["staging", pieces.usual.n_bytes] += pieces.usual.count
+        if not is_last and section.destination in ("device", "memory"):
+            place = "device" if section.destination == "device" else "host"
+            found[f"store on the {place}", section.output.nbytes] += 1
+        if account.is_roomy(section.estimated_bytes, section.available_bytes):
+            found["pool", account.pool_bytes(section.estimated_bytes)] += 1
+    return +found
+
+
+def allocated(gpu):
+    return Counter(gpu.sizes)
+
+
+@pytest.mark.parametrize("between", ["device", "memory", "scratch file"])
+@pytest.mark.parametrize("origin", ["file", "pinned"])
+@pytest.mark.parametrize("result", ["folder", "array", "pinned array"])
+@pytest.mark.parametrize("memory", ["2GB", "9MB"])
+def test_every_allocation_beside_a_card_is_in_the_account(
+    on_fake_gpu, tmp_path, between, origin, result, memory
+):
+    pipeline = Pipeline.from_steps(["negate", "work", "negate"], fakes)
+    with on_fake_gpu(between=between) as gpu:
+        scan = a_scan(gpu) if origin == "pinned" else a_file(tmp_path)
+        out = tmp_path / "out"
+        if result != "folder":
+            out = np.empty((ANGLES, ROWS, COLUMNS), np.float32)
+        if result == "pinned array":
+            gpu.pin(out)
+        report = run(scan, pipeline, out, device="cuda", block=BLOCK, memory=memory)
+        is_pinned = result == "pinned array"
+        saved = {2} if result == "folder" else set()
+        wanted = expected(report.plan, origin == "pinned", is_pinned, saved)
+        assert allocated(gpu) == wanted
+        assert report.plan.sections[1].origin == between
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_halo_saved_results_and_flats_are_in_the_account(on_fake_gpu, tmp_path, in_turns):
+    steps = [
+        {"method": "flat_field", "save_result": True},
+        {"method": "neighbours", "save_result": True},
+    ]
+    with on_fake_gpu(in_turns=in_turns) as gpu:
+        pipeline = Pipeline.from_steps(steps, fakes)
+        report = run(a_scan(), pipeline, tmp_path, device="cuda", block=BLOCK, memory="2GB")
+        wanted = expected(report.plan, False, False, {0, 1})
+        wanted["copy to the device", FRAMES * ROWS * COLUMNS * 4] = 1
+        assert allocated(gpu) == wanted
+
+
+@pytest.mark.parametrize("between", ["device", "memory", "scratch file"])
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_the_plan_adds_up_what_is_allocated(on_fake_gpu, tmp_path, between, in_turns):
+    with on_fake_gpu(between=between, in_turns=in_turns) as gpu:
+        pipeline = Pipeline.from_steps(["negate", "work"], fakes)
+        report = run(
+            a_file(tmp_path), pipeline, tmp_path / "out", device="cuda", block=BLOCK, memory="9MB"
+        )
+        sections = report.plan.sections
+        for number, section in enumerate(sections):
+            one = expected_of(report.plan, number)
+            staging = sum(n * count for (what, n), count in one.items() if what == "staging")
+            stores = sum(n * count for (what, n), count in one.items() if "host" in what)
+            if number:
+                before = expected_of(report.plan, number - 1)
+                stores += sum(n * count for (what, n), count in before.items() if "host" in what)
+            threads = 0
+            if section.destination in ("result", "scratch file"):
+                out = section.output.with_slices(section.slice_dim, section.block)
+                threads += account.thread_buffer_bytes(section.slice_dim, out.nbytes, 1)
+            assert section.host_bytes - section.kept_bytes - (
+                sections[number - 1].kept_bytes if number else 0
+            ) == (staging + stores + threads + account.PYTHON_BYTES)
+            # On the device: the methods' own peak, which has the first block in it, and the rest.
+            n_given = min(section.block, section.n_slices)
+            own = section.steps[0].estimated_bytes
+            buffers = [
+                n for (what, n), c in one.items() if what == "input buffer" for _ in range(c)
+            ]
+            others = sum(map(round_to_granule, buffers[1:]))
+            leaving = section.output.with_slices(section.slice_dim, n_given).nbytes
+            if section.destination == "device" or not section.overlaps:
+                leaving = 0
+            assert section.estimated_bytes == own + others + leaving
+        assert gpu.faults == []
+
+
+def expected_of(plan, number):
+    """The account of one section alone."""
+
+    class One:
+        sections = (plan.sections[number],)
+
+    saved = {plan.sections[number].steps[-1].index} if number == len(plan.sections) - 1 else set()
+    section = plan.sections[number]
+    found = expected(One, False, False, saved)
+    if number < len(plan.sections) - 1:
+        if section.destination == "memory":  # which the device copies to by itself
+            slice_bytes = section.output.with_slices(section.slice_dim, 1).nbytes
+            overlaps = section.overlaps and n_blocks(section) > 1
+            pieces = account.result_staging(section.block, slice_bytes, overlaps=overlaps).usual
+            found["staging", pieces.n_bytes] -= pieces.count
+            found["store on the host", section.output.nbytes] += 1
+        elif section.destination == "device":
+            found["store on the device", section.output.nbytes] += 1
+    return +found
+
+
+@pytest.mark.parametrize("origin", ["file", "array"])
+@pytest.mark.parametrize("block", [BLOCK, ANGLES])
+def test_on_the_cpu_blocks_are_read_into_the_buffers_of_the_account(
+    monkeypatch, tmp_path, origin, block
+):
+    made = []
+    empty = CpuBackend.empty
+
+    def noted(self, shape, dtype):
+        made.append(int(np.prod(shape)) * np.dtype(dtype).itemsize)
+        return empty(self, shape, dtype)
+
+    monkeypatch.setattr(CpuBackend, "empty", noted)
+    scan = a_scan() if origin == "array" else a_file(tmp_path)
+    report = run(
+        scan, Pipeline.from_steps(["negate", "work"], fakes), tmp_path / "out", device="cpu",
+        block=block, memory="100MB",
+    )  # fmt: skip
+    wanted = []
+    for section in report.plan.sections:
+        way = account.input_way(
+            "cpu", section.origin, section.slice_dim, in_memory=origin == "array"
+        )
+        if section.block == section.n_slices and (section.origin == "memory" or origin == "array"):
+            way = "in place"  # all slices together have no gaps, though the plan counts a buffer
+        buffers = account.input_buffers(
+            way, given_bytes(section), overlaps=section.overlaps, n_blocks=n_blocks(section)
+        )
+        wanted += [buffers.n_bytes] * buffers.count
+    assert made == wanted
+
+
+@pytest.mark.parametrize("n_slices", range(1, 40))
+@pytest.mark.parametrize("slice_bytes", [1, 10**6, 2**28, 2**28 + 1, 2**27 - 1])
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_staging_of_results_never_shrinks_with_more_slices(n_slices, slice_bytes, overlaps):
+    fewer, more = (
+        account.result_staging(n, slice_bytes, overlaps=overlaps) for n in (n_slices, n_slices + 1)
+    )
+    assert fewer.usual.total_bytes <= more.usual.total_bytes
+    assert fewer.most.total_bytes <= more.most.total_bytes
+    assert fewer.usual.total_bytes <= fewer.most.total_bytes
+    # All of a result, and the piece that is being written.
+    if overlaps:
+        assert fewer.most.total_bytes >= (n_slices + fewer.n_slices) * slice_bytes
