@@ -122,7 +122,14 @@ def install(monkeypatch):
     cupy.cuda.runtime = ModuleType("cupy.cuda.runtime")
     cupy.cuda.runtime.CUDARuntimeError = RuntimeError
     cupy.cuda.runtime.getDevice = lambda: 0
-    cupy.cuda.runtime.memGetInfo = lambda: (10**11 - cupy.device_used_bytes, 10**11)
+    cupy.n_device_reads = 0
+
+    def read_device():
+        found = 10**11 - cupy.device_used_bytes, 10**11
+        cupy.n_device_reads += 1
+        return found
+
+    cupy.cuda.runtime.memGetInfo = read_device
     cupy.alloc = lambda size: cupy.allocator(size)
     for name, module in {
         "cupy": cupy,

@@ -136,6 +136,14 @@ def test_memory_outside_the_pool_is_reported(cupy):
 MIB = 2**20
 
 
+def wait_for_a_sample(cupy):
+    """Wait until the sampling thread has read the device, and noted what it read."""
+    enough, until = cupy.n_device_reads + 2, time.monotonic() + 10
+    while cupy.n_device_reads < enough:
+        assert time.monotonic() < until
+        time.sleep(1e-3)
+
+
 def test_what_the_driver_rounds_up_is_not_outside_the_pool(cupy):
     with measure_peak("cuda") as peak:
         for n_bytes in (3 * MIB, 5 * MIB + 512, 1 * MIB, 512, 1 * MIB):
@@ -153,7 +161,7 @@ def test_what_is_rounded_up_is_forgotten_with_the_blocks_that_were_given_back(cu
         cupy.device_used_bytes += 50 * MIB  # comes and goes
         cupy.alloc(3 * MIB)
         cupy.alloc(1 * MIB)
-        time.sleep(0.02)  # the device's memory is sampled
+        wait_for_a_sample(cupy)
         cupy.device_used_bytes -= 50 * MIB
     assert peak.rounding_bytes == 2 * MIB
     assert 50 * MIB <= peak.outside_bytes <= 52 * MIB
@@ -162,7 +170,7 @@ def test_what_is_rounded_up_is_forgotten_with_the_blocks_that_were_given_back(cu
 
 def outside_for_a_moment(cupy, n_bytes):
     cupy.device_used_bytes += n_bytes
-    time.sleep(0.02)
+    wait_for_a_sample(cupy)
     cupy.device_used_bytes -= n_bytes
 
 
