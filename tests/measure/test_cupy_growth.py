@@ -9,14 +9,14 @@ import pytest
 
 from maxslices.measure import measure_peak
 
-from . import fake_cupy
+from . import fake_cupy_pool
 from .test_cupy_pool import KIB, MIB, in_thread, outside_for_a_moment
 from .test_torch_allocator import cuda  # noqa: F401 - a fixture
 
 
 @pytest.fixture
 def cupy(monkeypatch):
-    return fake_cupy.install(monkeypatch)
+    return fake_cupy_pool.install(monkeypatch)
 
 
 def busy(cupy, seed):
@@ -40,7 +40,7 @@ def busy(cupy, seed):
 def test_it_finds_what_hooks_find(monkeypatch, seed):
     found = []
     for hooks in (True, False):
-        cupy = fake_cupy.install(monkeypatch)
+        cupy = fake_cupy_pool.install(monkeypatch)
         before = [cupy.alloc(10 * KIB), cupy.alloc(4 * MIB)]
         with measure_peak("cuda", hooks=hooks) as peak:
             before += busy(cupy, seed)[:20]

@@ -8,14 +8,14 @@ import pytest
 
 from maxslices.measure import measure_peak, source_lines
 
-from . import fake_cupy
+from . import fake_cupy_pool
 
 KIB = 1024
 
 
 @pytest.fixture
 def cupy(monkeypatch):
-    return fake_cupy.install(monkeypatch)
+    return fake_cupy_pool.install(monkeypatch)
 
 
 def in_thread(function):
@@ -207,7 +207,7 @@ def test_another_allocator_gives_no_figure(cupy):
 
 
 def test_an_allocator_set_inside_is_reported_and_kept(cupy):
-    other = fake_cupy.Pool(cupy).malloc
+    other = fake_cupy_pool.FakePool(cupy).malloc
     with measure_peak("cuda") as peak:
         cupy.cuda.set_allocator(other)
     assert cupy.allocator == other

@@ -17,7 +17,10 @@ _HOOK = "maxslices meter"
 
 
 class PoolListener(Protocol):
-    """A meter of one device's pool. The hook's lock is held during each call."""
+    """A meter of one device's pool.
+
+    The hook's lock is held during each call but `after_allocation`.
+    """
 
     with_hooks: bool
     """Whether it needs `allocated` and `freed`, or `after_allocation` alone."""
@@ -34,7 +37,7 @@ class PoolListener(Protocol):
         """Fill in the figures; a complaint says what may have been missed."""
 
     def after_allocation(self, device_id: int) -> None:
-        """An allocation on some device is done, hooks or not."""
+        """An allocation on any device is done; called with hooks and without."""
 
     def allocated(self, pointer: int, n_bytes: int) -> None:
         """The pool handed out memory."""

@@ -64,7 +64,7 @@ class CupyMeter:
         """End; the figures and `unseen` are filled in."""
         shared_hook.remove(self)
 
-    # Called by the shared hook, under its lock: see `PoolListener`.
+    # Called by the shared hook: see `PoolListener`.
 
     def begin(self, pool: Any, device: Any) -> None:
         """Read what is alive before."""

@@ -11,7 +11,7 @@ GRANULE_BYTES = 512
 GRAIN_BYTES = 2 * 2**20
 
 
-class Pool:
+class FakePool:
     """Counts as `cupy.cuda.MemoryPool` does, and keeps freed blocks."""
 
     def __init__(self, module):
@@ -58,7 +58,7 @@ class Pool:
             self._total = self._used
             for hook in hooks:
                 hook.alloc_postprocess(device_id=0, mem_size=taken, mem_ptr=pointer)
-        block = Block(self, pointer, rounded)
+        block = FakeBlock(self, pointer, rounded)
         for hook in hooks:
             hook.malloc_postprocess(
                 device_id=0, size=size, mem_size=rounded, mem_ptr=pointer, pmem_id=id(block)
@@ -66,7 +66,7 @@ class Pool:
         return block
 
 
-class Block:
+class FakeBlock:
     """Pooled memory, which any thread may give back."""
 
     def __init__(self, pool, pointer, size):
@@ -84,7 +84,7 @@ class Block:
             hook.free_postprocess(**given)
 
 
-class Device:
+class FakeDevice:
     id = 0
 
     def __enter__(self):
@@ -109,9 +109,9 @@ def install(monkeypatch):
 
     hook_module.get_memory_hooks = cupy.get_memory_hooks = get_memory_hooks
     cupy.cuda.memory_hook = hook_module
-    cupy.cuda.MemoryPool = Pool
-    cupy.cuda.Device = Device
-    cupy.pool = Pool(cupy)
+    cupy.cuda.MemoryPool = FakePool
+    cupy.cuda.Device = FakeDevice
+    cupy.pool = FakePool(cupy)
     cupy.allocator = cupy.pool.malloc
 
     def set_allocator(allocator):
