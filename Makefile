@@ -1,8 +1,9 @@
 # Two commands for a fresh clone: `make demo` and `make test`. Each sets up what it needs in
 # .venv; a second call finds that done. Another interpreter: make PYTHON=python3.12 demo
 
+NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
-	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+	$$p $(NEW_ENOUGH) && echo $$p && break; done)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PYTEST := --numprocesses auto --dist worksteal
@@ -31,9 +32,10 @@ clean:
 	rm -rf .venv docs/_build demo-output
 
 .venv/bin/python:
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and was not found;" \
-		"name one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
-	$(PYTHON) -m venv .venv
+	@$(or $(PYTHON),false) $(NEW_ENOUGH) || { echo "Python 3.11 or newer is needed," \
+		"and $(if $(PYTHON),$(PYTHON) is older or missing,none was found); name one:" \
+		"make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
 
 .venv/demo.stamp: .venv/bin/python $(INPUTS)
 	@echo "installing maxslices with what the demo needs into .venv (once)"
@@ -47,7 +49,7 @@ clean:
 	$(PIP) --editable '.[dev,torch]' --editable ./methods loguru tqdm
 	@# Its networks are tested; it asks for torchvision, torchaudio and tensorboard too.
 	$(PIP) --no-deps spikingjelly
-	@# Beside the environment: their own requirements (CuPy, an old NumPy) must not be met here.
-	$(PIP) --no-deps --only-binary :all: --upgrade --target .venv/httomo \
+	@# Beside the environment: their own requirements (CuPy, one NumPy) must not be met here.
+	$(PIP) --no-deps --upgrade --target .venv/httomo \
 		httomo-backends httomolib httomolibgpu
 	@touch $@

@@ -1,4 +1,4 @@
-"""What every test shares: the `gpu` marker, and Hypothesis without a clock."""
+"""The `gpu` marker, files that need torch, and Hypothesis without deadlines."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import warnings
 import pytest
 from hypothesis import settings
 
-# Machines that run tests are shared and noisy: no example fails for its duration.
-# Continuous integration tries the same examples every time; elsewhere new ones are looked for.
+# No deadlines: machines that run tests are shared and noisy. Continuous integration tries the same
+# examples every time; elsewhere they are random.
 settings.register_profile("maxslices", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("maxslices")
 
-# Collecting a file for its doctests imports it.
+# Files that are not collected without torch: pytest imports a file to look for doctests.
 NEED_TORCH = [
     "src/maxslices/devices/torch_c*",
     "src/maxslices/nn/*",
@@ -28,7 +28,7 @@ collect_ignore_glob = [] if importlib.util.find_spec("torch") else NEED_TORCH
 
 @functools.cache
 def why_no_gpu() -> str | None:
-    """Return why tests marked `gpu` cannot run here, or None if they can."""
+    """Reason why tests marked `gpu` cannot run here, or None if they can."""
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed"
     with warnings.catch_warnings():

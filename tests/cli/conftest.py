@@ -11,7 +11,7 @@ SHAPE = (30, 12, 16)
 
 @pytest.fixture
 def cli(capsys):
-    """Run the command line; give its exit status, standard output and standard error."""
+    """Function that runs the command line: exit status, standard output, standard error."""
 
     def run(*arguments):
         try:
@@ -41,7 +41,7 @@ def scan(tmp_path):
 
 @pytest.fixture
 def pipeline(tmp_path):
-    """Write a pipeline file."""
+    """Function that writes a pipeline file."""
 
     def write(*steps, name="pipeline.yaml"):
         path = tmp_path / name

@@ -1,4 +1,4 @@
-"""Every subcommand, with right and wrong input; a traceback is never shown."""
+"""Every subcommand, with valid and invalid input; no error prints a traceback."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_plan_as_json(cli, scan, pipeline):
     assert json.loads(text)["sections"][0]["n_slices"] == 30
 
 
-def test_a_plan_that_does_not_fit_says_what_would_make_it(cli, pipeline):
+def test_a_plan_that_does_not_fit_names_the_option_that_makes_it_fit(cli, pipeline):
     method = "method: total_variation_pd"
     arguments = ("plan", "--shape", "200x500x600", pipeline(method), "--memory", "1.2GB")
     status, _, err = cli(*arguments)
@@ -79,7 +79,7 @@ def test_plan_and_run_agree(cli, scan, pipeline, tmp_path):
     assert planned.strip() in ran
 
 
-def test_check_says_what_there_is(cli, scan, pipeline):
+def test_check_lists_sections_and_the_data_of_the_scan(cli, scan, pipeline):
     status, text, _ = cli("check", pipeline(CORRECT, "method: remove_stripe_ti"), scan)
     assert status == 0
     assert "2 methods, well formed" in text
@@ -103,7 +103,7 @@ def test_methods_are_listed_and_described(cli):
     assert "kernel_size: 3" in text
 
 
-def test_methods_of_a_name_that_others_have_are_listed_last(cli, monkeypatch):
+def test_methods_whose_names_need_a_module_are_listed_last(cli, monkeypatch):
     def minus_log(data):
         """See :ref:`the guide` of X et al. 2010, and no more. Or more."""
 
@@ -138,7 +138,7 @@ def test_help_fits_the_terminal(cli, command, monkeypatch):
 
 
 GOOD = ("{scan}", "{good}")
-FAULTS = {
+ERRORS = {
     "no command": ([], 2, "the following arguments are required: COMMAND (see maxslices --help)"),
     "unknown command": (["rnu"], 2, "invalid choice: 'rnu' (choose from"),
     "no pipeline": (["run", "{scan}"], 2, "required: PIPELINE, OUT (see maxslices run --help)"),
@@ -195,9 +195,9 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", FAULTS)
-def test_wrong_input_is_answered_in_one_line(cli, scan, pipeline, tmp_path, case):
-    arguments, expected, message = FAULTS[case]
+@pytest.mark.parametrize("case", ERRORS)
+def test_an_error_is_one_line(cli, scan, pipeline, tmp_path, case):
+    arguments, expected, message = ERRORS[case]
     places = {
         "scan": scan,
         "good": pipeline(LOG, name="good.yaml"),
@@ -232,7 +232,7 @@ def command(*arguments, **kwargs):
     )
 
 
-def test_a_full_disk_behind_standard_output_is_told():
+def test_a_full_disk_behind_standard_output_is_reported():
     with open("/dev/full", "w") as full:
         done = command("methods", stdout=full)
     assert done.returncode == 1
@@ -242,7 +242,7 @@ def test_a_full_disk_behind_standard_output_is_told():
     )
 
 
-def test_what_the_demo_says_may_find_a_full_disk(monkeypatch, capsys):
+def test_the_demo_reports_a_full_disk_behind_standard_output(monkeypatch, capsys):
     monkeypatch.setattr("maxslices.demo.run_demo", lambda out, say: say(f"Made {out}"))
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
@@ -250,7 +250,7 @@ def test_what_the_demo_says_may_find_a_full_disk(monkeypatch, capsys):
     assert "standard output cannot be written to: No space" in capsys.readouterr().err
 
 
-def test_a_complaint_that_nobody_takes_changes_nothing(monkeypatch, capsys):
+def test_an_error_message_that_cannot_be_printed_changes_nothing(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", None)  # print would take standard output
     assert main(["methods", "minus_lgo"]) == 1
     assert capsys.readouterr().out == ""
@@ -262,7 +262,7 @@ def test_a_complaint_that_nobody_takes_changes_nothing(monkeypatch, capsys):
     assert main(["methods", "minus_lgo"]) == 1
 
 
-def test_a_reader_that_leaves_is_no_fault():
+def test_a_closed_pipe_is_no_error():
     reading, writing = os.pipe()
     os.close(reading)
     done = command("methods", stdout=writing)
@@ -270,7 +270,7 @@ def test_a_reader_that_leaves_is_no_fault():
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_standard_output_that_is_closed_is_no_fault():
+def test_a_closed_standard_output_is_no_error():
     done = command("methods", preexec_fn=lambda: os.close(1))
     assert (done.returncode, done.stderr) == (0, b"")
 

@@ -1,3 +1,5 @@
+"""``maxslices measure``: figures, JSON, the picture and errors."""
+
 import json
 import os
 import subprocess
@@ -65,7 +67,7 @@ def test_json_has_no_infinity(capsys):
         ([*BLOCK[:3], "--device", "cuda:99"], 1, NO_DEVICE),
     ],
 )
-def test_a_fault_is_one_line(capsys, arguments, code, message):
+def test_an_error_of_measure_is_one_line(capsys, arguments, code, message):
     assert main(["measure", *arguments]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -73,14 +75,14 @@ def test_a_fault_is_one_line(capsys, arguments, code, message):
     assert captured.err.count("\n") == 1
 
 
-def test_a_picture_that_cannot_be_written_is_told_before_anything_runs(capsys, monkeypatch):
+def test_a_picture_that_cannot_be_written_is_refused_before_anything_runs(capsys, monkeypatch):
     monkeypatch.setattr("maxslices.checking.measurement.os.access", lambda *_: False)
     monkeypatch.setattr("maxslices.checking.measurement.measure_method", pytest.fail)
     assert main(["measure", *BLOCK, "--plot", "picture.png"]) == 1
     assert "cannot write picture.png: Permission denied" in capsys.readouterr().err
 
 
-def test_a_home_that_kernels_cannot_be_written_to(capsys, monkeypatch):
+def test_a_read_only_home_names_the_folder_of_kernels(capsys, monkeypatch):
     def refuse(*_):
         raise OSError(30, "Read-only file system", "/home/me/.cupy/kernel_cache")
 
@@ -89,7 +91,7 @@ def test_a_home_that_kernels_cannot_be_written_to(capsys, monkeypatch):
     assert "kernel_cache'; set CUPY_CACHE_DIR to a folder" in capsys.readouterr().err
 
 
-def test_a_matplotlib_that_cannot_be_imported_is_told(tmp_path):
+def test_a_matplotlib_that_cannot_be_imported_is_an_error_of_one_line(tmp_path):
     arguments = ["measure", *BLOCK, "--plot", str(tmp_path / "memory.png")]
     done = subprocess.run(
         [sys.executable, "-m", "maxslices.cli.main", *arguments],

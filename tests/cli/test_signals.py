@@ -1,4 +1,4 @@
-"""Stopping a run from outside, and what a terminal is shown."""
+"""Signals that stop a run, and the progress that a terminal shows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def arguments(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_run_that_is_stopped_leaves_nothing(tmp_path, arguments, number):
+def test_a_stopped_run_leaves_no_files(tmp_path, arguments, number):
     process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     part = tmp_path / "out" / ".result.h5.part"
     until = time.monotonic() + 20
@@ -63,7 +63,7 @@ def test_a_run_that_is_stopped_leaves_nothing(tmp_path, arguments, number):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p.yaml", "scan.npy"]
 
 
-def test_a_run_that_is_killed_leaves_nothing_that_looks_whole(tmp_path, arguments):
+def test_a_killed_run_leaves_a_partial_file_alone(tmp_path, arguments):
     process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
     part = tmp_path / "out" / ".result.h5.part"
     until = time.monotonic() + 20
@@ -79,7 +79,7 @@ def test_a_run_that_is_killed_leaves_nothing_that_looks_whole(tmp_path, argument
 
 
 def on_terminal(command):
-    """Run with a terminal as standard error; return what it was shown."""
+    """Run with a terminal as standard error; what was printed there."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment)
@@ -102,7 +102,7 @@ def on_terminal(command):
     return shown.decode()
 
 
-def test_a_terminal_is_shown_progress_and_a_pipe_is_not(tmp_path, arguments):
+def test_progress_is_shown_on_a_terminal_only(tmp_path, arguments):
     (tmp_path / "p.yaml").write_text("- method: slow\n  parameters: {pause: 0.03}\n")
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", on_terminal(arguments))
     assert "section 1/1" in shown

@@ -142,7 +142,7 @@ def test_trace(cupy):
     assert [row.n_bytes for row in peak.alive] == [400_384, 400_384]
     assert {row.what for row in peak.alive} >= {"data float32 10x100x100"}
     assert peak.where.code == "doubled = data * 2"
-    assert max(step.in_use_bytes for step in peak.steps) == 800_768
+    assert max(sample.in_use_bytes for sample in peak.samples) == 800_768
     assert half.size
 
 

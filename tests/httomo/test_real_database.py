@@ -194,8 +194,9 @@ def directive(theirs: Path, name: str) -> list[dict[str, Any]]:
         step = copy.deepcopy(template(theirs, entry["module_path"], entry["method"]))
         given = step["parameters"]
         given |= {key: REQUIRED[key] for key, value in given.items() if value == "REQUIRED"}
-        if entry["method"] == "rescale_to_int":
-            # The wheel of httomolib on PyPI is older than the database.
+        if entry["method"] == "rescale_to_int" and not source_of(
+            theirs, f"{entry['module_path']}.{entry['method']}"
+        ):  # httomolib 2.2, the last wheel for Python 3.11, is older than the database
             step["module_path"] = "httomolibgpu.misc.rescale"
         steps.append(step)
     return steps

@@ -1,4 +1,4 @@
-"""CuPy and torch on one GPU: the most that both had at one time; stand-ins for either."""
+"""CuPy and torch on one GPU: their peak together, on fakes of both."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from maxslices.measure import device_memory, measure_peak
 
-from . import fake_cupy
+from . import fake_cupy_pool
 from .test_torch_allocator import cuda  # noqa: F401 - a fixture
 
 KIB = 1024
@@ -14,7 +14,7 @@ KIB = 1024
 
 @pytest.fixture
 def cupy(monkeypatch):
-    return fake_cupy.install(monkeypatch)
+    return fake_cupy_pool.install(monkeypatch)
 
 
 def test_the_sum_is_taken_at_one_time(cupy, cuda):  # noqa: F811

@@ -1,4 +1,4 @@
-"""CuPy's meter without hooks, against the same stand-in as that with them."""
+"""CuPy's meter without hooks, on the fake of CuPy."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 
 from maxslices.measure import measure_peak
 
-from . import fake_cupy
+from . import fake_cupy_pool
 from .test_cupy_pool import KIB, MIB, in_thread, outside_for_a_moment
 from .test_torch_allocator import cuda  # noqa: F401 - a fixture
 
 
 @pytest.fixture
 def cupy(monkeypatch):
-    return fake_cupy.install(monkeypatch)
+    return fake_cupy_pool.install(monkeypatch)
 
 
 def busy(cupy, seed):
-    """Allocate and free at random, in this thread and another; return what is alive."""
+    """Allocate and free at random, in this thread and another; the blocks still alive."""
     chosen, alive = random.Random(seed), []
     for _ in range(300):
         if alive and chosen.random() < 0.45:
@@ -40,7 +40,7 @@ def busy(cupy, seed):
 def test_it_finds_what_hooks_find(monkeypatch, seed):
     found = []
     for hooks in (True, False):
-        cupy = fake_cupy.install(monkeypatch)
+        cupy = fake_cupy_pool.install(monkeypatch)
         before = [cupy.alloc(10 * KIB), cupy.alloc(4 * MIB)]
         with measure_peak("cuda", hooks=hooks) as peak:
             before += busy(cupy, seed)[:20]
@@ -82,7 +82,7 @@ def test_a_thread_past_the_wrapped_allocator_is_seen(cupy):
     assert peak.peak_bytes == 10 * KIB
 
 
-def test_what_goes_meanwhile_makes_room(cupy):
+def test_freeing_what_was_alive_before_lowers_the_figure(cupy):
     before = cupy.alloc(10 * KIB)
     with measure_peak("cuda", hooks=False) as peak:
         before.free()
@@ -91,7 +91,7 @@ def test_what_goes_meanwhile_makes_room(cupy):
     assert peak.peak_bytes == 7 * KIB
 
 
-def test_memory_of_libraries_is_told(cupy):
+def test_memory_of_libraries_is_reported(cupy):
     with measure_peak("cuda", hooks=False) as peak:
         cupy.alloc(3 * MIB)
         outside_for_a_moment(cupy, 120 * MIB)
@@ -111,7 +111,7 @@ def test_another_device_has_another_pool(cupy, monkeypatch):
     assert peak.peak_bytes == 3 * KIB
 
 
-def test_where_the_allocator_cannot_be_wrapped_hooks_look(cupy, monkeypatch):
+def test_where_the_allocator_cannot_be_wrapped_hooks_are_used(cupy, monkeypatch):
     def refuse(allocator):
         raise ValueError("inside using_allocator")
 

@@ -1,4 +1,4 @@
-"""CuPy's meter, against a stand-in with CuPy's rules; tests/gpu has the real one."""
+"""CuPy's meter on the fake of CuPy; tests/gpu has the real one."""
 
 import contextlib
 import threading
@@ -6,17 +6,16 @@ import time
 
 import pytest
 
-from maxslices.measure import measure_peak
-from maxslices.measure import source_lines as places
+from maxslices.measure import measure_peak, source_lines
 
-from . import fake_cupy
+from . import fake_cupy_pool
 
 KIB = 1024
 
 
 @pytest.fixture
 def cupy(monkeypatch):
-    return fake_cupy.install(monkeypatch)
+    return fake_cupy_pool.install(monkeypatch)
 
 
 def in_thread(function):
@@ -137,6 +136,14 @@ def test_memory_outside_the_pool_is_reported(cupy):
 MIB = 2**20
 
 
+def wait_for_a_sample(cupy):
+    """Wait until the sampling thread has read the device, and noted what it read."""
+    enough, until = cupy.n_device_reads + 2, time.monotonic() + 10
+    while cupy.n_device_reads < enough:
+        assert time.monotonic() < until
+        time.sleep(1e-3)
+
+
 def test_what_the_driver_rounds_up_is_not_outside_the_pool(cupy):
     with measure_peak("cuda") as peak:
         for n_bytes in (3 * MIB, 5 * MIB + 512, 1 * MIB, 512, 1 * MIB):
@@ -154,7 +161,7 @@ def test_what_is_rounded_up_is_forgotten_with_the_blocks_that_were_given_back(cu
         cupy.device_used_bytes += 50 * MIB  # comes and goes
         cupy.alloc(3 * MIB)
         cupy.alloc(1 * MIB)
-        time.sleep(0.02)  # the device's memory is sampled
+        wait_for_a_sample(cupy)
         cupy.device_used_bytes -= 50 * MIB
     assert peak.rounding_bytes == 2 * MIB
     assert 50 * MIB <= peak.outside_bytes <= 52 * MIB
@@ -163,7 +170,7 @@ def test_what_is_rounded_up_is_forgotten_with_the_blocks_that_were_given_back(cu
 
 def outside_for_a_moment(cupy, n_bytes):
     cupy.device_used_bytes += n_bytes
-    time.sleep(0.02)
+    wait_for_a_sample(cupy)
     cupy.device_used_bytes -= n_bytes
 
 
@@ -200,7 +207,7 @@ def test_another_allocator_gives_no_figure(cupy):
 
 
 def test_an_allocator_set_inside_is_reported_and_kept(cupy):
-    other = fake_cupy.Pool(cupy).malloc
+    other = fake_cupy_pool.FakePool(cupy).malloc
     with measure_peak("cuda") as peak:
         cupy.cuda.set_allocator(other)
     assert cupy.allocator == other
@@ -221,7 +228,7 @@ def test_where_allocator_cannot_be_wrapped_this_thread_is_counted(cupy, monkeypa
 
 
 def test_trace_tells_what_was_alive_and_where(cupy, monkeypatch):
-    monkeypatch.setattr(places, "is_library", lambda filename: filename != __file__)
+    monkeypatch.setattr(source_lines, "is_library", lambda filename: filename != __file__)
     with measure_peak("cuda", trace=True) as peak:
         first = cupy.alloc(2 * KIB)
         second = cupy.alloc(4 * KIB)
@@ -230,5 +237,5 @@ def test_trace_tells_what_was_alive_and_where(cupy, monkeypatch):
     assert [row.n_bytes for row in peak.alive] == [4 * KIB, 2 * KIB]
     assert peak.alive[0].where.code == "second = cupy.alloc(4 * KIB)"
     assert peak.where == peak.alive[0].where
-    assert [step.in_use_bytes for step in peak.steps] == [2 * KIB, 6 * KIB, 2 * KIB, 3 * KIB]
+    assert [sample.in_use_bytes for sample in peak.samples] == [2 * KIB, 6 * KIB, 2 * KIB, 3 * KIB]
     assert first.size == 2 * KIB

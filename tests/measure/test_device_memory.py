@@ -10,7 +10,7 @@ from maxslices.errors import DeviceError
 from maxslices.measure import device_memory
 from maxslices.measure.device_memory import DeviceMeter
 
-from . import fake_cupy
+from . import fake_cupy_pool
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
@@ -59,7 +59,7 @@ def test_a_missing_device_is_told(monkeypatch):
     def missing():
         raise RuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
 
-    cupy = fake_cupy.install(monkeypatch)
+    cupy = fake_cupy_pool.install(monkeypatch)
     cupy.cuda.Device = missing
     with pytest.raises(DeviceError, match="no CUDA device to measure: cudaErrorNoDevice"):
         DeviceMeter(1.0).start()

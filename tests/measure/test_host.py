@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from maxslices.measure import measure_peak
-from maxslices.measure import python_allocators as python_memory
+from maxslices.measure.python_allocators import installed_allocators
 
 MB = 1_000_000
 OBJECTS_BYTES = 8192
@@ -99,7 +99,7 @@ def test_overlapping_measurements_of_two_threads():
 
 
 def in_force():
-    return [bytes(each) for each in python_memory.allocators()]
+    return [bytes(each) for each in installed_allocators()]
 
 
 def test_arrays_alone():
@@ -233,7 +233,7 @@ def test_trace_tells_the_line_of_the_peak_and_what_was_alive():
         "float32 100x100x100",
         "freed again when the line was done",
     }
-    most = max(peak.steps, key=lambda step: step.in_use_bytes)
+    most = max(peak.samples, key=lambda sample: sample.in_use_bytes)
     assert most.where.line == peak.where.line
     assert 16 * MB <= most.in_use_bytes < 16 * MB + 10 * OBJECTS_BYTES
 
@@ -245,7 +245,7 @@ def half_precision():
 def test_a_line_goes_on_when_what_it_calls_has_returned():
     with measure_peak(trace=True) as peak:
         np.ones((100, 100, 100), half_precision())
-    codes = {step.where.code for step in peak.steps}
+    codes = {sample.where.code for sample in peak.samples}
     assert codes == {"np.ones((100, 100, 100), half_precision())"}
     assert peak.where.code in codes
 

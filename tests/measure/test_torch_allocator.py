@@ -1,4 +1,4 @@
-"""torch's meter, against a stand-in with torch's peak statistics."""
+"""torch's meter on a fake of torch's peak statistics."""
 
 import sys
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""torch's memory on the CPU, in one account with NumPy's."""
+"""torch's memory on the CPU, counted with NumPy's."""
 
 from __future__ import annotations
 

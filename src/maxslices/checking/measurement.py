@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import DeviceError, StoreError, UsageError
-from ..measure import Peak, Step
+from ..measure import MemorySample, Peak
 from ..model.units import format_bytes
 from .check_result import CheckResult
 from .estimate_check import check_call, find_method
@@ -58,7 +58,7 @@ class Measurement:
                 )
             },
             "unseen": list(self.result.unseen),
-            "steps": [[round(s.time_s, 6), s.in_use_bytes, str(s.where)] for s in peak.steps],
+            "steps": [[round(s.time_s, 6), s.in_use_bytes, str(s.where)] for s in peak.samples],
         }
 
 
@@ -136,7 +136,7 @@ def plot_measurement(measurement: Measurement, path: Path) -> None:
     """
     from matplotlib.figure import Figure
 
-    result, steps = measurement.result, measurement.peak.steps
+    result, steps = measurement.result, measurement.peak.samples
     figure = Figure(figsize=(10, 6))
     axes = figure.add_subplot()
     times = [0.0, *(step.time_s * 1e3 for step in steps)]
@@ -180,13 +180,13 @@ def plot_measurement(measurement: Measurement, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _line(step: Step) -> str:
+def _line(step: MemorySample) -> str:
     return f"{str(step.where).split(' in ')[0]}: {step.where.code[:70]}"
 
 
-def _largest_rises(steps: tuple[Step, ...]) -> list[Step]:
-    """Steps with the largest rises, the largest of each line of code."""
-    rises: dict[tuple[str, int], tuple[int, Step]] = {}
+def _largest_rises(steps: tuple[MemorySample, ...]) -> list[MemorySample]:
+    """Samples with the largest rises, the largest of each line of code."""
+    rises: dict[tuple[str, int], tuple[int, MemorySample]] = {}
     before = 0
     for step in steps:
         key, rise = (step.where.filename, step.where.line), step.in_use_bytes - before

@@ -1,1 +1,1 @@
-"""The command line: each subcommand parses, calls and prints."""
+"""The command line: one file per subcommand, which parses, calls and prints."""

@@ -21,7 +21,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def handle(parsed: argparse.Namespace) -> str:
-    """Check, and return what was found; faults are raised."""
+    """Check the pipeline file; what was found, as text."""
     from ..api import check
 
     return check(parsed.pipeline, parsed.scan)

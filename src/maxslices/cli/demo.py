@@ -14,7 +14,7 @@ def add_parser(subparsers: Any) -> None:
         "demo",
         help="make a scan, plan it, reconstruct it, and leave a picture",
         description="Make a scan of a phantom, plan it, reconstruct it on the CPU within 32 MB, "
-        "hold it against the phantom, and leave a picture of it all.",
+        "compare it with the phantom, and leave a picture of it all.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def handle(parsed: argparse.Namespace) -> None:
-    """Run the demo and print what it found."""
+    """Run the demo, which prints each step."""
     from ..demo import run_demo
 
     run_demo(parsed.out, say=say)

@@ -28,11 +28,11 @@ NO_MEMORY = 3
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong with a command line."""
+    """Parser whose errors are one line."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # So that -1GB is a value, which is refused for what it is, and not an option.
+        # -1GB is then read as a value, and refused as an amount of memory, not as an option.
         self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def error(self, message: str) -> NoReturn:
@@ -41,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser with all subcommands."""
+    """Parser of all subcommands."""
     parser = _Parser(
         prog="maxslices",
         description="GPU image processing in as many slices as fit.",
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse a command line; for what is left over, refer to the subcommand, which has options."""
+    """Parse a command line; an unknown argument's error names the subcommand."""
     parser = build_parser()
     parsed, unknown = parser.parse_known_args(arguments)
     if unknown:
@@ -117,7 +117,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let a request to end, or a terminal that closes, stop a run as Ctrl-C does."""
+    """Let SIGTERM and SIGHUP stop a run as Ctrl-C does."""
     before = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -130,8 +130,8 @@ def _stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class _Complaints(logging.Handler):
-    """Says what methods log as warnings are said; of a traceback, its last line."""
+class _LogPrinter(logging.Handler):
+    """Prints log records as warnings are printed; of a traceback, its last line."""
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage().strip()
@@ -142,8 +142,8 @@ class _Complaints(logging.Handler):
 
 @contextmanager
 def _logged() -> Iterator[None]:
-    """Print what is logged, from warnings on."""
-    handler = _Complaints(logging.WARNING)
+    """Print what is logged with the level of a warning or above."""
+    handler = _LogPrinter(logging.WARNING)
     logging.getLogger().addHandler(handler)
     try:
         yield

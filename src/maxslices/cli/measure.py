@@ -55,11 +55,11 @@ def add_parser(subparsers: Any) -> None:
 
 
 _MADE_UP = ("flats", "darks", "angles", "slice_dim")
-"""Parameters that go with the block."""
+"""Parameters that are made up with the block, so that none can be given."""
 
 
 def handle(parsed: argparse.Namespace) -> str:
-    """Measure, and return the table or JSON."""
+    """Measure the method; the table, or JSON."""
     import json
 
     from ..checking.measurement import check_picture, measure_method, plot_measurement
@@ -89,7 +89,7 @@ def handle(parsed: argparse.Namespace) -> str:
         raise OutOfMemoryError(
             f"memory ran out on a block of {parsed.shape} ({error}): measure fewer slices"
         ) from None
-    except Exception as error:  # whatever a method raises is said in one line
+    except Exception as error:  # a method may raise anything; it is reported in one line
         hint = ""
         if isinstance(error, OSError) and ".cupy" in str(error.filename):
             hint = "; set CUPY_CACHE_DIR to a folder that can be written to, for compiled kernels"

@@ -12,6 +12,7 @@ from ..errors import UnknownMethodError
 from ..registry.method_meta import MethodMeta
 
 WIDTH = 100
+"""Columns of the list, as of all that the command line prints."""
 _PATTERNS = {
     "projection": "projections",
     "sinogram": "sinograms",
@@ -33,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def handle(parsed: argparse.Namespace) -> str:
-    """Return the list, or one method's description."""
+    """List of the methods, or the description of one."""
     from ..registry.method_registry import registry
 
     if parsed.name is not None:
@@ -43,7 +44,7 @@ def handle(parsed: argparse.Namespace) -> str:
             "no methods are installed: pip install maxslices-methods, or another package that "
             "has the entry point maxslices.methods"
         )
-    # Names with their module come last, on lines of their own: they would widen the column.
+    # Names that need their module come last, on lines of their own: they would widen the column.
     names = {registry.shortest_name(meta): meta for meta in registry}
     named = sorted(names.items(), key=lambda entry: ("." in entry[0], entry[0]))
     width = max((len(name) for name, _ in named if "." not in name), default=0)
@@ -58,7 +59,7 @@ def handle(parsed: argparse.Namespace) -> str:
 
 
 def _summary(meta: MethodMeta) -> str:
-    """Return the first sentence of a docstring, without the marks of reStructuredText."""
+    """First sentence of the docstring, without the marks of reStructuredText."""
     text = inspect.getdoc(meta.function) or ""
     text = re.sub(r":\w+:`([^`]*)`", r"\1", text.split("\n\n", 1)[0])
     return re.split(r"(?<=\.) (?=[A-Z])", " ".join(text.split()))[0]
@@ -83,7 +84,7 @@ def _description(meta: MethodMeta) -> str:
 
 
 def _source(meta: MethodMeta) -> str:
-    """Say where a plan takes the method's memory from, and why."""
+    """Source of the method's memory in a plan, and why that one."""
     from ..estimate import Records
 
     places = sorted({str(e["place"]["device"]) for e in Records().entries(meta.full_name)})
@@ -96,7 +97,7 @@ def _source(meta: MethodMeta) -> str:
 
 
 def _as_yaml(meta: MethodMeta) -> list[str]:
-    """Return a step of a pipeline file with every parameter, its default and its type."""
+    """Step of a pipeline file with every parameter, its default and its type."""
     from ..registry.parameters import annotations_of, type_name
 
     hints = annotations_of(meta.function)
@@ -121,7 +122,7 @@ def _as_yaml(meta: MethodMeta) -> list[str]:
 
 
 def _yaml(value: Any) -> str:
-    """Return a default as YAML writes it."""
+    """Default value as YAML writes it."""
     import yaml
 
     from ..model.json_values import plain

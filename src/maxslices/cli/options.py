@@ -27,7 +27,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--block",
         default="auto",
-        type=block,
+        type=block_size,
         metavar="N|auto|max",
         help="slices in a block (default: auto)",
     )
@@ -45,8 +45,8 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def block(text: str) -> int | Literal["auto", "max"]:
-    """Read a block size."""
+def block_size(text: str) -> int | Literal["auto", "max"]:
+    """Number of slices in a block, or ``auto`` or ``max``."""
     if text == "auto":
         return "auto"
     if text == "max":
@@ -56,8 +56,8 @@ def block(text: str) -> int | Literal["auto", "max"]:
     raise argparse.ArgumentTypeError(f"{text!r} is neither a positive number, auto nor max")
 
 
-def limits(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Return the shared options as keywords of `maxslices.plan` and `maxslices.run`."""
+def limit_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Shared options as keywords of `maxslices.plan` and `maxslices.run`."""
     return {
         "device": parsed.device,
         "memory": parsed.memory,

@@ -1,4 +1,4 @@
-"""What the command line says, and to whom."""
+"""Lines to standard output and to standard error."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ..errors import StoreError
 
 
 def say(text: str) -> None:
-    """Print to standard output; silently drop it if its reader has gone, or there never was one.
+    """Print to standard output; drop the text if nobody reads that.
 
     Raises
     ------
     StoreError
-        If it goes to a file that cannot be written.
+        If it is a file that cannot be written.
     """
     if sys.stdout is None:  # closed before the program began
         return
     encoding = sys.stdout.encoding or "utf-8"
     try:
-        # A path's bytes need not be text.
+        # The bytes of a path need not be text in this encoding.
         print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
     except BrokenPipeError:
-        # Python would complain again while it exits.
+        # Python flushes again at its exit, and would report the same error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         reason = error.strerror
@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Print a line to standard error, if there is one that takes it."""
-    if sys.stderr is not None:  # print would take standard output instead
+    """Print a line to standard error, if that can be written."""
+    if sys.stderr is not None:  # print would write to standard output instead
         with suppress(OSError):
             print(f"maxslices: {text}", file=sys.stderr)

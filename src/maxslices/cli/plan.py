@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .options import add_limits, limits
+from .options import add_limits, limit_arguments
 
 
 def add_parser(subparsers: Any) -> None:
@@ -28,7 +28,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def handle(parsed: argparse.Namespace) -> str:
-    """Make the plan and return it as text."""
+    """Make the plan; its text, or JSON."""
     from ..api import plan
     from ..errors import UsageError
     from ..model.arrays import ArraySpec, parse_shape
@@ -47,5 +47,5 @@ def handle(parsed: argparse.Namespace) -> str:
     if parsed.shape is not None:
         dtype: Any = "uint16" if parsed.dtype is None else parsed.dtype
         scan = ArraySpec(parse_shape(parsed.shape), dtype)
-    made = plan(scan, parsed.paths[-1], **limits(parsed))
+    made = plan(scan, parsed.paths[-1], **limit_arguments(parsed))
     return made.to_json() if parsed.json else str(made)

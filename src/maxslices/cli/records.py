@@ -20,8 +20,8 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand with its own subcommands."""
     parser = subparsers.add_parser(
         "records",
-        help="the memory of methods, as it was measured",
-        description="Methods without an estimator are measured once, and what was found is kept. "
+        help="the measured memory of methods",
+        description="Methods without an estimator are measured once, and the result is kept. "
         "Exported records make plans for that device elsewhere.",
         allow_abbrev=False,
     )
@@ -39,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
         action.set_defaults(handle=handle)
         return action
 
-    action = add("list", _list, "list what is kept")
+    action = add("list", _list, "list the records")
     action.add_argument("method", metavar="METHOD", nargs="?", help="of this method alone")
     action.add_argument("--json", action="store_true", help="print JSON")
     action = add("show", _show, "show all that was measured for a method")
@@ -61,13 +61,13 @@ def _records(parsed: argparse.Namespace) -> Records:
     return Records(parsed.folder)
 
 
-def _of(records: Records, method: str | None) -> list[Entry]:
-    """Return what is kept; of a method that is named there must be something.
+def _entries(records: Records, method: str | None) -> list[Entry]:
+    """Records of all methods or of one.
 
     Raises
     ------
     UnknownMethodError
-        If there is not.
+        If the method has none.
     """
     entries = records.entries(method)
     if method is not None and not entries:
@@ -79,12 +79,12 @@ def _of(records: Records, method: str | None) -> list[Entry]:
 
 def _list(parsed: argparse.Namespace) -> str:
     records = _records(parsed)
-    entries = _of(records, parsed.method)
+    entries = _entries(records, parsed.method)
     if parsed.json:
         return json.dumps([_summary(entry) for entry in entries], indent=1)
     if not entries:
         return f"no records in {records.folder}"
-    lines = [f"{_n(len(entries))} in {records.folder}"]
+    lines = [f"{_counted(len(entries))} in {records.folder}"]
     for entry in entries:
         each = _summary(entry)
         lines.append(
@@ -112,7 +112,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
 
 def _show(parsed: argparse.Namespace) -> str:
     blocks = []
-    for entry in _of(_records(parsed), parsed.method):
+    for entry in _entries(_records(parsed), parsed.method):
         each, probe, place = _summary(entry), entry["probe"], entry["place"]
         versions = ", ".join(f"{name} {text}" for name, text in place["libraries"].items())
         lines = [
@@ -136,24 +136,24 @@ def _show(parsed: argparse.Namespace) -> str:
 
 def _export(parsed: argparse.Namespace) -> str:
     records = _records(parsed)
-    if not _of(records, parsed.method):
+    if not _entries(records, parsed.method):
         raise UsageError(f"no records in {records.folder}, so there is nothing to write")
-    return f"{_n(records.export(parsed.file, parsed.method))} written to {parsed.file}"
+    return f"{_counted(records.export(parsed.file, parsed.method))} written to {parsed.file}"
 
 
 def _import(parsed: argparse.Namespace) -> str:
     records = _records(parsed)
     n = records.import_file(parsed.file)
     devices = ", ".join(records.devices()) or "none"
-    return f"{_n(n)} added; there are now some of: {devices}"
+    return f"{_counted(n)} added; there are now some of: {devices}"
 
 
 def _clear(parsed: argparse.Namespace) -> str:
     records = _records(parsed)
     if parsed.method is not None:
-        _of(records, parsed.method)
-    return f"{_n(records.clear(parsed.method))} deleted"
+        _entries(records, parsed.method)
+    return f"{_counted(records.clear(parsed.method))} deleted"
 
 
-def _n(count: int) -> str:
+def _counted(count: int) -> str:
     return f"{count} record{'s' if count != 1 else ''}"

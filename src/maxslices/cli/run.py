@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .options import add_limits, limits
+from .options import add_limits, limit_arguments
 from .output import say
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def handle(parsed: argparse.Namespace) -> str:
-    """Print the plan, run it, and return the report."""
+    """Print the plan and run it; the report as text."""
     from ..api.run_scan import run_announced
 
     report = run_announced(
@@ -51,7 +51,7 @@ def handle(parsed: argparse.Namespace) -> str:
         parsed.pipeline,
         parsed.out,
         announce=lambda plan: say(f"{plan}\n"),
-        **limits(parsed),
+        **limit_arguments(parsed),
         format=parsed.format,
         overwrite=parsed.overwrite,
         progress=True,
@@ -61,6 +61,7 @@ def handle(parsed: argparse.Namespace) -> str:
 
 
 def _read_plan(path: str) -> Plan:
+    """Plan that `maxslices plan --json` wrote into a file."""
     from ..errors import UsageError
     from ..planner import Plan
 

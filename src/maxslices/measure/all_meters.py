@@ -1,4 +1,4 @@
-"""The context manager that runs the meters of one device together."""
+"""Context manager that runs all meters of one device."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from .peak import Device, Peak
 from .torch_cuda_memory import TorchMeter
 
 SAMPLE_INTERVAL_S = 0.002
+"""Time between two samples of the GPU's memory: what a C library has for less may be missed."""
 _OUTSIDE_BYTES = 32 * 2**20
-"""Memory outside the allocators that is not worth a word: kernels that the driver loads,
-buffers of C libraries."""
+"""Growth outside the allocators that is not reported: kernels that the driver loads and buffers of
+C libraries take some MiB at their first use."""
+_OUTSIDE_FRACTION = {"cpu": 0.10, "cuda": 0.02}
+"""Growth outside the allocators that is not reported, as a fraction of what the allocators took. On
+a CPU it is larger: the kernel counts pages in batches, and C's allocator keeps freed ones."""
 
 
 @contextmanager
@@ -41,18 +45,18 @@ def measure_peak(
     Parameters
     ----------
     device : {"cpu", "cuda"}
-        "cpu" counts NumPy and the process; "cuda" counts CuPy, torch and the GPU that is
-        current. A library that is not imported is left alone.
+        "cpu" counts NumPy and the process; "cuda" counts CuPy, torch and the current GPU. A
+        library that is not imported is left alone.
     trace : bool
-        Also record where memory was allocated, what was alive at the peak and how memory
-        went over time. Slow; on the CPU the extra objects are counted as well.
+        Also record where memory was allocated, what was alive at the peak, and memory over time.
+        Slow; on the CPU the objects made for that count as well.
     objects : bool
-        Whether Python objects count on the CPU, beside arrays. They make a method that works
-        in many small steps up to three times slower.
+        Whether Python objects count on the CPU, beside arrays. Counting them makes a method of
+        many small steps up to three times slower.
     hooks : bool
-        Whether CuPy counts each allocation and each return, 10 us for both. Without, what its
-        pool has in use is looked at after each allocation: then memory from before that is freed
-        meanwhile makes room for as much.
+        Whether CuPy's hooks count each allocation and each return, 10 us for both. Without them,
+        the pool's bytes in use are read after each allocation, and memory from before that is
+        freed meanwhile lowers the figure by as much.
     interval_s : float
         Seconds between two samples of the GPU's memory.
 
@@ -63,9 +67,9 @@ def measure_peak(
 
     Notes
     -----
-    The figures speak of the whole process: other threads that work meanwhile are counted
-    too. The kernel's maximum of resident memory and tracemalloc's and torch's peaks are
-    started anew; measurements of this kind that are under way take that into account.
+    The figures are those of the whole process: other threads that run meanwhile count too. The
+    kernel's maximum of resident memory and the peaks of tracemalloc and torch are reset; other
+    measurements of this kind that are under way take that into account.
 
     Examples
     --------
@@ -79,9 +83,9 @@ def measure_peak(
         raise ValueError(f"device must be 'cpu' or 'cuda', not {device!r}")
     peak = Peak(device)
     if device == "cpu":
-        finish = _cpu(peak, trace, objects)
+        finish = _start_cpu(peak, trace, objects)
     else:
-        finish = _cuda(peak, trace, hooks or trace, interval_s)
+        finish = _start_cuda(peak, trace, hooks or trace, interval_s)
     began = time.perf_counter()
     try:
         yield peak
@@ -90,7 +94,7 @@ def measure_peak(
         finish()
 
 
-def _cpu(peak: Peak, trace: bool, objects: bool) -> Callable[[], None]:
+def _start_cpu(peak: Peak, trace: bool, objects: bool) -> Callable[[], None]:
     numpy = HostMeter(TRACE_FRAMES if trace else 1, objects or trace)
     resident = ResidentMeter()
     lines = LineTracer() if trace else None
@@ -108,14 +112,14 @@ def _cpu(peak: Peak, trace: bool, objects: bool) -> Callable[[], None]:
             peak.unseen.append("the code switched tracemalloc off")
             return
         if lines is not None:
-            peak.where, peak.alive, peak.steps = lines.where, lines.alive(), tuple(lines.steps)
+            peak.where, peak.alive, peak.samples = lines.where, lines.alive(), tuple(lines.samples)
         else:
-            _outside(peak, peak.numpy_bytes, "NumPy", 0.10)
+            _report_outside(peak, peak.numpy_bytes, "NumPy")
 
     return finish
 
 
-def _cuda(peak: Peak, trace: bool, hooks: bool, interval_s: float) -> Callable[[], None]:
+def _start_cuda(peak: Peak, trace: bool, hooks: bool, interval_s: float) -> Callable[[], None]:
     torch = TorchMeter()
     meter = CupyMeter if hooks else GrowthMeter
     cupy = meter(trace, torch) if _wants_cupy() else None
@@ -132,7 +136,8 @@ def _cuda(peak: Peak, trace: bool, hooks: bool, interval_s: float) -> Callable[[
             peak.cupy_in_use_bytes, peak.cupy_held_bytes = cupy.in_use_bytes, cupy.held_bytes
             peak.unseen += cupy.unseen
             if trace:
-                peak.where, peak.alive, peak.steps = cupy.where, cupy.alive_at_peak(), cupy.steps()
+                peak.where, peak.alive = cupy.where, cupy.alive_at_peak()
+                peak.samples = cupy.samples()
         torch.stop()
         peak.unseen += torch.unseen
         if torch.figures is not None:
@@ -157,19 +162,19 @@ def _cuda(peak: Peak, trace: bool, hooks: bool, interval_s: float) -> Callable[[
             if cupy is not None and cupy.in_use_bytes is not None and not by_torch:
                 beside = cupy.most_beside(device.before_bytes)
                 peak.outside_bytes = max(beside, peak.outside_after_bytes)
-        _outside(peak, grown + by_torch, "the allocators", 0.02)
+        _report_outside(peak, grown + by_torch, "the allocators")
 
     return finish
 
 
-def _outside(peak: Peak, seen_bytes: int, whom: str, part: float) -> None:
-    """Say so if the device's memory grew by clearly more than the allocators account for."""
+def _report_outside(peak: Peak, seen_bytes: int, whom: str) -> None:
+    """Add to `unseen` if the device's memory grew clearly more than the allocators account for."""
     grown = peak.device_bytes
     if grown is None:
         return
     if peak.outside_bytes is None:
         peak.outside_bytes = max(0, grown - seen_bytes)
-    if peak.outside_bytes > max(_OUTSIDE_BYTES, part * seen_bytes):
+    if peak.outside_bytes > max(_OUTSIDE_BYTES, _OUTSIDE_FRACTION[peak.device] * seen_bytes):
         what = "resident memory" if peak.device == "cpu" else "the GPU's memory in use"
         peak.unseen.append(
             f"{what} grew by {format_bytes(grown)}, but {whom} took only "
@@ -179,7 +184,7 @@ def _outside(peak: Peak, seen_bytes: int, whom: str, part: float) -> None:
 
 
 def _wants_cupy() -> bool:
-    """Tell whether CuPy is in use, or will be: it is there, and torch is not at work instead."""
+    """True if CuPy is imported, or may be: it is installed, and torch is not used instead."""
     if "cupy" in sys.modules:
         return True
     return "torch" not in sys.modules and importlib.util.find_spec("cupy") is not None

@@ -1,4 +1,4 @@
-"""Where what was measured is kept between programs, and how it is written there."""
+"""Folder that keeps measurements between programs, and how files are written there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER_VARIABLE = "MAXSLICES_RECORDS"
 
 
 def records_folder() -> Path:
-    """Return the folder: what the environment says, or one in the user's cache."""
+    """Folder of the records: the one that the environment names, or one in the user's cache."""
     given = os.environ.get(FOLDER_VARIABLE)
     if given:
         return Path(given).expanduser()
@@ -22,7 +22,7 @@ def records_folder() -> Path:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file beside its place, then move it there: readers see the old or the new."""
+    """Replace a file's text at once: readers see the old text or the new, never a part."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""One hook to CuPy's memory pool, in every thread, that all measurements share.
+"""One hook to CuPy's memory pool, in every thread, shared by all measurements.
 
 CuPy keeps its hooks per thread, so a hook set in one thread does not see what another
 allocates. While anything is measured, the allocator is therefore wrapped: in a thread that
@@ -10,16 +10,47 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from threading import RLock
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .cupy_pool import CupyMeter
+from typing import Any, Protocol
 
 _HOOK = "maxslices meter"
+"""Key of the hook in CuPy's table of a thread's hooks."""
 
 
-class Tracker:
-    """The one hook and the one wrapped allocator that all measurements share.
+class PoolListener(Protocol):
+    """A meter of one device's pool.
+
+    The hook's lock is held during each call but `after_allocation`.
+    """
+
+    with_hooks: bool
+    """Whether it needs `allocated` and `freed`, or `after_allocation` alone."""
+    device_id: int
+    """The device whose events it is told of."""
+    in_use_bytes: int | None
+    held_bytes: int | None
+    unseen: list[str]
+
+    def begin(self, pool: Any, device: Any) -> None:
+        """Read the pool before anything is counted."""
+
+    def end(self, complaint: str | None) -> None:
+        """Fill in the figures; a complaint says what may have been missed."""
+
+    def after_allocation(self, device_id: int) -> None:
+        """An allocation on any device is done; called with hooks and without."""
+
+    def allocated(self, pointer: int, n_bytes: int) -> None:
+        """The pool handed out memory."""
+
+    def freed(self, pointer: int, n_bytes: int) -> None:
+        """Memory is about to go back to the pool."""
+
+    def pool_grew(self, n_bytes: int) -> None:
+        """The pool took memory from the driver."""
+
+
+class SharedHook:
+    """The one hook and the one wrapped allocator of all measurements.
 
     Its methods are CuPy's hook protocol. The lock is re-entrant, because garbage
     collection may free an array, and so call the hook, while an event is being counted.
@@ -27,15 +58,15 @@ class Tracker:
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self.meters: list[CupyMeter] = []
+        self.meters: list[PoolListener] = []
         self.in_flight_bytes = 0
         self._original: Callable[[int], Any] | None = None
         self._installed: Callable[[int], Any] | None = None
         self._with_hooks = False
         self._hooks_of_thread: Callable[[], dict[str, Any]] = dict
 
-    def add(self, meter: CupyMeter) -> None:
-        """Count for `meter` from now on."""
+    def add(self, meter: PoolListener) -> None:
+        """Tell `meter` of the current device's pool from now on."""
         cupy = _cupy()
         with self.lock:
             current = cupy.cuda.get_allocator()
@@ -56,8 +87,8 @@ class Tracker:
             self.meters.append(meter)
             self._set_hooks()
 
-    def remove(self, meter: CupyMeter) -> None:
-        """Stop counting for `meter`."""
+    def remove(self, meter: PoolListener) -> None:
+        """Tell `meter` no more, and have it fill in its figures."""
         with self.lock:
             if meter not in self.meters:
                 return
@@ -83,9 +114,9 @@ class Tracker:
                 if _HOOK not in hooks:
                     hooks[_HOOK] = self
             memory = current(n_bytes)
-            number = current_device()
+            device_id = current_device()
             for meter in self.meters:
-                meter.look(number)
+                meter.after_allocation(device_id)
             return memory
 
         self._original = current
@@ -97,15 +128,16 @@ class Tracker:
             self._installed = allocate
 
     def _uninstall(self, cupy: Any) -> None:
-        """Put the allocator back."""
+        """Put the original allocator back."""
         if self._installed is not None and cupy.cuda.get_allocator() is self._installed:
             cupy.cuda.set_allocator(self._original)
         self._installed = self._original = None
 
     def _set_hooks(self) -> None:
-        """Have CuPy call hooks in this thread, if there is a meter that needs them.
+        """Set the hook in this thread if a meter needs it, and else remove it.
 
-        Those that were set in other threads stay there, idle: no thread can reach another's.
+        A hook set in another thread stays there and finds no meter: CuPy's table of hooks is
+        reached from its own thread alone.
         """
         needs = [meter.with_hooks or self._installed is None for meter in self.meters]
         self._with_hooks = any(needs)
@@ -116,14 +148,14 @@ class Tracker:
             hooks[_HOOK] = self
 
     def malloc_preprocess(self, device_id: int, size: int, mem_size: int) -> None:
-        """Called before the pool is asked."""
+        """Count a request as in flight."""
         with self.lock:
             self.in_flight_bytes += mem_size
 
     def malloc_postprocess(
         self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int
     ) -> None:
-        """Called after, with a null pointer if there was no memory."""
+        """Count what the pool handed out; the pointer is null if there was no memory."""
         with self.lock:
             self.in_flight_bytes -= mem_size
             if mem_ptr and mem_size:
@@ -132,7 +164,7 @@ class Tracker:
                         meter.allocated(mem_ptr, mem_size)
 
     def free_preprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
-        """Called before memory goes back to the pool."""
+        """Count a return, in flight until the pool has it."""
         with self.lock:
             self.in_flight_bytes += mem_size
             for meter in self.meters:
@@ -140,24 +172,24 @@ class Tracker:
                     meter.freed(mem_ptr, mem_size)
 
     def free_postprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
-        """Called after."""
+        """End of a return."""
         with self.lock:
             self.in_flight_bytes -= mem_size
 
     def alloc_preprocess(self, device_id: int, mem_size: int) -> None:
-        """Called before the pool takes memory from the device."""
+        """Do nothing before the pool asks the driver; CuPy calls this too."""
 
     def alloc_postprocess(self, device_id: int, mem_size: int, mem_ptr: int) -> None:
-        """Called after, with a null pointer if there was no memory."""
+        """Count what the pool took from the driver; the pointer is null if it got none."""
         with self.lock:
             for meter in self.meters:
                 if mem_ptr and meter.device_id == device_id:
-                    meter.taken(mem_size)
+                    meter.pool_grew(mem_size)
 
 
 def _cupy() -> Any:
     return importlib.import_module("cupy")
 
 
-tracker = Tracker()
-"""The only one."""
+shared_hook = SharedHook()
+"""The only instance."""

@@ -1,8 +1,8 @@
-"""What CuPy's memory pool hands out and holds, by memory hooks.
+"""Memory that CuPy's pool hands out and holds, counted by memory hooks.
 
-The pool's own count of bytes in use, which knows no threads, is held against the hooks' account
-at every new peak and every millisecond; what it has beyond that account was allocated unseen, and
-is reported.
+The pool's own count of bytes in use, which covers all threads, is compared with the hooks' count
+at every new peak and every millisecond. What the pool has beyond the hooks' count was allocated
+where no hook was set, and is reported.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .cupy_hook import tracker
-from .peak import Alive, Place, Step
+from .cupy_hook import shared_hook
+from .peak import Alive, MemorySample, Place
 from .source_lines import current_place, describe_array, is_library
 from .torch_cuda_memory import TorchMeter
 
 GRAIN_BYTES = 2 * 2**20
-"""Steps in which a GPU's driver hands out memory: to the pool too, which counts what it asked
-for; small blocks share a step."""
-
+"""Step in which a GPU's driver hands out memory. CuPy's pool counts what it asked for, without that
+rounding; requests below a step share one."""
 
 _COMPARE_S = 1e-3
-"""Time between comparisons where there is no new peak: the pool adds up all that is in use."""
+"""Least time between two comparisons without a new peak. For each the pool adds up all blocks in
+use: too much work for every allocation."""
 
 
-class _Event:
-    """One allocation or one return to the pool, while places are recorded."""
+class _PoolEvent:
+    """One allocation or one return to the pool, recorded with ``trace=True``."""
 
     __slots__ = ("change_bytes", "pointer", "time_s", "what", "where")
 
@@ -50,7 +50,7 @@ class CupyMeter:
         self.in_use_bytes: int | None = None
         self.held_bytes: int | None = None
         self.unseen: list[str] = []
-        self.events: list[_Event] = []
+        self.events: list[_PoolEvent] = []
         self.peak_event = 0
         self.began = 0.0
         self.rounding_bytes = self._small_bytes = self.held_after = 0
@@ -58,23 +58,23 @@ class CupyMeter:
 
     def start(self) -> None:
         """Begin to count."""
-        tracker.add(self)
+        shared_hook.add(self)
 
     def stop(self) -> None:
         """End; the figures and `unseen` are filled in."""
-        tracker.remove(self)
+        shared_hook.remove(self)
 
-    # What follows is called by the tracker, under its lock.
+    # Called by the shared hook: see `PoolListener`.
 
     def begin(self, pool: Any, device: Any) -> None:
-        """Note what is alive before."""
+        """Read what is alive before."""
         self.pool, self.device, self.device_id = pool, device, int(device.id)
         self.began = time.perf_counter()
         self.used_before = int(pool.used_bytes())
         self.own: dict[int, int] = {}
         self.own_bytes = self.highest = self.unaccounted = self.freed_before_bytes = 0
         self._compared_s = 0.0
-        self.live: dict[int, _Event] = {}
+        self.live: dict[int, _PoolEvent] = {}
         self.held_before = self.highest_held = self._held = int(pool.total_bytes())
 
     def allocated(self, pointer: int, n_bytes: int) -> None:
@@ -85,16 +85,16 @@ class CupyMeter:
         if self.trace:
             frame = sys._getframe(1)
             self._name_arrays(frame)
-            self.live[pointer] = _Event(pointer, n_bytes, current_place(frame), "")
+            self.live[pointer] = _PoolEvent(pointer, n_bytes, current_place(frame), "")
             self.events.append(self.live[pointer])
         if self.own_bytes > self.highest or time.perf_counter() > self._compared_s + _COMPARE_S:
             self.compare()
 
-    def look(self, number: int) -> None:
-        """Do nothing after an allocation on a device: hooks have counted it."""
+    def after_allocation(self, device_id: int) -> None:
+        """Do nothing: the hooks have counted it."""
 
     def freed(self, pointer: int, n_bytes: int) -> None:
-        """Count what goes back to the pool; a pointer from before is not this block's."""
+        """Count what goes back to the pool; what was allocated before the block counts apart."""
         self._compare_with_torch()
         own = self.own.pop(pointer, None)
         if own is None:
@@ -105,12 +105,13 @@ class CupyMeter:
             frame = sys._getframe(1)
             self._name_arrays(frame)
             self.live.pop(pointer, None)
-            self.events.append(_Event(pointer, -own, current_place(frame), ""))
+            self.events.append(_PoolEvent(pointer, -own, current_place(frame), ""))
 
-    def taken(self, n_bytes: int) -> None:
-        """Count what the pool took from the driver, and how far the driver rounded that up.
+    def pool_grew(self, n_bytes: int) -> None:
+        """Count what the pool took from the driver, and what the driver rounded it up by.
 
-        Where the pool gave blocks back meanwhile it is not known which: in proportion, then.
+        Where the pool gave blocks back meanwhile, their rounding is taken off in proportion: which
+        blocks they were is not known.
         """
         held = int(self.pool.total_bytes())
         if held < self._held + n_bytes:
@@ -127,16 +128,15 @@ class CupyMeter:
             self.rounding_bytes += -self._small_bytes % GRAIN_BYTES - before
 
     def compare(self) -> None:
-        """Hold the pool's count against the hooks', and remember the larger.
+        """Compare the pool's count with the hooks', and update the maximum by the larger.
 
-        Both agree unless a thread escapes the hooks. One that frees unseen leaves the
-        account too high, one that allocates unseen leaves it too low; the larger of the
-        two is never below the truth at this moment.
+        Both agree unless a thread has no hook. Memory freed there leaves the hooks' count too
+        high, memory allocated there leaves it too low: the larger count is never below the truth.
         """
         self._compared_s = time.perf_counter()
         self.highest_held = max(self.highest_held, int(self.pool.total_bytes()))
         in_use = int(self.pool.used_bytes()) - self.used_before + self.freed_before_bytes
-        if not tracker.in_flight_bytes:
+        if not shared_hook.in_flight_bytes:
             self.unaccounted = max(self.unaccounted, in_use - self.own_bytes)
             most = max(in_use, self.own_bytes)
         else:
@@ -145,38 +145,38 @@ class CupyMeter:
             self.highest, self.peak_event = most, len(self.events)
 
     def _compare_with_torch(self) -> None:
-        """Remember the most that both had at one time.
+        """Update the maximum of CuPy and torch together.
 
-        Called before what CuPy has in use changes: it was the same since the last time.
+        Called before each change of what CuPy has in use, which was constant since the last one.
         """
         if self.torch is not None:
-            most = self.own_bytes + self.torch.most_since_last_asked()
+            most = self.own_bytes + self.torch.most_since_last_call()
             self.with_torch_bytes = max(self.with_torch_bytes, most)
 
     def sample_with(self, read: Callable[[], int]) -> None:
         """Read the pool and the device at one moment, from the sampling thread.
 
-        That also sees threads that never call a hook.
+        Allocations of threads without a hook show here too.
         """
-        with tracker.lock:
-            if self not in tracker.meters:
+        with shared_hook.lock:
+            if self not in shared_hook.meters:
                 read()
                 return
             with self.device:
                 self.compare()
                 held = int(self.pool.total_bytes())
                 used = read()
-                # Whatever the pool gives back, the driver has before the pool's count is lower.
+                # The driver has what the pool gives back before the pool's count is lower.
                 held = max(held, int(self.pool.total_bytes()))
-            if not tracker.in_flight_bytes:  # else what the driver gave is not counted yet
+            if not shared_hook.in_flight_bytes:  # else what the driver gave may not be counted yet
                 beyond = used - (held - self.held_before) - self.rounding_bytes
                 self._moments[held] = max(beyond, self._moments.get(held, beyond))
 
     def most_beside(self, device_before_bytes: int) -> int:
-        """Return how far pool and other memory together exceeded what the pool handed out at most.
+        """Largest excess of pool and other memory together over the pool's maximum in use.
 
-        What the pool held at that moment counts, but no more than it ever has to hold: a
-        library that needs memory cannot have what the pool keeps.
+        What the pool held at a moment counts up to that maximum, even if free: a library cannot
+        use what the pool keeps.
         """
         most = max(
             (
@@ -203,7 +203,7 @@ class CupyMeter:
             )
 
     def _name_arrays(self, frame: Any) -> None:
-        """Find the local variables that hold what was allocated before."""
+        """Name the arrays allocated so far by the local variables that hold them."""
         while frame is not None:
             if not is_library(frame.f_code.co_filename):
                 for name, value in list(frame.f_locals.items()):
@@ -214,8 +214,8 @@ class CupyMeter:
             frame = frame.f_back
 
     def alive_at_peak(self) -> tuple[Alive, ...]:
-        """Return what was alive at the peak, largest first."""
-        alive: dict[int, _Event] = {}
+        """Allocations alive at the peak, largest first."""
+        alive: dict[int, _PoolEvent] = {}
         for event in self.events[: self.peak_event]:
             if event.change_bytes > 0:
                 alive[event.pointer] = event
@@ -224,15 +224,15 @@ class CupyMeter:
         rows = [Alive(e.change_bytes, e.where, e.what) for e in alive.values()]
         return tuple(sorted(rows, key=lambda row: -row.n_bytes))
 
-    def steps(self) -> tuple[Step, ...]:
-        """Return the memory in use after each event."""
+    def samples(self) -> tuple[MemorySample, ...]:
+        """Memory in use after each event."""
         in_use, found = 0, []
         for event in self.events:
             in_use += event.change_bytes
-            found.append(Step(event.time_s - self.began, in_use, event.where))
+            found.append(MemorySample(event.time_s - self.began, in_use, event.where))
         return tuple(found)
 
     @property
     def where(self) -> Place | None:
-        """Place of the allocation that reached the peak."""
+        """Line of the allocation that reached the peak."""
         return self.events[self.peak_event - 1].where if self.peak_event else None

@@ -1,7 +1,7 @@
-"""Memory in use on the GPU as a whole, sampled in a thread.
+"""Memory in use on the whole GPU, sampled in a thread.
 
-It sees what no allocator's hook does: C libraries, `cudaMalloc`, cuSOLVER, the modules that
-the driver loads; and every other program on that GPU.
+That includes what no allocator's hook sees: C libraries, `cudaMalloc`, cuSOLVER, modules that the
+driver loads, and every other program on that GPU.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class DeviceMeter:
     also : tuple of callable
         Called after each sample.
     within : callable, optional
-        Given the function that reads the device: calls it, and reads something else at the
-        same moment.
+        Called for each sample with the function that reads the device: it calls that, and reads
+        something else at the same moment.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class DeviceMeter:
         if self._thread is not None:
             self._done.set()
             self._thread.join()
-            with suppress(RuntimeError):  # a device that failed: that is for others to say
+            with suppress(RuntimeError):  # a device that failed raises where it is used
                 self.after_bytes = self.sample()
 
     def sample(self) -> int:
-        """Read once."""
+        """Read the device once."""
         assert self._read is not None
         assert self.highest_bytes is not None
         now_bytes = self._read()
@@ -72,7 +72,7 @@ class DeviceMeter:
         return now_bytes
 
     def _run(self) -> None:
-        with suppress(RuntimeError):  # a device that failed: that is for others to say
+        with suppress(RuntimeError):  # a device that failed raises where it is used
             while not self._done.wait(self.interval_s):
                 if self._within is None:
                     self.sample()

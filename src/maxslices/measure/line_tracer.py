@@ -1,9 +1,8 @@
-"""Which line reached the peak on the CPU, and what was alive then.
+"""Line that reached the peak on the CPU, and what was alive then.
 
-tracemalloc says how much was alive at most, not when. So Python's line tracing is switched
-on: before each line the peak of the line before is read; where it is a new maximum, a
-snapshot is taken. That is slow, and adds small objects of its own: a second run, to explain
-a figure that was measured without it.
+tracemalloc says how much was alive at most, not when. With Python's line tracing, the peak of each
+line is read before the next one; at a new maximum a snapshot is taken. That is slow and adds small
+objects of its own, so it is a second run that explains a figure measured without it.
 """
 
 from __future__ import annotations
@@ -20,20 +19,23 @@ from typing import Any
 import numpy as np
 
 from .host_memory import observe
-from .peak import Alive, Place, Step
+from .peak import Alive, MemorySample, Place
 from .source_lines import describe_array, is_library
 
-_FINER = 1.002
-"""A new maximum less than this above the last one takes no new snapshot."""
-_NEGLIGIBLE = 200
-"""Allocations below this part of the peak are summed up in one row."""
+_NEW_MAXIMUM_FACTOR = 1.002
+"""A maximum must exceed the last one by this factor for a new snapshot. A snapshot takes some 10 us
+for each allocation alive, and small objects raise the peak at every line."""
+_SMALL_FRACTION = 200
+"""Allocations below 1/200 of the peak are summed up: that changes no verdict on an estimate."""
+_NOISE_BYTES = 4096
+"""Changes up to this (a page) are taken for Python's own objects, and give no sample."""
 
 
 class LineTracer:
-    """Follows the lines of one thread while `HostMeter` counts."""
+    """Traces the lines of one thread while `HostMeter` counts."""
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.samples: list[MemorySample] = []
         self.where: Place | None = None
         self._highest = 0
         self._snapshot: tracemalloc.Snapshot | None = None
@@ -42,7 +44,7 @@ class LineTracer:
         self._before = 0
 
     def start(self) -> None:
-        """Begin; lines of the frame that entered the ``with`` block are followed too."""
+        """Begin, with the lines of the frame that entered the ``with`` block too."""
         self._began = time.perf_counter()
         self._thread = threading.get_ident()
         self._before = self._last = observe()[0]
@@ -58,7 +60,7 @@ class LineTracer:
             frame.f_trace = self._line
 
     def stop(self) -> None:
-        """End, and put back what was traced before."""
+        """End, and restore the tracer from before."""
         sys.settrace(self._previous)
         if self._frame is not None:
             self._frame.f_trace = self._frame_trace
@@ -74,7 +76,7 @@ class LineTracer:
         if threading.get_ident() == self._thread and not is_library(frame.f_code.co_filename):
             self._note(frame)
             following: FrameType | None = frame
-            if event == "return":  # the line that called goes on, and no event says so
+            if event == "return":  # the calling line goes on without an event of its own
                 following = frame.f_back
                 while following is not None and is_library(following.f_code.co_filename):
                     following = following.f_back
@@ -84,19 +86,19 @@ class LineTracer:
     def _note(self, frame: FrameType | None) -> None:
         current, peak = observe()
         now = time.perf_counter() - self._began
-        if peak - max(current, self._last) > 4096:
-            self.steps.append(Step(now, peak - self._before, self._place))
-        if abs(current - self._last) > 4096:
-            self.steps.append(Step(now, current - self._before, self._place))
+        if peak - max(current, self._last) > _NOISE_BYTES:
+            self.samples.append(MemorySample(now, peak - self._before, self._place))
+        if abs(current - self._last) > _NOISE_BYTES:
+            self.samples.append(MemorySample(now, current - self._before, self._place))
         self._last = current
-        if peak > self._highest * _FINER:
+        if peak > self._highest * _NEW_MAXIMUM_FACTOR:
             self._highest, self.where = peak, self._place
             self._snapshot = tracemalloc.take_snapshot()
             self._arrays = _arrays_in(frame)
-            observe()  # the snapshot's own objects are nobody's peak
+            observe()  # so that the snapshot's own objects count for no line
 
     def _describe(self, n_bytes: int, n_alike: int) -> str:
-        """Return name and shape of the one array of this size; the shape alone of several."""
+        """Name and shape of the only array of this size, or the shape alone of several alike."""
         arrays = list(self._arrays.get(n_bytes, {}).values())
         shapes = {shape for _, shape in arrays}
         if len(shapes) != 1:
@@ -104,7 +106,7 @@ class LineTracer:
         return f"{arrays[0][0]} {arrays[0][1]}" if n_alike == len(arrays) == 1 else shapes.pop()
 
     def alive(self) -> tuple[Alive, ...]:
-        """Return what was alive at the peak, largest first."""
+        """Allocations alive at the peak, largest first."""
         if self._snapshot is None:
             return ()
         highest = self._highest - self._before
@@ -113,7 +115,7 @@ class LineTracer:
         small = 0
         for trace in self._snapshot.traces:
             frames = [(f.filename, f.lineno) for f in reversed(trace.traceback)]
-            if trace.size * _NEGLIGIBLE < highest:
+            if trace.size * _SMALL_FRACTION < highest:
                 small += trace.size
                 continue
             filename, line = next((f for f in frames if not is_library(f[0])), frames[0])
@@ -123,7 +125,7 @@ class LineTracer:
         rows.sort(key=lambda row: -row.n_bytes)
         listed = sum(row.n_bytes for row in rows)
         rest = highest - listed - max(0, small - self._before)
-        if rest * _NEGLIGIBLE > highest and self.where:
+        if rest * _SMALL_FRACTION > highest and self.where:
             rows.append(Alive(rest, self.where, "freed again when the line was done"))
         rows.sort(key=lambda row: (-row.n_bytes, row.where.filename, row.where.line))
         return tuple(rows)
@@ -134,7 +136,7 @@ def _place(frame: FrameType) -> Place:
 
 
 def _arrays_in(frame: FrameType | None) -> dict[int, dict[int, tuple[str, str]]]:
-    """Return the names and shapes of the arrays that local variables hold, by size in bytes."""
+    """Names and shapes of the arrays in local variables, by size in bytes."""
     found: dict[int, dict[int, tuple[str, str]]] = {}
     while frame is not None:
         if not is_library(frame.f_code.co_filename):

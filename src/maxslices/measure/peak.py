@@ -1,4 +1,4 @@
-"""What a measurement returns."""
+"""Figures of a measurement: the peak, what was alive then, and memory over time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Place:
     line: int
     """Number of the line, from 1."""
     function: str = ""
-    """The function it is in, where known."""
+    """Function that the line is in, where known."""
 
     @property
     def code(self) -> str:
-        """The line's text, or nothing if the file cannot be read."""
+        """Text of the line, or "" if the file cannot be read."""
         return linecache.getline(self.filename, self.line).strip()
 
     def __str__(self) -> str:
@@ -37,18 +37,18 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Memory that was alive at the peak."""
+    """One allocation alive at the peak."""
 
     n_bytes: int
     """Bytes, as the allocator counts them."""
     where: Place
-    """What allocated it."""
+    """Line that allocated it."""
     what: str = ""
     """Name, dtype and shape of the array in it, where known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MemorySample:
     """Memory in use at one moment of the call."""
 
     time_s: float
@@ -56,7 +56,7 @@ class Step:
     in_use_bytes: int
     """Bytes allocated since the measurement began that are alive now."""
     where: Place
-    """What was at work."""
+    """Line that was running."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,31 +92,30 @@ class Peak:
     """Most bytes in use while the block ran, counted in the same way. On a GPU it is sampled:
     what lived for less than the time between two samples may be missed."""
     outside_bytes: int | None = None
-    """How far the device's memory grew beyond what the allocators took for this, and beyond
-    `rounding_bytes`. Beside CuPy's pool: how far what the pool held at a moment, up to the most
-    that it handed out at any, and other memory at that moment exceeded that most."""
+    """Growth of the device's memory beyond what the allocators took for this and beyond
+    `rounding_bytes`. With CuPy's pool: the largest sum, at one moment, of other memory and what the
+    pool held, which counts up to `cupy_in_use_bytes`; less `cupy_in_use_bytes`."""
     outside_after_bytes: int = 0
-    """What of that is still there on a GPU when the block has ended."""
+    """Part of that still in use on a GPU when the block has ended."""
     rounding_bytes: int = 0
-    """How far a GPU's driver rounded up what CuPy's pool took: to steps of 2 MiB."""
+    """What a GPU's driver added to the requests of CuPy's pool, which it rounds up to 2 MiB."""
     wall_s: float = 0.0
     """Duration of the block."""
     unseen: list[str] = field(default_factory=list)
     """What the figures leave out; empty if the meters saw everything."""
     where: Place | None = None
-    """What was at work when the peak was reached (with ``trace=True``)."""
+    """Line that reached the peak (with ``trace=True``)."""
     alive: tuple[Alive, ...] = ()
-    """What was alive at the peak, largest first (with ``trace=True``)."""
-    steps: tuple[Step, ...] = ()
+    """Allocations alive at the peak, largest first (with ``trace=True``)."""
+    samples: tuple[MemorySample, ...] = ()
     """Memory in use over the call (with ``trace=True``)."""
 
     @property
     def counted_bytes(self) -> int | None:
         """The figure of the library that the code runs on: NumPy, CuPy in use, or torch allocated.
 
-        Where CuPy and torch both allocated, it is the most that both had alive at one time, which
-        is less than the sum of their peaks if these do not coincide. It is a lower bound if
-        `unseen` is not empty.
+        Where CuPy and torch both allocated, it is `cupy_and_torch_bytes`, which is less than the
+        sum of their peaks if these do not coincide. It is a lower bound if `unseen` is not empty.
         """
         if self.device == "cpu":
             return self.numpy_bytes
@@ -127,12 +126,12 @@ class Peak:
 
     @property
     def peak_bytes(self) -> int | None:
-        """`counted_bytes`, or None if something was not seen, so that it would be too low."""
+        """`counted_bytes`, or None if `unseen` is not empty, so that it may be too low."""
         return None if self.unseen else self.counted_bytes
 
     @property
     def device_bytes(self) -> int | None:
-        """How far the device's memory in use rose above where it was before."""
+        """Growth of the device's memory in use over `device_before_bytes`, at most."""
         if self.device_peak_bytes is None or self.device_before_bytes is None:
             return None
         return max(0, self.device_peak_bytes - self.device_before_bytes)

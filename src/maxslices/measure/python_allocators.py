@@ -1,9 +1,9 @@
-"""Python's own allocators: with or without the hooks of tracemalloc.
+"""Python's own allocators, with or without the hooks of tracemalloc.
 
 tracemalloc hooks all three of them, and a method that works in many small steps then takes three
-times as long. NumPy tells it of arrays by itself, hooks or not. So where arrays alone are asked
-for, the allocators are put back as they were when tracing has begun. What they hand out is the
-same memory either way, whoever frees it.
+times as long. NumPy reports arrays to tracemalloc by itself, hooks or not. So where arrays alone
+count, the allocators from before the hooks are installed again once tracing has begun. The memory
+is the same either way, so it may be freed with or without the hooks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _DOMAINS = range(3)
 """``PYMEM_DOMAIN_RAW``, ``_MEM`` and ``_OBJ``."""
 
 
-class Allocator(ctypes.Structure):
+class PythonAllocator(ctypes.Structure):
     """``PyMemAllocatorEx`` of Python's C interface."""
 
     _fields_ = tuple(
@@ -22,17 +22,17 @@ class Allocator(ctypes.Structure):
     )
 
 
-def allocators() -> list[Allocator]:
-    """Return those that are in force."""
+def installed_allocators() -> list[PythonAllocator]:
+    """Allocators in force, one per domain."""
     found = []
     for domain in _DOMAINS:
-        allocator = Allocator()
+        allocator = PythonAllocator()
         ctypes.pythonapi.PyMem_GetAllocator(domain, ctypes.byref(allocator))
         found.append(allocator)
     return found
 
 
-def use(wanted: list[Allocator]) -> None:
-    """Put these in force."""
+def install_allocators(wanted: list[PythonAllocator]) -> None:
+    """Put one allocator per domain in force."""
     for domain, allocator in zip(_DOMAINS, wanted, strict=True):
         ctypes.pythonapi.PyMem_SetAllocator(domain, ctypes.byref(allocator))

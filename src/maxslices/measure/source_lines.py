@@ -1,4 +1,4 @@
-"""Which line of code is at work: the innermost one that is not a library's own."""
+"""The user's line of code that is running: the innermost one outside libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from .peak import Place
 
 _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"])
-_METERS = os.path.dirname(os.path.abspath(__file__))
+_MEASURE_FOLDER = os.path.dirname(os.path.abspath(__file__))
 _LIBRARIES = frozenset(
     ("numpy", "scipy", "cupy", "cupyx", "cupy_backends", "array_api_compat", "pywt", "torch",
      "numba", "skimage", "finufft", "cufinufft", "contextlib.py")
@@ -20,11 +20,11 @@ _LIBRARIES = frozenset(
 
 @lru_cache(maxsize=4096)
 def is_library(filename: str) -> bool:
-    """Tell whether a file belongs to Python, an array library or the meters themselves."""
+    """True if a file belongs to Python, an array library or the meters themselves."""
     if filename.startswith("<"):
         return True
     path = os.path.abspath(filename)
-    if os.path.dirname(path) == _METERS:
+    if os.path.dirname(path) == _MEASURE_FOLDER:
         return True
     parts = path.split(os.sep)
     for root in ("site-packages", "dist-packages"):
@@ -34,7 +34,7 @@ def is_library(filename: str) -> bool:
 
 
 def current_place(frame: FrameType) -> Place:
-    """Return the place of the innermost frame that is not a library's, from `frame` outwards."""
+    """Line of the innermost frame outside libraries, from `frame` outwards."""
     found: FrameType | None = frame
     while found is not None and is_library(found.f_code.co_filename):
         found = found.f_back
@@ -43,5 +43,5 @@ def current_place(frame: FrameType) -> Place:
 
 
 def describe_array(array: Any) -> str:
-    """Write an array as ``float32 64x10x10``."""
+    """Dtype and shape of an array, as in ``float32 64x10x10``."""
     return f"{array.dtype} {'x'.join(map(str, array.shape))}".strip()

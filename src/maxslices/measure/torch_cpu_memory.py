@@ -1,9 +1,9 @@
-"""What torch allocates on the CPU, told to tracemalloc, which does not see it by itself.
+"""torch's memory on the CPU, reported to tracemalloc, which does not see it by itself.
 
-torch's profiler reports every allocation of its CPU allocator with the time. From these comes
-the most that a call had alive at once; tracemalloc is told of as much for a moment, so that its
-peak is that of NumPy and torch together. The tensor that a call returns is told of until it is
-freed. Work areas that oneDNN takes past torch's allocator are not seen.
+torch's profiler records every allocation of its CPU allocator with the time, from which follows the
+most that a call had alive at once. As much is reported to tracemalloc for a moment, so that its
+peak is that of NumPy and torch together. The tensor that a call returns counts until it is freed.
+Workspaces that oneDNN takes past torch's allocator are not seen.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import numpy as np
 
 T = TypeVar("T")
 _MOMENTARY_ADDRESS = 1
-"""Address, where nothing is, of what is alive for a moment only."""
+"""Address for what is reported for a moment only: no allocation has it."""
 _tracked: set[int] = set()
 
 
 def counted(call: Callable[[], T]) -> T:
-    """Call a function; where tracemalloc is at work, its peak rises by what torch had alive.
+    """Call a function and add torch's peak to that of tracemalloc, if it is tracing.
 
-    What NumPy and torch had alive at most during the call is added up, as if at one time.
+    The peaks of NumPy and torch during the call are added up, as if at one time.
     """
     if not tracemalloc.is_tracing():
         return call()
     import torch
 
     autograd: Any = torch.autograd
-    if autograd._profiler_enabled():  # the caller's own: there cannot be two
+    if autograd._profiler_enabled():  # the caller's own; torch allows one
         return call()
     earlier_peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.reset_peak()
@@ -51,7 +51,7 @@ def counted(call: Callable[[], T]) -> T:
 
 
 def until_freed(tensor: Any) -> None:
-    """Have the memory that torch has for a tensor counted until the tensor is gone."""
+    """Count a tensor's storage until the tensor is gone."""
     storage = tensor.untyped_storage()
     address, n_bytes = int(storage.data_ptr()), int(storage.nbytes())
     if not tracemalloc.is_tracing() or not n_bytes or address in _tracked:
@@ -71,7 +71,7 @@ def _profile() -> Any:
 
     name = "KINETO_LOG_LEVEL"
     level = os.environ.get(name)
-    os.environ[name] = level or "99"  # it writes a line whenever it starts
+    os.environ[name] = level or "99"  # without it, a line is printed at every start
     try:
         started: Any = profile(profile_memory=True)
         return started.__enter__()
@@ -81,7 +81,7 @@ def _profile() -> Any:
 
 
 def _highest(profile: Any) -> int:
-    """Return the most bytes alive at once of what was allocated under a profile."""
+    """Most bytes alive at once of what was allocated under a profile."""
     events = [
         (event.start_ns(), event.nbytes())
         for event in profile.kineto_results.events()
@@ -92,7 +92,7 @@ def _highest(profile: Any) -> int:
 
 
 def _raise_peak(n_bytes: int) -> None:
-    """Have tracemalloc's peak be at least this."""
+    """Raise tracemalloc's peak to at least this."""
     missing = n_bytes - tracemalloc.get_traced_memory()[0]
     if missing > 0:
         _track(_MOMENTARY_ADDRESS, missing)

@@ -1,7 +1,7 @@
-"""What torch's caching allocator hands out and holds on the current CUDA device.
+"""Memory that torch's caching allocator hands out and holds on the current CUDA device.
 
-torch keeps one set of maxima per device. Measurements that overlap share it: each folds
-the maxima so far into the others before it starts them anew.
+torch keeps one set of maxima per device, which overlapping measurements share: before one resets
+them, the maxima so far are noted for all of them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _active: list[TorchMeter] = []
 class TorchMeter:
     """Bytes allocated, requested and reserved, of all threads.
 
-    Allocated and requested are the growth over what was alive at the start: a tensor from
-    before that the code frees makes them smaller. Code that resets torch's maxima itself is
-    noticed by the sampling thread at best.
+    Allocated and requested are the growth over what was alive at the start: a tensor from before
+    that the code frees lowers them. Code that resets torch's maxima itself is noticed only if the
+    sampling thread saw more than the maxima say.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class TorchMeter:
         self._index: int | None = None
 
     def start(self) -> None:
-        """Begin to count; nothing is asked of a torch that has not touched the device."""
+        """Begin to count; a torch that has not used the device is left alone."""
         with _lock:
             torch = torch_on_gpu()
             if torch is not None:
@@ -49,7 +49,7 @@ class TorchMeter:
             torch = torch_on_gpu()
             if torch is not None:
                 observe(torch)
-                # What is reserved but free at the start can be handed out, as in CuPy's pool.
+                # What is reserved but free at the start may be handed out, as in CuPy's pool.
                 base = self.before | {"reserved_bytes": self.before["allocated_bytes"]}
                 self.figures = {kind: max(0, self.highest[kind] - base[kind]) for kind in _KINDS}
                 self.reserved_after = _stats(torch)["reserved_bytes"][0]
@@ -57,8 +57,8 @@ class TorchMeter:
                     self.unseen.append("the code reset torch's peak statistics")
             _active.remove(self)
 
-    def most_since_last_asked(self) -> int:
-        """Return the most bytes that were allocated since this was last asked, or the start."""
+    def most_since_last_call(self) -> int:
+        """Most bytes allocated since the last call of this, or since the start."""
         with _lock:
             torch = torch_on_gpu()
             if torch is None:
@@ -75,7 +75,7 @@ class TorchMeter:
 
 
 def observe(torch: Any) -> None:
-    """Tell every measurement the maxima so far, and start them anew."""
+    """Note the maxima so far for every measurement, and reset them."""
     stats = _stats(torch)
     for meter in _active:
         for kind, (_, peak) in stats.items():
@@ -85,7 +85,7 @@ def observe(torch: Any) -> None:
 
 
 def _stats(torch: Any) -> dict[str, tuple[int, int]]:
-    """Return bytes now and at most, by kind."""
+    """Bytes now and at most, by kind."""
     # torch's flat dictionary takes ten times as long to make as the nested one.
     stats = torch.cuda.memory_stats_as_nested_dict()
     found = {}

@@ -1,4 +1,4 @@
-"""What is told beside the results, each with who says it."""
+"""Log records and errors that the command line prints beside its results."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import traceback
 from maxslices.cli import methods
 
 
-def test_what_a_method_logs_is_told_as_a_warning(cli, monkeypatch):
+def test_log_records_are_printed_as_warnings(cli, monkeypatch):
     def handle(parsed):
         logging.getLogger("somebodys.methods").warning("the axis is %d pixels off", 7)
-        logging.getLogger("somebodys.methods").info("not told")
+        logging.getLogger("somebodys.methods").info("not printed")
         return "done"
 
     monkeypatch.setattr(methods, "handle", handle)
@@ -20,7 +20,7 @@ def test_what_a_method_logs_is_told_as_a_warning(cli, monkeypatch):
     assert logging.getLogger().handlers == before
 
 
-def test_of_a_traceback_that_is_logged_the_last_line_is_told(cli, monkeypatch):
+def test_a_logged_traceback_is_printed_as_its_last_line(cli, monkeypatch):
     def handle(parsed):
         try:
             raise OSError("no such library")
@@ -31,7 +31,7 @@ def test_of_a_traceback_that_is_logged_the_last_line_is_told(cli, monkeypatch):
     assert cli("methods") == (0, "", "maxslices: error: OSError: no such library\n")
 
 
-def test_memory_that_runs_out_without_a_word(cli, monkeypatch):
+def test_a_memory_error_without_a_message(cli, monkeypatch):
     def handle(parsed):
         raise MemoryError
 

@@ -1,4 +1,4 @@
-"""A stand-in for CuPy: a pool, per-thread hooks and an allocator, as CuPy 14 has them."""
+"""Fake of CuPy 14: a pool, per-thread hooks and an allocator."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ GRANULE_BYTES = 512
 GRAIN_BYTES = 2 * 2**20
 
 
-class Pool:
-    """Counts as `cupy.cuda.MemoryPool` does; freed blocks stay with it."""
+class FakePool:
+    """Counts as `cupy.cuda.MemoryPool` does, and keeps freed blocks."""
 
     def __init__(self, module):
         self._module = module
@@ -32,7 +32,7 @@ class Pool:
         self._total, self._driver, self._small = self._used, kept, 0
 
     def _take(self, n_bytes):
-        """Take from the driver: in whole grains, which small blocks share."""
+        """Take from the driver in whole grains, shared by small blocks."""
         before = -(-self._small // GRAIN_BYTES)
         if n_bytes < GRAIN_BYTES:
             self._small += n_bytes
@@ -58,7 +58,7 @@ class Pool:
             self._total = self._used
             for hook in hooks:
                 hook.alloc_postprocess(device_id=0, mem_size=taken, mem_ptr=pointer)
-        block = Block(self, pointer, rounded)
+        block = FakeBlock(self, pointer, rounded)
         for hook in hooks:
             hook.malloc_postprocess(
                 device_id=0, size=size, mem_size=rounded, mem_ptr=pointer, pmem_id=id(block)
@@ -66,8 +66,8 @@ class Pool:
         return block
 
 
-class Block:
-    """Pooled memory; goes back to its pool in whatever thread calls `free`."""
+class FakeBlock:
+    """Pooled memory, which any thread may give back."""
 
     def __init__(self, pool, pointer, size):
         self.pool, self.ptr, self.size = pool, pointer, size
@@ -84,7 +84,7 @@ class Block:
             hook.free_postprocess(**given)
 
 
-class Device:
+class FakeDevice:
     id = 0
 
     def __enter__(self):
@@ -95,7 +95,7 @@ class Device:
 
 
 def install(monkeypatch):
-    """Put a fresh fake in `sys.modules` and return it."""
+    """Install a new fake in `sys.modules`."""
     cupy = ModuleType("cupy")
     cupy.cuda = ModuleType("cupy.cuda")
     hook_module = ModuleType("cupy.cuda.memory_hook")
@@ -109,9 +109,9 @@ def install(monkeypatch):
 
     hook_module.get_memory_hooks = cupy.get_memory_hooks = get_memory_hooks
     cupy.cuda.memory_hook = hook_module
-    cupy.cuda.MemoryPool = Pool
-    cupy.cuda.Device = Device
-    cupy.pool = Pool(cupy)
+    cupy.cuda.MemoryPool = FakePool
+    cupy.cuda.Device = FakeDevice
+    cupy.pool = FakePool(cupy)
     cupy.allocator = cupy.pool.malloc
 
     def set_allocator(allocator):
@@ -122,7 +122,14 @@ def install(monkeypatch):
     cupy.cuda.runtime = ModuleType("cupy.cuda.runtime")
     cupy.cuda.runtime.CUDARuntimeError = RuntimeError
     cupy.cuda.runtime.getDevice = lambda: 0
-    cupy.cuda.runtime.memGetInfo = lambda: (10**11 - cupy.device_used_bytes, 10**11)
+    cupy.n_device_reads = 0
+
+    def read_device():
+        found = 10**11 - cupy.device_used_bytes, 10**11
+        cupy.n_device_reads += 1
+        return found
+
+    cupy.cuda.runtime.memGetInfo = read_device
     cupy.alloc = lambda size: cupy.allocator(size)
     for name, module in {
         "cupy": cupy,

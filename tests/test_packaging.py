@@ -1,0 +1,102 @@
+"""What is promised of Pythons and packages: by pyproject.toml, constraints.txt and the Makefile."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OLDEST = PROJECT["requires-python"].removeprefix(">=") + ".0"
+PYTHONS = [OLDEST, "3.12.0", "3.13.0"]
+PINS = [
+    Requirement(line)
+    for line in (ROOT / "constraints.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+]
+HTTOMO = Path(sys.prefix) / "httomo"
+"""Where `make test` puts httomo-backends and the packages that it speaks of."""
+
+
+def applies(requirement: Requirement, python: str) -> bool:
+    given = {"python_version": python.rpartition(".")[0], "python_full_version": python}
+    return requirement.marker is None or requirement.marker.evaluate(given)
+
+
+def pins_for(python: str) -> dict[str, Requirement]:
+    return {canonicalize_name(pin.name): pin for pin in PINS if applies(pin, python)}
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_each_pin_allows_every_python_that_is_promised(python):
+    pins = pins_for(python)
+    checked = 0
+    for found in metadata.distributions():
+        pin = pins.get(canonicalize_name(found.name))
+        if pin is not None and pin.specifier.contains(found.version):
+            allowed = found.metadata.get("Requires-Python") or ""
+            assert Requirement(f"python {allowed}").specifier.contains(python), found.name
+            checked += 1
+    assert checked > 20
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the extra is for Python 3.12 and newer")
+@pytest.mark.parametrize("wanted", PROJECT["optional-dependencies"]["httomo"])
+def test_the_httomo_packages_that_are_tested_are_those_promised(wanted):
+    requirement = Requirement(wanted)
+    name = canonicalize_name(requirement.name)
+    found = {
+        canonicalize_name(d.name): d.version for d in metadata.distributions(path=[str(HTTOMO)])
+    }
+    if name not in found:
+        pytest.skip(f"{HTTOMO} has no {name}; `make test` installs it there")
+    assert requirement.specifier.contains(found[name])
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_each_pin_lies_within_the_bounds_of_pyproject(python):
+    pins = pins_for(python)
+    extras = PROJECT["optional-dependencies"].values()
+    for wanted in itertools.chain(PROJECT["dependencies"], *extras):
+        requirement = Requirement(wanted)
+        pin = pins.get(canonicalize_name(requirement.name))
+        if pin is not None and applies(requirement, python):
+            (pinned,) = pin.specifier
+            assert requirement.specifier.contains(pinned.version), wanted
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize(
+    ("python", "complaint"),
+    [("false", "false is older or missing"), ("", "none was found")],
+)
+def test_make_says_in_a_line_which_python_is_needed(tmp_path, python, complaint):
+    (tmp_path / "methods").mkdir()
+    for name in ("Makefile", "constraints.txt", "pyproject.toml", "methods/pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(
+        ["make", f"PYTHON={python}", "demo"],
+        cwd=tmp_path,
+        env=alone,
+        capture_output=True,
+        text=True,
+    )
+    first, *others = done.stderr.splitlines()
+    assert first == (
+        f"Python 3.11 or newer is needed, and {complaint}; "
+        "name one: make PYTHON=/path/to/python3.12 demo"
+    )
+    assert len(others) == 1  # make's own
+    assert done.returncode == 2
+    assert not (tmp_path / ".venv").exists()
