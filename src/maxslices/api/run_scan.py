@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from ..planner.tile_and_offload import FitChoice
 from ..runner import Report, RunFolder, Timeline, execute
 from ..runner.correct_records import correct_records
 from ..runner.progress import progress_bar
+from ..runner.wall_time import WallTime
 from .made_for import made_for
 from .plan_scan import plan_pipeline
 from .resources import budgets_here, chooser_for
@@ -138,7 +138,7 @@ def run_announced(
     plan: Plan | None,
 ) -> Report:
     """Run a pipeline as `run` does, and hand over the plan before it begins."""
-    began = time.perf_counter()
+    wall_time = WallTime()
     checked = as_pipeline(pipeline)
     if plan is not None:
         _check_left_to_plan(memory, host_memory, block, fit, estimator)
@@ -153,6 +153,7 @@ def run_announced(
             folder.check_spares(path)
     with contextlib.ExitStack() as held:
         source = held.enter_context(opened(scan, checked))
+        wall_time.begin("planning")
         chooser: Chooser | None = None
         if plan is not None:
             made = plan
@@ -173,6 +174,7 @@ def run_announced(
             )
         if given is not None:
             check_result(given, made)
+        wall_time.begin("preparing")
         announce(made)
         bar = held.enter_context(progress_bar(progress))
         scratch = Path(tempfile.gettempdir())
@@ -181,19 +183,23 @@ def run_announced(
             scratch = folder.path
         timeline = Timeline()
         sections, side, result = execute(
-            made, checked, source, backend, folder, bar, scratch, timeline, given
+            made, checked, source, backend, folder, bar, scratch, timeline, wall_time, given
         )
+        wall_time.begin("finishing")
         if chooser is not None:
             correct_records(made, sections, chooser)
         files = () if folder is None else folder.finish()
         written = None if folder is None else folder.write_timeline(timeline.to_chrome())
+        wall_time.stop()
+        sections_s = sum(section.duration_s for section in sections)
         report = Report(
             plan=made,
             device=backend.name,
             sections=sections,
             side_results=side.by_method,
             files=files,
-            duration_s=time.perf_counter() - began,
+            duration_s=wall_time.total_s,
+            phases_s=wall_time.beside_sections(sections_s),
             result=result,
             timeline=timeline,
             timeline_file=written,

@@ -23,6 +23,7 @@ from .run_report import SectionReport
 from .run_timeline import Timeline
 from .section_run import SectionWork
 from .side_results import SideResults
+from .wall_time import WallTime
 
 
 def execute(
@@ -34,6 +35,7 @@ def execute(
     progress: Progress,
     scratch_folder: Path,
     timeline: Timeline,
+    wall_time: WallTime,
     result: np.ndarray | None = None,
 ) -> tuple[tuple[SectionReport, ...], SideResults, np.ndarray | None]:
     """Run a plan.
@@ -56,6 +58,8 @@ def execute(
         Where intermediates go that do not fit in memory.
     timeline : Timeline
         Is told what happens when.
+    wall_time : WallTime
+        Is told which phase begins.
     result : ndarray, optional
         Where the last result goes, if it is kept in memory; by default it is made.
 
@@ -72,6 +76,7 @@ def execute(
     StoreError
         If a result cannot be written.
     """
+    wall_time.begin("preparing")
     side_results = SideResults()
     reports: list[SectionReport] = []
     reader: Readable | DeviceStore = source
@@ -88,12 +93,13 @@ def execute(
         # All at once, and before anything runs: what is not installed, a taken name or a full
         # disk shows now.
         with_torch = require_libraries(step.meta for step in pipeline.steps)
-        all_sinks = {} if folder is None else _make_sinks(folder, plan, pipeline)
+        all_sinks = {} if folder is None else _make_sinks(folder, plan, pipeline, wall_time)
         budget_bytes = plan.budget_bytes - plan.reserved_bytes
         held.enter_context(backend.limited(budget_bytes))
         if with_torch and backend.kind == "cuda":
             held.enter_context(shared_allocator(budget_bytes))
         for number, section in enumerate(plan.sections, start=1):
+            wall_time.begin("preparing")
             store: Store | DeviceStore | None
             stop = position + len(section.steps)
             is_last = number == len(plan.sections)
@@ -122,7 +128,8 @@ def execute(
             work = SectionWork(block_work, reader, timeline, notes)
             progress.start(f"section {number}/{len(plan.sections)}", section.n_slices)
             try:
-                reports.append(work.run(progress.advance))
+                with wall_time.during("sections"):
+                    reports.append(work.run(progress.advance))
             except MethodError as error:
                 if folder is None:
                     raise
@@ -132,6 +139,7 @@ def execute(
                 if failed is error:
                     raise
                 raise failed from error.__cause__
+            wall_time.begin("finishing")
             done |= dict.fromkeys(sinks, section.n_slices)
             if previous is not None:
                 previous.close()
@@ -194,9 +202,12 @@ def _moved(planned: str, instead: str) -> str:
     return f"its output was to stay {place}, where there was no room: it went to {instead}"
 
 
-def _make_sinks(folder: RunFolder, plan: Plan, pipeline: Pipeline) -> dict[int, Sink]:
+def _make_sinks(
+    folder: RunFolder, plan: Plan, pipeline: Pipeline, wall_time: WallTime
+) -> dict[int, Sink]:
     """Make the places of all results: index of a step in the pipeline -> its sink."""
-    check_free_space(folder.path, plan.result_bytes + plan.scratch_bytes)
+    with wall_time.during("waiting for disk space"):
+        check_free_space(folder.path, plan.result_bytes + plan.scratch_bytes)
     planned = [(step, section) for section in plan.sections for step in section.steps]
     return {
         index: folder.sink(

@@ -28,6 +28,8 @@ _BOUNDS = {
 }
 MISSED = 1.05
 """Measured over estimated bytes from which the report says that an estimate is wrong."""
+PRINTED_S = 0.05
+"""Seconds from which on a phase is printed: less would be printed as 0.0 s."""
 _STAGE_OF: dict[str, Stage] = {"link in": "in", "link out": "out"}
 
 
@@ -114,7 +116,10 @@ class Report:
     files: tuple[Path, ...]
     """Results that were written, the last one the final result."""
     duration_s: float
-    """Wall time of everything."""
+    """Wall time of everything, but for writing the report itself."""
+    phases_s: dict[str, float] = field(default_factory=dict)
+    """Seconds beside the sections, by phase (see `WallTime`); with the sections' wall times they
+    add up to `duration_s`."""
     result: np.ndarray | None = field(default=None, repr=False, compare=False)
     """The final result, where it was kept in memory."""
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
@@ -127,6 +132,7 @@ class Report:
         return {
             "device": self.device,
             "duration_s": self.duration_s,
+            "phases_s": self.phases_s,
             "sections": [_section(s) for s in self.sections],
             "side_results": {k: plain(v) for k, v in self.side_results.items()},
             "files": [str(path) for path in self.files],
@@ -167,6 +173,7 @@ class Report:
                     f"{'once' if section.n_splits == 1 else f'{section.n_splits} times'}, from "
                     f"{section.block} to {section.smallest_block} slices"
                 )
+        lines += _wall_time_lines(self)
         lines += [f"  {name} = {_short(value)}" for name, value in self.side_results.items()]
         lines += [f"  wrote {path}" for path in self.files]
         return wrapped(lines)
@@ -201,6 +208,23 @@ def _blocks_lines(section: SectionReport) -> list[str]:
     first, *later = section.blocks
     changes = [f"{use.block} from slice {use.first_slice} on ({use.why})" for use in later]
     return [f"    blocks of {first.block}, {', '.join(changes)}"]
+
+
+def _wall_time_lines(report: Report) -> list[str]:
+    """What the wall time went to; what is too short to print counts as other."""
+    if not report.phases_s:
+        return []
+    sections = " + ".join(f"{section.duration_s:.1f}" for section in report.sections)
+    long_s = {
+        phase: spent_s
+        for phase, spent_s in report.phases_s.items()
+        if phase != "other" and spent_s >= PRINTED_S
+    }
+    other_s = sum(report.phases_s.values()) - sum(long_s.values())
+    if other_s >= PRINTED_S:
+        long_s["other"] = other_s
+    parts = [f"sections {sections} s", *(f"{phase} {s:.1f} s" for phase, s in long_s.items())]
+    return [f"  wall time: {', '.join(parts)}"]
 
 
 def _short(value: Any) -> str:
