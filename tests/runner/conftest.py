@@ -39,7 +39,7 @@ def on_fake_gpu(monkeypatch):
             if seed is not None:  # else results leave as a whole
                 patch.setattr("maxslices.runner.fetcher._PART_BYTES", 500)
                 patch.setattr("maxslices.runner.fetcher._PARTS", 2)
-                patch.setattr("maxslices.runner.drain.AT_ONCE_BYTES", 1000)
+                patch.setattr("maxslices.runner.result_queue.AT_ONCE_BYTES", 1000)
             if between is not None:
                 patch.setattr(
                     "maxslices.planner.place_sections.PlacementSearch._leaves_room",
@@ -53,15 +53,15 @@ def on_fake_gpu(monkeypatch):
             if grows is not None:
                 decisions = list(grows)
 
-                def learn(pace, times, beside_s):
-                    if not decisions or not decisions.pop(0) or pace._at + 1 == len(pace._sizes):
-                        pace._is_settled = True
+                def decide(tuner, times, beside_s):
+                    if not decisions or not decisions.pop(0) or tuner._at + 1 == len(tuner._sizes):
+                        tuner._is_settled = True
                         return False
-                    pace._at += 1
+                    tuner._at += 1
                     return True
 
                 patch.setattr("maxslices.runner.block_tuning.TRIED_BLOCKS", 1)
-                patch.setattr("maxslices.runner.block_tuning.Pace.learn", learn)
+                patch.setattr("maxslices.runner.block_tuning.BlockTuner.decide", decide)
             yield gpu
             assert gpu.faults == []
 

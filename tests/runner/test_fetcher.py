@@ -8,7 +8,7 @@ import pytest
 from maxslices.runner import fetcher
 from maxslices.runner.fetcher import Fetcher
 from maxslices.runner.run_timeline import Timeline
-from maxslices.runner.writer import Way, Writer
+from maxslices.runner.writer import ResultTransfer, Writer
 from tests.runner.fake_link import FakeGpu
 
 
@@ -34,7 +34,7 @@ def test_no_more_than_a_few_parts_are_asked_for_at_one_time(monkeypatch, slice_d
         start = 5
         place = whole[:, start : start + 7] if slice_dim else whole[start : start + 7]
         threads = Fetcher(slice_dim, engine, Writer(slice_dim, Timeline()), 7, True)
-        way = Way(start)
+        way = ResultTransfer(start)
         left = threads.put(data, None, engine.record(), way, False, place)
         threads.stop()
     assert left.is_set()

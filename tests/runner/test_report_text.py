@@ -69,8 +69,8 @@ def test_a_line_says_how_busy_each_stage_was_and_what_bounded(made):
         ("link in", "bound by the link in, 2.63 GB/s"),
         ("compute", "bound by computing, 19.7 GB/s"),
         ("write", "bound by writing, 5.00 GB/s"),
-        ("itself", "bound by its own overheads\n"),
-        ("turns", "bound by stages that waited for each other\n"),
+        ("overhead", "bound by overhead\n"),
+        ("pipeline stalls", "bound by pipeline stalls\n"),
     ],
 )
 def test_each_bound_has_words(made, bound_by, said):
@@ -80,7 +80,7 @@ def test_each_bound_has_words(made, bound_by, said):
 
 def test_stages_that_there_were_not_are_not_shown(made):
     stages = {"compute": STAGES["compute"], "read": STAGES["read"]}
-    text = str(report(made, section(stages=stages, idle_share=0.5, bound_by="itself")))
+    text = str(report(made, section(stages=stages, idle_share=0.5, bound_by="overhead")))
     assert "    read 12 %, compute 38 %, idle 50 %: bound by" in text
 
 

@@ -16,8 +16,8 @@ from maxslices.io.array_source import ArraySource
 from maxslices.io.frame_source import FrameSource
 from maxslices.io.loader_options import Preview
 from maxslices.io.selection import Selection
+from maxslices.runner.block_feed import make_block_feed
 from maxslices.runner.block_ranges import blocks_of
-from maxslices.runner.feed import make_feed
 from maxslices.runner.run_timeline import Timeline
 from tests.planner.fakes import fakes
 from tests.runner.fake_link import FakeGpu
@@ -156,13 +156,13 @@ def test_larger_blocks_are_gone_over_to(on_fake_gpu, tmp_path):
 def test_larger_blocks_are_decided_on_by_blocks_of_one_size(on_fake_gpu, monkeypatch):
     asked = []
 
-    def learn(pace, times, beside_s):
+    def decide(tuner, times, beside_s):
         asked.append([block.stop - block.start for _, _, block in times])
-        pace._is_settled = True
+        tuner._is_settled = True
         return False
 
     with on_fake_gpu() as gpu:
-        monkeypatch.setattr("maxslices.runner.block_tuning.Pace.learn", learn)
+        monkeypatch.setattr("maxslices.runner.block_tuning.BlockTuner.decide", decide)
         scan = source(MANY, pinned_by=gpu)
         report = run(scan, Pipeline.from_steps(["negate"], fakes), device="cuda")
     section = report.plan.sections[0]
@@ -187,16 +187,16 @@ def test_every_copy_and_every_block_is_on_the_timeline(on_fake_gpu):
 def test_the_time_of_a_copy_is_asked_for_only_once_it_has_ended():
     with FakeGpu() as gpu:
         blocks = blocks_of(0, 37, 9, (0, 0))
-        feed = make_feed(
+        feed = make_block_feed(
             source(pinned_by=gpu), 0, blocks, gpu, Timeline(), overlaps=True, wants_copies=False
         )
-        feed.send()
+        feed.start()
         feed.take()
         deadline = time.monotonic() + 60
-        while not (took_s := feed.took_s(1)) and time.monotonic() < deadline:
+        while not (slowest_s := feed.slowest_s(1)) and time.monotonic() < deadline:
             time.sleep(1e-3)  # the second block is sent, and nobody has waited for it
         feed.close()
-    assert took_s > 0
+    assert slowest_s > 0
 
 
 def test_slabs_are_counted_for_columns_of_pinned_memory(on_fake_gpu):

@@ -62,13 +62,13 @@ def test_the_busiest_stage_bounds(stage, bound):
     assert section((stage, 0, 9), *((other, 0, 8) for other in others)).bound_by == bound
 
 
-def test_where_mostly_nothing_works_it_is_bound_by_itself():
-    assert section(("read", 0, 2), ("compute", 2, 4)).bound_by == "itself"
+def test_where_mostly_nothing_works_it_is_bound_by_overhead():
+    assert section(("read", 0, 2), ("compute", 2, 4)).bound_by == "overhead"
 
 
-def test_stages_that_wait_for_each_other_take_turns():
-    turns = section(("read", 0, 3), ("in", 3, 5), ("compute", 5, 9), ("write", 9, 10))
-    assert turns.bound_by == "turns"
+def test_stages_that_wait_for_each_other_are_pipeline_stalls():
+    stalled = section(("read", 0, 3), ("in", 3, 5), ("compute", 5, 9), ("write", 9, 10))
+    assert stalled.bound_by == "pipeline stalls"
 
 
 def test_nothing_recorded_is_bound_by_nothing_known():

@@ -107,7 +107,7 @@ def test_a_report_names_what_else_took_time(manual, monkeypatch, tmp_path):
 def test_the_printed_line_adds_up_to_the_first_one(manual, monkeypatch, tmp_path):
     delays = {
         "runner.execute.check_free_space": 5.5,
-        "runner.block_run.call_method": 0.125,
+        "runner.block_runner.call_method": 0.125,
     }
     text = " ".join(str(run_slowly(manual, monkeypatch, tmp_path, delays)).split())
     total_s = float(re.search(r"Ran on cpu in ([\d.]+) s", text)[1])

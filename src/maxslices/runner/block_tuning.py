@@ -23,7 +23,7 @@ BUSY = 0.9
 """Share of the time that computing must take for the size of a block to matter."""
 
 
-class Clock:
+class BlockClock:
     """Times one block's computing: by the device's own clock, or on the CPU by the host's."""
 
     def __init__(self, engine: CopyEngine | None, block: Block) -> None:
@@ -54,12 +54,12 @@ def _reached_s(mark: DeviceEvent | float) -> float:
     return mark.time_s()
 
 
-class Clocks:
-    """Clocks of blocks, one after the other; what they show goes on the timeline."""
+class BlockClocks:
+    """BlockClocks of blocks, one after the other; what they show goes on the timeline."""
 
     def __init__(self, timeline: Timeline, plan: SectionPlan) -> None:
         self._timeline, self._plan = timeline, plan
-        self._clocks: list[Clock] = []
+        self._clocks: list[BlockClock] = []
         self._n_noted = 0
 
     @property
@@ -67,7 +67,7 @@ class Clocks:
         """Return of how many blocks there are clocks."""
         return len(self._clocks)
 
-    def add(self, clock: Clock) -> None:
+    def add(self, clock: BlockClock) -> None:
         """Take the clock of the next block."""
         self._clocks.append(clock)
 
@@ -84,7 +84,7 @@ class Clocks:
         self._n_noted = max(self._n_noted, stop)
 
 
-class Pace:
+class BlockTuner:
     """The block that a section goes on with.
 
     A few blocks are timed as planned. If computing is what takes the time, so are a few of
@@ -119,11 +119,11 @@ class Pace:
         """Return the slices in a block from here on."""
         return self._sizes[self._at]
 
-    def wants(self, n_timed: int) -> bool:
+    def is_ready(self, n_timed: int) -> bool:
         """Tell whether so many blocks of one size are what there is to decide by."""
         return not self._is_settled and n_timed >= TRIED_BLOCKS
 
-    def learn(self, times: Sequence[tuple[float, float, Block]], beside_s: float = 0.0) -> bool:
+    def decide(self, times: Sequence[tuple[float, float, Block]], beside_s: float = 0.0) -> bool:
         """Decide by the blocks that were run; return whether the block is another one now.
 
         Parameters

@@ -13,7 +13,7 @@ from ..io import HasDetectorStart, MemoryStore, ScratchStore, Sink, Source, Stor
 from ..pipeline import Pipeline
 from ..planner import Plan, SectionPlan
 from ..system.disk_space import check_free_space
-from .block_run import BlockWork
+from .block_runner import BlockRunner
 from .device_store import DeviceStore
 from .partial_results import keep_finished
 from .progress import Progress
@@ -21,7 +21,7 @@ from .read_ahead import Readable
 from .results_folder import RunFolder
 from .run_report import SectionReport
 from .run_timeline import Timeline
-from .section_run import SectionWork
+from .section_run import SectionRun
 from .side_results import SideResults
 from .wall_time import WallTime
 
@@ -114,7 +114,7 @@ def execute(
             if store is not None:
                 held.callback(store.close)
             sinks = {i: sink for i, sink in all_sinks.items() if position <= i < stop}
-            block_work = BlockWork(
+            block_runner = BlockRunner(
                 section,
                 pipeline.steps[position:stop],
                 source,
@@ -125,7 +125,7 @@ def execute(
                 facts,
             )
             notes = (*section.fitted, note) if note else section.fitted
-            work = SectionWork(block_work, reader, timeline, notes)
+            work = SectionRun(block_runner, reader, timeline, notes)
             progress.start(f"section {number}/{len(plan.sections)}", section.n_slices)
             try:
                 with wall_time.during("sections"):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..devices import CopyEngine, DeviceEvent, as_block
 from ..model import account
-from .writer import Piece, Target, Way, Writer
+from .writer import ResultPiece, ResultTransfer, Target, Writer
 
 _PART_BYTES, _PARTS = 2**26, 8
 """Bytes of one copy to a place that needs no slab, and copies that are asked for at one time.
@@ -35,7 +35,7 @@ class _Result:
     waits: bool
     left: threading.Event
     """Tells when all of it has left the device."""
-    way: Way
+    way: ResultTransfer
     place: NDArray[Any] | None
     """Where the device can copy it to itself."""
 
@@ -79,7 +79,7 @@ class Fetcher:
         data: Any,
         target: Target,
         ready: DeviceEvent,
-        way: Way,
+        way: ResultTransfer,
         waits: bool,
         place: NDArray[Any] | None = None,
     ) -> threading.Event:
@@ -93,7 +93,7 @@ class Fetcher:
             Where they go.
         ready : DeviceEvent
             From when on they are there.
-        way : Way
+        way : ResultTransfer
             Is told what was copied.
         waits : bool
             Whether nothing is computed until they have left.
@@ -172,7 +172,7 @@ class Fetcher:
             begin, last = self._engine.fetch(part, place, result.ready)
             first, stop = result.way.start + at, result.way.start + span.stop
             result.way.copies.append((first, stop, int(part.nbytes), begin, last))
-            let_go = partial(pieces.free.put, piece)
-            self._writer.put(Piece(place, first, [result.target], result.way, let_go, last))
+            release = partial(pieces.free.put, piece)
+            self._writer.put(ResultPiece(place, first, [result.target], result.way, release, last))
         if last is not None:
             last.synchronize()

@@ -13,7 +13,7 @@ from ..tuning import fft_plan_cache as fft_plans
 
 
 @dataclass(slots=True)
-class Caches:
+class PoolCache:
     """The memory that a section leaves with the device's pool between its blocks."""
 
     backend: Backend
@@ -24,7 +24,7 @@ class Caches:
     """Slices of the last block, with its halo."""
 
     @classmethod
-    def of(cls, plan: SectionPlan, backend: Backend) -> Caches:
+    def for_section(cls, plan: SectionPlan, backend: Backend) -> PoolCache:
         """Return those of a section."""
         return cls(backend, is_roomy(plan.estimated_bytes, plan.available_bytes))
 
@@ -41,7 +41,7 @@ class Caches:
         try:
             self.backend.reserve(plan.estimated_bytes, max(array.nbytes for array in arrays))
         except Exception as error:
-            if not self.ran_out(error):
+            if not self.is_out_of_memory(error):
                 raise
             self.is_roomy = False
 
@@ -78,7 +78,7 @@ class Caches:
         gc.collect()
         self.backend.release()
 
-    def ran_out(self, error: BaseException | None) -> bool:
+    def is_out_of_memory(self, error: BaseException | None) -> bool:
         """Tell whether an error says so, or one of ours that it caused."""
         while error is not None:
             if self.backend.is_out_of_memory(error):

@@ -18,7 +18,7 @@ class Progress(Protocol):
         """Count slices as done."""
 
 
-class Silence:
+class NoProgress:
     """Shows nothing; see `Progress`."""
 
     def start(self, label: str, n_slices: int) -> None:
@@ -32,7 +32,7 @@ class Silence:
 def progress_bar(wanted: bool) -> Iterator[Progress]:
     """Yield a bar on standard error with slices/s and time left, if that is a terminal."""
     if not wanted or not sys.stderr.isatty():
-        yield Silence()
+        yield NoProgress()
         return
     from rich.console import Console
     from rich.progress import (

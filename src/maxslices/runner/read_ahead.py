@@ -38,8 +38,8 @@ class _Stop(Exception):
     """The blocks are not wanted any more."""
 
 
-class AheadFeed:
-    """A `Feed` whose thread reads, and copies to the device, one block ahead.
+class ReadAhead:
+    """A `BlockFeed` whose thread reads, and copies to the device, one block ahead.
 
     On the CPU it reads into the places that methods are given. For another device it reads
     into staging memory and copies from there; what is in pinned memory already is
@@ -84,7 +84,7 @@ class AheadFeed:
         if way != "copied":
             self._begin()  # what is read goes on ahead while flats and darks come
 
-    def send(self) -> None:
+    def start(self) -> None:
         """Let blocks come from where the device can copy them."""
         if self._way == "copied":
             self._begin()
@@ -100,12 +100,12 @@ class AheadFeed:
             self._engine.wait(mark)
         return data
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Have the place of the block last taken used again, when all is computed."""
         memory, self._taken = self._taken, None
         self._buffers.put((memory, None if self._engine is None else self._engine.record()))
 
-    def took_s(self, number: int) -> float:
+    def slowest_s(self, number: int) -> float:
         """Return how long it took to read a block, or to copy it if that took longer."""
         copied_s = read_s = 0.0
         if 0 <= number < len(self._copies):

@@ -23,8 +23,8 @@ _BOUNDS = {
     "compute": "computing",
     "link out": "the link out",
     "write": "writing",
-    "itself": "its own overheads",
-    "turns": "stages that waited for each other",
+    "overhead": "overhead",
+    "pipeline stalls": "pipeline stalls",
 }
 MISSED = 1.05
 """Measured over estimated bytes from which the report says that an estimate is wrong."""
@@ -75,8 +75,8 @@ class SectionReport:
     idle_share: float | None = None
     """Share of the wall time in which no stage was at work; None if that was not recorded."""
     bound_by: str | None = None
-    """What bounded it: "read", "link in", "compute", "link out", "write"; "itself", the runner's
-    overheads; "turns", stages that waited for each other; None if that was not recorded."""
+    """What bounded it: "read", "link in", "compute", "link out" or "write"; "overhead" of the
+    runner; "pipeline stalls", where stages waited for each other; None if not recorded."""
     blocks: tuple[BlockUse, ...] = ()
     """The block sizes that were used, in order."""
     notes: tuple[str, ...] = ()

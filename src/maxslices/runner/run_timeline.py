@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 Stage = Literal["read", "in", "compute", "out", "write"]
-Bound = Literal["read", "link in", "compute", "link out", "write", "itself", "turns"]
+Bound = Literal["read", "link in", "compute", "link out", "write", "overhead", "pipeline stalls"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 _BOUND_BY: dict[Stage, Bound] = {
     "read": "read",
@@ -101,11 +101,11 @@ class SectionTimeline:
 
     @property
     def bound_by(self) -> Bound | None:
-        """Return what bounds the section; None if nothing was recorded of it.
+        """What bounds the section; None if nothing was recorded.
 
-        The busiest stage, if it was at work for `BUSY` of the wall time. Where no stage was,
-        making one of them faster gains little: then it is "itself", the runner's own overheads,
-        if mostly nothing was at work, else "turns": the stages waited for each other, as they
+        It is the busiest stage, if that was at work for `BUSY` of the wall time. Otherwise a faster
+        stage would gain little. Then it is "overhead" of the runner if all stages were idle for
+        more than half of the time, else "pipeline stalls": stages waited for each other, as they
         do with too few blocks to overlap.
         """
         if not self.stages:
@@ -113,7 +113,7 @@ class SectionTimeline:
         busiest = max(self.stages, key=lambda stage: self.stages[stage].share)
         if self.stages[busiest].share >= BUSY:
             return _BOUND_BY[busiest]  # type: ignore[index]
-        return "itself" if self.idle_share > 0.5 else "turns"
+        return "overhead" if self.idle_share > 0.5 else "pipeline stalls"
 
     @property
     def slices_per_s(self) -> float:

@@ -9,14 +9,14 @@ from typing import Any
 from ..errors import MethodError, OutOfMemoryError, ReadOnlyInputError
 from ..model.arrays import SLICE_NAMES
 from ..planner import SectionPlan
+from .block_feed import BlockFeed, make_block_feed
 from .block_ranges import Block, blocks_of
-from .block_run import BlockWork
-from .block_tuning import Clock, Clocks, Pace
+from .block_runner import BlockRunner
+from .block_tuning import BlockClock, BlockClocks, BlockTuner
 from .device_store import DeviceStore
-from .drain import Drain
-from .feed import Feed, make_feed
-from .pool_cache import Caches
+from .pool_cache import PoolCache
 from .read_ahead import Readable
+from .result_queue import ResultQueue
 from .run_report import BlockUse, SectionReport
 from .run_timeline import Timeline
 from .section_meter import SectionMeter
@@ -25,10 +25,10 @@ _READ_ONLY = "a method writes to its input"
 
 
 @dataclass(slots=True)
-class SectionWork:
+class SectionRun:
     """A section while it runs."""
 
-    work: BlockWork
+    work: BlockRunner
     """Its methods."""
     reader: Readable | DeviceStore
     """What it reads."""
@@ -50,11 +50,11 @@ class SectionWork:
     """Whether a block comes while another is worked on."""
     _wants_copies: bool = False
     """Whether a method has asked for an input of its own, which it may write to."""
-    _caches: Caches = field(init=False)
+    _pool: PoolCache = field(init=False)
     """What the device's pool holds between blocks."""
 
     def __post_init__(self) -> None:
-        self._caches = Caches.of(self.plan, self.work.backend)
+        self._pool = PoolCache.for_section(self.plan, self.work.backend)
 
     @property
     def plan(self) -> SectionPlan:
@@ -77,7 +77,7 @@ class SectionWork:
         looks_ahead = any(step.meta.looks_at is not None for step in work.steps)
         try:
             if not looks_ahead:  # which gives it back
-                self._caches.reserve(plan)  # before what is in use is measured
+                self._pool.reserve(plan)  # before what is in use is measured
             with meter.whole():
                 if looks_ahead:
                     with meter.part():
@@ -91,7 +91,7 @@ class SectionWork:
                     work.combine(work.steps[index], [value for _, value in values])
                 work.close()
         finally:
-            self._caches.end()
+            self._pool.end()
             times = self.timeline.end_section()
         largest = max((use.block for use in self._sizes), default=0)
         return SectionReport(
@@ -135,39 +135,39 @@ class SectionWork:
                     f"{shortage}"
                 )
             is_retry = is_retry or shortage != _READ_ONLY
-            self._caches.free()
+            self._pool.free()
 
     def _all_blocks(self, advance: Callable[[int], None], meter: SectionMeter) -> None:
         """Run block after block; where memory runs out, again with half as many slices."""
         plan, total = self.plan, self.plan.n_slices
-        pace = Pace(plan.block, [block for block, _ in plan.larger], total)
+        tuner = BlockTuner(plan.block, [block for block, _ in plan.larger], total)
         why, is_retry = plan.why, False
         while self.n_done < total:
             start = self.n_done
-            blocks = blocks_of(start, total, pace.block, plan.halo)
-            if not self._sizes or self._sizes[-1].block != pace.block:
-                self._sizes.append(BlockUse(start, pace.block, why))
-            clocks = Clocks(self.timeline, plan)
-            shortage = self._stretch(blocks, advance, meter, clocks, pace)
+            blocks = blocks_of(start, total, tuner.block, plan.halo)
+            if not self._sizes or self._sizes[-1].block != tuner.block:
+                self._sizes.append(BlockUse(start, tuner.block, why))
+            clocks = BlockClocks(self.timeline, plan)
+            shortage = self._stretch(blocks, advance, meter, clocks, tuner)
             clocks.note()
             is_retry = is_retry and self.n_done == start
             if shortage is None:
-                why = pace.why
+                why = tuner.why
                 continue
             # What failed is gone only now, outside of its `except` clause.
-            self._caches.free()
+            self._pool.free()
             if shortage == _READ_ONLY:
                 continue
             if self.work.backend.kind == "cuda" and not is_retry:
                 is_retry = True  # the pool was perhaps fragmented; now it is empty
                 continue
-            size = min(pace.block, total - self.n_done)
+            size = min(tuner.block, total - self.n_done)
             if size > 1:
-                pace, why, is_retry = Pace(-(-size // 2)), "memory ran out", False
-                self.smallest_block = pace.block
+                tuner, why, is_retry = BlockTuner(-(-size // 2)), "memory ran out", False
+                self.smallest_block = tuner.block
                 self.n_splits += 1
             elif self._overlaps:
-                pace, is_retry, self._overlaps = Pace(1), False, False
+                tuner, is_retry, self._overlaps = BlockTuner(1), False, False
                 why = "memory ran out: one after the other"
                 self._sizes.append(BlockUse(self.n_done, 1, why))
             else:
@@ -181,8 +181,8 @@ class SectionWork:
         blocks: list[Block],
         advance: Callable[[int], None],
         meter: SectionMeter,
-        clocks: Clocks,
-        pace: Pace,
+        clocks: BlockClocks,
+        tuner: BlockTuner,
     ) -> str | None:
         """Run blocks of one size, until another one is to be tried.
 
@@ -193,17 +193,17 @@ class SectionWork:
         """
         plan, work, begin = self.plan, self.work, self.n_done
         overlaps = self._overlaps and len(blocks) > 1
-        drain = Drain(
+        results = ResultQueue(
             plan.slice_dim,
             work.backend,
             self.timeline,
             most_slices=max(block.stop - block.start for block in blocks),
             overlaps=overlaps,
         )
-        feed: Feed | None = None
+        feed: BlockFeed | None = None
         try:
-            self._caches.begin(blocks[0].n_given)
-            feed = make_feed(
+            self._pool.begin(blocks[0].n_given)
+            feed = make_block_feed(
                 self.reader,
                 plan.slice_dim,
                 blocks,
@@ -213,15 +213,15 @@ class SectionWork:
                 wants_copies=self._wants_copies,
             )
             work.load_frames()
-            feed.send()
+            feed.start()
             measured = meter.to_measure(blocks)
             for block in blocks:
-                self._caches.change_to(block.n_given)
-                beside = work.resident_bytes + feed.resident_bytes + drain.resident_bytes
+                self._pool.change_to(block.n_given)
+                beside = work.resident_bytes + feed.resident_bytes + results.resident_bytes
                 with meter.part(block is measured, beside):
-                    clock = Clock(work.backend.copy_engine(), block)
-                    values = work.run(block, feed, drain, clock)
-                    feed.give_back()
+                    clock = BlockClock(work.backend.copy_engine(), block)
+                    values = work.run(block, feed, results, clock)
+                    feed.release()
                 if block is measured:
                     meter.measured_slices = block.n_given
                 clocks.add(clock)
@@ -231,17 +231,17 @@ class SectionWork:
                 advance(block.stop - block.start)
                 # All but the last one have been computed, since they are leaving or have left.
                 timed = clocks.n_added - 1
-                if pace.wants(timed):
-                    beside_s = max(feed.took_s(timed - 1), drain.took_s(timed - 2))
-                    if pace.learn(clocks.times_s(0, timed), beside_s):
+                if tuner.is_ready(timed):
+                    beside_s = max(feed.slowest_s(timed - 1), results.slowest_s(timed - 2))
+                    if tuner.decide(clocks.times_s(0, timed), beside_s):
                         break
             # While the last result leaves.
             feed.close()
             clocks.note(but=1)
-            drain.flush()
+            results.flush()
         except Exception as error:
-            drain.settle()  # what was computed before is written
-            self._take_back(drain, begin, advance)
+            results.settle()  # what was computed before is written
+            self._take_back(results, begin, advance)
             shortage = self._shortage(error)
             if shortage is not None:
                 return shortage
@@ -257,14 +257,14 @@ class SectionWork:
                 if feed is not None:
                     feed.close()
             finally:  # whatever the device says: else its thread waits for ever
-                drain.close()
+                results.close()
         return None
 
-    def _take_back(self, drain: Drain, begin: int, advance: Callable[[int], None]) -> None:
+    def _take_back(self, results: ResultQueue, begin: int, advance: Callable[[int], None]) -> None:
         """Count slices as not done that were computed, but could not be written."""
-        if drain.lost_from is None:
+        if results.lost_from is None:
             return
-        lost = self.n_done - max(begin, drain.lost_from)
+        lost = self.n_done - max(begin, results.lost_from)
         if lost <= 0:
             return
         self.n_done -= lost
@@ -274,7 +274,7 @@ class SectionWork:
 
     def _shortage(self, error: Exception) -> str | None:
         """Return what an error says if a block may be tried again, else None."""
-        if self._caches.ran_out(error):
+        if self._pool.is_out_of_memory(error):
             return str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, ReadOnlyInputError) and not self._wants_copies:
             self._wants_copies = True

@@ -27,7 +27,7 @@ class Target(Protocol):
 
 
 @dataclass(slots=True)
-class Way:
+class ResultTransfer:
     """How far a result has come, and how long the stages of its way took."""
 
     start: int
@@ -38,14 +38,14 @@ class Way:
 
 
 @dataclass(slots=True)
-class Piece:
+class ResultPiece:
     """Slices of a result in host memory, to be written."""
 
     data: Any
     first: int
     targets: Sequence[Target]
-    way: Way
-    let_go: Callable[[], None]
+    way: ResultTransfer
+    release: Callable[[], None]
     """Is called when they are written, or will not be."""
     there: DeviceEvent | None = None
     """From when on they are in memory."""
@@ -64,7 +64,7 @@ class Writer:
 
     def __init__(self, slice_dim: int, timeline: Timeline) -> None:
         self._slice_dim, self._timeline = slice_dim, timeline
-        self._pieces: SimpleQueue[Piece | None] = SimpleQueue()
+        self._pieces: SimpleQueue[ResultPiece | None] = SimpleQueue()
         self._failing = threading.Lock()
         self._error: BaseException | None = None
         self._lost_from: int | None = None
@@ -75,7 +75,7 @@ class Writer:
         """Return the first slice of the results that could not be written."""
         return self._lost_from
 
-    def put(self, piece: Piece) -> None:
+    def put(self, piece: ResultPiece) -> None:
         """Have a piece written after those before it."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="maxslices writer", daemon=True)
@@ -114,11 +114,11 @@ class Writer:
                     self._write(piece)
             except BaseException as error:  # noqa: BLE001 - raised where the next result is put
                 self.fail(piece.way.start, error)
-            let_go = piece.let_go
+            release = piece.release
             del piece
-            let_go()
+            release()
 
-    def _write(self, piece: Piece) -> None:
+    def _write(self, piece: ResultPiece) -> None:
         began = time.perf_counter()
         for target in piece.targets:
             target.write(self._slice_dim, piece.first, piece.data)

@@ -9,11 +9,11 @@ from ..devices import Backend
 from ..devices.in_place import slices_in_place
 from .block_ranges import Block
 from .device_store import DeviceStore
-from .read_ahead import AheadFeed, Readable
+from .read_ahead import Readable, ReadAhead
 from .run_timeline import Timeline
 
 
-class Feed(Protocol):
+class BlockFeed(Protocol):
     """Gives a section its blocks, in order."""
 
     resident_bytes: int
@@ -21,23 +21,23 @@ class Feed(Protocol):
     reuses: bool
     """Whether a block lies in memory that a later one is put into."""
 
-    def send(self) -> None:
+    def start(self) -> None:
         """Let blocks come from pinned memory: what they need beside them is on its way."""
 
     def take(self) -> Any:
         """Return the next block on the device, which may be written to."""
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Say that all is under way that uses the block last taken."""
 
-    def took_s(self, number: int) -> float:
+    def slowest_s(self, number: int) -> float:
         """Return how long the slowest stage of a block's way took; waits until it has arrived."""
 
     def close(self) -> None:
         """Stop, and free all memory; a second call does nothing."""
 
 
-def make_feed(
+def make_block_feed(
     reader: Readable | DeviceStore,
     slice_dim: int,
     blocks: Sequence[Block],
@@ -46,7 +46,7 @@ def make_feed(
     *,
     overlaps: bool,
     wants_copies: bool,
-) -> Feed:
+) -> BlockFeed:
     """Return what brings blocks from where they are.
 
     Parameters
@@ -68,19 +68,19 @@ def make_feed(
     """
     if isinstance(reader, DeviceStore):
         store = reader
-        return _NearFeed(lambda block: store.block(slice_dim, block.first, block.last), blocks)
+        return _LoadedFeed(lambda block: store.block(slice_dim, block.first, block.last), blocks)
 
     def in_place(block: Block) -> Any:
         return slices_in_place(reader, backend, slice_dim, block.first, block.last)
 
     if backend.kind == "cpu" and in_place(blocks[0]) is not None:
         if wants_copies:
-            return _NearFeed(lambda block: in_place(block).copy(), blocks)
-        return _NearFeed(in_place, blocks)
-    return AheadFeed(reader, slice_dim, blocks, backend, timeline, overlaps)
+            return _LoadedFeed(lambda block: in_place(block).copy(), blocks)
+        return _LoadedFeed(in_place, blocks)
+    return ReadAhead(reader, slice_dim, blocks, backend, timeline, overlaps)
 
 
-class _NearFeed:
+class _LoadedFeed:
     """Blocks that are where methods want them, or a copy away: nothing is on its way."""
 
     resident_bytes = 0
@@ -89,16 +89,16 @@ class _NearFeed:
     def __init__(self, get: Callable[[Block], Any], blocks: Sequence[Block]) -> None:
         self._get, self._blocks = get, iter(blocks)
 
-    def send(self) -> None:
+    def start(self) -> None:
         pass
 
     def take(self) -> Any:
         return self._get(next(self._blocks))
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         pass
 
-    def took_s(self, number: int) -> float:
+    def slowest_s(self, number: int) -> float:
         return 0.0
 
     def close(self) -> None:

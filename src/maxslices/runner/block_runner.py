@@ -18,19 +18,19 @@ from ..model.tiling import Tiling
 from ..pipeline import Step
 from ..planner import SectionPlan
 from ..registry.returned_output import ReturnedOutput
+from .block_feed import BlockFeed
 from .block_ranges import Block
-from .block_tuning import Clock
+from .block_tuning import BlockClock
 from .device_store import DeviceStore
-from .drain import Drain
-from .feed import Feed
 from .read_ahead import Readable
+from .result_queue import ResultQueue
 from .side_results import SideResults
 from .tiled_call import in_tiles
 from .writer import Target
 
 
 @dataclass(slots=True)
-class BlockWork:
+class BlockRunner:
     """The methods of a section, for any of its blocks."""
 
     plan: SectionPlan
@@ -70,18 +70,20 @@ class BlockWork:
         """Free these."""
         self._frames = {}
 
-    def run(self, block: Block, feed: Feed, drain: Drain, clock: Clock) -> dict[int, Any]:
+    def run(
+        self, block: Block, feed: BlockFeed, results: ResultQueue, clock: BlockClock
+    ) -> dict[int, Any]:
         """Run the methods on a block that is taken from `feed`, and send on what they make.
 
         Parameters
         ----------
         block : Block
             The block that is next.
-        feed : Feed
+        feed : BlockFeed
             Has it.
-        drain : Drain
+        results : ResultQueue
             Takes results.
-        clock : Clock
+        clock : BlockClock
             Times what is computed, not what is waited for before and after it.
 
         Returns
@@ -109,7 +111,7 @@ class BlockWork:
             if index in self.sinks and index < last:
                 # Later methods may write to it.
                 cropped = self._cropped(data, block)
-                drain.put(cropped, block.start, [self.sinks[index]], waits=True)
+                results.put(cropped, block.start, [self.sinks[index]], waits=True)
                 del cropped
         if isinstance(self.store, DeviceStore):
             self.store.write(slice_dim, block.start, self._cropped(data, block))
@@ -126,7 +128,7 @@ class BlockWork:
             planned = self.plan.output.with_slices(slice_dim, block.n_given)
             waits = waits or held_bytes > planned.nbytes
         cropped = self._cropped(data, block)
-        drain.put(cropped, block.start, targets, held_bytes=held_bytes, waits=waits)
+        results.put(cropped, block.start, targets, held_bytes=held_bytes, waits=waits)
         return values
 
     def look_ahead(self, reader: Readable | DeviceStore, wants_copies: bool) -> None:

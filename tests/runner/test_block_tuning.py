@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from maxslices.runner.block_ranges import Block
-from maxslices.runner.block_tuning import GAIN, TRIED_BLOCKS, Pace
+from maxslices.runner.block_tuning import GAIN, TRIED_BLOCKS, BlockTuner
 
 LARGER = [32, 64, 128, 256]
 
@@ -22,10 +22,10 @@ def blocks(size, per_call_s, rests_s=0.0):
 
 
 def settle(call_s, slice_s, rests_s=0.0):
-    pace = Pace(16, LARGER, 10**6)
-    while pace.wants(TRIED_BLOCKS + 1):
-        pace.learn(blocks(pace.block, call_s + pace.block * slice_s, rests_s))
-    return pace
+    tuner = BlockTuner(16, LARGER, 10**6)
+    while tuner.is_ready(TRIED_BLOCKS + 1):
+        tuner.decide(blocks(tuner.block, call_s + tuner.block * slice_s, rests_s))
+    return tuner
 
 
 @pytest.mark.parametrize(
@@ -43,21 +43,21 @@ def test_calls_that_take_no_time_by_slices_get_the_largest_block():
 
 
 def test_nothing_is_tried_where_computing_rests():
-    pace = settle(1e-2, 1e-4, rests_s=0.1)
-    assert (pace.block, pace.why) == (16, "")
+    tuner = settle(1e-2, 1e-4, rests_s=0.1)
+    assert (tuner.block, tuner.why) == (16, "")
 
 
 def test_nothing_is_tried_where_another_stage_takes_about_as_long():
-    pace = Pace(16, LARGER, 10**6)
-    assert not pace.learn(blocks(16, 2e-2), beside_s=1.9e-2)
-    assert Pace(16, LARGER, 10**6).learn(blocks(16, 2e-2), beside_s=1e-2)
+    tuner = BlockTuner(16, LARGER, 10**6)
+    assert not tuner.decide(blocks(16, 2e-2), beside_s=1.9e-2)
+    assert BlockTuner(16, LARGER, 10**6).decide(blocks(16, 2e-2), beside_s=1e-2)
 
 
 def test_nothing_is_tried_where_little_is_left_to_gain_by_it():
-    pace = Pace(16, LARGER, total=1000)
-    assert not pace.learn(blocks(16, 2e-2))
-    assert pace.block == 16
+    tuner = BlockTuner(16, LARGER, total=1000)
+    assert not tuner.decide(blocks(16, 2e-2))
+    assert tuner.block == 16
 
 
 def test_nothing_is_tried_where_there_is_nothing_larger():
-    assert not Pace(16).wants(100)
+    assert not BlockTuner(16).is_ready(100)

@@ -12,10 +12,10 @@ from ..devices import Backend, CopyEngine, DeviceEvent, is_copyable
 from ..devices.in_place import slices_to_copy
 from .fetcher import AT_ONCE_BYTES, Fetcher
 from .run_timeline import Timeline
-from .writer import Piece, Target, Way, Writer
+from .writer import ResultPiece, ResultTransfer, Target, Writer
 
 
-class Drain:
+class ResultQueue:
     """Takes results of blocks, and has them copied and written while the next are made.
 
     One result at a time is on its way from the device. It leaves in pieces, each in a slab,
@@ -48,7 +48,7 @@ class Drain:
         self._engine = backend.copy_engine()
         self._overlaps = overlaps
         self._leaving: deque[tuple[Any, DeviceEvent | threading.Event]] = deque()
-        self._ways: list[Way] = []
+        self._ways: list[ResultTransfer] = []
         self._writer = Writer(slice_dim, timeline)
         self._fetcher: Fetcher | None = None
         if self._engine is not None:
@@ -92,12 +92,12 @@ class Drain:
         self._writer.raise_error()
         if not targets:
             return
-        way = Way(start)
+        way = ResultTransfer(start)
         self._ways.append(way)
         if self._engine is None:
             self._leave_until(0)
             written = threading.Event()
-            self._writer.put(Piece(data, start, targets, way, written.set))
+            self._writer.put(ResultPiece(data, start, targets, way, written.set))
             self._leaving.append((data, written))
         else:
             if not is_copyable(data):
@@ -134,7 +134,7 @@ class Drain:
         """Return the first slice of those that could not be written, once settled."""
         return self._writer.lost_from
 
-    def took_s(self, number: int) -> float:
+    def slowest_s(self, number: int) -> float:
         """Return how long the slowest stage of a result's way took, once it has left."""
         if not 0 <= number < len(self._ways):
             return 0.0
@@ -166,7 +166,7 @@ class Drain:
         data: Any,
         target: Target,
         ready: DeviceEvent,
-        way: Way,
+        way: ResultTransfer,
         waits: bool,
     ) -> DeviceEvent | threading.Event:
         """Begin to copy a result to its place, or have it go there through slabs."""
