@@ -1,7 +1,7 @@
 """A device for tests: NumPy arrays stand for its memory, and copies are made late.
 
-A real device copies at some time between a call and the mark behind it. This one copies at
-the last moment: when a mark is waited for. What is rewritten too early, freed too early or
+A real device copies at some time between a call and the event behind it. This one copies at
+the last moment: when an event is waited for. What is rewritten too early, freed too early or
 read without waiting shows in the data, or among the `faults`. With a seed some copies are made
 earlier, by another thread, as it comes; or those to the device are made at once.
 """
@@ -22,7 +22,9 @@ import numpy as np
 from maxslices.model import account
 
 POISON = 0xA5
-"""What memory is full of that nobody has written to, or that was freed."""
+"""Value of each byte of memory that was not written to, or that was freed."""
+JOIN_S = 60
+"""Seconds until a thread is taken to be stuck; its copies take milliseconds."""
 
 
 def _root(array: np.ndarray) -> np.ndarray:
@@ -45,7 +47,7 @@ class FakeEvent:
             assert self.at_s is not None
 
     def time_s(self) -> float:
-        assert self.at_s is not None, "the time of a mark that was not reached"
+        assert self.at_s is not None, "the time of an event that was not reached"
         return self.at_s
 
 
@@ -72,8 +74,8 @@ class FakeCopyEngine:
     def record(self) -> FakeEvent:
         return FakeEvent()
 
-    def wait(self, mark: FakeEvent) -> None:
-        mark.synchronize()  # computing is done at once, so all that it waits for is too
+    def wait(self, event: FakeEvent) -> None:
+        event.synchronize()  # computing is done at once, so all that it waits for is too
         if self._gpu.is_eager:
             time.sleep(5e-4)  # let the reader get as far as it may
 
@@ -96,10 +98,12 @@ class FakeCopyEngine:
         assert self._gpu.is_pinned(host), "memory that the device cannot copy from by itself"
         stream = self._streams[name]
 
-        def reach(mark: FakeEvent) -> None:
+        def reach(event: FakeEvent) -> None:
             with self._gpu.lock:
-                while mark.at_s is None:
-                    self._step(stream)
+                for _ in range(len(stream)):  # each step makes one of the copies that wait
+                    if event.at_s is None:
+                        self._step(stream)
+            assert event.at_s is not None, f"an event behind no copy {name}"
 
         begin, end = FakeEvent(reach), FakeEvent(reach)
         # The copy itself keeps nothing alive: that is for the caller to do.
@@ -189,7 +193,8 @@ class FakeGpu:
     def __exit__(self, *exc_info: object) -> None:
         self._stop.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout=JOIN_S)
+            assert not self._thread.is_alive(), "a copy that never ends"
 
     def _poke(self, rng: random.Random) -> None:
         while not self._stop.wait(rng.choice([0, 1e-4, 3e-4])):

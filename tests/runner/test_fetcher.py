@@ -34,13 +34,13 @@ def test_no_more_than_a_few_parts_are_asked_for_at_one_time(monkeypatch, slice_d
         start = 5
         place = whole[:, start : start + 7] if slice_dim else whole[start : start + 7]
         threads = Fetcher(slice_dim, engine, Writer(slice_dim, Timeline()), 7, True)
-        way = ResultTransfer(start)
-        left = threads.put(data, None, engine.record(), way, False, place)
+        transfer = ResultTransfer(start)
+        left = threads.put(data, None, engine.record(), transfer, False, place)
         threads.stop()
     assert left.is_set()
     np.testing.assert_array_equal(place, data)
     assert max(waiting) == 3
     assert len(waiting) == (19 if slice_dim else 7)
-    [(first, stop, n_bytes, begin, end)] = way.copies
+    [(first, stop, n_bytes, begin, end)] = transfer.copies
     assert (first, stop, n_bytes) == (5, 12, data.nbytes)
     assert begin.time_s() <= end.time_s()

@@ -1,4 +1,4 @@
-"""Blocks on their way to the device, each ahead of the one that is worked on."""
+"""Input of a section: its blocks, brought to the device in order."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ class BlockFeed(Protocol):
     """Gives a section its blocks, in order."""
 
     resident_bytes: int
-    """Memory that it holds on the device for all blocks."""
+    """Bytes that it holds on the device for all blocks."""
     reuses: bool
-    """Whether a block lies in memory that a later one is put into."""
+    """Whether later blocks reuse the memory of earlier ones."""
 
     def start(self) -> None:
-        """Let blocks come from pinned memory: what they need beside them is on its way."""
+        """Start copies from pinned memory; flats and darks are on their way already."""
 
     def take(self) -> Any:
-        """Return the next block on the device, which may be written to."""
+        """Wait for the next block on the device, which methods may write to."""
 
     def release(self) -> None:
-        """Say that all is under way that uses the block last taken."""
+        """Let the memory of the block last taken be reused, after all computing so far."""
 
     def slowest_s(self, number: int) -> float:
-        """Return how long the slowest stage of a block's way took; waits until it has arrived."""
+        """Wait for a block to arrive; seconds of reading or copying it, whichever took longer."""
 
     def close(self) -> None:
-        """Stop, and free all memory; a second call does nothing."""
+        """Stop and free all memory; a second call does nothing."""
 
 
 def make_block_feed(
@@ -47,24 +47,24 @@ def make_block_feed(
     overlaps: bool,
     wants_copies: bool,
 ) -> BlockFeed:
-    """Return what brings blocks from where they are.
+    """Make the feed that suits the place of the blocks.
 
     Parameters
     ----------
     reader : Readable or DeviceStore
-        Where they are.
+        Holds the blocks.
     slice_dim : int
         Axis of the slices.
     blocks : sequence of Block
-        What is wanted, in order.
+        Blocks to bring, in order.
     backend : Backend
         The device.
     timeline : Timeline
-        Is told what was read and copied.
+        Records what is read and copied.
     overlaps : bool
-        Whether a block may come while another is worked on.
+        Whether a block may be brought while another is computed.
     wants_copies : bool
-        Whether a method on the CPU has asked for blocks that it may write to.
+        Whether a method on the CPU needs blocks that it may write to.
     """
     if isinstance(reader, DeviceStore):
         store = reader
@@ -81,7 +81,7 @@ def make_block_feed(
 
 
 class _LoadedFeed:
-    """Blocks that are where methods want them, or a copy away: nothing is on its way."""
+    """Blocks that are where methods need them: used in place, or copied when taken."""
 
     resident_bytes = 0
     reuses = False

@@ -1,4 +1,4 @@
-"""Which slices each block has."""
+"""Slices of each block, with and without its halo."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Block:
     """Slices that are worked on at one time."""
 
     start: int
-    """The first slice that counts."""
+    """First slice whose output is kept."""
     stop: int
     """One past the last of them."""
     first: int
-    """The first slice that methods are given: `start` less the halo."""
+    """First slice that methods are given: `start` minus the halo."""
     last: int
     """One past the last of these."""
 
@@ -25,7 +25,7 @@ class Block:
 
     @property
     def core(self) -> slice:
-        """Where the slices that count are in what methods are given."""
+        """Slices without the halo, as an index into what methods are given."""
         return slice(self.start - self.first, self.stop - self.first)
 
     @property
@@ -35,7 +35,7 @@ class Block:
 
 
 def blocks_of(start: int, total: int, size: int, halo: tuple[int, int]) -> list[Block]:
-    """Cut the slices from `start` on into blocks of `size`; the last one may have fewer."""
+    """Divide slices `start` to `total` into blocks of `size`; the last one may be smaller."""
     found = []
     for begin in range(start, total, size):
         stop = min(begin + size, total)

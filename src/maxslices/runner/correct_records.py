@@ -1,4 +1,4 @@
-"""What a run teaches about estimates that were measured, not declared."""
+"""Corrections of recorded estimates by what a run measured."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from .run_report import SectionReport
 def correct_records(plan: Plan, reports: Sequence[SectionReport], chooser: Chooser) -> list[str]:
     """Correct recorded estimates that were too low for a section's blocks.
 
-    A section's peak is that of the method that limits it, so that one is corrected: by
-    what was measured, or, where a block ran out of memory and was split, to what was
-    available. The next plan counts with it.
+    A section's peak is that of the method that limits it, so the record of that method is
+    corrected: to what was measured or, if a block ran out of memory, to more than was available.
+    The next plan uses the corrected record.
 
     Parameters
     ----------
     plan : Plan
-        What was run.
+        Plan that was run.
     reports : sequence of SectionReport
-        What was measured, a section each.
+        Report of each section.
     chooser : Chooser
-        Answered for the pipeline's methods, in their order.
+        Chose the estimates of the methods.
 
     Returns
     -------
     list of str
-        Names of the methods that were corrected.
+        Names of the corrected methods.
     """
     corrected = []
     for section, report in zip(plan.sections, reports, strict=True):

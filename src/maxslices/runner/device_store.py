@@ -1,4 +1,4 @@
-"""An array between two sections that stays on the device."""
+"""Intermediate array between two sections, kept on the device."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ..model.arrays import ArraySpec
 
 
 class DeviceStore:
-    """A 3D array on the device that is written and read in blocks along either slice dim."""
+    """A 3D array on the device, written and read in blocks along either slice dim."""
 
     def __init__(self, spec: ArraySpec, backend: Backend) -> None:
         self.spec = spec
         self._array: Any = backend.empty(spec.shape, spec.dtype)
 
     def write(self, slice_dim: int, start: int, block: Any) -> None:
-        """Copy a block to its place, whose first slice along `slice_dim` is `start`."""
+        """Copy a block to slices `start` and following along `slice_dim`."""
         stop = start + block.shape[slice_dim]
         if slice_dim == 0:
             self._array[start:stop] = block
@@ -24,7 +24,7 @@ class DeviceStore:
             self._array[:, start:stop] = block
 
     def block(self, slice_dim: int, start: int, stop: int) -> Any:
-        """Return a copy of slices `start` to `stop` along `slice_dim`, C-contiguous."""
+        """C-contiguous copy of slices `start` to `stop` along `slice_dim`."""
         if slice_dim == 0:
             return self._array[start:stop].copy()
         return self._array[:, start:stop].copy()

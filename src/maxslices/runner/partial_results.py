@@ -1,4 +1,4 @@
-"""What is kept of a run that fails: after an hour it may be most of the data."""
+"""Results that are kept when a run fails: after an hour they may be most of the data."""
 
 from __future__ import annotations
 
@@ -20,29 +20,28 @@ def keep_finished(
     plan: Plan,
     reports: Sequence[SectionReport],
 ) -> MethodError:
-    """Keep results as far as they go, with a report that says that the run failed.
+    """Keep finished slices, with a report that says that the run failed.
 
-    Results of sections that are complete get their names. The one under way is cut to the
-    slices that are done, and is called ``<name>.incomplete``. Where there is nothing to keep,
-    there is no report.
+    Results of complete sections get their names. Those of the failed section are cut to the slices
+    that are done and named ``<name>.incomplete``. If nothing was finished, no report is written.
 
     Parameters
     ----------
     error : MethodError
-        What ended the run.
+        Error that ended the run.
     folder : RunFolder
-        Has the results.
+        Folder with the results.
     counts : sequence of int
-        For each of them, in the order in which they were made, its slices that are done.
+        Finished slices of each result, in the order in which the results were made.
     plan : Plan
-        What was run.
+        Plan that was run.
     reports : sequence of SectionReport
-        The sections that are complete.
+        Reports of the complete sections.
 
     Returns
     -------
     MethodError
-        To be raised: the same with what was kept.
+        Error to raise: the same, with the names of what was kept; `error` itself if nothing was.
     """
     try:
         kept = folder.keep_finished(counts)

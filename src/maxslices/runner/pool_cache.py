@@ -1,4 +1,4 @@
-"""What a device's pool and caches hold from block to block, and when they give it back."""
+"""Memory that a device's pool and its caches keep from block to block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..devices import Backend
 from ..errors import MaxslicesError
 from ..model.account import is_roomy
 from ..planner import SectionPlan
-from ..tuning import fft_plan_cache as fft_plans
+from ..tuning import fft_plan_cache
 
 
 @dataclass(slots=True)
@@ -19,22 +19,22 @@ class PoolCache:
     backend: Backend
     """The device."""
     is_roomy: bool
-    """Whether there is so much memory that the pool may keep what it holds in pieces."""
+    """Whether memory is ample, so that the pool may keep fragments of other sizes."""
     _last_size: int = 0
     """Slices of the last block, with its halo."""
 
     @classmethod
     def for_section(cls, plan: SectionPlan, backend: Backend) -> PoolCache:
-        """Return those of a section."""
+        """Make the one of a section."""
         return cls(backend, is_roomy(plan.estimated_bytes, plan.available_bytes))
 
     def reserve(self, plan: SectionPlan) -> None:
-        """Have the pool take what a section needs in one piece, if there is room.
+        """Allocate what a section needs as one piece of the pool, if memory is ample.
 
-        Where others have taken that since, it asks for memory as it needs it.
+        If another program has taken that memory since the plan was made, the pool grows as needed.
         """
         if not self.is_roomy:
-            self.backend.release()  # what was kept is in the way
+            self.backend.release()  # memory of the section before
             return
         n_given = plan.block + sum(plan.halo)
         arrays = (each.with_slices(plan.slice_dim, n_given) for each in (plan.input, plan.output))
@@ -46,18 +46,18 @@ class PoolCache:
             self.is_roomy = False
 
     def begin(self, n_given: int) -> None:
-        """Get ready for blocks that begin with one of so many slices."""
-        fft_plans.keep(self.is_roomy and self.backend.kind == "cuda")
-        # What the heap of a host keeps does for blocks of any size.
+        """Prepare for blocks, the first of which has `n_given` slices."""
+        fft_plan_cache.keep(self.is_roomy and self.backend.kind == "cuda")
+        # Memory that the heap of a host keeps serves blocks of any size.
         if self._last_size not in (0, n_given) and self.backend.kind == "cuda":
             self.backend.release()
         self._last_size = n_given
 
     def change_to(self, n_given: int) -> None:
-        """Drop FFT plans of another number of slices: they are not in the estimate.
+        """Drop FFT plans for another number of slices, which the estimate does not contain.
 
-        And the pool's memory, where that is short: it is in pieces of another size. To give it
-        back waits for the device.
+        If memory is short, drop the pool's fragments of another size as well, which waits for the
+        device.
         """
         if n_given == self._last_size:
             return
@@ -68,18 +68,18 @@ class PoolCache:
         self._last_size = n_given
 
     def end(self) -> None:
-        """Leave other users of the device's caches as they were."""
-        fft_plans.keep(False)
+        """Stop keeping FFT plans, as other users of CuPy expect."""
+        fft_plan_cache.keep(False)
 
     def free(self) -> None:
-        """Free what nobody uses any more, since memory ran out."""
+        """Free all unused memory, and keep less from here on."""
         self.is_roomy = False
-        fft_plans.keep(False)
+        fft_plan_cache.keep(False)
         gc.collect()
         self.backend.release()
 
     def is_out_of_memory(self, error: BaseException | None) -> bool:
-        """Tell whether an error says so, or one of ours that it caused."""
+        """True if memory ran out: by the error, or by the cause of one of our errors."""
         while error is not None:
             if self.backend.is_out_of_memory(error):
                 return True

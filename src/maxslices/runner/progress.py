@@ -1,4 +1,4 @@
-"""A progress bar over the slices of each section, on a terminal; elsewhere silence."""
+"""A progress bar over the slices of each section, shown on a terminal only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Is told which section begins and how many of its slices are done."""
+    """Shows how many slices of a section are done."""
 
     def start(self, label: str, n_slices: int) -> None:
         """Begin a section."""
@@ -19,7 +19,7 @@ class Progress(Protocol):
 
 
 class NoProgress:
-    """Shows nothing; see `Progress`."""
+    """A `Progress` that shows nothing."""
 
     def start(self, label: str, n_slices: int) -> None:
         """Ignore it."""
@@ -30,7 +30,7 @@ class NoProgress:
 
 @contextmanager
 def progress_bar(wanted: bool) -> Iterator[Progress]:
-    """Yield a bar on standard error with slices/s and time left, if that is a terminal."""
+    """Show a bar on standard error with slices/s and time left, if that is a terminal."""
     if not wanted or not sys.stderr.isatty():
         yield NoProgress()
         return

@@ -1,4 +1,4 @@
-"""A thread that reads blocks, and has them copied to the device, before they are worked on."""
+"""A thread that reads blocks and copies them to the device ahead of computing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .run_timeline import Timeline
 
 
 class Readable(Protocol):
-    """A scan, or what an earlier section made."""
+    """A scan, or the output of an earlier section."""
 
     @property
     def spec(self) -> ArraySpec:
@@ -35,15 +35,14 @@ class Readable(Protocol):
 
 
 class _Stop(Exception):
-    """The blocks are not wanted any more."""
+    """Ends the thread: the feed was closed."""
 
 
 class ReadAhead:
-    """A `BlockFeed` whose thread reads, and copies to the device, one block ahead.
+    """A `BlockFeed` whose thread reads one block ahead, and copies it to the device.
 
-    On the CPU it reads into the places that methods are given. For another device it reads
-    into staging memory and copies from there; what is in pinned memory already is
-    copied from where it is.
+    On the CPU blocks are read into the arrays that methods are given. For a GPU they are read into
+    staging memory and copied from there. Blocks in pinned memory are copied from where they lie.
     """
 
     reuses = True
@@ -69,7 +68,7 @@ class ReadAhead:
         self._places = account.input_buffers(way, size, overlaps=overlaps, n_blocks=n_blocks)
         self._staging = account.read_staging(way, size, overlaps=overlaps, n_blocks=n_blocks)
         self.resident_bytes = self._places.total_bytes
-        # Each entry: a piece of memory, and the event from which on it is free.
+        # Entries: memory, and the event from which on it is free. None ends the thread.
         self._buffers: SimpleQueue[tuple[Any, DeviceEvent | None] | None] = SimpleQueue()
         self._staged: SimpleQueue[tuple[NDArray[Any], DeviceEvent | None] | None] = SimpleQueue()
         self._ready: SimpleQueue[tuple[Any, Any, DeviceEvent | None] | BaseException] = (
@@ -82,54 +81,54 @@ class ReadAhead:
         self._n_staging = 0
         self._thread: threading.Thread | None = None
         if way != "copied":
-            self._begin()  # what is read goes on ahead while flats and darks come
+            self._begin()  # reading goes on while flats and darks are copied
 
     def start(self) -> None:
-        """Let blocks come from where the device can copy them."""
+        """Start copies from pinned memory."""
         if self._way == "copied":
             self._begin()
 
     def take(self) -> Any:
-        """Return the next block on the device."""
+        """Wait for the next block on the device."""
         item = self._ready.get()
         if isinstance(item, BaseException):
             raise item
-        memory, data, mark = item
+        memory, data, copied = item
         self._taken = memory
-        if self._engine is not None and mark is not None:
-            self._engine.wait(mark)
+        if self._engine is not None and copied is not None:
+            self._engine.wait(copied)
         return data
 
     def release(self) -> None:
-        """Have the place of the block last taken used again, when all is computed."""
+        """Let the memory of the block last taken be reused, after all computing so far."""
         memory, self._taken = self._taken, None
         self._buffers.put((memory, None if self._engine is None else self._engine.record()))
 
     def slowest_s(self, number: int) -> float:
-        """Return how long it took to read a block, or to copy it if that took longer."""
+        """Wait for a block to arrive; seconds of reading or copying it, whichever took longer."""
         copied_s = read_s = 0.0
         if 0 <= number < len(self._copies):
             _, begin, end = self._copies[number]
-            end.synchronize()  # the host may be ahead of the device where no result leaves it
+            end.synchronize()  # the host runs ahead of the device if results stay there
             copied_s = end.time_s() - begin.time_s()
         if 0 <= number < len(self._reads_s):
             read_s = self._reads_s[number]
         return max(copied_s, read_s)
 
     def close(self) -> None:
-        """Stop, and free all memory; a second call does nothing."""
+        """Stop and free all memory; a second call does nothing."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._buffers.put(None)
             self._staged.put(None)
             thread.join()
-            with suppress(RuntimeError):  # of a device that failed, which was said before
+            with suppress(RuntimeError):  # of a device that failed, raised before
                 self._note(len(self._copies))
         self._taken, self._copies = None, []
         self._buffers, self._staged, self._ready = SimpleQueue(), SimpleQueue(), SimpleQueue()
 
     def _begin(self) -> None:
-        """Make the places of blocks, and start the thread."""
+        """Allocate memory for blocks, and start the thread."""
         for _ in range(self._places.count):
             if self._engine is None:
                 place = self._backend.empty((self._places.n_bytes,), np.uint8)
@@ -141,7 +140,7 @@ class ReadAhead:
         self._thread.start()
 
     def _note(self, until: int) -> None:
-        """Put copies on the timeline, once they have ended."""
+        """Wait for the first `until` copies, and put them on the timeline."""
         while self._noted < until:
             block, begin, end = self._copies[self._noted]
             self._noted += 1
@@ -191,8 +190,8 @@ class ReadAhead:
         memory, free = self._next(self._buffers)
         data = as_block(memory, shape, self._spec.dtype)
         assert free is not None
-        # The one before it in this place has arrived, or is about to. What is noted of it here,
-        # where there is time, is not left for the end.
+        # The copy before the last has ended by now. To note it here, where there is time, leaves
+        # less for the end of the section.
         self._note(len(self._copies) - 1)
         begin, end = engine.send(host, data, free)
         self._copies.append((block, begin, end))
@@ -201,7 +200,7 @@ class ReadAhead:
         return memory, data, end
 
     def _free_staging(self, engine: CopyEngine) -> NDArray[Any]:
-        """Staging memory that is free; the first few are made, while flats and darks come."""
+        """Free staging memory; the first pieces are allocated while flats and darks are copied."""
         if self._n_staging < max(1, self._staging.count):
             self._n_staging += 1
             return engine.staging(self._staging.n_bytes)

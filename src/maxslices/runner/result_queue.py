@@ -1,4 +1,4 @@
-"""Results on their way from the device, each behind the block that is worked on."""
+"""Output of a section: results of blocks, copied from the device and written."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .writer import ResultPiece, ResultTransfer, Target, Writer
 
 
 class ResultQueue:
-    """Takes results of blocks, and has them copied and written while the next are made.
+    """Copies and writes results of blocks while the next blocks are computed.
 
-    One result at a time is on its way from the device. It leaves in pieces, each in a slab,
-    which is free again when it is written; unless the device can copy to its place itself.
+    One result at a time leaves the device: in one copy, if its place is in pinned memory, else in
+    pieces through staging memory, each piece of which is free again once it is written.
 
     Parameters
     ----------
@@ -28,11 +28,11 @@ class ResultQueue:
     backend : Backend
         The device.
     timeline : Timeline
-        Is told what was copied and written.
+        Records what is copied and written.
     most_slices : int
         Slices of the largest result.
     overlaps : bool
-        Whether results may go while blocks are worked on.
+        Whether results are copied and written while blocks are computed.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ResultQueue:
         self._engine = backend.copy_engine()
         self._overlaps = overlaps
         self._leaving: deque[tuple[Any, DeviceEvent | threading.Event]] = deque()
-        self._ways: list[ResultTransfer] = []
+        self._transfers: list[ResultTransfer] = []
         self._writer = Writer(slice_dim, timeline)
         self._fetcher: Fetcher | None = None
         if self._engine is not None:
@@ -57,7 +57,7 @@ class ResultQueue:
 
     @property
     def resident_bytes(self) -> int:
-        """Return the bytes of results that are on their way, on the device."""
+        """Bytes of results on the device that have not left it yet."""
         return self._held_bytes if self._leaving else 0
 
     def put(
@@ -69,18 +69,18 @@ class ResultQueue:
         held_bytes: int = 0,
         waits: bool = False,
     ) -> None:
-        """Send a result on its way.
+        """Queue a result; wait until the one before it has left the device.
 
         Parameters
         ----------
         data : device array
-            Slices along `slice_dim`, which nobody writes to until they have left.
+            Slices along `slice_dim`, not to be written to until they have left the device.
         start : int
-            The first of them.
+            First of them.
         targets : sequence of Target
             Where they go.
         held_bytes : int
-            Memory of the array that they are part of, such as one with a halo.
+            Bytes of the array that they are part of, such as one with a halo.
         waits : bool
             Whether to return only when the data may be written to again.
 
@@ -92,71 +92,71 @@ class ResultQueue:
         self._writer.raise_error()
         if not targets:
             return
-        way = ResultTransfer(start)
-        self._ways.append(way)
+        transfer = ResultTransfer(start)
+        self._transfers.append(transfer)
         if self._engine is None:
             self._leave_until(0)
             written = threading.Event()
-            self._writer.put(ResultPiece(data, start, targets, way, written.set))
+            self._writer.put(ResultPiece(data, start, targets, transfer, written.set))
             self._leaving.append((data, written))
         else:
             if not is_copyable(data):
-                self._leave_until(0)  # a copy takes the place of the result that was leaving
+                self._leave_until(0)  # its memory is needed for a contiguous copy
                 data = self._backend.contiguous(data)
             ready = self._engine.record()
             for target in targets:
-                left = self._send(self._engine, data, target, ready, way, waits)
+                left = self._send(self._engine, data, target, ready, transfer, waits)
                 self._leaving.append((data, left))
         self._held_bytes = held_bytes
         self._leave_until(0 if waits or not self._overlaps else len(targets))
 
     def flush(self) -> None:
-        """Wait until all is written.
+        """Wait until all results are written.
 
         Raises
         ------
         StoreError
-            If something could not be.
+            If one could not be written.
         """
-        self._note(but=1)  # all others have left: they are not left for the end
+        self._note(but=1)  # of those that have left, while the last one leaves
         self._wait_until(0)
         self._stop()
         self._writer.raise_error()
 
     def settle(self) -> None:
-        """Wait until all is written that can be, and raise nothing."""
+        """Wait until all that can be written is written; raise nothing."""
         with suppress(RuntimeError):  # a device that failed says so again at each call
             self._wait_until(0)
         self._stop()
 
     @property
     def lost_from(self) -> int | None:
-        """Return the first slice of those that could not be written, once settled."""
+        """First slice that could not be written, once settled; None if there is none."""
         return self._writer.lost_from
 
     def slowest_s(self, number: int) -> float:
-        """Return how long the slowest stage of a result's way took, once it has left."""
-        if not 0 <= number < len(self._ways):
+        """Seconds of copying or writing a result that has left, whichever took longer."""
+        if not 0 <= number < len(self._transfers):
             return 0.0
-        way = self._ways[number]
-        copied_s = sum(end.time_s() - begin.time_s() for *_, begin, end in way.copies)
-        return max(copied_s, way.written_s)
+        transfer = self._transfers[number]
+        copied_s = sum(end.time_s() - begin.time_s() for *_, begin, end in transfer.copies)
+        return max(copied_s, transfer.written_s)
 
     def close(self) -> None:
-        """Wait for what is under way, and free all memory; a second call does nothing."""
+        """Wait for copies and writes, and free all memory; a second call does nothing."""
         self._stop()
         with suppress(RuntimeError):  # of a device that failed, which was said before
-            # What is leaving stays until its copy, which is one of these, has ended.
+            # Waits for all copies, and only then are the results that leave freed.
             self._note()
         self._leaving.clear()
-        self._ways = []
+        self._transfers = []
         if self._fetcher is not None:
             self._fetcher.close()
 
     def _note(self, but: int = 0) -> None:
-        """Put copies on the timeline once they have ended, but for those of the last results."""
-        while len(self._ways) > but:
-            for start, stop, n_bytes, begin, end in self._ways.pop(0).copies:
+        """Wait for copies and put them on the timeline, except those of the last `but` results."""
+        while len(self._transfers) > but:
+            for start, stop, n_bytes, begin, end in self._transfers.pop(0).copies:
                 end.synchronize()
                 self._timeline.add("out", begin.time_s(), end.time_s(), start, stop, n_bytes)
 
@@ -166,33 +166,33 @@ class ResultQueue:
         data: Any,
         target: Target,
         ready: DeviceEvent,
-        way: ResultTransfer,
+        transfer: ResultTransfer,
         waits: bool,
     ) -> DeviceEvent | threading.Event:
-        """Begin to copy a result to its place, or have it go there through slabs."""
-        start, stop = way.start, way.start + data.shape[self._slice_dim]
+        """Start copying a result to its place, or to staging memory on the way there."""
+        start, stop = transfer.start, transfer.start + data.shape[self._slice_dim]
         place = slices_to_copy(target, engine, self._slice_dim, start, stop)
         assert self._fetcher is not None
         if place is None:
-            return self._fetcher.put(data, target, ready, way, waits)
+            return self._fetcher.put(data, target, ready, transfer, waits)
         if self._overlaps and not waits and data.nbytes > AT_ONCE_BYTES:
-            return self._fetcher.put(data, target, ready, way, waits, place)
+            return self._fetcher.put(data, target, ready, transfer, waits, place)
         begin, end = engine.fetch(data, place, ready)
-        way.copies.append((start, stop, int(data.nbytes), begin, end))
+        transfer.copies.append((start, stop, int(data.nbytes), begin, end))
         return end
 
     def _leave_until(self, count: int) -> None:
-        """Wait until no more than `count` results are on their way from the device."""
+        """Wait until at most `count` results are leaving the device; raise errors of writing."""
         self._wait_until(count)
         self._writer.raise_error()
 
     def _wait_until(self, count: int) -> None:
         while len(self._leaving) > count:
-            _, mark = self._leaving.popleft()
-            if isinstance(mark, threading.Event):
-                mark.wait()
+            _, event = self._leaving.popleft()
+            if isinstance(event, threading.Event):
+                event.wait()
             else:
-                mark.synchronize()
+                event.synchronize()
 
     def _stop(self) -> None:
         if self._fetcher is not None:

@@ -1,4 +1,4 @@
-"""How much memory a section takes, measured while it runs."""
+"""Memory of a section, measured while it runs."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from contextlib import contextmanager, nullcontext
 
 from ..measure import measure_peak
 from ..model.allocators import Device
-from ..tuning import malloc_retain as heap
+from ..tuning import malloc_retain
 from .block_ranges import Block
 
 SAMPLE_INTERVAL_S = 0.02
-"""Time between samples of a GPU's memory: seldom enough to cost nothing over a run."""
+"""Seconds between samples of a GPU's memory. One takes 0.01 ms (H200), so 0.05 % of a run."""
 
 
 class SectionMeter:
-    """Measures all of a section on a GPU; on the CPU parts of it, the highest of which counts.
+    """Measures a whole section on a GPU, and its widest block on the CPU.
 
-    On the CPU arrays are traced, which makes a method that works in many small steps up to a
-    half slower (with Python objects it would be three times). So only what is representative
-    is measured: one block, the widest.
+    On the CPU the allocations of arrays are traced, which makes a method of many small steps up to
+    1.5 times slower (tracing Python objects as well: 3 times). So one block is measured there.
 
     Attributes
     ----------
     measured_bytes : int or None
         The peak; None if nothing was measured or the meters are not available.
     unseen : list of str
-        What the meters could not see.
+        Memory that the meters could not see, in words.
     measured_slices : int
         Slices of the widest block that was measured, with its halo.
     """
@@ -38,9 +37,9 @@ class SectionMeter:
         self.measured_slices = 0
 
     def to_measure(self, blocks: Sequence[Block]) -> Block | None:
-        """Return the widest block, where none as wide was measured (on the CPU one is).
+        """Block to measure: the widest, unless one as wide was measured before.
 
-        The second of them, if there is one: then a result is on its way out.
+        It is the second of that width, if there is one: then a result is being written meanwhile.
         """
         size = max(block.n_given for block in blocks)
         if size <= self.measured_slices:
@@ -55,10 +54,10 @@ class SectionMeter:
 
     @contextmanager
     def part(self, is_wanted: bool = True, resident_bytes: int = 0) -> Iterator[None]:
-        """Measure a part, on the CPU, where `resident_bytes` were allocated before it."""
+        """Measure a part, on the CPU; `resident_bytes` were allocated before it."""
         is_wanted = is_wanted and self._kind == "cpu"
         with (
-            heap.as_usual() if is_wanted else nullcontext(),
+            malloc_retain.as_usual() if is_wanted else nullcontext(),
             self._measuring(is_wanted, resident_bytes),
         ):
             yield

@@ -1,4 +1,4 @@
-"""Values that methods return beside the data."""
+"""Side results: values that methods return beside the data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SideResults:
                 self.by_reference[step.id, step.side_outputs[name]] = item
 
     def resolve(self, value: Any) -> Any:
-        """Return a parameter's value, looked up if it is a reference."""
+        """Value of a parameter, looked up if it is a reference."""
         if isinstance(value, Reference):
             return self.by_reference[value.step_id, value.name]
         return value

@@ -1,4 +1,4 @@
-"""A method on the tiles of a block's slices, one after the other."""
+"""Calls of a method on the tiles of a block, one after the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def in_tiles(
     dtype: DTypeLike,
     backend: Backend,
 ) -> Any:
-    """Return what a method makes of a block, put together from its tiles.
+    """Call a method on each tile of a block, and join the results.
 
     Parameters
     ----------
@@ -31,10 +31,9 @@ def in_tiles(
     data : array
         The block, axes (angles, detector_y, detector_x).
     supplied : mapping
-        What the runner gives the method beside its data: flats, darks and the like, which are
-        cut as the data are.
+        Flats, darks and other values that the runner gives the method; cut like the data.
     tiling : Tiling
-        How each slice is cut.
+        Tiles of a slice.
     slice_dim : int
         Axis of the slices.
     dtype : dtype-like
@@ -45,11 +44,11 @@ def in_tiles(
     Raises
     ------
     MethodError
-        If it returns another shape or dtype than that of a tile.
+        If the method returns another shape or dtype than that of a tile.
     """
     out = backend.empty(data.shape, dtype)
     for window in tiling.windows():
-        # A copy, as a method may write to its data, and the next tile shares some of them.
+        # A copy: a method may write to its data, and the next tile has the same halo.
         given = _cut(data, slice_dim, window.given).copy()
         result = call(given, _cut_supplied(supplied, slice_dim, window))
         if getattr(result, "shape", None) != given.shape or result.dtype != out.dtype:
@@ -70,7 +69,7 @@ def _cut_supplied(supplied: Mapping[str, Any], slice_dim: int, window: Window) -
     first, columns = window.given
     cut = dict(supplied)
     for name in {"flats", "darks"} & set(supplied):
-        # Of sinograms they have the rows of the block already.
+        # For sinograms, flats and darks hold only the rows of the block.
         rows = first if slice_dim == 0 else slice(None)
         cut[name] = supplied[name][:, rows, columns]
     if "angles" in supplied and slice_dim == 1:

@@ -1,4 +1,4 @@
-"""A thread that writes slices, and what went wrong first."""
+"""A thread that writes results, and its first error."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ class Target(Protocol):
 
 @dataclass(slots=True)
 class ResultTransfer:
-    """How far a result has come, and how long the stages of its way took."""
+    """Times of a result's copies and of its writing."""
 
     start: int
-    """The first of its slices."""
+    """First slice of the result."""
     copies: list[tuple[int, int, int, DeviceEvent, DeviceEvent]] = field(default_factory=list)
-    """First slice, the one after the last, bytes, begin and end of each copy."""
+    """First slice, one past the last, bytes, begin and end of each copy from the device."""
     written_s: float = 0.0
+    """Seconds of writing so far."""
 
 
 @dataclass(slots=True)
@@ -42,24 +43,28 @@ class ResultPiece:
     """Slices of a result in host memory, to be written."""
 
     data: Any
+    """The slices."""
     first: int
+    """First of them."""
     targets: Sequence[Target]
-    way: ResultTransfer
+    """Where they are written."""
+    transfer: ResultTransfer
+    """Times of the result that they are part of."""
     release: Callable[[], None]
-    """Is called when they are written, or will not be."""
-    there: DeviceEvent | None = None
-    """From when on they are in memory."""
+    """Called once they are written, or given up."""
+    copied: DeviceEvent | None = None
+    """Reached when they have been copied from the device; None if nothing is copied."""
 
 
 class Writer:
-    """Writes pieces in order, by a thread of its own that starts with the first.
+    """Writes pieces in order, in a thread that starts with the first piece.
 
     Parameters
     ----------
     slice_dim : int
         Axis of the slices.
     timeline : Timeline
-        Is told what was written.
+        Records what is written.
     """
 
     def __init__(self, slice_dim: int, timeline: Timeline) -> None:
@@ -72,34 +77,34 @@ class Writer:
 
     @property
     def lost_from(self) -> int | None:
-        """Return the first slice of the results that could not be written."""
+        """First slice of the first result that could not be written; None if there is none."""
         return self._lost_from
 
     def put(self, piece: ResultPiece) -> None:
-        """Have a piece written after those before it."""
+        """Queue a piece."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="maxslices writer", daemon=True)
             self._thread.start()
         self._pieces.put(piece)
 
     def is_lost(self, start: int) -> bool:
-        """Tell whether the result that begins with a slice is not written any more."""
+        """True if the result that begins with slice `start` is given up after an error."""
         return self._lost_from is not None and start >= self._lost_from
 
     def fail(self, start: int, error: BaseException) -> None:
-        """Note that a result could not be written: all before it will be, none after it."""
+        """Give up the result that begins with slice `start`, and all after it."""
         with self._failing:
             if not self.is_lost(start):
                 self._lost_from, self._error = start, error
 
     def raise_error(self) -> None:
-        """Raise what was noted first; once."""
+        """Raise the error of the first result that was given up, once."""
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def stop(self) -> None:
-        """Return when all pieces are written."""
+        """Wait until all pieces are written, and end the thread."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._pieces.put(None)
@@ -108,12 +113,12 @@ class Writer:
     def _work(self) -> None:
         while (piece := self._pieces.get()) is not None:
             try:
-                if piece.there is not None:
-                    piece.there.synchronize()
-                if not self.is_lost(piece.way.start):
+                if piece.copied is not None:
+                    piece.copied.synchronize()
+                if not self.is_lost(piece.transfer.start):
                     self._write(piece)
             except BaseException as error:  # noqa: BLE001 - raised where the next result is put
-                self.fail(piece.way.start, error)
+                self.fail(piece.transfer.start, error)
             release = piece.release
             del piece
             release()
@@ -123,5 +128,5 @@ class Writer:
         for target in piece.targets:
             target.write(self._slice_dim, piece.first, piece.data)
         ended, stop = time.perf_counter(), piece.first + piece.data.shape[self._slice_dim]
-        piece.way.written_s += ended - began
+        piece.transfer.written_s += ended - began
         self._timeline.add("write", began, ended, piece.first, stop, int(piece.data.nbytes))
