@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from maxslices.measure import Peak
-from tests.runner.fake_link import FakeGpu
+from tests.runner.fake_gpu import FakeGpu
 
 
 @pytest.fixture

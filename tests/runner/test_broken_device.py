@@ -11,7 +11,7 @@ import pytest
 from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import MethodError
 from maxslices.io.hdf5_sink import Hdf5Sink
-from tests.runner.fake_link import FakeEvent
+from tests.runner.fake_gpu import FakeEvent
 
 DATA = np.random.default_rng(5).random((20, 6, 40), np.float32)
 

@@ -11,7 +11,7 @@ from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import MethodError, OutOfMemoryError
 from maxslices.measure import Peak
 from tests.planner.fakes import fakes
-from tests.runner.fake_link import FakeGpu
+from tests.runner.fake_gpu import FakeGpu
 
 DATA = np.random.default_rng(5).random((20, 6, 40), np.float32)
 

@@ -9,7 +9,7 @@ from maxslices.runner import fetcher
 from maxslices.runner.fetcher import Fetcher
 from maxslices.runner.run_timeline import Timeline
 from maxslices.runner.writer import ResultTransfer, Writer
-from tests.runner.fake_link import FakeGpu
+from tests.runner.fake_gpu import FakeGpu
 
 
 @pytest.mark.parametrize("slice_dim", [0, 1])

@@ -14,7 +14,7 @@ from maxslices.io.array_source import ArraySource
 from maxslices.io.atomic_sink import AtomicSink
 from maxslices.io.scratch import ScratchStore
 from maxslices.io.store import MemoryStore
-from tests.runner.fake_link import FakeGpu
+from tests.runner.fake_gpu import FakeGpu
 
 SHAPE = (13, 7, 5)
 BETWEEN = ["device", "memory", "scratch file"]

@@ -44,7 +44,6 @@ def test_nothing_is_idle_while_any_stage_works():
     found = section(("read", 0, 4), ("compute", 3, 8), ("write", 9, 10))
     assert found.idle_share == pytest.approx(0.1)
     assert list(found.stages) == ["read", "compute", "write"]
-    assert found.slices_per_s == pytest.approx(2.1)
 
 
 @pytest.mark.parametrize(
@@ -74,12 +73,12 @@ def test_stages_that_wait_for_each_other_are_pipeline_stalls():
 def test_nothing_recorded_is_bound_by_nothing_known():
     found = section()
     assert found.bound_by is None
-    assert (found.idle_share, found.slices_per_s) == (1, 0)
+    assert found.idle_share == 1
 
 
 def test_a_section_of_no_time_has_no_shares():
     found = section(("read", 0, 0), wall_s=0.0)
-    assert (found.stages["read"].share, found.slices_per_s) == (0, 0)
+    assert found.stages["read"].share == 0
 
 
 def test_threads_may_add_at_the_same_time():

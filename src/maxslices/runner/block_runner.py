@@ -1,4 +1,4 @@
-"""What happens to one block: its methods, what they are given beside it, and where it goes."""
+"""One block through the methods of a section, with their parameters and side data."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from .writer import Target
 
 @dataclass(slots=True)
 class BlockRunner:
-    """The methods of a section, for any of its blocks."""
+    """Runs the methods of a section on one block after another."""
 
     plan: SectionPlan
-    """What was planned."""
+    """The section as planned."""
     steps: tuple[Step, ...]
     """The methods."""
     source: Source
@@ -42,58 +42,58 @@ class BlockRunner:
     backend: Backend
     """The device."""
     side_results: SideResults
-    """Values found so far."""
+    """Side results found so far."""
     sinks: dict[int, Sink]
-    """Index of a step -> where its output is kept as a result."""
+    """Index of a step -> where its output is saved."""
     store: Store | DeviceStore | None
-    """Where the output goes that the next section reads."""
+    """Where the output is stored for the next section; None if there is none."""
     facts: Mapping[str, Any]
-    """What methods may ask for that is the same for all blocks, by name (see `SUPPLIED`)."""
+    """Values by name that are the same for all blocks, for methods that ask (see `SUPPLIED`)."""
     _frames: dict[str, Any] = field(default_factory=dict)
-    """Flats and darks of all projections, on the device."""
-    _looked: set[int] = field(default_factory=set)
-    """Indices of steps whose side results were found beforehand."""
+    """Flats and darks, if they are the same for all blocks."""
+    _found_ahead: set[int] = field(default_factory=set)
+    """Indices of steps whose side results were found before the first block."""
 
     @property
     def resident_bytes(self) -> int:
-        """Return what is on the device for all blocks."""
+        """Bytes on the device for all blocks."""
         if self.plan.side_on_host:
             return 0
         return sum(int(frames.nbytes) for frames in self._frames.values())
 
     def load_frames(self) -> None:
-        """Bring flats and darks to where they stay, if they are the same for all blocks."""
+        """Load flats and darks, if they are the same for all blocks."""
         if self.plan.slice_dim == 0 and not self._frames:
             self._frames = self._side_data(0, self.plan.n_slices)
 
     def close(self) -> None:
-        """Free these."""
+        """Free flats and darks."""
         self._frames = {}
 
     def run(
         self, block: Block, feed: BlockFeed, results: ResultQueue, clock: BlockClock
     ) -> dict[int, Any]:
-        """Run the methods on a block that is taken from `feed`, and send on what they make.
+        """Run the methods on the next block of `feed`, and queue their results.
 
         Parameters
         ----------
         block : Block
-            The block that is next.
+            The block that comes next.
         feed : BlockFeed
-            Has it.
+            Brings it.
         results : ResultQueue
-            Takes results.
+            Takes the results.
         clock : BlockClock
-            Times what is computed, not what is waited for before and after it.
+            Times computing alone, without waiting before and after it.
 
         Returns
         -------
         dict of int to value
-            Side results by index of their step.
+            Side results by the index of their step.
         """
         slice_dim = self.plan.slice_dim
         data = feed.take()
-        # A place that is used again stays; any other memory goes as soon as no one needs it.
+        # Memory that a later block reuses stays; any other is freed as soon as nothing needs it.
         place = data if feed.reuses else None
         clock.start()
         frames = self._frames or self._side_data(block.first, block.last)
@@ -109,7 +109,7 @@ class BlockRunner:
                 values[index] = self._call(index, cropped, frames, block.start, block.stop)
                 del cropped
             if index in self.sinks and index < last:
-                # Later methods may write to it.
+                # Waits until it has left, as later methods may write to it.
                 cropped = self._cropped(data, block)
                 results.put(cropped, block.start, [self.sinks[index]], waits=True)
                 del cropped
@@ -119,11 +119,11 @@ class BlockRunner:
         targets: list[Target] = [sink for i, sink in self.sinks.items() if i >= last]
         if self.store is not None and not isinstance(self.store, DeviceStore):
             targets.append(self.store)
-        # What lies in the block's own place must have left it before the next one comes there.
+        # A result in the block's own memory must have left it before the next block comes there.
         waits = place is not None and self.backend.overlap(data, place)
-        # And what is a part of something larger keeps that in memory as long, unless a device
-        # copies it because of its gaps.
-        held_bytes = _whole_bytes(data)
+        # A result that is a part of a larger array keeps all of that in memory until it has left,
+        # unless a device makes a contiguous copy of it.
+        held_bytes = _base_bytes(data)
         if self.backend.kind == "cpu" or is_copyable(data):
             planned = self.plan.output.with_slices(slice_dim, block.n_given)
             waits = waits or held_bytes > planned.nbytes
@@ -131,14 +131,14 @@ class BlockRunner:
         results.put(cropped, block.start, targets, held_bytes=held_bytes, waits=waits)
         return values
 
-    def look_ahead(self, reader: Readable | DeviceStore, wants_copies: bool) -> None:
+    def find_ahead(self, reader: Readable | DeviceStore, wants_copies: bool) -> None:
         """Find the side results that depend on a few slices, from these slices alone.
 
-        Called again after an error, it goes on where that was.
+        If it is called again after an error, it goes on with the step that failed.
         """
         plan = self.plan
         for position, step in enumerate(self.steps):
-            if step.meta.looks_at is None or position in self._looked:
+            if step.meta.looks_at is None or position in self._found_ahead:
                 continue
             wanted = step.meta.looked_at(plan.n_slices, **step.known_parameters())
             first = max(0, wanted.start - plan.halo[0])
@@ -155,11 +155,11 @@ class BlockRunner:
             data = self._cropped(data, Block(wanted.start, wanted.stop, first, last))
             value = self._call(position, data, frames, wanted.start, wanted.stop)
             self.side_results.keep(step, value)
-            self._looked.add(position)
+            self._found_ahead.add(position)
             del data, frames
 
     def combine(self, step: Step, values: list[Any]) -> None:
-        """Make one side result of those of all blocks."""
+        """Combine the side results of all blocks."""
         assert step.meta.combine is not None
         try:
             combined = step.meta.combine(values)
@@ -173,7 +173,7 @@ class BlockRunner:
     def _load(
         self, reader: Readable | DeviceStore, first: int, last: int, wants_copies: bool
     ) -> Any:
-        """Return slices on the device, with nothing else under way."""
+        """Load slices on the device, before the first block."""
         slice_dim = self.plan.slice_dim
         if isinstance(reader, DeviceStore):
             return reader.block(slice_dim, first, last)
@@ -206,7 +206,7 @@ class BlockRunner:
         return self.backend.to_device(self.source.read_side(*where))
 
     def _call(self, index: int, data: Any, frames: dict[str, Any], first: int, last: int) -> Any:
-        """Call a method on slices `first` to `last`, with what it is supplied with."""
+        """Call a method on slices `first` to `last`, with its parameters and supplied values."""
         step, slice_dim = self.steps[index], self.plan.slice_dim
         meta = step.meta
         supplied = {**self.facts, **frames, "slice_dim": slice_dim, "first_slice": first}
@@ -224,7 +224,7 @@ class BlockRunner:
             which = f"{SLICE_NAMES[slice_dim]}s {first} to {last - 1}"
             if last - first == 1:
                 which = f"{SLICE_NAMES[slice_dim]} {first}"
-            # NumPy, and what is compiled for it, say so in words alone.
+            # NumPy, and code compiled for it, report this by their message alone.
             kind = ReadOnlyInputError if "read-only" in str(error) else MethodError
             raise kind(f"{meta.name} failed on {which}: {type(error).__name__}: {error}") from error
 
@@ -259,7 +259,7 @@ class BlockRunner:
         return in_tiles(call, data, supplied, tiling, self.plan.slice_dim, dtype, backend)
 
     def _checked(self, index: int, data: Any, n_given: int) -> Any:
-        """Require that a method returned the shape and dtype that it declares."""
+        """Check that a method returned the shape and dtype that it declares."""
         planned = self.plan.steps[index].output.with_slices(self.plan.slice_dim, n_given)
         returned = ReturnedOutput.of(data)
         if fault := returned.mismatch(self.steps[index].meta, planned):
@@ -267,14 +267,14 @@ class BlockRunner:
         return data
 
     def _cropped(self, data: Any, block: Block) -> Any:
-        """Return a block's slices that count."""
+        """Slices of a block without its halo."""
         if block.is_bare:
             return data
         return data[block.core] if self.plan.slice_dim == 0 else data[:, block.core]
 
 
 def _frames_moved(supplied: Mapping[str, Any], move: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return what a method is supplied with, flats and darks elsewhere."""
+    """Supplied values of a method, with flats and darks moved."""
     return {
         name: move(value) if name in ("flats", "darks") else value
         for name, value in supplied.items()
@@ -285,8 +285,8 @@ def _to_device(backend: Backend) -> Callable[[Any], Any]:
     return lambda frames: backend.to_device(np.ascontiguousarray(frames))
 
 
-def _whole_bytes(data: Any) -> int:
-    """Return the bytes of the array that another is a part of."""
+def _base_bytes(data: Any) -> int:
+    """Bytes of the array that `data` is a part of."""
     while getattr(data, "base", None) is not None and hasattr(data.base, "nbytes"):
         data = data.base
     return int(data.nbytes)

@@ -1,4 +1,4 @@
-"""The runner: section after section of a plan."""
+"""The runner: executes the sections of a plan in order."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ def execute(
     backend : Backend
         The device.
     folder : RunFolder or None
-        Where results go; None keeps the last one in memory.
+        Folder of the results; None keeps the last one in memory.
     progress : Progress
-        Is told what is done.
+        Shows how many slices are done.
     scratch_folder : Path
-        Where intermediates go that do not fit in memory.
+        Folder for intermediates that do not fit in memory.
     timeline : Timeline
-        Is told what happens when.
+        Records when each stage is at work.
     wall_time : WallTime
-        Is told which phase begins.
+        Attributes the time to phases.
     result : ndarray, optional
-        Where the last result goes, if it is kept in memory; by default it is made.
+        Array for the last result, if that is kept in memory; by default a new one.
 
     Returns
     -------
     (tuple of SectionReport, SideResults, numpy.ndarray or None)
-        Reports, values, and the result where it was kept in memory.
+        Reports, side results, and the last result if it was kept in memory.
 
     Raises
     ------
@@ -90,8 +90,8 @@ def execute(
             else (0, 0),
             "results_folder": None if folder is None else folder.path,
         }
-        # All at once, and before anything runs: what is not installed, a taken name or a full
-        # disk shows now.
+        # Before anything runs, so that a missing library, a name that is taken or a full disk
+        # ends the run now.
         with_torch = require_libraries(step.meta for step in pipeline.steps)
         all_sinks = {} if folder is None else _make_sinks(folder, plan, pipeline, wall_time)
         budget_bytes = plan.budget_bytes - plan.reserved_bytes
@@ -125,15 +125,15 @@ def execute(
                 facts,
             )
             notes = (*section.fitted, note) if note else section.fitted
-            work = SectionRun(block_runner, reader, timeline, notes)
+            section_run = SectionRun(block_runner, reader, timeline, notes)
             progress.start(f"section {number}/{len(plan.sections)}", section.n_slices)
             try:
                 with wall_time.during("sections"):
-                    reports.append(work.run(progress.advance))
+                    reports.append(section_run.run(progress.advance))
             except MethodError as error:
                 if folder is None:
                     raise
-                done |= dict.fromkeys(sinks, work.n_done)
+                done |= dict.fromkeys(sinks, section_run.n_done)
                 counts = [done.get(index, 0) for index in all_sinks]
                 failed = keep_finished(error, folder, counts, plan, reports)
                 if failed is error:
@@ -154,12 +154,12 @@ def execute(
 
 
 def _last_store(section: SectionPlan, given: np.ndarray | None) -> Store | None:
-    """Make the place for the last section's output, if that is an array."""
+    """Make the store for the last section's output, if that is kept in memory."""
     if section.destination != "memory":
         return None
     if given is not None:
         return MemoryStore(section.output, lambda shape, dtype: given)
-    return MemoryStore(section.output)  # what the user is handed is plain memory
+    return MemoryStore(section.output)  # pageable: the array is the user's
 
 
 def _store_between(
@@ -169,10 +169,10 @@ def _store_between(
     scratch_folder: Path,
     host_bytes: int,
 ) -> tuple[Store | DeviceStore, str]:
-    """Make the place for a section's output that the next one reads, and say if it is another.
+    """Make the store between two sections, with a note if it is not where it was planned.
 
-    Where there is less memory than planned it is farther from the device: on the host if
-    `host_bytes` of its budget are enough for it, else in a scratch file.
+    If there is less memory than planned, it is farther from the device: in host memory if it fits
+    in `host_bytes`, else in a scratch file.
     """
     planned, spec = section.destination, section.output
     if planned == "device":
@@ -205,7 +205,7 @@ def _moved(planned: str, instead: str) -> str:
 def _make_sinks(
     folder: RunFolder, plan: Plan, pipeline: Pipeline, wall_time: WallTime
 ) -> dict[int, Sink]:
-    """Make the places of all results: index of a step in the pipeline -> its sink."""
+    """Make the sinks of all results: index of a step in the pipeline -> its sink."""
     with wall_time.during("waiting for disk space"):
         check_free_space(folder.path, plan.result_bytes + plan.scratch_bytes)
     planned = [(step, section) for section in plan.sections for step in section.steps]

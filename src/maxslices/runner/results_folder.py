@@ -1,4 +1,4 @@
-"""The folder of a run: nothing in it is overwritten unasked, nothing half-written looks whole."""
+"""The folder of a run: replaced only on request; incomplete results never look complete."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ TIMELINE_NAME = "timeline.json"
 
 
 class RunFolder:
-    """Makes the results of one run; leaving it unfinished removes what was written.
+    """Holds the results of one run; a run that does not finish removes what it wrote.
 
-    Where a method failed, what was finished before that may be kept.
+    If a method failed, slices that were finished before may be kept.
 
     Parameters
     ----------
     path : path-like
-        The folder; it is made if it is not there.
+        The folder; it is made if it does not exist.
     format : {"hdf5", "tiff"}
-        How results are written.
+        File format of the results.
     overwrite : bool
         Whether the results of an earlier run are removed first.
 
@@ -78,12 +78,12 @@ class RunFolder:
             raise StoreError(_foreign(self.path / TIMELINE_NAME))
 
     def check_spares(self, path: Path) -> None:
-        """Require that a file or folder is none of the earlier results that will be removed.
+        """Check that a file or folder is none of the earlier results that will be removed.
 
         Raises
         ------
         StoreError
-            If it is one, or in one; or if the earlier run's report cannot be read.
+            If it is one of them or inside one, or if the earlier report cannot be read.
         """
         whole = path.resolve()
         for result in [] if self._earlier is None else _results_of(self._earlier):
@@ -121,7 +121,7 @@ class RunFolder:
             self._unlock()
 
     def _leave(self) -> None:
-        """Remove what is no result, unless all was finished."""
+        """Remove everything that was written, unless the run is complete."""
         if self._is_whole:
             return
         for sink in self._sinks:
@@ -133,16 +133,16 @@ class RunFolder:
         for made in self._made:
             try:
                 made.rmdir()
-            except FileNotFoundError:  # somebody removed or renamed it meanwhile
+            except FileNotFoundError:  # removed or renamed meanwhile
                 continue
             except OSError:  # something else is in it
                 break
 
     def _lock(self) -> None:
-        """Keep other runs out of the folder, which would remove what this one is writing.
+        """Lock the folder against other runs, which would remove what this one writes.
 
-        The lock is the folder's own, so that no file is left; file systems without such locks
-        (some over a network) go without.
+        The folder itself is locked, so that no lock file can be left behind. File systems without
+        such locks (some over a network) go without.
         """
         try:
             self._held = os.open(self.path, os.O_RDONLY)
@@ -161,30 +161,30 @@ class RunFolder:
             self._held = None
 
     def sink(self, name: str, spec: ArraySpec, slice_dim: int) -> Sink:
-        """Make a place for a result called `name`."""
+        """Make the sink for a result called `name`."""
         sink = create_sink(self.path / name, spec, slice_dim, self._format)
         self._sinks.append(sink)
         self._slice_dims[sink.path] = slice_dim
         return sink
 
     def finish(self) -> tuple[Path, ...]:
-        """Give all results their names, and return these."""
+        """Complete all results and give them their names; paths of the results."""
         for sink in self._sinks:
             self._finished.append(sink.finish())
         return tuple(self._finished)
 
     def keep_finished(self, counts: Sequence[int]) -> list[tuple[Path, int]]:
-        """Keep what there is of a run that failed; what is not whole says so in its name.
+        """Keep finished slices of a failed run; incomplete results say so in their names.
 
         Parameters
         ----------
         counts : sequence of int
-            For each sink, in the order in which they were made, its slices that are done.
+            Finished slices of each sink, in the order in which the sinks were made.
 
         Returns
         -------
         list of (Path, int)
-            What was kept, and how many slices of it.
+            Each file that was kept, and its number of slices.
         """
         kept = []
         for sink, count in zip(self._sinks, counts, strict=True):
@@ -197,18 +197,18 @@ class RunFolder:
         return kept
 
     def write_failure(self, text: str) -> None:
-        """Write the report of a run that failed, whose results are kept as far as they go."""
+        """Write the report of a failed run of which finished slices are kept."""
         for sink in self._sinks:
             sink.abandon()
         self.write_report(text)
 
     def write_timeline(self, text: str) -> Path:
-        """Write the timeline beside the results, and return where."""
+        """Write the timeline beside the results; its path."""
         self._timeline = self._write(TIMELINE_NAME, text)
         return self._timeline
 
     def write_report(self, text: str) -> None:
-        """Write the report, which marks the folder as holding a whole run."""
+        """Write the report, which marks the folder as holding a complete run."""
         self._write(REPORT_NAME, text)
         self._is_whole = True
 
@@ -223,7 +223,7 @@ class RunFolder:
         return path
 
     def _kept(self) -> str:
-        """Keep the results that have their names, and say so: hours of work, for lack of a page."""
+        """Keep complete results although their report cannot be written; words that say so."""
         if not self._finished:
             return ""
         self._is_whole = True
@@ -238,7 +238,7 @@ def _foreign(path: Path) -> str:
 
 
 def _results_of(report: Path) -> list[Path]:
-    """Return the files beside an earlier run's report that it names."""
+    """Files that the report of an earlier run names, in the folder of the report."""
     try:
         earlier = json.loads(report.read_text(encoding="utf-8"))
         results = [report.parent / Path(entry).name for entry in earlier["files"]]
@@ -259,7 +259,7 @@ def _results_of(report: Path) -> list[Path]:
 def _remove_earlier(report: Path) -> None:
     """Remove the files that an earlier run's report names, then the report itself.
 
-    Their names are gone at once; their room becomes free meanwhile.
+    Their names are gone at once; their disk space is freed in the background.
     """
     with ExitStack() as opened:
         files = []

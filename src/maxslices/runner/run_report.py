@@ -1,4 +1,4 @@
-"""What a run did: beside each estimate the measured peak, and how long it took."""
+"""Report of a run: estimated and measured memory of each section, and where the time went."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _BOUNDS = {
     "pipeline stalls": "pipeline stalls",
 }
 MISSED = 1.05
-"""Measured over estimated bytes from which the report says that an estimate is wrong."""
+"""Measured over estimated bytes above which the report calls an estimate too low. A good estimate
+is never exceeded; 5 % are left to other allocations that a meter sees as well."""
 PRINTED_S = 0.05
 """Seconds from which on a phase is printed: less would be printed as 0.0 s."""
 _STAGE_OF: dict[str, Stage] = {"link in": "in", "link out": "out"}
@@ -35,14 +36,14 @@ _STAGE_OF: dict[str, Stage] = {"link in": "in", "link out": "out"}
 
 @dataclass(frozen=True, slots=True)
 class BlockUse:
-    """From which slice on blocks had which size."""
+    """A block size, and the slice from which on it was used."""
 
     first_slice: int
     """The first slice of the first block of this size."""
     block: int
     """Slices in a block, halo not counted."""
     why: str
-    """What decided it, such as "memory ran out"."""
+    """Reason for this size, such as "memory ran out"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class SectionReport:
     block: int
     """Slices in a block, as planned."""
     smallest_block: int
-    """Slices in a block at the end: fewer than planned where memory ran out."""
+    """Smallest block: fewer slices than planned if memory ran out."""
     n_splits: int
     """How many times the block was halved because memory ran out."""
     duration_s: float
@@ -66,12 +67,12 @@ class SectionReport:
     estimated_bytes: int
     """Planned peak of a block on the device."""
     measured_bytes: int | None
-    """Measured peak on the device, on the CPU that of the widest block; None where nothing
-    could measure it."""
+    """Measured peak on the device, on the CPU that of the widest block; None if it could not be
+    measured."""
     unseen: tuple[str, ...] = ()
-    """What the meters could not see; empty if they saw everything."""
+    """Memory that the meters could not see, in words; empty if they saw everything."""
     stages: dict[str, StageUse] = field(default_factory=dict)
-    """What "read", "in", "compute", "out" and "write" did; only those that there were."""
+    """Use of each stage that there was, of "read", "in", "compute", "out" and "write"."""
     idle_share: float | None = None
     """Share of the wall time in which no stage was at work; None if that was not recorded."""
     bound_by: str | None = None
@@ -80,22 +81,22 @@ class SectionReport:
     blocks: tuple[BlockUse, ...] = ()
     """The block sizes that were used, in order."""
     notes: tuple[str, ...] = ()
-    """What went other than planned, such as where its output is."""
+    """Differences from the plan, such as where its output is."""
 
     @property
     def gb_per_s(self) -> float | None:
-        """Return GB/s of the stage that bounded it, while that was at work; None if none did."""
+        """GB/s of the stage that bounded it, while that was at work; None if no stage did."""
         name = _STAGE_OF.get(self.bound_by or "", self.bound_by)
         return self.stages[name].gb_per_s if name in self.stages else None
 
     @property
     def slices_per_s(self) -> float | None:
-        """Return slices a second; None where no block was run, such as for a rotation axis."""
+        """Slices a second; None if no block was run, such as for a rotation axis."""
         return self.n_slices / self.duration_s if self.blocks and self.duration_s > 0 else None
 
     @property
     def ratio(self) -> float | None:
-        """Return measured over estimated bytes; None if nothing was measured."""
+        """Measured over estimated bytes; None if nothing was measured."""
         if self.measured_bytes is None or not self.estimated_bytes:
             return None
         return self.measured_bytes / self.estimated_bytes
@@ -128,7 +129,7 @@ class Report:
     """Where the timeline was written, for ui.perfetto.dev or chrome://tracing."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain types, ready for JSON."""
+        """Convert the report to plain types, ready for JSON."""
         return {
             "device": self.device,
             "duration_s": self.duration_s,
@@ -141,7 +142,7 @@ class Report:
         }
 
     def to_json(self) -> str:
-        """Return the report as JSON text."""
+        """Convert the report to JSON text."""
         return json.dumps(self.to_dict(), indent=2)
 
     def __str__(self) -> str:
@@ -180,7 +181,7 @@ class Report:
 
 
 def _section(section: SectionReport) -> dict[str, Any]:
-    """Return a section as plain types, with what is derived from its fields."""
+    """Convert a section to plain types, derived figures included."""
     entry: dict[str, Any] = plain(dataclasses.asdict(section))
     for name, use in section.stages.items():
         entry["stages"][name]["gb_per_s"] = use.gb_per_s
@@ -189,7 +190,7 @@ def _section(section: SectionReport) -> dict[str, Any]:
 
 
 def _stages_lines(section: SectionReport) -> list[str]:
-    """Say how busy each stage was, and what bounded the section; on one line if that is enough."""
+    """Lines with the share of each stage, and what bounded the section."""
     if section.idle_share is None or section.bound_by is None:
         return []
     used = [(name, section.stages[name].share) for name in STAGES if name in section.stages]
@@ -202,7 +203,7 @@ def _stages_lines(section: SectionReport) -> list[str]:
 
 
 def _blocks_lines(section: SectionReport) -> list[str]:
-    """Say how the block changed, if it did."""
+    """Line with the changes of the block size, if there were any."""
     if len(section.blocks) < 2:
         return []
     first, *later = section.blocks
@@ -211,7 +212,7 @@ def _blocks_lines(section: SectionReport) -> list[str]:
 
 
 def _wall_time_lines(report: Report) -> list[str]:
-    """What the wall time went to; what is too short to print counts as other."""
+    """Line with the seconds of sections and phases; phases too short to print count as other."""
     if not report.phases_s:
         return []
     sections = " + ".join(f"{section.duration_s:.1f}" for section in report.sections)

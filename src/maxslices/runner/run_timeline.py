@@ -1,8 +1,8 @@
-"""When each stage of a run was at work: shares of the wall time, and a trace to look at.
+"""When each stage of a run was at work: shares of the wall time, and a trace.
 
-A block passes five stages: it is read, copied to the device, computed, copied back, written. They
-overlap, so their times say nothing added up. What says something is the share of the wall time in
-which a stage was at work at all, and which of them hardly ever rested: that one bounds the run.
+A block passes five stages: it is read, copied to the device, computed, copied back and written. The
+stages overlap, so their times do not add up to the wall time. The share of the wall time in which
+each of them was at work shows which one bounds the run: the one that was hardly ever idle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _BOUND_BY: dict[Stage, Bound] = {
     "write": "write",
 }
 BUSY = 0.6
-"""Share of the wall time from which on a stage is said to bound a section."""
+"""Least share of the wall time for a stage to bound a section. A convention, not a measurement: a
+stage that is at work for less waits so much that a faster one would gain little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Span:
     last_slice: int
     """One past the block's last slice."""
     n_bytes: int
-    """Bytes that were moved; of a computation, its input and output."""
+    """Bytes moved; for computing, those of the block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class StageUse:
     """What a stage did during a section."""
 
     active_s: float
-    """Seconds in which it was at work; several threads at once count once."""
+    """Seconds in which at least one thread was at work."""
     share: float
     """Share of the section's wall time in which it was at work."""
     n_bytes: int
@@ -61,7 +62,7 @@ class StageUse:
 
     @property
     def gb_per_s(self) -> float:
-        """Return GB/s (powers of 1000) while it was at work."""
+        """GB/s (powers of 1000) while it was at work."""
         return self.n_bytes / self.active_s / 1e9 if self.active_s > 0 else 0.0
 
 
@@ -71,13 +72,13 @@ class SectionTimeline:
     Attributes
     ----------
     name : str
-        What the section is called, such as its methods' names.
+        Name of the section: those of its methods.
     start_s, stop_s : float
         When it began and ended, seconds of `time.perf_counter`.
     spans : tuple of Span
-        All spans, as they were added.
+        All spans, in the order in which they were added.
     stages : dict of str to StageUse
-        The stages that were used, in the order of a block's way.
+        The stages that were used, from "read" to "write".
     idle_share : float
         Share of the wall time in which no stage was at work.
     """
@@ -96,7 +97,7 @@ class SectionTimeline:
 
     @property
     def duration_s(self) -> float:
-        """Return the section's wall time."""
+        """Wall time of the section."""
         return self.stop_s - self.start_s
 
     @property
@@ -115,19 +116,11 @@ class SectionTimeline:
             return _BOUND_BY[busiest]  # type: ignore[index]
         return "overhead" if self.idle_share > 0.5 else "pipeline stalls"
 
-    @property
-    def slices_per_s(self) -> float:
-        """Return slices a second, of all that any stage worked on."""
-        if not self.spans or self.duration_s <= 0:
-            return 0.0
-        first = min(span.first_slice for span in self.spans)
-        return (max(span.last_slice for span in self.spans) - first) / self.duration_s
-
     def _share(self, active_s: float) -> float:
         return active_s / self.duration_s if self.duration_s > 0 else 0.0
 
     def _active_s(self, spans: Iterable[Span]) -> float:
-        """Return seconds within the section in which at least one of the spans lasted."""
+        """Seconds of the section that are covered by at least one span."""
         total, until = 0.0, self.start_s
         for start, stop in sorted((span.start_s, span.stop_s) for span in spans):
             start, stop = max(start, until), min(stop, self.stop_s)
@@ -187,8 +180,8 @@ class Timeline:
         stage : {"read", "in", "compute", "out", "write"}
             Which stage was at work.
         start_s, stop_s : float
-            From when to when, seconds of `time.perf_counter`. What lies outside of the
-            section does not count.
+            Begin and end in seconds of `time.perf_counter`. What lies outside of the section does
+            not count.
         first_slice, last_slice : int
             The block, and one past its last slice.
         n_bytes : int
@@ -229,16 +222,17 @@ class Timeline:
 
     @property
     def sections(self) -> tuple[SectionTimeline, ...]:
-        """Return the sections that have ended, in order."""
+        """Sections that have ended, in order."""
         with self._lock:
             return tuple(self._done)
 
     def to_chrome(self) -> str:
-        """Return the timeline in Chrome's trace event format, as JSON text.
+        """Convert the timeline to Chrome's trace event format, as JSON text.
 
-        ui.perfetto.dev and chrome://tracing open it: a process a section, a track a stage, a
-        bar a block. Where several threads work for one stage at once it has several tracks,
-        since bars of one track may not overlap. Times count from the first section's start.
+        ui.perfetto.dev and chrome://tracing show it with a process for each section, a track for
+        each stage and a bar for each block. A stage in which several threads work at once has
+        several tracks, as bars of one track may not overlap. Times count from the start of the
+        first section.
         """
         sections = self.sections
         origin_s = sections[0].start_s if sections else 0.0
@@ -258,7 +252,7 @@ def _section_events(
         own = sorted(
             (span for span in section.spans if span.stage == stage), key=lambda s: s.start_s
         )
-        busy_until: list[float] = []  # one entry a track
+        busy_until: list[float] = []  # an entry for each track
         first = tid + 1
         for span in own:
             track = next((i for i, t in enumerate(busy_until) if t <= span.start_s), None)

@@ -1,4 +1,4 @@
-"""One section of a plan, block after block, and again where memory runs out."""
+"""One section of a plan: its blocks in order, smaller ones if memory runs out."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ _READ_ONLY = "a method writes to its input"
 class SectionRun:
     """A section while it runs."""
 
-    work: BlockRunner
-    """Its methods."""
+    runner: BlockRunner
+    """Runs its methods on a block."""
     reader: Readable | DeviceStore
-    """What it reads."""
+    """Holds its input."""
     timeline: Timeline
-    """Is told what happens when."""
+    """Records when each stage is at runner."""
     notes: tuple[str, ...] = ()
-    """What went other than planned before it began."""
+    """Differences from the plan before it began."""
     n_splits: int = 0
-    """How many times memory ran out and the block was made smaller."""
+    """How many times the block was halved because memory ran out."""
     smallest_block: int = 0
     """The smallest block that was used."""
     n_done: int = 0
-    """Slices that are done, from the first on, and in all their places."""
+    """Slices that are done, counted from the first: computed, and all results written."""
     _sizes: list[BlockUse] = field(default_factory=list)
-    """From which slice on which block was used."""
+    """History of (first slice, block size)."""
     _partial: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
-    """Index of a step -> its side results with the first slice of their blocks."""
+    """Index of a step -> (first slice of a block, its side result)."""
     _overlaps: bool = True
-    """Whether a block comes while another is worked on."""
+    """Whether a block is brought while another is computed."""
     _wants_copies: bool = False
-    """Whether a method has asked for an input of its own, which it may write to."""
+    """Whether a method needs blocks that it may write to."""
     _pool: PoolCache = field(init=False)
-    """What the device's pool holds between blocks."""
+    """Memory that the device's pool keeps between blocks."""
 
     def __post_init__(self) -> None:
-        self._pool = PoolCache.for_section(self.plan, self.work.backend)
+        self._pool = PoolCache.for_section(self.plan, self.runner.backend)
 
     @property
     def plan(self) -> SectionPlan:
-        """Return what was planned."""
-        return self.work.plan
+        """The section as planned."""
+        return self.runner.plan
 
     def run(self, advance: Callable[[int], None]) -> SectionReport:
-        """Run all blocks; `advance` is told how many slices were done.
+        """Run all blocks; `advance` is called with the number of slices done.
 
         Raises
         ------
@@ -70,32 +70,32 @@ class SectionRun:
             If a method fails, runs out of memory on a single slice, or returns another
             shape or dtype than it declares.
         """
-        plan, work = self.plan, self.work
-        self.timeline.begin_section(", ".join(step.meta.name for step in work.steps))
-        meter = SectionMeter(work.backend.kind)
+        plan, runner = self.plan, self.runner
+        self.timeline.begin_section(", ".join(step.meta.name for step in runner.steps))
+        meter = SectionMeter(runner.backend.kind)
         self.smallest_block, self._overlaps = plan.block, plan.overlaps
-        looks_ahead = any(step.meta.looks_at is not None for step in work.steps)
+        looks_ahead = any(step.meta.looks_at is not None for step in runner.steps)
         try:
-            if not looks_ahead:  # which gives it back
-                self._pool.reserve(plan)  # before what is in use is measured
+            if not looks_ahead:  # looking ahead would give it back
+                self._pool.reserve(plan)  # before the meter notes what is in use
             with meter.whole():
                 if looks_ahead:
                     with meter.part():
                         self._prepare()
-                    work.backend.release()
+                    runner.backend.release()
                 if plan.on_blocks:
                     self._all_blocks(advance, meter)
                 else:
                     advance(plan.n_slices)
                 for index, values in self._partial.items():
-                    work.combine(work.steps[index], [value for _, value in values])
-                work.close()
+                    runner.combine(runner.steps[index], [value for _, value in values])
+                runner.close()
         finally:
             self._pool.end()
             times = self.timeline.end_section()
         largest = max((use.block for use in self._sizes), default=0)
         return SectionReport(
-            methods=tuple(step.meta.name for step in work.steps),
+            methods=tuple(step.meta.name for step in runner.steps),
             slice_dim=plan.slice_dim,
             n_slices=plan.n_slices,
             block=plan.block,
@@ -113,16 +113,16 @@ class SectionRun:
         )
 
     def _prepare(self) -> None:
-        """Find side results that a few slices give.
+        """Find the side results that depend on a few slices.
 
-        Data that are in memory already are given to methods as they are, read-only. Compiled
-        methods may refuse such an array, and others work in place: then they get copies. None
-        of it can be made smaller, but where memory runs out, caches may hold what it needs.
+        Methods are given data in memory as they are, read-only. If a method refuses such an array,
+        or works in place, it gets copies. The few slices cannot be split, but if memory runs out,
+        they are tried once more after the caches have been emptied.
         """
         is_retry = False
         while True:
             try:
-                self.work.look_ahead(self.reader, self._wants_copies)
+                self.runner.find_ahead(self.reader, self._wants_copies)
             except Exception as error:
                 shortage = self._shortage(error)
                 if shortage is None:
@@ -138,7 +138,7 @@ class SectionRun:
             self._pool.free()
 
     def _all_blocks(self, advance: Callable[[int], None], meter: SectionMeter) -> None:
-        """Run block after block; where memory runs out, again with half as many slices."""
+        """Run block after block; if memory runs out, go on with half as many slices."""
         plan, total = self.plan, self.plan.n_slices
         tuner = BlockTuner(plan.block, [block for block, _ in plan.larger], total)
         why, is_retry = plan.why, False
@@ -148,18 +148,18 @@ class SectionRun:
             if not self._sizes or self._sizes[-1].block != tuner.block:
                 self._sizes.append(BlockUse(start, tuner.block, why))
             clocks = BlockClocks(self.timeline, plan)
-            shortage = self._stretch(blocks, advance, meter, clocks, tuner)
+            shortage = self._blocks_of_one_size(blocks, advance, meter, clocks, tuner)
             clocks.note()
             is_retry = is_retry and self.n_done == start
             if shortage is None:
                 why = tuner.why
                 continue
-            # What failed is gone only now, outside of its `except` clause.
+            # Only here, outside of the `except` clause, is the memory of what failed unused.
             self._pool.free()
             if shortage == _READ_ONLY:
                 continue
-            if self.work.backend.kind == "cuda" and not is_retry:
-                is_retry = True  # the pool was perhaps fragmented; now it is empty
+            if self.runner.backend.kind == "cuda" and not is_retry:
+                is_retry = True  # the pool may have been fragmented; now it is empty
                 continue
             size = min(tuner.block, total - self.n_done)
             if size > 1:
@@ -176,7 +176,7 @@ class SectionRun:
                     f"{self.n_done}, in the section of {self._names}: {shortage}"
                 )
 
-    def _stretch(
+    def _blocks_of_one_size(
         self,
         blocks: list[Block],
         advance: Callable[[int], None],
@@ -184,18 +184,18 @@ class SectionRun:
         clocks: BlockClocks,
         tuner: BlockTuner,
     ) -> str | None:
-        """Run blocks of one size, until another one is to be tried.
+        """Run blocks of one size, until the tuner chooses another or an error ends them.
 
         Returns
         -------
         str or None
-            What was said if memory ran out, or a method asked for blocks that it may write to.
+            Message of an error after which blocks may be tried again.
         """
-        plan, work, begin = self.plan, self.work, self.n_done
+        plan, runner, begin = self.plan, self.runner, self.n_done
         overlaps = self._overlaps and len(blocks) > 1
         results = ResultQueue(
             plan.slice_dim,
-            work.backend,
+            runner.backend,
             self.timeline,
             most_slices=max(block.stop - block.start for block in blocks),
             overlaps=overlaps,
@@ -207,20 +207,20 @@ class SectionRun:
                 self.reader,
                 plan.slice_dim,
                 blocks,
-                work.backend,
+                runner.backend,
                 self.timeline,
                 overlaps=overlaps,
                 wants_copies=self._wants_copies,
             )
-            work.load_frames()
+            runner.load_frames()
             feed.start()
             measured = meter.to_measure(blocks)
             for block in blocks:
                 self._pool.change_to(block.n_given)
-                beside = work.resident_bytes + feed.resident_bytes + results.resident_bytes
+                beside = runner.resident_bytes + feed.resident_bytes + results.resident_bytes
                 with meter.part(block is measured, beside):
-                    clock = BlockClock(work.backend.copy_engine(), block)
-                    values = work.run(block, feed, results, clock)
+                    clock = BlockClock(runner.backend.copy_engine(), block)
+                    values = runner.run(block, feed, results, clock)
                     feed.release()
                 if block is measured:
                     meter.measured_slices = block.n_given
@@ -229,24 +229,24 @@ class SectionRun:
                     self._partial.setdefault(index, []).append((block.start, value))
                 self.n_done = block.stop
                 advance(block.stop - block.start)
-                # All but the last one have been computed, since they are leaving or have left.
+                # All but the last one have been computed: their results have left, or are leaving.
                 timed = clocks.n_added - 1
                 if tuner.is_ready(timed):
                     beside_s = max(feed.slowest_s(timed - 1), results.slowest_s(timed - 2))
                     if tuner.decide(clocks.times_s(0, timed), beside_s):
                         break
-            # While the last result leaves.
+            # This goes on beside the copies of the last result.
             feed.close()
             clocks.note(but=1)
             results.flush()
         except Exception as error:
-            results.settle()  # what was computed before is written
-            self._take_back(results, begin, advance)
+            results.settle()  # write what was computed before
+            self._uncount_lost(results, begin, advance)
             shortage = self._shortage(error)
             if shortage is not None:
                 return shortage
-            if work.backend.kind == "cuda" and isinstance(error, RuntimeError):
-                # A kernel that fails says so later, to whoever asks the device for something.
+            if runner.backend.kind == "cuda" and isinstance(error, RuntimeError):
+                # CUDA reports a failed kernel at some later call, whatever that call does.
                 raise MethodError(
                     f"the device failed in the section of {self._names}, after {self.n_done} "
                     f"{SLICE_NAMES[plan.slice_dim]}s: {type(error).__name__}: {error}"
@@ -256,12 +256,14 @@ class SectionRun:
             try:
                 if feed is not None:
                     feed.close()
-            finally:  # whatever the device says: else its thread waits for ever
+            finally:  # even if the device failed, or the thread would wait for ever
                 results.close()
         return None
 
-    def _take_back(self, results: ResultQueue, begin: int, advance: Callable[[int], None]) -> None:
-        """Count slices as not done that were computed, but could not be written."""
+    def _uncount_lost(
+        self, results: ResultQueue, begin: int, advance: Callable[[int], None]
+    ) -> None:
+        """Count slices that were computed but could not be written as not done."""
         if results.lost_from is None:
             return
         lost = self.n_done - max(begin, results.lost_from)
@@ -273,7 +275,7 @@ class SectionRun:
             self._partial[index] = [each for each in values if each[0] < self.n_done]
 
     def _shortage(self, error: Exception) -> str | None:
-        """Return what an error says if a block may be tried again, else None."""
+        """Message of an error after which a block may be tried again, else None."""
         if self._pool.is_out_of_memory(error):
             return str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, ReadOnlyInputError) and not self._wants_copies:
@@ -283,4 +285,4 @@ class SectionRun:
 
     @property
     def _names(self) -> str:
-        return ", ".join(step.meta.name for step in self.work.steps)
+        return ", ".join(step.meta.name for step in self.runner.steps)

@@ -20,7 +20,7 @@ from maxslices.runner.block_feed import make_block_feed
 from maxslices.runner.block_ranges import blocks_of
 from maxslices.runner.run_timeline import Timeline
 from tests.planner.fakes import fakes
-from tests.runner.fake_link import FakeGpu
+from tests.runner.fake_gpu import FakeGpu
 
 NAMES = (
     "to_float", "negate", "work", "neighbours", "reaching", "extremes", "flat_field", "turn",
