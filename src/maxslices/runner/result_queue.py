@@ -125,7 +125,7 @@ class ResultQueue:
 
     def settle(self) -> None:
         """Wait until all that can be written is written; raise nothing."""
-        with suppress(RuntimeError):  # a device that failed says so again at each call
+        with suppress(RuntimeError):  # of a device that failed, raised at each call
             self._wait_until(0)
         self._stop()
 
@@ -145,8 +145,8 @@ class ResultQueue:
     def close(self) -> None:
         """Wait for copies and writes, and free all memory; a second call does nothing."""
         self._stop()
-        with suppress(RuntimeError):  # of a device that failed, which was said before
-            # Waits for all copies, and only then are the results that leave freed.
+        with suppress(RuntimeError):  # of a device that failed, raised before
+            # Results are freed only below, after all copies from them have ended.
             self._note()
         self._leaving.clear()
         self._transfers = []

@@ -124,17 +124,17 @@ class SectionRun:
             try:
                 self.runner.find_ahead(self.reader, self._wants_copies)
             except Exception as error:
-                shortage = self._shortage(error)
-                if shortage is None:
+                reason = self._retry_reason(error)
+                if reason is None:
                     raise
             else:
                 return
-            if shortage != _READ_ONLY and is_retry:
+            if reason != _READ_ONLY and is_retry:
                 raise OutOfMemoryError(
                     f"memory ran out before the first block, in the section of {self._names}: "
-                    f"{shortage}"
+                    f"{reason}"
                 )
-            is_retry = is_retry or shortage != _READ_ONLY
+            is_retry = is_retry or reason != _READ_ONLY
             self._pool.free()
 
     def _all_blocks(self, advance: Callable[[int], None], meter: SectionMeter) -> None:
@@ -148,15 +148,15 @@ class SectionRun:
             if not self._sizes or self._sizes[-1].block != tuner.block:
                 self._sizes.append(BlockUse(start, tuner.block, why))
             clocks = BlockClocks(self.timeline, plan)
-            shortage = self._blocks_of_one_size(blocks, advance, meter, clocks, tuner)
+            reason = self._blocks_of_one_size(blocks, advance, meter, clocks, tuner)
             clocks.note()
             is_retry = is_retry and self.n_done == start
-            if shortage is None:
+            if reason is None:
                 why = tuner.why
                 continue
             # Only here, outside of the `except` clause, is the memory of what failed unused.
             self._pool.free()
-            if shortage == _READ_ONLY:
+            if reason == _READ_ONLY:
                 continue
             if self.runner.backend.kind == "cuda" and not is_retry:
                 is_retry = True  # the pool may have been fragmented; now it is empty
@@ -173,7 +173,7 @@ class SectionRun:
             else:
                 raise OutOfMemoryError(
                     f"memory ran out on a single {SLICE_NAMES[plan.slice_dim]}, number "
-                    f"{self.n_done}, in the section of {self._names}: {shortage}"
+                    f"{self.n_done}, in the section of {self._names}: {reason}"
                 )
 
     def _blocks_of_one_size(
@@ -242,9 +242,9 @@ class SectionRun:
         except Exception as error:
             results.settle()  # write what was computed before
             self._uncount_lost(results, begin, advance)
-            shortage = self._shortage(error)
-            if shortage is not None:
-                return shortage
+            reason = self._retry_reason(error)
+            if reason is not None:
+                return reason
             if runner.backend.kind == "cuda" and isinstance(error, RuntimeError):
                 # CUDA reports a failed kernel at some later call, whatever that call does.
                 raise MethodError(
@@ -274,7 +274,7 @@ class SectionRun:
         for index, values in self._partial.items():
             self._partial[index] = [each for each in values if each[0] < self.n_done]
 
-    def _shortage(self, error: Exception) -> str | None:
+    def _retry_reason(self, error: Exception) -> str | None:
         """Message of an error after which a block may be tried again, else None."""
         if self._pool.is_out_of_memory(error):
             return str(error).splitlines()[0] if str(error) else type(error).__name__
