@@ -12,7 +12,7 @@ from tests.runner.fake_gpu import FakeGpu
 
 @pytest.fixture
 def on_fake_gpu(monkeypatch):
-    """Return a context that makes a `FakeGpu` the device that runs find."""
+    """A context in which runs find a `FakeGpu`."""
 
     @contextmanager
     def measure(kind, *, objects, hooks, interval_s):

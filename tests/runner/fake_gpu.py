@@ -214,7 +214,7 @@ class FakeGpu:
             self.sizes.append((what, n_bytes))
 
     def n_buffers(self) -> int:
-        """Return how many buffers for blocks there are."""
+        """Number of buffers for blocks."""
         return sum(buffer() is not None for buffer in self.buffers)
 
     def free_bytes(self) -> int:

@@ -11,7 +11,7 @@ LARGER = [32, 64, 128, 256]
 
 
 def blocks(size, per_call_s, rests_s=0.0):
-    """Return times of as many blocks as are wanted, the first two of them slow."""
+    """Times of enough blocks to decide by, the first two of them slow."""
     found, now_s = [], 0.0
     for number in range(TRIED_BLOCKS + 1):
         taken_s = per_call_s * (10 if number < 2 else 1)

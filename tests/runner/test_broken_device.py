@@ -24,7 +24,7 @@ def two(m, shape, dtype):
 
 @pytest.fixture
 def break_device(monkeypatch):
-    """Return a function that has every call of the device fail, once 4 slices are written."""
+    """Make a function after which every call of the device fails, once 4 slices are written."""
     is_written = threading.Event()
     write = Hdf5Sink.write
 

@@ -27,7 +27,7 @@ def some(m, shape, dtype):
 
 
 def pipeline(gpu, *names):
-    """Return methods that tell the device of their allocations."""
+    """Methods that tell the device of their allocations."""
     registry = Registry()
 
     def double(data):

@@ -51,7 +51,7 @@ def two(m, shape, dtype):
 
 
 def plain_loop(scan, pipeline, plan):
-    """Return what is saved after each step, computed on the whole."""
+    """Expected result of each saved step, computed on the whole scan."""
     data = np.empty(scan.spec.shape, scan.spec.dtype)
     scan.read(0, 0, len(data), data)
     frames = {"flats": scan.read_side("flats", 0, 0, 1), "angles": scan.angles}
@@ -73,7 +73,7 @@ def plain_loop(scan, pipeline, plan):
 
 
 def is_possible(names):
-    """Tell whether frames still fit where a method wants them."""
+    """True if frames still have the shape that a method needs."""
     return all("left" not in names[:i] for i, name in enumerate(names) if name == "flat_field")
 
 

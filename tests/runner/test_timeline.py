@@ -15,7 +15,7 @@ START = 100.0
 
 
 def section(*spans, wall_s=10.0):
-    """Return a section of spans (stage, start, stop) in seconds since its start."""
+    """A section of spans (stage, start, stop) in seconds since its start."""
     timeline = Timeline()
     timeline.begin_section("a", at_s=START)
     for number, (stage, start, stop) in enumerate(spans):
