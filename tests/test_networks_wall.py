@@ -125,8 +125,9 @@ def doubled_by_torch(data):
 
 
 def chosen(**options):
-    asked = ModelRequest(doubled_by_torch.meta, 0, (16, 16), np.dtype("float32"), {}, total_slices=100)
-    return Chooser("cuda", **options).choose(asked)
+    dtype = np.dtype("float32")
+    request = ModelRequest(doubled_by_torch.meta, 0, (16, 16), dtype, {}, total_slices=100)
+    return Chooser("cuda", **options).choose(request)
 
 
 @pytest.fixture
