@@ -48,8 +48,8 @@ def main() -> None:
     for name in asked.part or PARTS:
         began = time.perf_counter()
         print(f"-- {name}: {PARTS[name]}", flush=True)
-        part = importlib.import_module(f"{__package__}.part_{name}")
         try:
+            part = importlib.import_module(f"{__package__}.part_{name}")
             for row in part.rows(asked.quick, asked.folder):
                 rows.append(row)
                 print(f"   {row.what}: {row.figure:.5g} {row.unit} {row.note}", flush=True)
