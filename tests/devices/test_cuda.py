@@ -214,20 +214,20 @@ def test_an_upload_that_finds_no_memory_waits_for_what_is_under_way(cupy, monkey
         def wait_event(self, event):
             pass
 
-    slabs = [np.empty(2**24, np.uint8)]
+    pieces = [np.empty(2**24, np.uint8)]
 
-    def staging(link, n_bytes):
-        if not slabs:
+    def staging(engine, n_bytes):
+        if not pieces:
             raise MemoryError
-        return slabs.pop()
+        return pieces.pop()
 
     cupy.cuda.Event, cupy.cuda.Stream, cupy.empty = Event, Stream, lambda *args: FakeArray(*args)
     cupy.cuda.runtime.memcpyAsync = lambda *args: None
     monkeypatch.setattr(CudaCopyEngine, "staging", staging)
-    link = CudaCopyEngine(0)
+    engine = CudaCopyEngine(0)
     waited.clear()
     with pytest.raises(MemoryError):
-        link.upload(np.zeros(2**25, np.uint8))
+        engine.upload(np.zeros(2**25, np.uint8))
     assert len(waited) == 1
 
 
