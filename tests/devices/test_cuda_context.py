@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maxslices.devices.cuda import CudaBackend, _reserved_bytes
+from maxslices.devices.cuda_context import reserved_bytes
 from maxslices.model.account import MODULES_BYTES, UNMEASURED_RESERVE_BYTES
 from tests.devices.fake_cupy import install
 
@@ -23,8 +23,7 @@ def cupy(monkeypatch, tmp_path):
 def reserved_of_a_program(cupy, used_bytes):
     """Return what a new program sets aside that sees so much in use."""
     cupy.free_bytes = cupy.total_bytes - used_bytes
-    _reserved_bytes.cache_clear()
-    return CudaBackend().reserved_bytes
+    return reserved_bytes(cupy)
 
 
 def test_alone_it_is_what_is_in_use_and_what_will_be_loaded(cupy):

@@ -64,7 +64,7 @@ def call(function, data=DATA, parameters=None, **declaration):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "int16", "float32"])
-def test_arrays_are_handed_over_and_back(gpu, dtype):
+def test_arrays_become_tensors_and_back(gpu, dtype):
     data = DATA.astype(dtype)
     kinds = []
 
