@@ -1,4 +1,4 @@
-"""As much of CuPy as the backend touches, in host memory."""
+"""A simulated CuPy in host memory, with what the backend uses of it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Pool:
 
 
 def install(monkeypatch, n_devices=1):
-    """Put the stand-in in the place of CuPy and return it."""
+    """Install the simulated CuPy in place of CuPy, and return it."""
     cupy = ModuleType("cupy")
     cupy.pool, cupy.entered, cupy.plans_cleared = Pool(), [], []
 

@@ -1,4 +1,4 @@
-"""The logic of the GPU's backend, without a GPU."""
+"""The GPU's backend on a simulated CuPy."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_an_upload_that_finds_no_memory_waits_for_what_is_under_way(cupy, monkey
 
 
 class FakeArray(np.ndarray):
-    """An array of a device: it has an address as CuPy's have."""
+    """An array of a simulated device, with an address as CuPy's arrays have."""
 
     @property
     def data(self):

@@ -1,4 +1,4 @@
-"""What is set aside for a GPU's context: the least that was ever seen in use, kept."""
+"""Memory set aside for a GPU's context: the smallest amount ever seen in use, recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cupy(monkeypatch, tmp_path):
 
 
 def reserved_of_a_program(cupy, used_bytes):
-    """Return what a new program sets aside that sees so much in use."""
+    """Bytes that a new program sets aside if it sees `used_bytes` in use."""
     cupy.free_bytes = cupy.total_bytes - used_bytes
     return reserved_bytes(cupy)
 

@@ -1,4 +1,4 @@
-"""torch's methods on a GPU, without one: host memory stands for the device's."""
+"""Methods for torch on a simulated GPU, whose memory is the host's."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ DATA = np.arange(24).reshape(2, 3, 4)
 
 
 class OnDevice(torch.Tensor):
-    """Says that it is on a GPU, and so do results of operations with it."""
+    """A tensor that claims to be on a GPU, as do results of operations with it."""
 
     device = torch.device("cuda", 0)
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Return the devices and streams that torch was told to work on, in order."""
+    """The devices and streams that torch was told to work on, in order."""
     told = SimpleNamespace(entered=[], pointer=0)
 
     @contextmanager

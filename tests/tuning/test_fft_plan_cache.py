@@ -1,4 +1,4 @@
-"""Plans that methods ask CuPy for are put into its cache while that is wanted."""
+"""FFT plans that methods ask CuPy for are put into its cache while that is wanted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from maxslices.tuning.fft_plan_cache import CUPY_FUNCTION, CUPY_MODULE, keep_fft
 
 @pytest.fixture
 def cupyx(monkeypatch):
-    """As much of CuPy's module as matters: plans by shape, cached if it is told so."""
+    """A simulated module of CuPy: plans by shape, cached if asked for."""
     module = ModuleType(CUPY_MODULE)
     module.cache, module.made = {}, []
 
