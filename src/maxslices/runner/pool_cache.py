@@ -9,7 +9,7 @@ from ..devices import Backend
 from ..errors import MaxslicesError
 from ..model.account import is_roomy
 from ..planner import SectionPlan
-from ..tuning import fft_plan_cache as fft_plans
+from ..tuning import fft_plan_cache
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Caches:
 
     def begin(self, n_given: int) -> None:
         """Get ready for blocks that begin with one of so many slices."""
-        fft_plans.keep(self.is_roomy and self.backend.kind == "cuda")
+        fft_plan_cache.keep_fft_plans(self.is_roomy and self.backend.kind == "cuda")
         # What the heap of a host keeps does for blocks of any size.
         if self._last_size not in (0, n_given) and self.backend.kind == "cuda":
             self.backend.release()
@@ -69,12 +69,12 @@ class Caches:
 
     def end(self) -> None:
         """Leave other users of the device's caches as they were."""
-        fft_plans.keep(False)
+        fft_plan_cache.keep_fft_plans(False)
 
     def free(self) -> None:
         """Free what nobody uses any more, since memory ran out."""
         self.is_roomy = False
-        fft_plans.keep(False)
+        fft_plan_cache.keep_fft_plans(False)
         gc.collect()
         self.backend.release()
 

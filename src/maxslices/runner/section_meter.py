@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 
 from ..measure import measure_peak
 from ..model.allocators import Device
-from ..tuning import malloc_retain as heap
+from ..tuning import malloc_retain
 from .block_ranges import Block
 
 SAMPLE_INTERVAL_S = 0.02
@@ -58,7 +58,7 @@ class SectionMeter:
         """Measure a part, on the CPU, where `resident_bytes` were allocated before it."""
         is_wanted = is_wanted and self._kind == "cpu"
         with (
-            heap.as_usual() if is_wanted else nullcontext(),
+            malloc_retain.malloc_default() if is_wanted else nullcontext(),
             self._measuring(is_wanted, resident_bytes),
         ):
             yield
