@@ -29,7 +29,7 @@ def test_what_only_runs_need_is_not_imported_before():
         f"print([m for m in {parts!r} if m in sys.modules], maxslices.run.__module__)"
     )
     code = "import maxslices;" + code
-    assert python(code).strip() == "[] maxslices.api"
+    assert python(code).strip() == "[] maxslices.api.run_scan"
 
 
 def test_listing_methods_loads_no_gpu_library():

@@ -24,7 +24,7 @@ from maxslices.cli.main import build_parser, main
 from maxslices.errors import EstimatorError, UntraceableError
 from maxslices.estimate import extensions
 from maxslices.estimate.chooser import Chooser
-from maxslices.estimate.model_request import Question
+from maxslices.estimate.model_request import ModelRequest
 
 from .without_networks import copy_without_networks, environment
 
@@ -125,8 +125,9 @@ def doubled_by_torch(data):
 
 
 def chosen(**options):
-    asked = Question(doubled_by_torch.meta, 0, (16, 16), np.dtype("float32"), {}, total_slices=100)
-    return Chooser("cuda", **options).choose(asked)
+    dtype = np.dtype("float32")
+    request = ModelRequest(doubled_by_torch.meta, 0, (16, 16), dtype, {}, total_slices=100)
+    return Chooser("cuda", **options).choose(request)
 
 
 @pytest.fixture

@@ -145,7 +145,7 @@ ERRORS = {
     "no scan file": (["run", "no.nxs", "{good}", "{out}"], 1, "no.nxs"),
     "scan without a name": (["run", "", "{good}", "{out}"], 1, "the path of the scan is empty"),
     "records without one": (["records", "import", ""], 2, "the path of the records is empty"),
-    "folder without one": (["records", "list", "--folder", ""], 2, "the path of the records is"),
+    "file without a name": (["records", "export", ""], 2, "the path of the records is"),
     "pipeline without one": (["check", ""], 1, "the path of the pipeline file is empty"),
     "no pipeline file": (["run", "{scan}", "no.yaml", "{out}"], 1, "no pipeline file no.yaml"),
     "memory without unit": (

@@ -1,4 +1,4 @@
-"""As much of CuPy as the backend touches, in host memory."""
+"""A simulated CuPy in host memory, with what the backend uses of it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Pool:
 
 
 def install(monkeypatch, n_devices=1):
-    """Put the stand-in in the place of CuPy and return it."""
+    """Install the simulated CuPy in place of CuPy, and return it."""
     cupy = ModuleType("cupy")
     cupy.pool, cupy.entered, cupy.plans_cleared = Pool(), [], []
 
@@ -76,7 +76,7 @@ def install(monkeypatch, n_devices=1):
     cupy.free_bytes, cupy.total_bytes, cupy.__version__ = 100_000, 200_000, "14.2.0"
     memory = SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
     cupy.cuda = SimpleNamespace(runtime=runtime, Device=Device, memory=memory)
-    cache = SimpleNamespace(clear=lambda: cupy.plans_cleared.append(1), get_curr_size=lambda: 1)
+    cache = SimpleNamespace(clear=lambda: cupy.plans_cleared.append(1))
     cupy.fft = SimpleNamespace(config=SimpleNamespace(get_plan_cache=lambda: cache))
     cupy.get_default_memory_pool = lambda: cupy.pool
     cupy.asarray, cupy.asnumpy = np.array, np.array

@@ -1,4 +1,4 @@
-"""The logic of the GPU's backend, without a GPU."""
+"""The GPU's backend on a simulated CuPy."""
 
 from __future__ import annotations
 
@@ -214,25 +214,25 @@ def test_an_upload_that_finds_no_memory_waits_for_what_is_under_way(cupy, monkey
         def wait_event(self, event):
             pass
 
-    slabs = [np.empty(2**24, np.uint8)]
+    pieces = [np.empty(2**24, np.uint8)]
 
-    def staging(link, n_bytes):
-        if not slabs:
+    def staging(engine, n_bytes):
+        if not pieces:
             raise MemoryError
-        return slabs.pop()
+        return pieces.pop()
 
     cupy.cuda.Event, cupy.cuda.Stream, cupy.empty = Event, Stream, lambda *args: FakeArray(*args)
     cupy.cuda.runtime.memcpyAsync = lambda *args: None
     monkeypatch.setattr(CudaCopyEngine, "staging", staging)
-    link = CudaCopyEngine(0)
+    engine = CudaCopyEngine(0)
     waited.clear()
     with pytest.raises(MemoryError):
-        link.upload(np.zeros(2**25, np.uint8))
+        engine.upload(np.zeros(2**25, np.uint8))
     assert len(waited) == 1
 
 
 class FakeArray(np.ndarray):
-    """An array of a device: it has an address as CuPy's have."""
+    """An array of a simulated device, with an address as CuPy's arrays have."""
 
     @property
     def data(self):

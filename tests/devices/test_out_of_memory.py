@@ -1,4 +1,4 @@
-"""Every library's words for a lack of memory, and words that are not."""
+"""Messages of libraries that mean that memory ran out, and others that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From names to backends, where CuPy is missing or finds no GPU."""
+"""Backends by name, with CuPy missing, or finding no GPU."""
 
 from __future__ import annotations
 

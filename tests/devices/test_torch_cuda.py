@@ -1,4 +1,4 @@
-"""torch's methods on a GPU, without one: host memory stands for the device's."""
+"""Methods for torch on a simulated GPU, whose memory is the host's."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ DATA = np.arange(24).reshape(2, 3, 4)
 
 
 class OnDevice(torch.Tensor):
-    """Says that it is on a GPU, and so do results of operations with it."""
+    """A tensor that claims to be on a GPU, as do results of operations with it."""
 
     device = torch.device("cuda", 0)
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Return the devices and streams that torch was told to work on, in order."""
+    """The devices and streams that torch was told to work on, in order."""
     told = SimpleNamespace(entered=[], pointer=0)
 
     @contextmanager
@@ -64,7 +64,7 @@ def call(function, data=DATA, parameters=None, **declaration):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "int16", "float32"])
-def test_arrays_are_handed_over_and_back(gpu, dtype):
+def test_arrays_become_tensors_and_back(gpu, dtype):
     data = DATA.astype(dtype)
     kinds = []
 

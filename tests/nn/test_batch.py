@@ -103,9 +103,9 @@ def test_what_does_not_fit_is_said_to_need_more_than_there_is():
     model = torch.nn.Conv2d(1, 1, 1)  # a few kB, of which the allocator makes a block of 2 MiB
     for find, size in ((max_batch_size, (8, 8)), (max_patch_shape, 2)):
         with pytest.raises(TooLargeError, match=r"it needs 2\.10 MB, and there are 1\.00 MB"):
-            find(model, size, in_channels=1, memory="601MB")
+            find(model, size, in_channels=1, memory=CONTEXT_BYTES + 10**6)
         with pytest.raises(TooLargeError, match=r"2\.10 MB, .* 5\.00 MB less a margin of 4\.00 MB"):
-            find(model, size, in_channels=1, memory="605MB", margin="4MB")
+            find(model, size, in_channels=1, memory=CONTEXT_BYTES + 5 * 10**6, margin="4MB")
 
 
 def test_what_fits_with_less_work_area_is_not_said_to_take_more_than_there_is():

@@ -93,15 +93,11 @@ def test_budgets_bound_how_many_are_checkpointed(budget, most, ratio, expected):
 
 
 def test_checkpoints_are_given_first_to_what_saves_most():
-    made, summary = reduce_by_level(
+    _, summary = reduce_by_level(
         model(), Block, SPEC, level=1, max_gc_wrapped_modules=1, return_summary=True
     )
     assert summary.gc_selected_modules == ["1"]  # 64 channels inside, 8 at its input
     assert summary.gc_selection_policy == "most_saved_at_peak"
-    _, other = reduce_by_level(
-        made, Block, SPEC, level=1, max_gc_wrapped_modules=1, rank="input", return_summary=True
-    )
-    assert other.gc_selected_modules == ["2"]  # 64 channels at its input
 
 
 def test_each_level_lowers_the_peak_and_keeps_gradients():

@@ -79,7 +79,7 @@ def test_caches_are_emptied_before_a_block_of_another_size(gpu):
 
 def test_plans_that_methods_ask_for_are_kept_where_there_is_room(gpu, monkeypatch):
     wanted = []
-    monkeypatch.setattr("maxslices.tuning.fft_plan_cache.keep", wanted.append)
+    monkeypatch.setattr("maxslices.tuning.fft_plan_cache.keep_fft_plans", wanted.append)
     pipeline = Pipeline.from_steps(["negate"], fakes)
     needed = run(DATA, pipeline, device="cuda", block=8).plan.estimated_bytes
     assert wanted == [True, False]

@@ -33,9 +33,6 @@ def add_parser(subparsers: Any) -> None:
         action: argparse.ArgumentParser = actions.add_parser(
             name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
         )
-        action.add_argument(
-            "--folder", metavar="FOLDER", help="in place of the user's cache, or MAXSLICES_RECORDS"
-        )
         action.set_defaults(handle=handle)
         return action
 
@@ -56,9 +53,9 @@ def add_parser(subparsers: Any) -> None:
 def _records(parsed: argparse.Namespace) -> Records:
     from ..estimate.recorded import Records
 
-    if "" in (parsed.folder, getattr(parsed, "file", None)):
+    if getattr(parsed, "file", None) == "":
         raise UsageError("the path of the records is empty; '.' is the folder one is in")
-    return Records(parsed.folder)
+    return Records()
 
 
 def _entries(records: Records, method: str | None) -> list[Entry]:

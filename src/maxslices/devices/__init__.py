@@ -1,4 +1,4 @@
-"""Where arrays live and methods run: the CPU with NumPy, or a GPU with CuPy."""
+"""The devices that methods run on: the CPU with NumPy, or a GPU with CuPy."""
 
 from .backend import Backend
 from .copy_engine import CopyEngine, DeviceEvent, as_block, is_copyable

@@ -1,4 +1,4 @@
-"""What the runner asks of a device."""
+"""The interface between the runner and a device."""
 
 from __future__ import annotations
 
@@ -18,63 +18,68 @@ class Backend(Protocol):
     name: str
     """"cpu" or "cuda:N"."""
     kind: Device
-    """Which allocator it has."""
+    """"cpu" or "cuda"."""
     modules_bytes: int
-    """Part of the reserve that is for what methods load into the device's memory."""
+    """Part of `reserved_bytes` for kernels and libraries that methods load onto the device."""
 
     @property
     def reserved_bytes(self) -> int:
-        """Return the device memory beside arrays, which is not counted in free bytes."""
+        """Device memory beside arrays: the context and what is loaded into it."""
 
     def free_bytes(self) -> int:
-        """Return the bytes that a run may use if the user says nothing."""
+        """Budget of a run if the user gives none."""
 
     def limited(self, budget_bytes: int) -> AbstractContextManager[None]:
-        """Make this the current device, whose allocator hands out no more than a budget.
+        """Make this the current device, and limit its allocator to a budget.
 
         Parameters
         ----------
         budget_bytes : int
-            Beside what is in use already.
+            Limit, beside what is in use already.
         """
 
     def to_device(self, block: np.ndarray) -> Any:
-        """Return the block as an array of the device."""
+        """Array of the device with the values of a block."""
 
     def to_host(self, block: Any) -> np.ndarray:
-        """Return the block as a NumPy array, finished and C-contiguous."""
+        """The block as a NumPy array, finished and C-contiguous."""
 
     def copy_engine(self) -> CopyEngine | None:
-        """Return what copies to the device and back meanwhile; None where that is the host."""
+        """Copies to the device and back that overlap with computing; None if it is the host."""
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-        """Return an array of the device whose values are arbitrary."""
+        """Array of the device with arbitrary values."""
 
     def host_empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """Return an array of the host that the link can copy from and to."""
+        """Array of the host that the device copies from and to at full speed."""
 
     def contiguous(self, block: Any) -> Any:
-        """Return a block of the device C-contiguous: itself, or a copy."""
+        """A C-contiguous block of the device: the block itself, or a copy."""
 
     def overlap(self, first: Any, second: Any) -> bool:
-        """Tell whether two arrays of the device may have memory in common."""
+        """True if two arrays of the device may share memory."""
 
     def reserve(self, n_bytes: int, largest_bytes: int) -> None:
-        """Hold memory that is handed out in parts later, until `release`; raise if there is none.
+        """Take memory from the system in one piece, and hand it out in parts until `release`.
 
         Parameters
         ----------
         n_bytes : int
-            About how much.
+            Estimated peak of a section.
         largest_bytes : int
-            The largest array of a block.
+            Largest array of a block.
+
+        Raises
+        ------
+        Exception
+            An error that `is_out_of_memory` recognises, if there is not as much.
         """
 
     def forget_plans(self) -> None:
-        """Drop cached FFT plans; their work areas go back to the pool."""
+        """Drop cached FFT plans, whose workspaces go back to the pool."""
 
     def release(self) -> None:
-        """Give back what caches and pools hold but do not use."""
+        """Give back memory that caches and pools hold but do not use."""
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Tell whether an exception means that the device's memory did not suffice."""
+        """True if an exception means that memory ran out."""

@@ -1,4 +1,4 @@
-"""What the runner asks of the way between a device and the host."""
+"""The interface of copies between a device and the host."""
 
 from __future__ import annotations
 
@@ -9,69 +9,79 @@ from numpy.typing import DTypeLike, NDArray
 
 
 class DeviceEvent(Protocol):
-    """A point in the work that a device was given; reached some time later."""
+    """A point in a device's queue of work, which it reaches some time later."""
 
     def synchronize(self) -> None:
-        """Wait until it is reached."""
+        """Wait until the device reaches it."""
 
     def time_s(self) -> float:
-        """Return when it was reached, in seconds of `time.perf_counter`; once it was."""
+        """Time at which it was reached, in seconds of `time.perf_counter`; not before that."""
 
 
 class CopyEngine(Protocol):
-    """Copies between host and device, each way beside the other and beside computing.
+    """Copies between host and device that overlap with each other and with computing.
 
-    What is given to a copy must stay as it is until the mark at its end is reached.
+    The arrays of a copy must stay unchanged until the event at its end is reached.
     """
 
     def staging(self, n_bytes: int) -> NDArray[np.uint8]:
-        """Return host memory that the device can copy from and to while the host goes on."""
+        """Host memory that the device copies from and to while the host goes on."""
 
     def is_direct(self, array: NDArray[Any]) -> bool:
-        """Tell whether the device can do so with this array."""
+        """True if an array is in such memory."""
 
     def buffer(self, n_bytes: int) -> Any:
-        """Return a place for blocks on the device, an array of bytes."""
+        """Memory for blocks on the device, as an array of bytes."""
 
     def send(
         self, host: NDArray[Any], buffer: Any, after: DeviceEvent
     ) -> tuple[DeviceEvent, DeviceEvent]:
-        """Begin to copy to the device once `after` is reached; return its begin and its end.
+        """Queue a copy to the device.
 
         Parameters
         ----------
         host : ndarray
-            3D, without gaps but along the first axis.
+            3D, with gaps along the first axis only.
         buffer : device array
-            Of its shape and dtype, C-contiguous.
+            Of the same shape and dtype, C-contiguous.
         after : DeviceEvent
-            From when on the buffer is free.
+            The copy begins after it, when the buffer is free.
+
+        Returns
+        -------
+        begin, end : DeviceEvent
+            Begin and end of the copy.
         """
 
     def fetch(
         self, data: Any, host: NDArray[Any], after: DeviceEvent
     ) -> tuple[DeviceEvent, DeviceEvent]:
-        """Begin to copy to the host once `after` is reached; return its begin and its end.
+        """Queue a copy to the host.
 
         Parameters
         ----------
         data : device array
-            3D, without gaps but along the first axis.
+            3D, with gaps along the first axis only.
         host : ndarray
-            Of its shape and dtype, likewise.
+            Of the same shape and dtype, with gaps along the first axis only.
         after : DeviceEvent
-            From when on the data are there.
+            The copy begins after it, when the data are computed.
+
+        Returns
+        -------
+        begin, end : DeviceEvent
+            Begin and end of the copy.
         """
 
     def record(self) -> DeviceEvent:
-        """Return the point at which all is computed that was given to the device so far."""
+        """Event after all computing that was queued so far."""
 
-    def wait(self, mark: DeviceEvent) -> None:
-        """Let what is computed from here on wait for a mark."""
+    def wait(self, event: DeviceEvent) -> None:
+        """Let all computing that is queued from now on wait for an event."""
 
 
 def is_copyable(array: Any) -> bool:
-    """Tell whether a 3D array has no gaps but along its first axis."""
+    """True if a 3D array has gaps along its first axis only, so that one copy moves it."""
     _, rows, columns = array.shape
     size = array.dtype.itemsize
     strides = array.strides
@@ -83,7 +93,7 @@ def is_copyable(array: Any) -> bool:
 
 
 def as_block(memory: Any, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-    """Return the beginning of a piece of memory, an array of bytes, as an array."""
+    """View of the beginning of an array of bytes as an array of a shape and dtype."""
     dtype = np.dtype(dtype)
     n_bytes = int(np.prod(shape)) * dtype.itemsize
     return memory[:n_bytes].view(dtype).reshape(shape)

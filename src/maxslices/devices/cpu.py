@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..model.allocators import Device
-from ..tuning import malloc_retain as heap
+from ..tuning.malloc_retain import LARGE_BYTES, malloc_release, malloc_retain
 from .out_of_memory import is_out_of_memory
 
 AVAILABLE_SHARE = 0.8
-"""Part of the available memory that is used unasked: the rest is left to the page cache."""
+"""Part of the available memory that a run uses by default. The rest is left to the page cache, from
+which the scan is read and through which the result is written; the share was chosen, not
+measured."""
 
 
 class CpuBackend:
@@ -23,63 +25,63 @@ class CpuBackend:
     name = "cpu"
     kind: Device = "cpu"
     reserved_bytes = modules_bytes = 0
-    _keeps = False
+    _retains = False
 
     def free_bytes(self) -> int:
-        """Return four fifths of the host memory that is available now."""
+        """Four fifths of the host memory that is available now."""
         import psutil  # 0.02 s that most commands do not need
 
         return int(psutil.virtual_memory().available * AVAILABLE_SHARE)
 
     @contextmanager
     def limited(self, budget_bytes: int) -> Iterator[None]:
-        """Let the plan keep to the budget: nothing enforces it on a host."""
+        """Enforce nothing: on a host the plan keeps to the budget."""
         try:
             yield
         finally:
             self.release()
 
     def to_device(self, block: np.ndarray) -> Any:
-        """Return the block itself."""
+        """The block itself."""
         return block
 
     def to_host(self, block: Any) -> np.ndarray:
-        """Return the block as a NumPy array, finished and C-contiguous."""
+        """The block as a NumPy array, finished and C-contiguous."""
         return np.ascontiguousarray(block)
 
     def copy_engine(self) -> None:
-        """Return None: a block is where it is."""
+        """None: a block is where it is."""
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """Return an array as `numpy.empty` does."""
+        """Array of arbitrary values, as `numpy.empty` makes it."""
         return np.empty(shape, dtype)
 
     def host_empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """Return an array as `numpy.empty` does."""
+        """Array of arbitrary values, as `numpy.empty` makes it."""
         return np.empty(shape, dtype)
 
     def contiguous(self, block: Any) -> Any:
-        """Return the block, copied where it is a view with gaps."""
+        """The block, copied if it is a view with gaps."""
         return np.ascontiguousarray(block)
 
     def overlap(self, first: Any, second: Any) -> bool:
-        """Tell whether the bytes of two arrays are in one range of addresses."""
+        """True if the address ranges of two arrays overlap."""
         return np.may_share_memory(first, second)
 
     def reserve(self, n_bytes: int, largest_bytes: int) -> None:
-        """Have the heap keep large arrays that are freed, and make pages of so many bytes ahead."""
-        if not self._keeps and largest_bytes >= heap.LARGE_BYTES:
-            self._keeps = heap.keep(n_bytes)
+        """Retain large arrays in the heap when they are freed, and make the pages of `n_bytes`."""
+        if not self._retains and largest_bytes >= LARGE_BYTES:
+            self._retains = malloc_retain(n_bytes)
 
     def forget_plans(self) -> None:
-        """Do nothing: NumPy's FFTs keep none that count."""
+        """Do nothing: plans of NumPy's FFTs are small."""
 
     def release(self) -> None:
-        """Have the heap give back what it kept."""
-        if self._keeps:
-            self._keeps = False
-            heap.let_go()
+        """Give back what the heap retains."""
+        if self._retains:
+            self._retains = False
+            malloc_release()
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Tell whether it is a `MemoryError`, or what torch raises in its place."""
+        """True for a `MemoryError`, and for what torch raises in its place."""
         return is_out_of_memory(error)

@@ -1,4 +1,4 @@
-"""The way between a GPU and the host: a stream in, a stream out."""
+"""Copies between a GPU and the host: a stream in, a stream out."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from .copy_engine import DeviceEvent
 from .pinned_memory import pinned
 
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
+"""Kinds of copies (``cudaMemcpyKind``)."""
 _PINNED = 1
-"""What CUDA calls registered or pinned host memory (``cudaMemoryTypeHost``)."""
+"""Type of pinned and of registered host memory (``cudaMemoryTypeHost``)."""
 
 
 class CudaEvent:
@@ -26,11 +27,11 @@ class CudaEvent:
         self._origin, self._origin_s = origin, origin_s
 
     def synchronize(self) -> None:
-        """Wait until it is reached."""
+        """Wait until the GPU reaches it."""
         self.event.synchronize()
 
     def time_s(self) -> float:
-        """Return when it was reached."""
+        """Time at which it was reached, in seconds of `time.perf_counter`."""
         import cupy
 
         return self._origin_s + float(cupy.cuda.get_elapsed_time(self._origin, self.event)) / 1e3
@@ -39,9 +40,9 @@ class CudaEvent:
 class CudaCopyEngine:
     """Copies of one GPU; see `CopyEngine`.
 
-    Methods compute on CUDA's default stream, as they do for anyone who calls them: then what
-    a library does on a stream of its own still comes in order. The copies have streams that
-    the default stream does not wait for.
+    Methods compute on CUDA's default stream, as for any caller, so that a library's work on a
+    stream of its own still comes in order. The copies have streams that the default stream does not
+    wait for.
 
     Parameters
     ----------
@@ -64,12 +65,12 @@ class CudaCopyEngine:
             self._origin_s = time.perf_counter()
 
     def staging(self, n_bytes: int) -> NDArray[np.uint8]:
-        """Return pinned memory; from any thread."""
+        """Pinned memory; from any thread."""
         with self._device:
             return pinned((n_bytes,), np.dtype(np.uint8))
 
     def is_direct(self, array: NDArray[Any]) -> bool:
-        """Tell whether an array is in pinned memory, from its first byte to its last."""
+        """True if an array is in pinned memory, its first byte and its last."""
         if array.size == 0:
             return False
         attributes = self._cupy.cuda.runtime.pointerGetAttributes
@@ -77,36 +78,39 @@ class CudaCopyEngine:
         return all(attributes(address).type == _PINNED for address in (low, high - 1))
 
     def buffer(self, n_bytes: int) -> Any:
-        """Return bytes from CuPy's pool."""
+        """Bytes from CuPy's pool."""
         return self._cupy.empty(n_bytes, np.uint8)
 
     def send(
         self, host: NDArray[Any], buffer: Any, after: DeviceEvent
     ) -> tuple[DeviceEvent, DeviceEvent]:
-        """Begin to copy to the device; from any thread."""
+        """Queue a copy to the device; from any thread."""
         target, source = (buffer.data.ptr, buffer), (host.ctypes.data, host)
         return self._copy(self._in, target, source, _HOST_TO_DEVICE, after)
 
     def fetch(
         self, data: Any, host: NDArray[Any], after: DeviceEvent
     ) -> tuple[DeviceEvent, DeviceEvent]:
-        """Begin to copy to the host; from any thread."""
+        """Queue a copy to the host; from any thread."""
         target, source = (host.ctypes.data, host), (data.data.ptr, data)
         return self._copy(self._out, target, source, _DEVICE_TO_HOST, after)
 
     def record(self) -> DeviceEvent:
-        """Record an event after what was computed so far."""
+        """Event on the default stream."""
         return self._record(self._compute)
 
-    def wait(self, mark: DeviceEvent) -> None:
+    def wait(self, event: DeviceEvent) -> None:
         """Let the default stream wait for an event."""
-        assert isinstance(mark, CudaEvent)
-        self._compute.wait_event(mark.event)
+        assert isinstance(event, CudaEvent)
+        self._compute.wait_event(event.event)
 
     def upload(self, host: NDArray[Any]) -> Any:
-        """Return a C-contiguous array of the host on the device, as fast as the link.
+        """Copy a C-contiguous array of the host to the device at the speed of the link.
 
-        What is not pinned goes there in pieces that are; what is, while the host goes on.
+        A pinned array is copied while the host goes on. Any other goes through pieces of pinned
+        memory, one filled by threads while another is copied. With CuPy's own copy httomo's
+        pipeline with its result in pinned memory takes 8 % longer, and a run from plain to plain
+        memory 21 % (H200, 2026-11-22; the latter within the spread).
         """
         data = self._cupy.empty(host.shape, host.dtype)
         if host.ndim == 3 and self.is_direct(host):
@@ -115,22 +119,22 @@ class CudaCopyEngine:
             return data
         source, target = host.reshape(-1).view(np.uint8), data.reshape(-1).view(np.uint8)
         staging = account.upload_staging(source.size)
-        free: list[tuple[NDArray[np.uint8], DeviceEvent]] = []
+        used: list[tuple[NDArray[np.uint8], DeviceEvent]] = []
         after = self.record()
         try:
             for start in range(0, source.size, staging.n_bytes):
                 part = source[start : start + staging.n_bytes]
-                if len(free) < staging.count:
-                    slab = self.staging(staging.n_bytes)
+                if len(used) < staging.count:
+                    piece = self.staging(staging.n_bytes)
                 else:
-                    slab, copied = free.pop(0)
+                    piece, copied = used.pop(0)
                     copied.synchronize()
-                parallel_copy(slab[: part.size], part)
+                parallel_copy(piece[: part.size], part)
                 place = target[start : start + part.size].reshape(part.size, 1, 1)
-                _, end = self.send(slab[: part.size].reshape(part.size, 1, 1), place, after)
-                free.append((slab, end))
-        finally:  # no slab may go while it is copied from, even if there was none for the next
-            for _, end in free:
+                _, end = self.send(piece[: part.size].reshape(part.size, 1, 1), place, after)
+                used.append((piece, end))
+        finally:  # no piece may be freed while it is copied from, even after an error
+            for _, end in used:
                 end.synchronize()
         return data
 
@@ -166,5 +170,5 @@ class CudaCopyEngine:
 
 
 def _pitch(array: Any, width: int) -> int:
-    """Return the bytes from one index of the first axis to the next."""
+    """Bytes from one index of the first axis to the next."""
     return int(array.strides[0]) if array.shape[0] > 1 else width

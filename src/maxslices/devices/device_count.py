@@ -1,4 +1,4 @@
-"""How many GPUs there are."""
+"""The number of GPUs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..errors import DeviceError
 
 
 def count_devices() -> int:
-    """Return the number of GPUs that CuPy can use; 0 where it is missing or finds none.
+    """Number of GPUs that CuPy can use; 0 if CuPy is not installed or finds none.
 
     Raises
     ------
@@ -17,7 +17,7 @@ def count_devices() -> int:
         import cupy
     except ImportError:
         return 0
-    except OSError as error:  # it makes the folder then, in the home that there may not be
+    except OSError as error:  # CuPy makes its folder when imported, in a home that may not exist
         raise DeviceError(
             f"CuPy cannot be used ({error}): set CUPY_CACHE_DIR to a folder that can be written "
             "to, for compiled kernels, or use --device cpu"

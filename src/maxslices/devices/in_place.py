@@ -1,4 +1,4 @@
-"""Slices that methods can use, or a device can copy, where they lie: the one place that decides."""
+"""Decide whether methods can use slices, or a device can copy them, where they lie."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .copy_engine import CopyEngine, is_copyable
 def slices_in_place(
     holder: object, backend: Backend, slice_dim: int, start: int, stop: int
 ) -> NDArray[Any] | None:
-    """Slices where they lie in host memory, if that serves the device.
+    """View of slices in host memory, if the device can use it.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def slices_in_place(
     Returns
     -------
     ndarray or None
-        None where they have to be read, or written, by way of other memory.
+        None if the slices have to go through other memory.
     """
     engine = backend.copy_engine()
     if engine is None:
@@ -43,7 +43,7 @@ def slices_in_place(
 def slices_to_copy(
     holder: object, engine: CopyEngine, slice_dim: int, start: int, stop: int
 ) -> NDArray[Any] | None:
-    """Slices that a device copies from, or to, where they lie; see `slices_in_place`."""
+    """View of slices that a device copies from or to, or None; see `slices_in_place`."""
     if not isinstance(holder, SupportsWindow):
         return None
     window = holder.window(slice_dim, start, stop)
@@ -53,6 +53,6 @@ def slices_to_copy(
 
 
 def is_direct(array: np.ndarray, backend: Backend) -> bool:
-    """True if a device can copy from and to an array by itself."""
+    """True if a device copies from and to an array at full speed; always on the CPU."""
     engine = backend.copy_engine()
     return engine is None or engine.is_direct(array)

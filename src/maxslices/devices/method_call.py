@@ -1,8 +1,8 @@
-"""Calls a method with arrays of the library that it is written for.
+"""Call a method with arrays of the library that it is written for.
 
-Methods for NumPy and CuPy are called as they are. One for torch is given tensors that share
-the arrays' memory, on the backend's current stream, and what it returns comes back in the same
-way: nothing is copied, save a read-only array, for which torch has no tensors.
+Methods for NumPy and CuPy are given the arrays themselves. A method for torch is given tensors that
+share the arrays' memory, on the backend's current stream, and its result becomes an array in the
+same way. Nothing is copied but read-only arrays, for which torch has no tensors.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from typing import Any
 from ..errors import DeviceError
 from ..registry.method_meta import MethodMeta
 from .backend import Backend
-
-FRAMES = ("flats", "darks")
-"""Parameters that are handed over as the data are."""
 
 
 def call_method(
@@ -31,24 +28,25 @@ def call_method(
     data : array
         The block, axes (angles, detector_y, detector_x): NumPy on the CPU, CuPy on a GPU.
     parameters : mapping
-        Its parameters and what the runner supplies. Flats and darks become tensors like the
-        data; angles stay a NumPy array.
+        Its parameters and what the runner supplies. Flats and darks become tensors as the data
+        do; angles stay a NumPy array.
     backend : Backend
         The device.
 
     Returns
     -------
     array or values
-        An array of the backend; or side results, arrays among them on the host.
+        An array of the backend, or side results; arrays among these are on the host.
 
     Raises
     ------
     DeviceError
         If the method's library is not installed, or finds no GPU.
     TypeError
-        If torch knows no such data, or the result has a dtype or device of torch's alone.
+        If torch has no tensors of the data's dtype, or the backend has no arrays of the result's
+        dtype or device.
     RuntimeError
-        If the method calls `sys.exit`, which would end the program without a word.
+        If the method calls `sys.exit`, which would end the program without a message.
     """
     try:
         if meta.array_module is None:
@@ -64,12 +62,17 @@ def call_method(
 
 
 def require_libraries(methods: Iterable[MethodMeta]) -> bool:
-    """Import what methods need besides NumPy and CuPy; tell whether that was anything.
+    """Import the libraries that methods need besides NumPy and CuPy.
+
+    Returns
+    -------
+    bool
+        True if there is such a library.
 
     Raises
     ------
     DeviceError
-        If it is not installed, naming the first such method.
+        If it is not installed. The message names the first method that needs it.
     """
     found = False
     for meta in methods:
@@ -79,15 +82,7 @@ def require_libraries(methods: Iterable[MethodMeta]) -> bool:
             raise DeviceError(
                 f"{meta.name} needs torch, which is not installed: pip install 'maxslices[torch]'"
             )
-        import torch  # noqa: F401 - now, so that no measurement counts the import
+        import torch  # noqa: F401 - before any measurement, which would count the import
 
         found = True
     return found
-
-
-def handed_over(parameters: Mapping[str, Any], convert: Any) -> dict[str, Any]:
-    """Return parameters with the frames among them converted."""
-    return {
-        name: convert(value) if name in FRAMES and hasattr(value, "shape") else value
-        for name, value in parameters.items()
-    }

@@ -1,7 +1,7 @@
-"""How CuPy, torch, CUDA's libraries and ASTRA say that memory did not suffice; nothing else.
+"""Recognise errors of CuPy, torch, CUDA's libraries and ASTRA that mean that memory ran out.
 
-Every one of them has words of its own, and none an error class that all share. Words that
-other faults have too (``CUFFT_INTERNAL_ERROR``, ``CUDA error 11``) are not among them.
+They share no error class, so their messages are matched. Messages that other faults have too
+(``CUFFT_INTERNAL_ERROR``, ``CUDA error 11``) do not count.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import re
 
 _LIBRARIES = ("cupy", "cupyx", "cupy_backends", "torch", "astra")
-"""Packages whose errors are recognised by what they say."""
+"""Packages whose errors may be recognised by messages that are common elsewhere."""
 _SHORTAGE = re.compile(
     r"CUDA error:? (?:2: )?out of memory"  # torch and the runtime; ASTRA's log
     r"|CUDA out of memory"  # torch
@@ -27,11 +27,11 @@ _LOGGED = re.compile(r"CUDA error 2: out of memory|what\(\):\s+std::bad_alloc")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an exception means that memory did not suffice, on a GPU or on the host.
+    """True if an exception means that memory ran out, on a GPU or on the host.
 
-    `MemoryError` is what NumPy and CuPy's pool raise. A plain `RuntimeError`, which torch
-    raises for the libraries it calls, is taken for it only by unmistakable words; the same
-    words in another program's errors are not.
+    NumPy and CuPy's pool raise `MemoryError`. A plain `RuntimeError`, which torch raises for the
+    libraries it calls, counts only with an unmistakable message. Errors of other classes and
+    packages never count by their message.
     """
     if isinstance(error, MemoryError):
         return True
@@ -47,7 +47,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def logs_out_of_memory(text: str) -> bool:
-    """Tell whether what a process wrote to its standard error speaks of a lack of memory.
+    """True if the standard error of a process says that memory ran out.
 
     ASTRA says so in its log alone, and a C++ library that finds no memory ends the process.
     """
@@ -55,5 +55,5 @@ def logs_out_of_memory(text: str) -> bool:
 
 
 def out_of_memory_line(text: str) -> str:
-    """Return the line in which a process speaks of a lack of memory; "" if it does not."""
+    """The line of a process's standard error that says that memory ran out; "" if none does."""
     return next((line.strip() for line in text.splitlines() if _LOGGED.search(line)), "")

@@ -1,4 +1,10 @@
-"""Pinned host memory, which a GPU copies from and to by itself."""
+"""Pinned host memory, which a GPU copies from and to by itself.
+
+Memory in large pages is touched by several threads and then registered, which takes 0.04 s a GiB;
+CUDA's own allocation takes 0.35. With the latter a run from plain to plain memory takes 85 %
+longer, and httomo's pipeline with its result saved 29 %. In small pages the run from plain to plain
+memory takes 17 % longer, touched by one thread 16 % (H200, 2026-11-22).
+"""
 
 from __future__ import annotations
 
@@ -15,19 +21,17 @@ from .device_count import count_devices
 from .out_of_memory import is_out_of_memory
 
 _PAGE_BYTES = 4096
+"""Smallest page of the systems that CUDA supports: writing one byte in each makes all pages."""
 _PORTABLE = 1
 """Pinned for all GPUs, not just the current one (``cudaHostRegisterPortable``)."""
 _THREADS = 8
+"""Threads that touch pages: 0.04 s a GiB (H200 with 16 cores, 2026-11-21)."""
 _PART_BYTES = 2**24
-"""Bytes that a thread touches at one time: a slab of 100 MB has some for each."""
+"""Bytes that a thread touches at one time: a staging buffer of 100 MB has some for each thread."""
 
 
 class _Pinned:
-    """Memory of the process's own, in large pages where there are, and locked for a GPU.
-
-    CUDA's own allocation of pinned memory takes 0.35 s a GiB. Large pages that several
-    threads touch first, then registered, take 0.04 s (measured on an H200's host).
-    """
+    """An anonymous mapping, in large pages if the system has them, registered with CUDA."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         import cupy
@@ -57,7 +61,7 @@ class _Pinned:
 
 
 def _touch(memory: NDArray[np.uint8]) -> None:
-    """Make all pages be there, by several threads at once."""
+    """Make all pages, by several threads at once."""
     parts = range(0, memory.size, _PART_BYTES)
 
     def touch(start: int) -> None:
@@ -71,11 +75,11 @@ def _touch(memory: NDArray[np.uint8]) -> None:
 
 
 def pinned_empty(shape: tuple[int, ...] | int, dtype: DTypeLike = float) -> NDArray[Any]:
-    """Return an array in pinned memory, where there is a GPU; its values are arbitrary.
+    """Array of arbitrary values in pinned memory, if there is a GPU.
 
-    A GPU copies from and to such an array by itself, at the full speed of the link and while
-    it computes. A scan that is given in one, and a result that is asked for in one, are not
-    copied on the host. The memory is freed with the array.
+    A GPU copies from and to such an array by itself, at the full speed of the link and while it
+    computes. A scan in such an array, and a result that is written to one, are not copied on the
+    host. The memory is freed with the array.
 
     Parameters
     ----------
@@ -87,12 +91,12 @@ def pinned_empty(shape: tuple[int, ...] | int, dtype: DTypeLike = float) -> NDAr
     Returns
     -------
     ndarray
-        As `numpy.empty` returns it; and what that returns, where there is no GPU.
+        The array. Without a GPU it is made by `numpy.empty`.
 
     Raises
     ------
     MemoryError
-        If there is not as much memory, or the system does not allow as much to be pinned.
+        If there is not as much memory, or the system does not allow so much to be pinned.
     """
     if not count_devices():
         return np.empty(shape, dtype)
@@ -101,13 +105,13 @@ def pinned_empty(shape: tuple[int, ...] | int, dtype: DTypeLike = float) -> NDAr
 
 
 def pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array in pinned memory; see `pinned_empty`."""
+    """Array of arbitrary values in pinned memory, on a machine with a GPU; see `pinned_empty`."""
     import cupy
 
     try:
         return np.asarray(_Pinned(shape, dtype))
     except (OSError, cupy.cuda.runtime.CUDARuntimeError) as error:
-        if not is_out_of_memory(error):  # a device that failed before says so here, perhaps
+        if not is_out_of_memory(error):  # an earlier failure of the device may show only here
             raise
         n_bytes = math.prod(shape) * dtype.itemsize
         raise MemoryError(f"cannot pin {n_bytes} bytes of host memory: {error}") from None

@@ -1,4 +1,4 @@
-"""From the name of a device to its backend."""
+"""Find the backend of a device by its name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEVICE = re.compile(r"cuda(?::(\d+))?")
 
 
 def check_device_name(device: str) -> str:
-    """Return a device name unchanged.
+    """Check a device name, and return it.
 
     Raises
     ------
@@ -28,20 +28,20 @@ def check_device_name(device: str) -> str:
 
 
 def select_backend(device: str = "auto") -> Backend:
-    """Return the backend of a device.
+    """Backend of a device.
 
     Parameters
     ----------
     device : str
-        "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU if there is one that CuPy
-        can use, else the CPU.
+        "cpu", "cuda" (the first GPU), "cuda:N", or "auto": the first GPU if CuPy finds one, else
+        the CPU.
 
     Raises
     ------
     UsageError
         If the name is none of these.
     DeviceError
-        If the device is not there.
+        If there is no such device.
     """
     check_device_name(device)
     if device == "cpu":

@@ -10,12 +10,12 @@ import torch
 
 from ..measure.torch_cpu_memory import counted, until_freed
 from ..registry.method_meta import MethodMeta
-from .method_call import handed_over
+from .torch_interop import convert_frames
 
 
 def call(meta: MethodMeta, data: Any, parameters: Mapping[str, Any]) -> Any:
-    """Call a torch method on NumPy arrays; see `hand_over.call_method`."""
-    given = handed_over(parameters, to_tensor)
+    """Call a torch method on NumPy arrays; see `maxslices.devices.call_method`."""
+    given = convert_frames(parameters, to_tensor)
 
     def work() -> Any:
         with torch.no_grad():
@@ -30,10 +30,10 @@ def call(meta: MethodMeta, data: Any, parameters: Mapping[str, Any]) -> Any:
 
 
 def to_tensor(array: Any) -> torch.Tensor:
-    """Return a tensor on an array's memory.
+    """Tensor that shares an array's memory.
 
-    Of a read-only array it is a copy, because torch would write to it; of one with another
-    byte order or backward strides too, because torch has no such tensors.
+    Read-only arrays are copied, because torch would write to them. So are arrays with another byte
+    order or negative strides, because torch has no such tensors.
     """
     array = np.asarray(array)
     shared = (
@@ -48,7 +48,7 @@ def to_tensor(array: Any) -> torch.Tensor:
 
 
 def to_array(result: Any) -> Any:
-    """Return a NumPy array on a tensor's memory; anything else as it is.
+    """NumPy array that shares a tensor's memory; anything else unchanged.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def to_array(result: Any) -> Any:
     if result.device.type != "cpu":
         raise TypeError(f"it returned a tensor on {result.device}; its data are on the CPU")
     result = result.detach().resolve_conj().resolve_neg()
-    is_torchs = result.untyped_storage().resizable()  # or an array's, from which it was made
+    is_torchs_own = result.untyped_storage().resizable()  # not if it shares an array's memory
     try:
         array = result.numpy()
     except TypeError:
@@ -68,6 +68,6 @@ def to_array(result: Any) -> Any:
             f"it returned a tensor of {result.dtype}, which NumPy lacks: convert it, "
             "for example with .float()"
         ) from None
-    if is_torchs:
-        until_freed(array.base)  # a tensor of its own
+    if is_torchs_own:
+        until_freed(array.base)
     return array

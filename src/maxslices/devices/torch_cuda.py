@@ -11,16 +11,16 @@ from torch.utils.dlpack import from_dlpack
 
 from ..errors import DeviceError
 from ..registry.method_meta import MethodMeta
-from .method_call import handed_over
+from .torch_interop import convert_frames
 
 _SIGNED = {"uint16": "int16", "uint32": "int32", "uint64": "int64"}
-"""DLPack carries these as their signed namesakes: not every torch exchanges them."""
+"""Exchanged by DLPack as the signed types of their size: not every torch accepts these."""
 
 
 def call(meta: MethodMeta, data: Any, parameters: Mapping[str, Any]) -> Any:
-    """Call a torch method on CuPy arrays; see `hand_over.call_method`."""
+    """Call a torch method on CuPy arrays; see `maxslices.devices.call_method`."""
     with current_stream(), torch.no_grad():
-        result = meta.function(to_tensor(data), **handed_over(parameters, to_tensor))
+        result = meta.function(to_tensor(data), **convert_frames(parameters, to_tensor))
         if not meta.side_results:
             return to_array(result)
         if isinstance(result, tuple | list):
@@ -30,7 +30,7 @@ def call(meta: MethodMeta, data: Any, parameters: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def current_stream() -> Iterator[None]:
-    """Have torch work on the device and stream that are current in CuPy.
+    """Make CuPy's current device and stream torch's current ones.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def current_stream() -> Iterator[None]:
 
 
 def to_tensor(array: Any) -> torch.Tensor:
-    """Return a tensor on an array's memory."""
+    """Tensor that shares an array's memory."""
     name = str(array.dtype)
     if name in _SIGNED:
         return from_dlpack(array.view(_SIGNED[name])).view(getattr(torch, name))
@@ -64,7 +64,7 @@ def to_tensor(array: Any) -> torch.Tensor:
 
 
 def to_array(result: Any) -> Any:
-    """Return a CuPy array on a tensor's memory; anything else as it is.
+    """CuPy array that shares a tensor's memory; anything else unchanged.
 
     Raises
     ------

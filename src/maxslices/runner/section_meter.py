@@ -57,7 +57,7 @@ class SectionMeter:
         """Measure a part, on the CPU; `resident_bytes` were allocated before it."""
         is_wanted = is_wanted and self._kind == "cpu"
         with (
-            malloc_retain.as_usual() if is_wanted else nullcontext(),
+            malloc_retain.malloc_default() if is_wanted else nullcontext(),
             self._measuring(is_wanted, resident_bytes),
         ):
             yield

@@ -1,10 +1,11 @@
-"""Files whose disk space is freed by threads, while the program goes on.
+"""Free the disk space of files in threads, while the program goes on.
 
-With the last that has a nameless file open goes its content. A file system that tells the disk of
-what becomes free (``discard``) waits for that, piece by piece: an H200's host took 9.4 s for 30 GB
-in ten files one after the other, and 2.0 s for all at once. Freed by threads, a run with an 8 GB
-intermediate takes 2.7 s in place of 5.7, and one that replaces a result of 6.7 GB 1.5 in place of
-1.9 (H200, 2026-11-22).
+A file without a name loses its content when it is closed. A file system mounted with ``discard``
+tells the disk of each piece that becomes free, and `close` waits for that: 30 GB in ten files took
+9.4 s one after the other, and 2.0 s all at once.
+
+Without, httomo's pipeline with its result saved takes 22 % longer, and a run with 8 GB between two
+sections 12 %, or 2.1 times as long where the page cache is short (H200, 2026-11-22).
 """
 
 from __future__ import annotations

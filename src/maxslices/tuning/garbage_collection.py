@@ -1,4 +1,11 @@
-"""Python's collection of garbage, beside which arrays on a device come and go."""
+"""Leave objects from before a run out of Python's garbage collection.
+
+CuPy collects garbage whenever its cache of FFT plans is cleared. Looking through all objects of a
+program takes 15 to 18 ms, longer than most blocks.
+
+Without, a run with paganin_filter between pinned arrays takes 14 % longer, and httomo's pipeline
+with its result in pinned memory 9 % (H200, 2026-11-22).
+"""
 
 from __future__ import annotations
 
@@ -6,28 +13,28 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_ITS_OWN = 2000
-"""So many objects Python 3.12 counts as left out from the beginning; a program has more."""
-_inside = False
-"""Whether a block of `quick_collections` is under way: to count takes milliseconds."""
+_PYTHONS_OWN = 2000
+"""More objects than Python 3.12 freezes by itself at its start (375). A program that calls
+`gc.freeze` has more."""
+_is_active = False
+"""True inside `quick_collections`. Counting frozen objects instead takes milliseconds."""
 
 
 @contextmanager
 def quick_collections() -> Iterator[None]:
-    """Have garbage looked for among what is made meanwhile only.
+    """Collect garbage only among objects that are made meanwhile.
 
-    CuPy looks for garbage whenever its cache of FFT plans is cleared, and to look through all
-    objects of a program takes longer than most blocks. Where something is left out already, by
-    the program or around this, it stays so: Python cannot take back a part.
+    Nothing changes if the program, or an enclosing use of this, has frozen objects already: Python
+    cannot unfreeze a part of them.
     """
-    global _inside
-    if _inside or gc.get_freeze_count() > _ITS_OWN:
+    global _is_active
+    if _is_active or gc.get_freeze_count() > _PYTHONS_OWN:
         yield
         return
     gc.freeze()
-    _inside = True
+    _is_active = True
     try:
         yield
     finally:
-        _inside = False
+        _is_active = False
         gc.unfreeze()

@@ -35,6 +35,16 @@ def machine() -> str:
     return f"{name}, CUDA driver {driver // 1000}.{driver % 1000 // 10}, CuPy {cp.__version__}"
 
 
+def write(path: Path | None, rows: list[Row], failures: dict[str, str]) -> None:
+    """Write the figures so far, if a file was asked for."""
+    if path is None:
+        return
+    entries = [{**dataclasses.asdict(r), "ratio": r.ratio, "met": r.passed} for r in rows]
+    path.write_text(
+        json.dumps({"machine": machine(), "rows": entries, "failures": failures}, indent=1)
+    )
+
+
 def main() -> None:
     """Parse, run, print."""
     parser = argparse.ArgumentParser(prog="goals", description=(what or "").splitlines()[0])
@@ -48,10 +58,11 @@ def main() -> None:
     for name in asked.part or PARTS:
         began = time.perf_counter()
         print(f"-- {name}: {PARTS[name]}", flush=True)
-        part = importlib.import_module(f"{__package__}.part_{name}")
         try:
+            part = importlib.import_module(f"{__package__}.part_{name}")
             for row in part.rows(asked.quick, asked.folder):
                 rows.append(row)
+                write(asked.json, rows, failures)
                 print(f"   {row.what}: {row.figure:.5g} {row.unit} {row.note}", flush=True)
         except Exception:  # noqa: BLE001  what one part does must not cost the others
             failures[name] = traceback.format_exc()
@@ -62,11 +73,7 @@ def main() -> None:
     print(table(rows))
     for name, text in failures.items():
         print(f"{name} failed: {short(text)}")
-    if asked.json is not None:
-        entries = [{**dataclasses.asdict(r), "ratio": r.ratio, "met": r.passed} for r in rows]
-        asked.json.write_text(
-            json.dumps({"machine": machine(), "rows": entries, "failures": failures}, indent=1)
-        )
+    write(asked.json, rows, failures)
 
 
 if __name__ == "__main__":

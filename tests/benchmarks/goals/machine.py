@@ -101,7 +101,7 @@ class DeviceTime:
         )
 
 
-def copy_engine(source: np.ndarray, target: np.ndarray, repeats: int = 5) -> tuple[float, float]:
+def link_rates(source: np.ndarray, target: np.ndarray, repeats: int = 5) -> tuple[float, float]:
     """Return bytes a second that pinned memory is copied at, to the device and from it."""
     if cp is None:
         return float("inf"), float("inf")

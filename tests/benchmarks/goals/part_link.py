@@ -14,7 +14,7 @@ import numpy as np
 from maxslices import Pipeline, registry, run
 
 from .data import fill, frames, scan_of
-from .machine import DEVICE, DeviceTime, cp, empty_device, link, pinned, timed, xp
+from .machine import DEVICE, DeviceTime, cp, empty_device, link_rates, pinned, timed, xp
 from .rows import Row
 
 LOG = ["dark_flat_field_correction", "minus_log"]
@@ -72,7 +72,7 @@ def rows(quick: bool, folder: Path | None) -> Iterator[Row]:
     raw, out = pinned(shape, "uint16"), pinned(shape, "float32")
     fill(raw)
     out[...] = 0
-    rate_in, rate_out = link(raw, out)
+    rate_in, rate_out = link_rates(raw, out)
     if cp is not None:
         yield Row("link", "link in, pinned", rate_in / 1e9, "GB/s")
         yield Row("link", "link out, pinned", rate_out / 1e9, "GB/s")

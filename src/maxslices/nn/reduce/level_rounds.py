@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
@@ -27,8 +27,6 @@ from .rewrite_cost import flops_by_module, price
 from .rewrite_search import RewriteSearch
 from .split import batch_statistics
 from .step_timeline import StepTimeline
-
-Rank = Literal["peak", "input"]
 
 
 class LevelReduction:
@@ -98,10 +96,9 @@ class LevelReduction:
         found: list[str],
         n: int,
         names: dict[str, tuple[str, ...]],
-        rank: Rank,
         asked: set[str],
     ) -> None:
-        """Level 1: checkpoint the first n modules in order of their rank."""
+        """Level 1: checkpoint the first n modules that save most at the peak."""
         summary = self.summary
         summary.gc_candidate_count = len(found)
         chosen = list(found)
@@ -109,8 +106,8 @@ class LevelReduction:
         if n < len(found):
             policy = "fallback_module_order"
             if self.study is not None:
-                score = self.saved if rank == "peak" else self._input_bytes()
-                policy = "most_saved_at_peak" if rank == "peak" else "largest_input_activations"
+                score = self.saved
+                policy = "most_saved_at_peak"
                 chosen.sort(key=lambda path: -score.get(path, 0))
             if n == 0:
                 policy = "explicit_zero_budget"
@@ -134,11 +131,6 @@ class LevelReduction:
         summary.applied_steps.append("level1_gc")
         if self.searcher is not None:
             self.now = self.searcher.trace(self.plan)
-
-    def _input_bytes(self) -> dict[str, int]:
-        assert self.study is not None
-        sizes = self.study.trace.storages
-        return {c.path: sum(sizes[i].n_bytes for i in c.inputs) for c in self.study.calls}
 
     def rounds(
         self, kind: str, name: str, split: Callable[[str], dict[str, Rewrite] | None]

@@ -15,7 +15,7 @@ from ..nn_errors import ModelArgumentError, TooLargeError
 from .binary_inputs import probe_binary
 from .confirm import describe_holders
 from .layer_state import ResettingStep
-from .level_rounds import LevelReduction, Rank
+from .level_rounds import LevelReduction
 from .model_inputs import names_of_compressors, specs_of, with_targets
 from .presets import how_many, resolve
 from .reduction_summary import ReductionSummary
@@ -39,7 +39,6 @@ def reduce_by_level(
     compress_x: bool | None = None,
     compressors: Mapping[str, Any] | None = None,
     allow_expensive_profiling: bool | None = None,
-    rank: Rank = "peak",
     memory: str | int | None = None,
     loss: Callable[..., torch.Tensor] | None = None,
     targets: Callable[..., Any] | None = None,
@@ -83,8 +82,6 @@ def reduce_by_level(
         As for `reduce_memory`.
     allow_expensive_profiling : bool, optional
         If False, there is one split round of one candidate.
-    rank : {"peak", "input"}
-        Order of checkpoints: largest saving first, or largest inputs first.
     memory : str or int, optional
         Memory of a card; the search stops as soon as the step fits.
     loss, targets, optimizer, amp
@@ -126,7 +123,7 @@ def reduce_by_level(
             "max_candidates_per_round": options.max_candidates_per_round,
             "temporal_split_factor": temporal_split_factor,
             "max_gc_wrapped_modules": max_gc_wrapped_modules,
-            "gc_target_budget_ratio": gc_target_budget_ratio, "rank": rank,
+            "gc_target_budget_ratio": gc_target_budget_ratio,
         },
     )  # fmt: skip
     work = LevelReduction(model, summary, temporal_split_factor, options.max_split_rounds,
@@ -149,7 +146,7 @@ def reduce_by_level(
         n_chosen = how_many(
             len(found), options.checkpoint_budget, max_gc_wrapped_modules, gc_target_budget_ratio
         )
-        work.checkpoint(found, n_chosen, names, rank, {*(compressors or {})})
+        work.checkpoint(found, n_chosen, names, {*(compressors or {})})
     if options.level >= 2:
         work.rounds("spatial", "level2_spatial_split", work.by_layers)
     if options.level >= 3:

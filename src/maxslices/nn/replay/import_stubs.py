@@ -4,6 +4,9 @@ torch imports its compiler, which takes up to a second, at the first of many ope
 device and at an optimizer's first step, only to exclude a function from compilation. Where the rule
 of such an operator compares sizes, torch imports SymPy, which takes as long the first time on a
 machine, only to find that the sizes are numbers, not symbols.
+
+The first memory report of a process, for a training step, takes 2.0 s, and 11.0 s without (two
+cores, 2026-11-22).
 """
 
 from __future__ import annotations

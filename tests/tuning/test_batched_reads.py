@@ -1,12 +1,16 @@
+"""Pieces of a file that are read by one call, one by one, and from several threads."""
+
 from __future__ import annotations
 
 import os
+import platform
 import threading
 
 import numpy as np
 import pytest
 
-from maxslices.tuning import batched_reads as batches
+from maxslices.tuning import batched_reads
+from maxslices.tuning.batched_reads import pread_pieces
 
 DATA = np.random.default_rng(3).integers(0, 255, 50_000).astype("u1")
 OFFSETS = np.random.default_rng(4).integers(0, 49_000, 700)
@@ -21,24 +25,28 @@ def fd(tmp_path):
     os.close(fd)
 
 
-@pytest.fixture(params=["at once", "one by one", "a queue that is lost"])
+@pytest.fixture(params=["at once", "one by one", "a context that is lost"])
 def how(request, monkeypatch):
-    monkeypatch.setattr(batches, "_contexts", [12345] if "lost" in request.param else [])
-    monkeypatch.setattr(batches, "_usable", batches._usable and request.param != "one by one")
+    monkeypatch.setattr(batched_reads, "_contexts", [12345] if "lost" in request.param else [])
+    monkeypatch.setattr(
+        batched_reads,
+        "_is_available",
+        batched_reads._is_available and request.param != "one by one",
+    )
     return request.param
 
 
 @pytest.mark.parametrize("count", [1, 2, 256, 257, 700])
 def test_every_piece_is_read(fd, how, count):
     outs = np.zeros((count, 3, 100), "u1")
-    batches.pread_pieces(fd, outs, OFFSETS[:count])
+    pread_pieces(fd, outs, OFFSETS[:count])
     for out, offset in zip(outs, OFFSETS, strict=False):
         np.testing.assert_array_equal(out.ravel(), DATA[offset:][:300])
 
 
 def test_pieces_with_gaps_between_them(fd, how):
     whole = np.zeros((20, 5, 10), "u2")
-    batches.pread_pieces(fd, whole[:, 1:4], OFFSETS[:20])
+    pread_pieces(fd, whole[:, 1:4], OFFSETS[:20])
     for rows, offset in zip(whole, OFFSETS, strict=False):
         np.testing.assert_array_equal(rows[1:4].ravel(), DATA[offset:][:60].view("u2"))
     assert not whole[:, [0, 4]].any()
@@ -47,7 +55,7 @@ def test_pieces_with_gaps_between_them(fd, how):
 def test_a_file_that_ends_within_a_piece(fd, how):
     outs = np.zeros((3, 100), "u1")
     with pytest.raises(EOFError, match="ends at byte 50000, 50 bytes too early"):
-        batches.pread_pieces(fd, outs, np.array([0, 49_950, 100]))
+        pread_pieces(fd, outs, np.array([0, 49_950, 100]))
     np.testing.assert_array_equal(outs[0], DATA[:100])
 
 
@@ -55,39 +63,39 @@ def test_a_file_that_cannot_be_read(tmp_path, how):
     fd = os.open(tmp_path, os.O_RDONLY)
     try:
         with pytest.raises(IsADirectoryError):
-            batches.pread_pieces(fd, np.zeros((3, 100), "u1"), np.arange(3))
+            pread_pieces(fd, np.zeros((3, 100), "u1"), np.arange(3))
     finally:
         os.close(fd)
 
 
-def test_queues_are_used_again(fd, monkeypatch):
-    if not batches._usable:
+def test_contexts_are_used_again(fd, monkeypatch):
+    if not batched_reads._is_available:
         pytest.skip("no such call here")
-    monkeypatch.setattr(batches, "_contexts", [])
+    monkeypatch.setattr(batched_reads, "_contexts", [])
 
     def read() -> None:
         outs = np.zeros((300, 100), "u1")
         for _ in range(20):
-            batches.pread_pieces(fd, outs, OFFSETS[:300])
+            pread_pieces(fd, outs, OFFSETS[:300])
 
     read()
-    assert len(batches._contexts) == 1
+    assert len(batched_reads._contexts) == 1
     readers = [threading.Thread(target=read) for _ in range(5)]
     for reader in readers:
         reader.start()
     for reader in readers:
         reader.join(30)
     assert not any(reader.is_alive() for reader in readers)
-    assert 1 <= len(batches._contexts) <= 5
+    assert 1 <= len(batched_reads._contexts) <= 5
 
 
-def test_answers_that_nobody_took_are_not_those_to_the_next_read(fd, monkeypatch):
-    monkeypatch.setattr(batches, "_contexts", [])
-    context = batches._context()
+def test_events_that_nobody_fetched_are_not_those_of_the_next_read(fd, monkeypatch):
+    monkeypatch.setattr(batched_reads, "_contexts", [])
+    context = batched_reads._take_context()
     if context is None:
         pytest.skip("this system reads one by one")
-    batches._contexts.append(context)
-    call, getevents = batches._call, batches._NUMBERS[batches.platform.machine()][-2]
+    batched_reads._contexts.append(context)
+    call, getevents = batched_reads._call, batched_reads._CALL_NUMBERS[platform.machine()][-2]
 
     def stopped(number, *arguments):
         if number == getevents:
@@ -96,8 +104,8 @@ def test_answers_that_nobody_took_are_not_those_to_the_next_read(fd, monkeypatch
 
     outs = np.zeros((3, 100), "u1")
     with monkeypatch.context() as patch:
-        patch.setattr(batches, "_call", stopped)
+        patch.setattr(batched_reads, "_call", stopped)
         with pytest.raises(KeyboardInterrupt):
-            batches.pread_pieces(fd, outs, OFFSETS[:3])
+            pread_pieces(fd, outs, OFFSETS[:3])
     with pytest.raises(EOFError):
-        batches.pread_pieces(fd, outs, np.full(3, len(DATA)))
+        pread_pieces(fd, outs, np.full(3, len(DATA)))

@@ -1,10 +1,10 @@
-"""What is set aside for a GPU's context: the least that was ever seen in use, kept."""
+"""Memory set aside for a GPU's context: the smallest amount ever seen in use, recorded."""
 
 from __future__ import annotations
 
 import pytest
 
-from maxslices.devices.cuda import CudaBackend, _reserved_bytes
+from maxslices.devices.cuda_context import reserved_bytes
 from maxslices.model.account import MODULES_BYTES, UNMEASURED_RESERVE_BYTES
 from tests.devices.fake_cupy import install
 
@@ -21,10 +21,9 @@ def cupy(monkeypatch, tmp_path):
 
 
 def reserved_of_a_program(cupy, used_bytes):
-    """Return what a new program sets aside that sees so much in use."""
+    """Bytes that a new program sets aside if it sees `used_bytes` in use."""
     cupy.free_bytes = cupy.total_bytes - used_bytes
-    _reserved_bytes.cache_clear()
-    return CudaBackend().reserved_bytes
+    return reserved_bytes(cupy)
 
 
 def test_alone_it_is_what_is_in_use_and_what_will_be_loaded(cupy):

@@ -1,4 +1,4 @@
-"""One allocator for CuPy and torch, with stand-ins for both."""
+"""One allocator for CuPy and torch, with simulated libraries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maxslices.devices.torch_shared_pool import cached_bytes, release_cache, sha
 
 @pytest.fixture
 def libraries(monkeypatch):
-    """Return what happened, in order; and the allocator that CuPy has."""
+    """The calls that were made, in order, and the allocator that CuPy has."""
     state = SimpleNamespace(happened=[], allocator="the pool's", refuses=False)
 
     class Allocator:

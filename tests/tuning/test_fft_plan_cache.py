@@ -1,4 +1,4 @@
-"""Plans that methods ask CuPy for are put into its cache while that is wanted."""
+"""FFT plans that methods ask CuPy for are put into its cache while that is wanted."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from types import ModuleType
 
 import pytest
 
-from maxslices.tuning import fft_plan_cache as fft_plans
+from maxslices.tuning.fft_plan_cache import CUPY_FUNCTION, CUPY_MODULE, keep_fft_plans
 
 
 @pytest.fixture
 def cupyx(monkeypatch):
-    """As much of CuPy's module as matters: plans by shape, cached if it is told so."""
-    module = ModuleType(fft_plans._MODULE)
+    """A simulated module of CuPy: plans by shape, cached if asked for."""
+    module = ModuleType(CUPY_MODULE)
     module.cache, module.made = {}, []
 
     def make(shape, fft_type, axes=None, order="C", out_size=None, to_cache=True):
@@ -26,43 +26,43 @@ def cupyx(monkeypatch):
             module.cache[key] = plan
         return plan
 
-    setattr(module, fft_plans._MAKER, make)
-    module.get_fft_plan = lambda shape: getattr(module, fft_plans._MAKER)(
+    setattr(module, CUPY_FUNCTION, make)
+    module.get_fft_plan = lambda shape: getattr(module, CUPY_FUNCTION)(
         shape, 41, axes=(1, 2), order="C", out_size=None, to_cache=False
     )
-    monkeypatch.setitem(sys.modules, fft_plans._MODULE, module)
+    monkeypatch.setitem(sys.modules, CUPY_MODULE, module)
     yield module
-    fft_plans.keep(False)
+    keep_fft_plans(False)
 
 
 def test_a_plan_is_made_once_while_they_are_kept(cupyx):
     cupyx.get_fft_plan((4, 8, 8))
     assert cupyx.cache == {}
-    fft_plans.keep(True)
+    keep_fft_plans(True)
     plans = {id(cupyx.get_fft_plan((4, 8, 8))) for _ in range(3)}
-    fft_plans.keep(True)
+    keep_fft_plans(True)
     plans.add(id(cupyx.get_fft_plan((4, 8, 8))))
     assert len(plans) == len(cupyx.cache) == 1
     assert len(cupyx.made) == 2
-    fft_plans.keep(False)
+    keep_fft_plans(False)
     cupyx.get_fft_plan((2, 8, 8))
     assert len(cupyx.cache) == 1
 
 
 def test_cupys_own_are_cached_whatever_is_wanted(cupyx):
     for is_wanted in (True, False):
-        fft_plans.keep(is_wanted)
-        getattr(cupyx, fft_plans._MAKER)((3 + is_wanted, 8), 41)
+        keep_fft_plans(is_wanted)
+        getattr(cupyx, CUPY_FUNCTION)((3 + is_wanted, 8), 41)
     assert len(cupyx.cache) == 2
 
 
 def test_nothing_happens_without_cupys_module(monkeypatch):
-    monkeypatch.delitem(sys.modules, fft_plans._MODULE, raising=False)
-    fft_plans.keep(True)
-    assert fft_plans._MODULE not in sys.modules
+    monkeypatch.delitem(sys.modules, CUPY_MODULE, raising=False)
+    keep_fft_plans(True)
+    assert CUPY_MODULE not in sys.modules
     another = ModuleType("another")
     before = dict(vars(another))
-    monkeypatch.setitem(sys.modules, fft_plans._MODULE, another)
-    fft_plans.keep(True)
-    fft_plans.keep(False)
+    monkeypatch.setitem(sys.modules, CUPY_MODULE, another)
+    keep_fft_plans(True)
+    keep_fft_plans(False)
     assert vars(another) == before

@@ -1,4 +1,4 @@
-"""Arrays are handed to methods for torch, and back; on a CPU, and where torch is missing."""
+"""Methods for torch are given tensors on the arrays' memory; on a CPU, and without torch."""
 
 from __future__ import annotations
 

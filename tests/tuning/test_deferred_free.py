@@ -1,6 +1,9 @@
+"""Files that are closed in threads, and runs that wait for their disk space."""
+
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,13 +11,13 @@ from maxslices.errors import StoreError
 from maxslices.io import ScratchStore
 from maxslices.model.arrays import ArraySpec
 from maxslices.runner import RunFolder
-from maxslices.system import disk_space as room
 from maxslices.system import threads
+from maxslices.system.disk_space import check_free_space, wait_until_freed
 from maxslices.tuning.deferred_free import close_in_background
 
 
 class SlowFile:
-    """A file whose closing takes until it is let go."""
+    """A file whose closing takes until it may end."""
 
     def __init__(self) -> None:
         self.begun, self.may_end, self.closed = threading.Event(), threading.Event(), False
@@ -31,11 +34,11 @@ def test_all_files_are_closed_at_the_same_time():
     assert all(file.begun.wait(10) for file in files)
     for file in files:
         file.may_end.set()
-    room.wait_until_freed()
+    wait_until_freed()
     assert all(file.closed for file in files)
 
 
-def test_a_closed_scratch_store_gives_its_room_back_meanwhile(tmp_path, monkeypatch):
+def test_a_closed_scratch_store_frees_its_disk_space_meanwhile(tmp_path, monkeypatch):
     monkeypatch.setattr(threads, "N_THREADS", 4)
     store = ScratchStore(ArraySpec((2, 3, 4), "f4"), tmp_path)
     files = store._files
@@ -43,22 +46,23 @@ def test_a_closed_scratch_store_gives_its_room_back_meanwhile(tmp_path, monkeypa
     store.close()
     assert not slow.closed
     slow.may_end.set()
-    room.wait_until_freed()
+    wait_until_freed()
     assert len(files) == 4
     assert all(file.closed for file in [*files, slow])
 
 
-def test_where_room_is_short_what_is_being_given_back_is_waited_for(tmp_path, monkeypatch):
+def test_a_run_short_of_disk_waits_for_space_that_is_being_freed(tmp_path, monkeypatch):
     file = SlowFile()
-    monkeypatch.setattr(room, "_free_bytes", lambda path: 100 if file.closed else 50)
+    usage = lambda path: SimpleNamespace(free=100 if file.closed else 50)  # noqa: E731
+    monkeypatch.setattr("shutil.disk_usage", usage)
     close_in_background([file])
-    room.check_free_space(tmp_path, 50)
+    check_free_space(tmp_path, 50)
     assert not file.closed
     file.may_end.set()
-    room.check_free_space(tmp_path, 51)
+    check_free_space(tmp_path, 51)
     assert file.closed
     with pytest.raises(StoreError, match="has 100 B free"):
-        room.check_free_space(tmp_path, 101)
+        check_free_space(tmp_path, 101)
 
 
 @pytest.fixture
@@ -71,7 +75,7 @@ def replaced(tmp_path):
     return RunFolder(tmp_path, overwrite=True), sink.path
 
 
-def test_an_earlier_result_is_gone_before_its_room_is_free(replaced, monkeypatch):
+def test_an_earlier_result_is_gone_before_its_space_is_free(replaced, monkeypatch):
     slow = SlowFile()
 
     def with_slow(files):
@@ -84,5 +88,5 @@ def test_an_earlier_result_is_gone_before_its_room_is_free(replaced, monkeypatch
         assert not path.exists()
     assert not slow.closed
     slow.may_end.set()
-    room.wait_until_freed()
+    wait_until_freed()
     assert slow.closed
