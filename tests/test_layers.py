@@ -18,7 +18,7 @@ DESIGN = Path(__file__).parents[1] / "docs" / "design.md"
 def drawn_layers() -> list[set[str]]:
     """Read the layers from the drawing in the design, from the bottom up."""
     _, _, after = DESIGN.read_text(encoding="utf-8").partition("## Layers")
-    rows = after.partition("```text\n")[2].partition("```")[0].splitlines()
+    rows = after.partition("```\n")[2].partition("```")[0].splitlines()
     return [{"__init__" if name == "maxslices" else name for name in row.split()} for row in rows][
         ::-1
     ]
