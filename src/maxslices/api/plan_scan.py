@@ -77,7 +77,7 @@ def plan(
     >>> whole = plan(ArraySpec((1801, 2160, 2560), "float32"), ["minus_log"],
     ...              device="cuda", memory="16GB", host_memory="64GB")
     >>> whole.sections[0].max_block
-    171
+    172
     """
     checked = as_pipeline(pipeline)
     is_here = not isinstance(scan, ArraySpec)
