@@ -1,4 +1,4 @@
-"""What a plan is made for: the scan, the pipeline, the kind of device and the versions."""
+"""Scan, pipeline, kind of device and versions that a plan is made for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..planner import MadeFor
 
 
 def made_for(pipeline: Pipeline, scan: ScanSpec, device: Device) -> MadeFor:
-    """Describe what a plan is made for, so that a run can compare.
+    """Describe what a plan is made for, or what a run is about to do, to be compared.
 
     The scan's name is left out: the same scan may have another path elsewhere. So are flats, darks
     and angles that no method takes.

@@ -90,8 +90,8 @@ def run(
     estimator : {"declared", "recorded", "replayed", "probed", "bisected"}, optional
         The only source of estimates to use; see `plan`.
     plan : Plan, optional
-        A plan that was made before, perhaps elsewhere: nothing is measured or planned then. It
-        holds device, budgets and blocks, so that these are not given beside it.
+        A plan made before, perhaps elsewhere; nothing is measured or planned then. Budgets,
+        `block`, `fit` and `estimator` are the plan's, and cannot be given beside it.
 
     Returns
     -------
@@ -100,11 +100,11 @@ def run(
     Raises
     ------
     PlanError
-        If `plan` was made for another scan, pipeline, device or version, or there is less memory
-        than it needs.
+        If `plan` was made for another scan, pipeline, kind of device or version, or needs more
+        memory than is free.
     MaxslicesError
-        If anything cannot be used, does not fit or fails. Where slices were finished
-        before, they are kept in the folder `out`, and the error says how many.
+        If anything cannot be used, does not fit or fails. Slices that were finished before are
+        kept in the folder `out`, and the error says how many.
     """
     return run_announced(
         scan,
@@ -141,7 +141,7 @@ def run_announced(
     estimator: str | None,
     plan: Plan | None,
 ) -> Report:
-    """Run a pipeline as `run` does, and hand over the plan before it begins."""
+    """Run a pipeline as `run` does, and call `announce` with the plan before it begins."""
     began = time.perf_counter()
     checked = as_pipeline(pipeline)
     if plan is not None:
@@ -210,7 +210,7 @@ def run_announced(
 def _check_left_to_plan(
     memory: object, host_memory: object, block: object, fit: object, estimator: object
 ) -> None:
-    """Check that nothing is given beside a plan that the plan holds."""
+    """Check that nothing that a plan holds is given beside it."""
     given = {
         "memory": memory is not None,
         "host_memory": host_memory is not None,
@@ -227,7 +227,7 @@ def _check_left_to_plan(
 
 
 def _device_of(plan: Plan, device: str) -> str:
-    """The device to run a plan on: what is asked for, else the kind that it is for."""
+    """Device to run a plan on: the one asked for, else the plan's."""
     if device != "auto":
         return device
     return "cuda:0" if plan.device == "cuda" else plan.device
@@ -236,7 +236,7 @@ def _device_of(plan: Plan, device: str) -> str:
 def _check_plan(
     plan: Plan, pipeline: Pipeline, source: Source, backend: Backend, *, in_memory: bool
 ) -> None:
-    """Check that a plan is for what is to be run, and that there is memory for it.
+    """Check that a plan is for this run, and that there is memory for it.
 
     Raises
     ------

@@ -24,9 +24,9 @@ class Pipeline:
     steps: tuple[Step, ...]
     """The methods, first to last."""
     loader: LoaderOptions = field(default_factory=LoaderOptions)
-    """How the scan is read, as the loader step says it."""
+    """How the scan is read, from the loader step."""
     name: str = "pipeline"
-    """For messages: the file's name."""
+    """Name for messages: that of the file."""
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], methods: Registry = registry) -> Pipeline:
@@ -45,7 +45,7 @@ class Pipeline:
     def from_steps(
         cls, steps: Iterable[str | Mapping[str, Any]], methods: Registry = registry
     ) -> Pipeline:
-        """Make a pipeline of mappings with a pipeline file's keys, or of plain names.
+        """Make a pipeline from steps: mappings with a pipeline file's keys, or names of methods.
 
         Raises
         ------
