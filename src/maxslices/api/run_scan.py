@@ -249,7 +249,7 @@ def _check_plan(
     differences = plan.made_for.differences(made_for(pipeline, spec, backend.kind))
     if differences:
         raise PlanError(f"the plan was made for something else: {'; '.join(differences)}")
-    check_sections(plan.sections)
+    check_sections(plan.sections, plan.budget_bytes - plan.reserved_bytes)
     _check_sections_of(plan, pipeline, spec)
     _check_destination(plan, pipeline, in_memory=in_memory)
     _check_memory(plan, backend)

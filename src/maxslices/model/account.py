@@ -28,7 +28,7 @@ Destination = Between | Literal["result", "nothing"]
 """Where a section's output goes; "nothing" where only side results are wanted."""
 
 InputWay = Literal["in place", "on the device", "copied", "staged", "read"]
-"""How a block comes to the methods.
+"""Way of a block to the methods.
 
 "in place"
     Methods are given the array where it lies: no memory.
@@ -44,7 +44,7 @@ InputWay = Literal["in place", "on the device", "copied", "staged", "read"]
 """
 
 OutputWay = Literal["dropped", "on the device", "copied", "staged", "written"]
-"""How a result leaves the methods.
+"""Way of a result from the methods.
 
 "dropped"
     Nobody wants it.
@@ -88,7 +88,7 @@ THREAD_BUFFER_BYTES = 2**20
 enough to stay in the processor's cache."""
 
 PYTHON_BYTES = 3 * 2**19
-"""What Python itself takes on the host during a section: file handles, two or three threads with
+"""Memory of Python itself on the host during a section: file handles, two or three threads with
 what the C library keeps for each, and modules that methods import when first called (measured
 with tracemalloc over the suite's runs: 0.3 to 1.4 MB)."""
 
@@ -119,19 +119,19 @@ class Buffers:
     """Pieces of memory of one size."""
 
     count: int
-    """How many."""
+    """Number of pieces."""
     n_bytes: int
-    """Bytes of each."""
+    """Bytes of one piece."""
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all."""
+        """Bytes of all pieces."""
         return self.count * self.n_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ResultStaging:
-    """How a result is cut into pieces, and the pinned memory that these go through."""
+    """Pieces that a result is cut into, and the pinned memory that they go through."""
 
     n_slices: int
     """Slices in a piece."""

@@ -1,4 +1,4 @@
-"""What an array is, without the array: shape and dtype."""
+"""Shapes and dtypes of arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import UsageError
 
 SLICE_NAMES = {0: "projection", 1: "sinogram"}
-"""What a slice is called, by the axis that arrays are cut along."""
+"""Name of a slice, by the axis that arrays are cut along."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class MemoryModel:
         The model of 0 slices is 0 bytes.
     kept_at : callable, optional
         Bytes that stay allocated after the call has returned and its result is gone,
-        such as the work areas of cached FFT plans. None means that nothing stays.
+        such as the workspaces of cached FFT plans. None means that nothing stays.
 
     Examples
     --------

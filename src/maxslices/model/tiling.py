@@ -22,7 +22,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How slices are cut."""
+    """Cut of slices into tiles of even size."""
 
     dims: tuple[int, int]
     """Dims of a slice."""
@@ -57,7 +57,7 @@ class Tiling:
         return float(prod(given) / prod(self.dims))
 
     def windows(self) -> Iterator[Window]:
-        """Yield all tiles."""
+        """All tiles, row by row."""
         for rows, columns in product(self._along(0), self._along(1)):
             yield Window(*zip(rows, columns, strict=True))
 

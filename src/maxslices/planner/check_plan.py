@@ -1,4 +1,4 @@
-"""Whether the numbers of a plan make sense: one that was edited, or written by hand, may not."""
+"""Checks that the numbers of a plan make sense, as it may have been edited or written by hand."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from ..errors import UsageError
 from .section_plan import SectionPlan, StepPlan
 
 
-def check_sections(sections: Sequence[SectionPlan]) -> None:
-    """Check that sections follow from each other, and their blocks from their arrays.
+def check_sections(sections: Sequence[SectionPlan], usable_bytes: int) -> None:
+    """Check that sections follow from each other, blocks from arrays, and bytes from budgets.
 
-    What a plan needs of memory is not checked here, nor whether it is for the pipeline at hand.
+    Whether a plan is for the pipeline at hand, or its estimates are right, is not checked here.
+
+    Parameters
+    ----------
+    sections : sequence of SectionPlan
+        The sections, in order.
+    usable_bytes : int
+        The plan's budget on the device, less what is reserved of it.
 
     Raises
     ------
@@ -29,6 +36,7 @@ def check_sections(sections: Sequence[SectionPlan]) -> None:
             where_input = f"{where}.steps[0].input"
             _require(section.input == before.output, where_input, str(before.output), section.input)
         _check_blocks(section, where)
+        _check_bytes(section, where, usable_bytes)
         _check_places(section, where, before, is_last=number == len(sections) - 1)
         before = section
 
@@ -69,8 +77,17 @@ def _check_blocks(section: SectionPlan, where: str) -> None:
     grows = all(fewer < more for fewer, more in pairwise(blocks))
     wanted = f"blocks of more and more slices, from {section.block + 1} to {total}"
     _require(grows, f"{where}.larger", wanted, section.larger)
-    sizes = [section.estimated_bytes, *(n_bytes for _, n_bytes in section.larger)]
-    _require(sizes == sorted(sizes), f"{where}.larger", "peaks that grow", section.larger)
+
+
+def _check_bytes(section: SectionPlan, where: str, usable_bytes: int) -> None:
+    available, estimated = section.available_bytes, section.estimated_bytes
+    wanted = f"at most {usable_bytes}, the budget less what is reserved"
+    _require(available <= usable_bytes, f"{where}.available_bytes", wanted, available)
+    wanted = f"at most {available}, as available"
+    _require(estimated <= available, f"{where}.estimated_bytes", wanted, estimated)
+    sizes = [estimated, *(n_bytes for _, n_bytes in section.larger), available]
+    wanted = f"peaks that grow, from {estimated} to {available}"
+    _require(sizes == sorted(sizes), f"{where}.larger", wanted, section.larger)
 
 
 def _check_places(

@@ -1,4 +1,4 @@
-"""A plan: what runs where, in which blocks, and what it takes. Pure data."""
+"""A plan as pure data: what runs where, in which blocks, with how much memory."""
 
 from __future__ import annotations
 
@@ -79,16 +79,16 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a pipeline runs on a scan within its budgets."""
+    """Sections and blocks with which a pipeline runs on a scan within budgets."""
 
     scan: str
-    """What is read, for people."""
+    """Name, shape and dtype of the scan, for people."""
     device: str
     """"cpu", "cuda" (any card) or "cuda:N"."""
     budget_bytes: int
     """Bytes that may be used on the device."""
     reserved_bytes: int
-    """Of these, what the framework itself holds: the CUDA context and its libraries."""
+    """Part of these that the framework itself holds: the CUDA context and libraries in it."""
     host_budget_bytes: int
     """Bytes of host memory that may be used."""
     sections: tuple[SectionPlan, ...]
@@ -98,9 +98,9 @@ class Plan:
     result_bytes: int
     """Disk space of the results."""
     notes: tuple[str, ...] = ()
-    """Assumptions made, where the scan itself was not at hand."""
+    """Assumptions, and origins of estimates that no author declared."""
     made_for: MadeFor = field(default_factory=MadeFor)
-    """What it was made for."""
+    """Scan, pipeline, kind of device and versions that it was made for."""
 
     @property
     def estimated_bytes(self) -> int:
@@ -135,7 +135,7 @@ class Plan:
         except (ValueError, RecursionError) as error:
             raise UsageError(f"the plan is not JSON: {error}") from None
         plan = from_plain(cls, value, "plan")
-        check_sections(plan.sections)
+        check_sections(plan.sections, plan.budget_bytes - plan.reserved_bytes)
         return plan
 
     def __str__(self) -> str:
