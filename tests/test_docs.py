@@ -4,6 +4,7 @@ Python that begins with a comment such as ``# my_module.py`` is written to that 
 by what follows. A text block is what the example before it printed, or the message of its error.
 """
 
+import contextlib
 import doctest
 import importlib.util
 import linecache
@@ -86,7 +87,11 @@ def write_module(name, text):
 def run_commands(text):
     for line in text.splitlines():
         program, *arguments = shlex.split(line.removeprefix("$ "))
-        if program == "maxslices":
+        if program == "maxslices" and ">" in arguments:
+            *arguments, _, name = arguments
+            with open(name, "w") as file, contextlib.redirect_stdout(file):
+                assert main(arguments) == 0, line
+        elif program == "maxslices":
             assert main(arguments) == 0, line
         elif program == "pytest":
             options = "-q -p no:cacheprovider --maxslices-examples 20 --maxslices-device cpu"

@@ -7,8 +7,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "maxslices"
 ROW = re.compile(r"^\| `(\w+)` \| [^|]+ \| `(\w+)` \|$", re.MULTILINE)
@@ -56,7 +54,6 @@ def glossary():
     return ROW.findall(text[text.index("## Classes") :])
 
 
-@pytest.mark.xfail(reason="renames under way", strict=False)
 def test_no_class_name_is_defined_twice():
     where = {}
     for name, path in classes():

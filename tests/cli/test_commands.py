@@ -53,6 +53,38 @@ def test_plan_as_json(cli, scan, pipeline):
     assert json.loads(text)["sections"][0]["n_slices"] == 30
 
 
+def test_run_carries_out_a_plan(cli, scan, pipeline, tmp_path):
+    steps, path = pipeline(CORRECT, LOG), tmp_path / "plan.json"
+    path.write_text(cli("plan", scan, steps, "--device", "cpu", "--memory", "50MB", "--json")[1])
+    status, text, err = cli("run", scan, steps, tmp_path / "out", "--plan", path)
+    assert (status, err) == (0, "")
+    assert "Device cpu: 50.0 MB allowed" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "Is a directory"),
+        (b"", "is not JSON"),
+        (b"- method: minus_log\n", "is not JSON"),
+        (b"\x00\xff\xfe", "is not text in UTF-8"),
+        (b"[1]", "plan must be an object"),
+        (b"{", "is not JSON"),
+    ],
+)
+def test_a_file_that_is_no_plan_is_told_in_a_line(cli, scan, pipeline, tmp_path, content, said):
+    path = tmp_path / "plan.json"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    status, _, err = cli("run", scan, pipeline(LOG), tmp_path / "out", "--plan", path)
+    assert status == 2
+    assert said in " ".join(err.split())
+    assert "Traceback" not in err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_plan_that_does_not_fit_names_the_option_that_makes_it_fit(cli, pipeline):
     method = "method: total_variation_pd"
     arguments = ("plan", "--shape", "200x500x600", pipeline(method), "--memory", "1.2GB")

@@ -37,8 +37,8 @@ REGISTRY.register(
 
 def estimate(shape, names, block, **kwargs):
     scan = ScanSpec(ArraySpec(shape, "uint16"), **kwargs)
-    limits = Budgets("cuda", 10**10, 10**10)
-    plan = plan_pipeline(Pipeline.from_steps(names, REGISTRY), scan, limits, block=block)
+    budgets = Budgets("cuda", 10**10, 10**10)
+    plan = plan_pipeline(Pipeline.from_steps(names, REGISTRY), scan, budgets, block=block)
     return plan.sections[0].estimated_bytes
 
 

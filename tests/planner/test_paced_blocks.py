@@ -72,8 +72,8 @@ def section_of(*steps, n_slices=1024, **kwargs):
     budget = kwargs.pop("budget", 10**9)
     in_memory = kwargs.pop("in_memory", True)
     scan = ScanSpec(ArraySpec((n_slices, 30, 40), "uint16"), in_memory=in_memory)
-    limits = Budgets("cuda", budget, 10**9)
-    return plan_pipeline(Pipeline.from_steps(steps, registry), scan, limits, **kwargs).sections[0]
+    budgets = Budgets("cuda", budget, 10**9)
+    return plan_pipeline(Pipeline.from_steps(steps, registry), scan, budgets, **kwargs).sections[0]
 
 
 @pytest.mark.parametrize(("block", "n_blocks"), [(32, 32), (33, 32), (31, 34), (np.uint8(31), 34)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,6 +65,10 @@ def with_value(value, *keys):
     return json.dumps(found)
 
 
+def shaped(shape):
+    return {"shape": shape, "dtype": "float32"}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -76,11 +82,79 @@ def with_value(value, *keys):
         (with_value("moon", "sections", 0, "origin"), "origin must be one of .*'scan'"),
         (with_value([1], "sections", 0, "halo"), "halo must be a list of 2"),
         (with_value({"shape": 3}, "sections", 0, "steps", 0, "input"), "shape and dtype"),
+        (with_value(shaped([1.5, 2, 3]), "sections", 0, "steps", 0, "input"), "shape and dtype"),
+        (with_value(shaped([-1, 2, 3]), "sections", 0, "steps", 0, "input"), "shape and dtype"),
+        (with_value(shaped([math.inf, 2, 3]), "sections", 0, "steps", 0, "input"), "input must"),
+        (with_value([1, 2], "made_for", "pipeline"), r"pipeline\[0\] must be an object, not 1"),
+        (with_value(-1, "sections", 0, "host_bytes"), "host_bytes must be at least 0, not -1"),
+        ('{"scan": "a", "scan": "b"}', "'scan' twice"),
     ],
 )
 def test_what_is_no_plan_is_told_in_a_line(text, said):
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=said) as caught:
         Plan.from_json(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("steps", [], "steps must be a list of at least one"),
+        ("slice_dim", 2, "slice_dim must be 0 or 1"),
+        ("slice_dim", -1, "slice_dim must be 0 or 1"),
+        ("n_slices", 100, "n_slices must be 101, not 100"),
+        ("halo", [-1, 0], "halo must be at least 0"),
+        ("block", 0, "block must be a number from 1 to 101, not 0"),
+        ("block", -3, "block must be"),
+        ("block", 102, "block must be"),
+        ("max_block", 1, "max_block must be a number from"),
+        ("limiting_step", 1, "limiting_step must be one of 0, not 1"),
+        ("limiting_step", -1, "limiting_step must be one of 0"),
+        ("larger", [[1, 10**9]], "larger must be blocks of more"),
+        ("larger", [[90, 10**9], [80, 10**9]], "larger must be blocks of more"),
+        ("larger", [[90, 1]], "larger must be peaks that grow"),
+        ("larger", [[90, 10**9]], "larger must be peaks that grow"),
+        ("estimated_bytes", 10**9, "estimated_bytes must be at most .*, as available"),
+        ("available_bytes", 10**9, "available_bytes must be at most 100000000, the budget"),
+        ("origin", "memory", "origin must be 'scan'"),
+        ("destination", "scratch file", "destination must be one of 'memory'"),
+        ("on_blocks", False, "on_blocks must be true"),
+        ("kept_bytes", 1, "kept_bytes must be at most 0"),
+    ],
+)
+def test_numbers_of_a_section_that_make_no_sense_are_refused(name, value, said):
+    with pytest.raises(UsageError, match=rf"plan.sections\[0\].{said}"):
+        Plan.from_json(with_value(value, "sections", 0, name))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("index", 1, "index must be 0, not 1"),
+        ("tile", [0, 5], "tile must be within slices of 67x53"),
+        ("tile", [5, 54], "tile must be within slices of 67x53"),
+        ("tile_halo", [0, -1], "tile_halo must be at least 0"),
+    ],
+)
+def test_numbers_of_a_step_that_make_no_sense_are_refused(name, value, said):
+    with pytest.raises(UsageError, match=rf"plan.sections\[0\].steps\[0\].{said}"):
+        Plan.from_json(with_value(value, "sections", 0, "steps", 0, name))
+
+
+def test_sections_that_do_not_follow_from_each_other_are_refused():
+    pipeline = Pipeline.from_steps(PIPELINES["many"], fakes)
+    made = plan_pipeline(pipeline, SCAN, Budgets("cpu", 10**8, 10**8))
+    assert len(made.sections) > 1
+    first, *others = json.loads(made.to_json())["sections"]
+    for sections, said in (
+        ([], "at least one section"),
+        ([*others], "index must be 0"),
+        ([first, first], "index must be"),
+        ([first, others[0] | {"origin": "scan"}, *others[1:]], r"sections\[1\].origin must be"),
+    ):
+        value = json.loads(made.to_json()) | {"sections": sections}
+        with pytest.raises(UsageError, match=said):
+            Plan.from_json(json.dumps(value))
 
 
 DATA = np.random.default_rng(3).integers(1, 99, (31, 17, 13)).astype("uint16")
@@ -154,6 +228,59 @@ def test_a_plan_for_another_device_or_version_is_refused(tmp_path):
         maxslices.run(
             DATA, of(STEPS), tmp_path, device="cpu", plan=Plan.from_json(json.dumps(value))
         )
+
+
+def edited(plan, **values):
+    value = json.loads(plan.to_json())
+    value["sections"][0] |= values
+    return Plan.from_json(json.dumps(value))
+
+
+def test_sections_that_are_not_the_pipelines_are_refused(tmp_path):
+    for values, said in (
+        ({"halo": [1, 0]}, "section 1 of the plan is .* with a halo of 1[+]0; by the pipeline it"),
+        ({"destination": "nothing"}, "'nothing'; the pipeline saves a result"),
+    ):
+        with pytest.raises(PlanError, match=said):
+            maxslices.run(
+                DATA, of(STEPS[:1]), tmp_path, plan=edited(planned(steps=STEPS[:1]), **values)
+            )
+    made = planned(steps=STEPS[:2])
+    value = json.loads(made.to_json())
+    value["sections"][0]["steps"][1]["method"] = "elsewhere.other"
+    with pytest.raises(PlanError, match=r"elsewhere.other on .*; by the pipeline it is .*work"):
+        maxslices.run(DATA, of(STEPS[:2]), tmp_path, plan=Plan.from_json(json.dumps(value)))
+
+
+def test_a_plan_made_in_python_whose_numbers_make_no_sense_is_refused(tmp_path):
+    made = planned()
+    broken = replace(made, sections=(replace(made.sections[0], block=0), *made.sections[1:]))
+    with pytest.raises(UsageError, match="block must be a number from 1"):
+        maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=broken)
+
+
+def test_a_plan_for_a_scan_in_memory_is_refused_for_one_that_is_read(tmp_path):
+    import h5py
+
+    with h5py.File(tmp_path / "scan.h5", "w") as file:
+        file["exchange/data"] = DATA
+    from_file = maxslices.plan(tmp_path / "scan.h5", of(STEPS), device="cpu")
+    assert maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=from_file).files
+    with pytest.raises(PlanError, match="the scan has to be read"):
+        maxslices.run(tmp_path / "scan.h5", of(STEPS), tmp_path / "out2", plan=planned())
+
+
+def test_the_same_scan_at_another_path_is_accepted(tmp_path):
+    paths = tmp_path / "one.npy", tmp_path / "other.npy"
+    for path in paths:
+        np.save(path, DATA)
+    made = maxslices.plan(paths[0], of(STEPS), device="cpu")
+    assert maxslices.run(paths[1], of(STEPS), tmp_path / "out", plan=made).files
+
+
+def test_a_plan_for_a_shape_is_carried_out_on_a_scan_whose_frames_no_method_takes(tmp_path):
+    made = maxslices.plan(ArraySpec(DATA.shape, DATA.dtype), of(STEPS), device="cpu", memory="1GB")
+    assert maxslices.run(DATA, of(STEPS), tmp_path / "out", plan=made).files
 
 
 def test_a_package_that_was_missing_where_the_plan_was_made_says_nothing(tmp_path):

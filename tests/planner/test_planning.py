@@ -33,8 +33,8 @@ def scan(dtype="float32", **kwargs):
 
 
 def planned(*steps, of=None, budget=100 * MB, host=None, device="cpu", reserved=0, **kwargs):
-    limits = Budgets(device, budget, budget if host is None else host, reserved)
-    return plan_pipeline(Pipeline.from_steps(steps, fakes), of or scan(), limits, **kwargs)
+    budgets = Budgets(device, budget, budget if host is None else host, reserved)
+    return plan_pipeline(Pipeline.from_steps(steps, fakes), of or scan(), budgets, **kwargs)
 
 
 def cropped(keep):

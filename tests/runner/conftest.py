@@ -42,7 +42,7 @@ def on_fake_gpu(monkeypatch):
                 patch.setattr("maxslices.runner.result_queue.AT_ONCE_BYTES", 1000)
             if between is not None:
                 patch.setattr(
-                    "maxslices.planner.place_sections.PlacementSearch._leaves_room",
+                    "maxslices.planner.place_sections.PlacementSearch._can_be_held",
                     lambda self, number, origin, candidate, held: candidate == between,
                 )
             if in_turns:

@@ -251,7 +251,7 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
     counter = FakeGpu()
     if memory == "scratch":
         monkeypatch.setattr(
-            "maxslices.planner.place_sections.PlacementSearch._leaves_room",
+            "maxslices.planner.place_sections.PlacementSearch._can_be_held",
             lambda self, *route: False,
         )
 

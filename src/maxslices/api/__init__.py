@@ -1,4 +1,4 @@
-"""The questions asked from Python: would it run, what would it take, and do it."""
+"""The functions of Python users: `check`, `plan` and `run`."""
 
 from .check_scan import check
 from .plan_scan import plan

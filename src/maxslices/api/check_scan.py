@@ -1,4 +1,4 @@
-"""Would a pipeline run: `check`."""
+"""Check a pipeline, alone or with a scan: `check`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .scan_and_output import Scan, opened, spec_of
 
 
 def check(pipeline: PipelineLike, scan: Scan | None = None) -> str:
-    """Check that a pipeline can run, and on a scan if one is given.
+    """Check that a pipeline is well formed, and that it can run on a scan if one is given.
 
     Returns
     -------

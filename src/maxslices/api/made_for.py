@@ -1,4 +1,4 @@
-"""What a plan is made for: the scan, the pipeline, the kind of device and the versions."""
+"""Scan, pipeline, kind of device and versions that a plan is made for."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from ..planner import MadeFor
 
 
 def made_for(pipeline: Pipeline, scan: ScanSpec, device: Device) -> MadeFor:
-    """Describe what a plan is made for, so that a run can tell whether it is the same."""
+    """Describe what a plan is made for, or what a run is about to do, to be compared.
+
+    The scan's name is left out: the same scan may have another path elsewhere. So are flats, darks
+    and angles that no method takes.
+    """
+    taken = {name for step in pipeline.steps for name in step.meta.supplied}
+    frames = {"flats": scan.flats, "darks": scan.darks}
+    described: dict[str, Any] = {"projections": str(scan.projections)}
+    described |= {name: str(spec) for name, spec in frames.items() if name in taken and spec}
+    if "angles" in taken and scan.has_angles:
+        described["angles"] = "given"
     return MadeFor(
-        scan={
-            "projections": str(scan.projections),
-            "flats": None if scan.flats is None else str(scan.flats),
-            "darks": None if scan.darks is None else str(scan.darks),
-            "angles": scan.has_angles,
-        },
+        scan=described,
+        scan_in_memory=scan.in_memory,
         pipeline=pipeline.content(),
         device=device,
         versions=_versions(pipeline, device),
@@ -40,7 +46,10 @@ def _versions(pipeline: Pipeline, device: Device) -> dict[str, Any]:
 
 def _version(name: str) -> str | None:
     """Version of an installed package; None where it is missing."""
-    if importlib.util.find_spec(name) is None:
+    try:
+        if importlib.util.find_spec(name) is None:
+            return None
+    except ValueError:  # a module that was made while a program ran has no specification
         return None
     if name == "cupy":  # installed as cupy-cuda13x and the like
         import cupy

@@ -1,4 +1,4 @@
-"""What would a pipeline take: `plan`."""
+"""Plan a pipeline on a scan without running it: `plan`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .resources import budgets_of, card_here, chooser_for, measures
 from .scan_and_output import Scan, opened, spec_of
 
 ASSUMED_FRAMES = 20
-"""Flats, and darks, that are assumed where only the shape of a scan is known: what beamlines
+"""Number of flats, and of darks, assumed if only the shape of a scan is known: what beamlines
 usually take of each."""
 
 
@@ -104,7 +104,7 @@ def plan_pipeline(
     result_is_direct: bool = False,
     notes: Sequence[str] = (),
 ) -> Plan:
-    """Find the memory models of a pipeline's methods, then plan with them.
+    """Find the memory models of a pipeline's methods, and plan with them.
 
     Parameters are those of `maxslices.planner.make_plan`.
 
@@ -137,7 +137,7 @@ def _plan_shape(
     backend: Backend | None,
     estimator: str | None,
 ) -> Plan:
-    """Plan for a scan of which only the shape is known."""
+    """Plan for a scan whose shape alone is known."""
     check_dtype("a scan", scan.dtype)
     wanted = {name for step in pipeline.steps for name in step.meta.supplied}
     assumed = [name for name in ("flats", "darks") if name in wanted]

@@ -1,4 +1,4 @@
-"""What a run has at its disposal: a device, budgets on it, and sources of estimates."""
+"""Resources of a run: a device, budgets, and sources of estimates."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..system.threads import N_THREADS
 
 
 def measures(pipeline: Pipeline, estimator: str | None) -> bool:
-    """Tell whether a method's estimate has to be measured, or was."""
+    """True if an estimate has to be measured, or was measured before."""
     undeclared = any(step.meta.estimator is None for step in pipeline.steps)
     return undeclared or estimator in ("recorded", "replayed", "probed", "bisected")
 
 
 def card_here(device: str) -> Backend | None:
-    """Return the GPU meant, if it is here."""
+    """GPU of that name on this machine; None if there is none."""
     try:
         backend = select_backend(device)
     except DeviceError:
@@ -39,7 +39,7 @@ def chooser_for(
     estimator: str | None,
     source: Source | None = None,
 ) -> Chooser:
-    """Return what finds memory models for a scan on a device."""
+    """Chooser of memory models for a scan on a device."""
     side = {name: spec for name in ("flats", "darks") for spec in scan.frames({name})}
 
     def first_slices(slice_dim: int, n_slices: int) -> np.ndarray:
@@ -62,7 +62,7 @@ def chooser_for(
 def budgets_of(
     device: str, memory: str | int | None, host_memory: str | int | None, is_here: bool
 ) -> tuple[Budgets, Backend | None]:
-    """Return the budgets of a device, and the device; which need not be here given its memory."""
+    """Budgets on a device, and the device; None for a GPU that is not here."""
     check_device_name(device)
     is_cuda = device.startswith("cuda") or (device == "auto" and not is_here)
     if memory is None or not is_cuda:
@@ -83,7 +83,7 @@ def budgets_of(
 def budgets_here(
     backend: Backend, memory: str | int | None, host_memory: str | int | None
 ) -> Budgets:
-    """Return the budgets of a device that is here: what is given, else what is free."""
+    """Budgets on a device that is here: what is given, else what is free."""
     free = backend.free_bytes()
     budget = free if memory is None else parse_bytes(memory)
     if backend.kind == "cpu":

@@ -6,20 +6,24 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 
 from ..devices import Backend, select_backend
+from ..devices.cpu import CpuBackend
 from ..devices.in_place import is_direct
 from ..errors import PlanError, UsageError
 from ..estimate import Chooser
 from ..io import SinkFormat, Source
+from ..model.arrays import SLICE_NAMES
 from ..model.units import format_bytes
-from ..pipeline import Pipeline
+from ..pipeline import Pipeline, ScanSpec, cut_into_sections
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..planner import Plan
 from ..planner.block_size import BlockChoice
+from ..planner.check_plan import check_sections
 from ..planner.tile_and_offload import FitChoice
 from ..runner import Report, RunFolder, Timeline, execute
 from ..runner.correct_records import correct_records
@@ -86,8 +90,8 @@ def run(
     estimator : {"declared", "recorded", "replayed", "probed", "bisected"}, optional
         The only source of estimates to use; see `plan`.
     plan : Plan, optional
-        A plan that was made before, perhaps elsewhere: nothing is measured or planned then. It
-        holds device, budgets and blocks, so that these are not given beside it.
+        A plan made before, perhaps elsewhere; nothing is measured or planned then. Budgets,
+        `block`, `fit` and `estimator` are the plan's, and cannot be given beside it.
 
     Returns
     -------
@@ -96,11 +100,11 @@ def run(
     Raises
     ------
     PlanError
-        If `plan` was made for another scan, pipeline, device or version, or there is less memory
-        than it needs.
+        If `plan` was made for another scan, pipeline, kind of device or version, or needs more
+        memory than is free.
     MaxslicesError
-        If anything cannot be used, does not fit or fails. Where slices were finished
-        before, they are kept in the folder `out`, and the error says how many.
+        If anything cannot be used, does not fit or fails. Slices that were finished before are
+        kept in the folder `out`, and the error says how many.
     """
     return run_announced(
         scan,
@@ -137,7 +141,7 @@ def run_announced(
     estimator: str | None,
     plan: Plan | None,
 ) -> Report:
-    """Run a pipeline as `run` does, and hand over the plan before it begins."""
+    """Run a pipeline as `run` does, and call `announce` with the plan before it begins."""
     wall_time = WallTime()
     checked = as_pipeline(pipeline)
     if plan is not None:
@@ -212,7 +216,7 @@ def run_announced(
 def _check_left_to_plan(
     memory: object, host_memory: object, block: object, fit: object, estimator: object
 ) -> None:
-    """Check that nothing is given beside a plan that the plan holds."""
+    """Check that nothing that a plan holds is given beside it."""
     given = {
         "memory": memory is not None,
         "host_memory": host_memory is not None,
@@ -229,7 +233,7 @@ def _check_left_to_plan(
 
 
 def _device_of(plan: Plan, device: str) -> str:
-    """The device to run a plan on: what is asked for, else the kind that it is for."""
+    """Device to run a plan on: the one asked for, else the plan's."""
     if device != "auto":
         return device
     return "cuda:0" if plan.device == "cuda" else plan.device
@@ -238,17 +242,57 @@ def _device_of(plan: Plan, device: str) -> str:
 def _check_plan(
     plan: Plan, pipeline: Pipeline, source: Source, backend: Backend, *, in_memory: bool
 ) -> None:
-    """Check that a plan was made for what is to be run, and that there is memory for it.
+    """Check that a plan is for this run, and that there is memory for it.
 
     Raises
     ------
     PlanError
         Naming each difference.
+    UsageError
+        If the plan's numbers make no sense.
     """
-    here = made_for(pipeline, spec_of(source, backend), backend.kind)
-    differences = plan.made_for.differences(here)
+    spec = spec_of(source, backend)
+    differences = plan.made_for.differences(made_for(pipeline, spec, backend.kind))
     if differences:
         raise PlanError(f"the plan was made for something else: {'; '.join(differences)}")
+    check_sections(plan.sections, plan.budget_bytes - plan.reserved_bytes)
+    _check_sections_of(plan, pipeline, spec)
+    _check_destination(plan, pipeline, in_memory=in_memory)
+    _check_memory(plan, backend)
+
+
+def _check_sections_of(plan: Plan, pipeline: Pipeline, scan: ScanSpec) -> None:
+    """Check that a plan's sections are those of the pipeline on the scan."""
+    if plan.sections[0].input != scan.projections:
+        raise PlanError(
+            f"the plan's first section reads {plan.sections[0].input}; the scan is "
+            f"{scan.projections}: plan again"
+        )
+    planned = [
+        (each.slice_dim, each.halo, [step.method for step in each.steps]) for each in plan.sections
+    ]
+    wanted = [
+        (each.slice_dim, each.halo, [step.meta.full_name for step in each.steps])
+        for each in cut_into_sections(pipeline)
+    ]
+    if planned != wanted:
+        pairs = zip_longest(planned, wanted)
+        number, pair = next((n, each) for n, each in enumerate(pairs, 1) if each[0] != each[1])
+        texts = ["none" if each is None else _described(*each) for each in pair]
+        raise PlanError(
+            f"section {number} of the plan is {texts[0]}; by the pipeline it is {texts[1]}: "
+            "plan again"
+        )
+
+
+def _described(slice_dim: int, halo: tuple[int, int], methods: list[str]) -> str:
+    """Describe a section in a phrase."""
+    around = " with a halo of {}+{}".format(*halo) if any(halo) else ""
+    return f"{', '.join(methods)} on {SLICE_NAMES[slice_dim]}s{around}"
+
+
+def _check_destination(plan: Plan, pipeline: Pipeline, *, in_memory: bool) -> None:
+    """Check that a plan's result goes where the run's does."""
     destination = plan.sections[-1].destination
     if destination == "memory" and not in_memory:
         raise PlanError(
@@ -256,11 +300,31 @@ def _check_plan(
         )
     if destination == "result" and in_memory:
         raise PlanError("the plan writes its result to a folder: name one as `out`")
+    is_saved = any(step.save_result for step in pipeline.steps)
+    if is_saved == (destination == "nothing"):
+        keeps = "a result" if is_saved else "none"
+        raise PlanError(
+            f"the plan's last destination is {destination!r}; the pipeline saves {keeps}: plan "
+            "again"
+        )
+
+
+def _check_memory(plan: Plan, backend: Backend) -> None:
+    """Check that the memory that a plan needs is free."""
     needed = max(each.estimated_bytes + each.stored_bytes for each in plan.sections)
     needed += plan.reserved_bytes
+    on_host = max(each.host_bytes for each in plan.sections)
+    if backend.kind == "cpu":  # where host memory is all there is
+        needed = max(needed, on_host)
     free = backend.free_bytes()
     if needed > free:
         raise PlanError(
             f"the plan needs {format_bytes(needed)} on {backend.name}, where {format_bytes(free)} "
             "are free: plan again for less memory"
+        )
+    free = CpuBackend().free_bytes()
+    if on_host > free:
+        raise PlanError(
+            f"the plan needs {format_bytes(on_host)} of host memory, and {format_bytes(free)} are "
+            "free: plan again for less (--host-memory)"
         )

@@ -1,4 +1,4 @@
-"""The ends of a run: the scan that is read, and where the results go."""
+"""Both ends of a run: the scan, and the place of the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Scan = str | os.PathLike[str] | np.ndarray | Source
 
 @contextmanager
 def opened(scan: Scan, pipeline: Pipeline) -> Iterator[Source]:
-    """Open a scan as the pipeline's loader says; a source of the caller's stays open."""
+    """Open a scan with the pipeline's loader options; a source of the caller's stays open."""
     if isinstance(scan, Source):
         yield scan
         return
@@ -31,7 +31,7 @@ def opened(scan: Scan, pipeline: Pipeline) -> Iterator[Source]:
 
 
 def spec_of(source: Source, backend: Backend | None = None) -> ScanSpec:
-    """Return what a planner has to know of a scan."""
+    """Shapes and dtypes of a scan, and whether a device can use it where it lies."""
     return ScanSpec(
         source.spec,
         source.flats,
@@ -47,18 +47,18 @@ def _is_in_place(source: Source, backend: Backend) -> bool:
 
 
 def files_read(scan: Scan, pipeline: Pipeline) -> list[Path]:
-    """Return the files and folders that a run reads, where they are known by path."""
+    """Files and folders that a run reads, as far as they are given by path."""
     sides = (pipeline.loader.flats, pipeline.loader.darks)
     given = [scan, *(side.file for side in sides if isinstance(side, SideData))]
     return [Path(each) for each in given if isinstance(each, str | os.PathLike)]
 
 
 def check_out(out: object, scan: Scan) -> None:
-    """Require that results can be meant to go to `out`."""
+    """Check the place of the results as a user gives it."""
     if out is None:
         return
     if isinstance(out, np.ndarray):
-        # Blocks, and the slices around them, are read after earlier ones were written.
+        # Blocks and their halos are read after results of earlier blocks were written.
         if isinstance(scan, np.ndarray) and np.may_share_memory(out, scan):
             raise UsageError("out shares memory with the scan: give an array of its own")
     elif not isinstance(out, str | os.PathLike):
@@ -68,7 +68,7 @@ def check_out(out: object, scan: Scan) -> None:
 
 
 def check_result(array: np.ndarray, plan: Plan) -> None:
-    """Require that the last result can be put into an array."""
+    """Check that the last result can be put into an array."""
     wanted = plan.sections[-1].output
     if plan.sections[-1].destination != "memory":
         raise UsageError("out is an array, but no step of the pipeline has save_result")

@@ -65,6 +65,8 @@ def _read_plan(path: str) -> Plan:
     from ..errors import UsageError
     from ..planner import Plan
 
+    if not path:
+        raise UsageError("the path of the plan is empty")
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ..model.bisection import last_of
+from ..model.bisection import last_true
 from .envelope import curve
 from .probe_pace import LONGEST, OF_SCAN, Paced
 from .trend import NEXT_TO
@@ -301,7 +301,7 @@ class Ladder(Paced):
         return self.likely_bytes(n_slices) <= self.run_bytes
 
     def _most_that_fits(self) -> int:
-        return last_of(self.may_run, self.last[0], self.top + 1)
+        return last_true(self.may_run, self.last[0], self.top + 1)
 
 
 def _after(n: int) -> int:

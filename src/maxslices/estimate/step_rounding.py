@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..model.bisection import last_of
+from ..model.bisection import last_true
 
 _MOST_POINTS = 4000
 """Most ends of steps that a model lists."""
@@ -73,7 +73,7 @@ class Steps:
         """Most slices from `low` to `high` that take no more than `n_bytes`."""
         if self(high) <= n_bytes:
             return high
-        return last_of(lambda n: self(n) <= n_bytes, low, high)
+        return last_true(lambda n: self(n) <= n_bytes, low, high)
 
     def between(self, measured: list[tuple[int, int]], total: int) -> tuple[tuple[int, int], ...]:
         """Points up to `total` slices, kept between measured points below and above."""

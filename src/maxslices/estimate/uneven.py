@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 
-from ..model.bisection import last_of
+from ..model.bisection import last_true
 from .trend import Trend
 
 _FALL = 0.004
@@ -96,7 +96,7 @@ class Uneven(Trend):
 
         for (m, _), (n, _) in pairwise(self._points):
             if n > m + 1 and not fits(n - 1):
-                return last_of(fits, m, n - 1)
+                return last_true(fits, m, n - 1)
         return last
 
     def _beyond_bytes(self, n_slices: int) -> float:
@@ -112,7 +112,7 @@ class Uneven(Trend):
 
     def _most(self, bytes_at: Callable[[int], float]) -> int:
         last = self._points[-1][0]
-        return last_of(lambda k: bytes_at(k) <= self.run_bytes, last, self.top + 1)
+        return last_true(lambda k: bytes_at(k) <= self.run_bytes, last, self.top + 1)
 
     def uneven_curve(self, *, further: bool) -> tuple[tuple[int, int], ...]:
         """Points whose lines are an upper bound of the teeth.

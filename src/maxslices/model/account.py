@@ -28,7 +28,7 @@ Destination = Between | Literal["result", "nothing"]
 """Where a section's output goes; "nothing" where only side results are wanted."""
 
 InputWay = Literal["in place", "on the device", "copied", "staged", "read"]
-"""How a block comes to the methods.
+"""Way of a block to the methods.
 
 "in place"
     Methods are given the array where it lies: no memory.
@@ -44,7 +44,7 @@ InputWay = Literal["in place", "on the device", "copied", "staged", "read"]
 """
 
 OutputWay = Literal["dropped", "on the device", "copied", "staged", "written"]
-"""How a result leaves the methods.
+"""Way of a result from the methods.
 
 "dropped"
     Nobody wants it.
@@ -67,7 +67,8 @@ RESULT_PIECES = 3
 the link stood still whenever the writer took longer than a copy."""
 
 LONE_RESULT_PIECES = 2
-"""The same where nothing overlaps with computing: one is written while one is copied to."""
+"""Pieces of result staging where nothing overlaps with computing: one is written while the other is
+copied to."""
 
 RESULT_PIECE_BYTES = 2**28
 """Largest piece of result staging. Smaller ones leave threads idle that write; two pieces of a
@@ -75,41 +76,42 @@ whole result (3.4 GB each, LPRec3d with 128 slices on an H200, 2026-11-21) took 
 pin, and nothing was written before all of it was copied."""
 
 UPLOAD_PIECE_BYTES = 2**24
-"""Pinned memory through which flats and darks go to a GPU, a piece at a time: 210 MB took 8 ms in
-such pieces, 42 ms from pageable memory (H200, 2026-11-21). Smaller arrays go as a whole."""
+"""Pinned memory through which flats and darks go to a GPU, piece by piece: 210 MB took 8 ms in
+such pieces, 42 ms from pageable memory (H200, 2026-11-21). Smaller arrays
+are copied as a whole."""
 
 UPLOAD_PIECES = 2
-"""Of these, one is filled while the other is copied."""
+"""Number of these pieces: one is filled while the other is copied."""
 
 THREAD_BUFFER_BYTES = 2**20
-"""Bytes that a reading or writing thread holds for rows that cannot go straight to their place; so
-few that they stay in the processor's cache."""
+"""Buffer of a reading or writing thread, for rows that cannot go straight to their place; small
+enough to stay in the processor's cache."""
 
 PYTHON_BYTES = 3 * 2**19
-"""What Python itself takes on the host during a section: file handles, two or three threads with
+"""Memory of Python itself on the host during a section: file handles, two or three threads with
 what the C library keeps for each, and modules that methods import when first called (measured
 with tracemalloc over the suite's runs: 0.3 to 1.4 MB)."""
 
 CONTEXT_BYTES = 576 * 2**20
-"""CUDA's context where none was measured, and the most that a measurement is believed to show of
-it: 524 MiB on an H200 with CUDA 13 (2026-11-21), 527 once, and a tenth more, as it grows with a
-card's multiprocessors and few cards have more than those 132."""
+"""CUDA's context if none was measured, and an upper bound to what a measurement may say. An H200
+with CUDA 13 takes 524 MiB (2026-11-21), once 527; this is a tenth more. The context grows with a
+card's multiprocessors, and few cards have more than the 132 of an H200."""
 
 MODULES_BYTES = 128 * 2**20
-"""What is loaded into a context later, when a method first needs it. On an H200 with CUDA 13
-streams took 2 MiB, cuFFT 14, cuBLAS with its workspace 68; all methods of the pack in one program
-84, those for torch 104, httomolibgpu's 18, and 20 with ASTRA. cuSOLVER takes 96."""
+"""Libraries that are loaded into a context later, when a method first needs them. On an H200 with
+CUDA 13 streams took 2 MiB, cuFFT 14, cuBLAS with its workspace 68, cuSOLVER 96; all methods of the
+pack in one program 84, those for torch 104, httomolibgpu's 18, and 20 with ASTRA."""
 
 UNMEASURED_RESERVE_BYTES = CONTEXT_BYTES + MODULES_BYTES
 """Part of a GPU's budget that is set aside where no context was measured."""
 
 POOL_SPARE = (5, 4)
-"""What CuPy's pool is made to hold before a section begins, as a ratio to its estimated peak:
-some is lost between arrays of different sizes."""
+"""Size that CuPy's pool is given before a section begins, as a ratio to its estimated peak: some
+memory is lost between arrays of different sizes (measured in docs/runner.md)."""
 
 ROOMY = 3
-"""Times the estimated peak that must be available for a pool to keep what it holds between blocks:
-libraries take some of that beside the pool, and some is lost between its pieces."""
+"""Multiple of the estimated peak that must be available for a pool to keep what it holds between
+blocks: some is lost between its pieces, and libraries take memory beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +119,19 @@ class Buffers:
     """Pieces of memory of one size."""
 
     count: int
-    """How many."""
+    """Number of pieces."""
     n_bytes: int
-    """Bytes of each."""
+    """Bytes of one piece."""
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all."""
+        """Bytes of all pieces."""
         return self.count * self.n_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ResultStaging:
-    """How a result is cut into pieces, and the pinned memory that these go through."""
+    """Pieces that a result is cut into, and the pinned memory that they go through."""
 
     n_slices: int
     """Slices in a piece."""
@@ -140,7 +142,7 @@ class ResultStaging:
 
 
 def input_way(device: Device, origin: Origin, slice_dim: int, *, in_memory: bool) -> InputWay:
-    """How blocks come from a place.
+    """Way of blocks from where the data are to the methods.
 
     Parameters
     ----------
@@ -164,7 +166,7 @@ def input_way(device: Device, origin: Origin, slice_dim: int, *, in_memory: bool
 
 
 def output_way(device: Device, destination: Destination, *, in_memory: bool) -> OutputWay:
-    """How a section's output goes to its place.
+    """Way of a section's output to its place.
 
     Parameters
     ----------
@@ -181,7 +183,7 @@ def output_way(device: Device, destination: Destination, *, in_memory: bool) -> 
 
 
 def input_buffers(way: InputWay, block_bytes: int, *, overlaps: bool, n_blocks: int) -> Buffers:
-    """Memory on the device that blocks are copied or read to.
+    """Buffers on the device that blocks are copied or read to.
 
     Parameters
     ----------
@@ -192,7 +194,7 @@ def input_buffers(way: InputWay, block_bytes: int, *, overlaps: bool, n_blocks: 
     overlaps : bool
         Whether a block may come while another is worked on.
     n_blocks : int
-        Blocks that there are.
+        Number of blocks.
     """
     if way in ("in place", "on the device"):
         return Buffers(0, block_bytes)
@@ -230,15 +232,16 @@ def result_staging(n_slices: int, slice_bytes: int, *, overlaps: bool) -> Result
 
 
 def upload_staging(n_bytes: int) -> Buffers:
-    """Pinned host memory through which an array goes to the device that is not a block."""
+    """Pinned host memory through which an array other than a block goes to the device."""
     piece = min(n_bytes, UPLOAD_PIECE_BYTES)
     return Buffers(min(UPLOAD_PIECES, -(-n_bytes // piece)) if n_bytes else 0, piece)
 
 
 def thread_buffer_bytes(slice_dim: int, block_bytes: int, n_threads: int) -> int:
-    """Bytes that threads hold which read or write a block: at most a buffer each.
+    """Bytes of the buffers of threads that read or write a block: at most one each.
 
-    Projections (axis 0) lie in a file as they do in memory, and need none.
+    Projections (axis 0) lie in a file as they do in memory, and need none. What threads hold while
+    they decompress chunks (at most 512 MiB, see `maxslices.io.hdf5_chunks`) is not included.
     """
     return min(block_bytes, n_threads * THREAD_BUFFER_BYTES) if slice_dim == 1 else 0
 
@@ -249,6 +252,6 @@ def is_roomy(estimated_bytes: int, available_bytes: int) -> bool:
 
 
 def pool_bytes(estimated_bytes: int) -> int:
-    """Bytes that the device's pool is made to hold before a section, where there is room."""
+    """Bytes that the device's pool is given before a section, where that much is available."""
     numerator, denominator = POOL_SPARE
     return estimated_bytes * numerator // denominator

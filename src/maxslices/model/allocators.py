@@ -1,4 +1,4 @@
-"""What an allocator takes for an array: on a GPU more than the array's bytes."""
+"""Bytes that an allocator takes for an array: on a GPU more than the array has."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class ArrayAllocator:
     def method(self, model: MemoryModel, slice_bytes: int, total: int) -> MemoryModel:
         """Model of a method with what torch's allocator leaves unsplit.
 
-        A model says how many bytes are alive, not in how many arrays. The arrays are taken to be
-        as large as the smaller one of the method's input and output: as many as the model grows
-        by for a slice, at least two, and one of constant size.
+        A model has the number of bytes alive, not the number of arrays. They are assumed to be
+        arrays of the size of the method's input or output, whichever is smaller: as many as
+        the model's growth per slice makes, at least two, and one more of constant size.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""What an array is, without the array: shape and dtype."""
+"""Shapes and dtypes of arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import UsageError
 
 SLICE_NAMES = {0: "projection", 1: "sinogram"}
-"""What a slice is called, by the axis that arrays are cut along."""
+"""Name of a slice, by the axis that arrays are cut along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class ArraySpec:
     Raises
     ------
     UsageError
-        If the shape is not three whole numbers of at least 1, or the dtype none of numbers.
+        If the shape is not three whole numbers of at least 1, or the dtype not one of numbers.
     """
 
     shape: tuple[int, ...]
@@ -49,7 +49,7 @@ class ArraySpec:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def other_dims(self, slice_dim: int) -> tuple[int, int]:
-        """Return the two dims that remain when `slice_dim` is taken out, in array order."""
+        """Dims that remain without `slice_dim`, in array order."""
         angles, rows, columns = self.shape
         if slice_dim == 0:
             return rows, columns
@@ -60,7 +60,7 @@ class ArraySpec:
         raise UsageError(f"slice_dim must be 0, 1 or 2, not {slice_dim!r}")
 
     def with_slices(self, slice_dim: int, n_slices: int) -> ArraySpec:
-        """Return the same array with `n_slices` along `slice_dim`."""
+        """Array with `n_slices` along `slice_dim`, otherwise the same."""
         return ArraySpec(block_shape(slice_dim, n_slices, self.other_dims(slice_dim)), self.dtype)
 
     def __str__(self) -> str:
@@ -68,12 +68,12 @@ class ArraySpec:
 
 
 def as_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return the `numpy.dtype` of a dtype, its name, a type or a scalar such as ``np.float32()``.
+    """Convert a dtype, its name, a type or a scalar such as ``np.float32()`` to a `numpy.dtype`.
 
     Raises
     ------
     UsageError
-        If it is none, or not one of numbers (None, which NumPy reads as float64, included).
+        If it is not a dtype, or not one of numbers. None, which NumPy reads as float64, is refused.
     """
     try:
         if dtype is None:
@@ -87,7 +87,7 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def block_shape(slice_dim: int, n_slices: int, other_dims: tuple[int, int]) -> tuple[int, int, int]:
-    """Return the shape of `n_slices` slices: `other_dims` with the slice dim put back."""
+    """Shape of `n_slices` slices: `other_dims` with the slice dim inserted."""
     first, second = other_dims
     if slice_dim == 0:
         return n_slices, first, second

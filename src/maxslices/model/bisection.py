@@ -1,19 +1,20 @@
-"""The last number for which something holds."""
+"""Bisection over whole numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 
-def last_of(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the last number, of those from `low` to below `high`, up to which it holds.
+def last_true(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """Last number from `low` to below `high` for which a condition holds.
 
     Parameters
     ----------
     holds : callable
-        Whether it does. Neither end is asked about: it holds for `low`, and not for `high`.
+        The condition: true up to the number sought, false from there on. It is not evaluated at
+        either end: it has to hold for `low`, and not for `high`.
     low, high : int
-        The ends, `low` the smaller one.
+        The ends, ``low < high``.
     """
     while high - low > 1:
         middle = (low + high) // 2

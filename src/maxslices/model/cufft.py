@@ -1,10 +1,9 @@
-"""Work areas of cuFFT plans, in bytes.
+"""Workspaces of cuFFT plans, in bytes.
 
-cuFFT does not document them. The rule here was fitted to 1761 plans that CuPy 14.2 made
-on an NVIDIA H200 with CUDA 13 (2026-11-21). It is below none of them, and at most 2 %
-(or 2 KiB) above all but 36: for some lengths whether they need an array follows no
-simple rule, and they are counted as needing one, as is what lies beyond the lengths
-measured.
+cuFFT does not document them. The rules here were fitted to 1761 plans that CuPy 14.2 made
+on an NVIDIA H200 with CUDA 13 (2026-11-21). They are below none of the measured sizes, and at
+most 2 % (or 2 KiB) above all but 36. Those 36 are lengths for which no simple rule tells whether
+an array is needed. They are counted as needing one, as are lengths beyond those measured.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Kind = Literal["c2c", "r2c", "c2r"]
 
 @lru_cache(maxsize=4096)
 def work_bytes(batch: int, dims: tuple[int, ...], kind: Kind, single: bool) -> int:
-    """Return the work area of a plan, before the allocator rounds it.
+    """Workspace of a plan, before the allocator rounds it.
 
     Parameters
     ----------
@@ -35,15 +34,14 @@ def work_bytes(batch: int, dims: tuple[int, ...], kind: Kind, single: bool) -> i
     Notes
     -----
     * A complex transform works in place for lengths that kernels cover
-      (`_works_in_place`); for others it needs an array of its size, or more
-      (`_bluestein_bytes`).
-    * A real one works in place for some lengths (`_real_works_in_place`). Otherwise one
-      of an even length works in an array of the spectrum's size. Large primes in the
-      half length need a second one from half the lengths on where a complex transform
-      needs Bluestein's algorithm, and its arrays from there.
-    * A real one of another odd length works in two complex arrays of half the batch,
-      since two real transforms are done as one complex; the second grows to what
-      Bluestein's algorithm needs.
+      (`_works_in_place`). For other lengths it needs an array of its own size, or the arrays of
+      Bluestein's algorithm (`_bluestein_bytes`).
+    * A real transform works in place for some lengths (`_real_works_in_place`). Otherwise, if
+      its length is even, it works in an array of the spectrum's size. If half its length has a
+      prime over 127, it needs more: the arrays of Bluestein's algorithm if that half is above
+      `_fused_limit`, and a second such array if it is above half of that.
+    * A real transform of odd length does two rows as one complex transform, in two complex
+      arrays of half the batch. The second array grows to what Bluestein's algorithm needs.
     """
     itemsize = 8 if single else 16
     outer = dims[:-1]
@@ -67,7 +65,7 @@ def work_bytes(batch: int, dims: tuple[int, ...], kind: Kind, single: bool) -> i
 
 
 def _complex_bytes(n_items: int, dims: tuple[int, ...], single: bool) -> int:
-    """Return the work area of `n_items` elements in complex transforms along `dims`."""
+    """Workspace of `n_items` elements in complex transforms along `dims`."""
     bluestein = max((_bluestein_bytes(n_items, n, single) for n in dims), default=0)
     if all(_works_in_place(n, single) or _takes_bluestein(n, single) for n in dims):
         return bluestein
@@ -75,23 +73,23 @@ def _complex_bytes(n_items: int, dims: tuple[int, ...], single: bool) -> int:
 
 
 def _fused_limit(single: bool) -> int:
-    """Return the greatest length whose large primes need no work area.
+    """Largest length whose large primes need no workspace.
 
-    One kernel seems to do Bluestein's algorithm up to there.
+    Up to there one kernel seems to do Bluestein's algorithm by itself.
     """
     return 4096 if single else 2048
 
 
 def _takes_bluestein(length: int, single: bool) -> bool:
-    """Return whether Bluestein's algorithm is taken, with its arrays in the work area."""
+    """True if Bluestein's algorithm is used, with its arrays in the workspace."""
     return length > _fused_limit(single) and _largest_prime(length) > 127
 
 
 def _bluestein_bytes(n_items: int, length: int, single: bool) -> int:
-    """Return what Bluestein's algorithm needs, 0 where it is not taken.
+    """Arrays of Bluestein's algorithm; 0 where it is not used.
 
-    That is two arrays of a padded length: the next one from ``2 * length - 1`` that has
-    no primes but 2, 3 and 5, and at least 8192.
+    There are two, of a padded length: the smallest from ``2 * length - 1`` on that has no
+    primes but 2, 3 and 5, and at least 8192.
     """
     if not _takes_bluestein(length, single):
         return 0
@@ -101,10 +99,10 @@ def _bluestein_bytes(n_items: int, length: int, single: bool) -> int:
 
 
 def _works_in_place(length: int, single: bool) -> bool:
-    """Return whether complex transforms of `length` surely need no array.
+    """True if no measured complex transform of such a length needed an array.
 
-    For primes over 13 (in double precision, over 5) that is a matter of which kernels
-    were built. Those for multiples of 11 are the ones that often lack.
+    For primes over 13 (in double precision, over 5) that depends on which kernels NVIDIA built.
+    Kernels for multiples of 11 are often missing.
     """
     prime = _largest_prime(length)
     if prime > 127:

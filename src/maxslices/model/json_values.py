@@ -1,4 +1,4 @@
-"""Values as JSON has them."""
+"""Plain values for JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it; what JSON lacks (infinities, objects) becomes text."""
+    """Turn a value into one of JSON; what JSON lacks (infinities, objects) becomes text."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -19,6 +19,8 @@ def plain(value: Any) -> Any:
         return plain(value.tolist())
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset | range):
+    if isinstance(value, list | tuple | range):
         return [plain(item) for item in value]
+    if isinstance(value, set | frozenset):  # sorted: the order of strings in it is another each run
+        return sorted((plain(item) for item in value), key=repr)
     return str(value)

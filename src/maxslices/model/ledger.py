@@ -1,8 +1,7 @@
-"""An account of what a method allocates, from which its memory model follows.
+"""A method's allocations, written down in order; the memory model follows from them.
 
-The author writes the allocations in the order in which the method makes them; the
-ledger rounds them as the device's allocator does, adds the work areas of FFTs, and
-remembers the peak. `from_ledger` turns such a function into an estimator.
+The ledger rounds allocations as the device's allocator does, adds the workspaces of FFTs, and
+remembers the peak. `from_ledger` turns a function that fills a ledger into an estimator.
 """
 
 from __future__ import annotations
@@ -37,22 +36,22 @@ class Allocation:
 
 
 class Ledger:
-    """Counts allocations and remembers the most that were alive at once.
+    """Counts allocations, and remembers the peak.
 
     Parameters
     ----------
     device : {"cuda", "cpu"}
         Whose allocator is meant. CUDA rounds each allocation up to 512 bytes, and its
-        FFTs need work areas; on the CPU an array takes its bytes, and FFTs work row by row.
+        FFTs need workspaces; on the CPU an array takes its bytes, and FFTs work row by row.
 
     Attributes
     ----------
     device : str
-        As given: a method that allocates differently on the two can ask.
+        As given; for methods that allocate differently on the two.
     in_use_bytes, peak_bytes : int
         Bytes alive now, and the most that were alive at once.
     kept_bytes : int
-        Bytes in caches that outlive the call: the work areas of FFT plans.
+        Bytes in caches that outlive the call: the workspaces of FFT plans.
 
     Examples
     --------
@@ -114,9 +113,9 @@ class Ledger:
         axes: Sequence[int],
         kind: Kind = "c2c",
     ) -> None:
-        """Count the work area of one FFT, not its input and output.
+        """Count the workspace of one FFT, not its input and output.
 
-        On CUDA the area belongs to the plan, and the plan stays in a cache: it is alive
+        On CUDA the workspace belongs to the plan, and the plan stays in a cache: it is alive
         from here on, and counted in `kept_bytes`. The same plan is counted once.
 
         Parameters
@@ -124,8 +123,8 @@ class Ledger:
         shape : sequence of int
             The array: for "r2c" and "c2r" that on the real side.
         dtype : dtype-like
-            Its dtype, real or complex: what counts is the precision. As in CuPy, that is
-            single for float16, float32 and complex64, and double for everything else.
+            Its dtype, real or complex; only the precision matters. As in CuPy, it is single
+            for float16, float32 and complex64, and double for everything else.
         axes : sequence of int
             The axes transformed together; the last is the one that real transforms halve.
         kind : {"c2c", "r2c", "c2r"}
@@ -181,9 +180,9 @@ class LedgerEstimator:
         device: Device = "cuda",
         **kwargs: Any,
     ) -> MemoryModel:
-        """Return the memory model for the slices described; exact for every n.
+        """Memory model for slices of these dims and dtype; exact for every n.
 
-        Of `kwargs`, the function is given what it names, or all if it has ``**kwargs``.
+        The function is given those of `kwargs` that it names, or all if it has ``**kwargs``.
         """
         names = kwargs.keys() - self._taken if self.accepts_all else self.keywords & kwargs.keys()
         given = {name: kwargs[name] for name in names}
@@ -212,7 +211,7 @@ class LedgerEstimator:
         device: Device = "cuda",
         **kwargs: Any,
     ) -> tuple[int, None]:
-        """Return how many slices fit, and None: the method itself declares its dtype."""
+        """Slices that fit, and None, as the method itself declares its output dtype."""
         model = self.model(slice_dim, other_dims, dtype, device, **kwargs)
         return model.max_slices(available_memory), None
 

@@ -1,6 +1,6 @@
-"""What a method costs: bytes as a function of the number of slices.
+"""Memory of a method: bytes as a function of the number of slices.
 
-A `MemoryModel` is the only thing that planner and runner know about memory, wherever
+A `MemoryModel` is the only thing that planner and runner know about a method's memory, wherever
 the function came from. It is plain integer arithmetic: no device, no input, no output.
 """
 
@@ -13,11 +13,13 @@ from math import isqrt
 from operator import index
 
 MAX_SLICES = 2**40
-"""Number of slices that stands for "as many as you like"."""
+"""Number of slices that stands for no limit, and is more than any scan has."""
 MAX_BYTES = 2**60
-"""The most memory that an estimator is asked about."""
+"""Most memory that an estimator is asked about: more than there is, and small enough for estimators
+that compute with 64-bit integers."""
 UNREACHABLE_BYTES = 2**62
-"""Bytes of slices that do not fit in `MAX_BYTES`."""
+"""Bytes given for slices that do not fit in `MAX_BYTES`: more than any budget (`units` refuses
+more than this)."""
 
 
 class MemoryModel:
@@ -30,7 +32,7 @@ class MemoryModel:
         The model of 0 slices is 0 bytes.
     kept_at : callable, optional
         Bytes that stay allocated after the call has returned and its result is gone,
-        such as the work areas of cached FFT plans. None means that nothing stays.
+        such as the workspaces of cached FFT plans. None means that nothing stays.
 
     Examples
     --------
@@ -51,7 +53,7 @@ class MemoryModel:
 
     @classmethod
     def linear(cls, fixed_bytes: int, bytes_per_slice: int) -> MemoryModel:
-        """Return the model ``fixed_bytes + n * bytes_per_slice``."""
+        """Model ``fixed_bytes + n * bytes_per_slice``."""
         fixed, slope = index(fixed_bytes), index(bytes_per_slice)
         if fixed < 0 or slope < 0:
             raise ValueError(f"bytes cannot be negative: {fixed_bytes} + n * {bytes_per_slice}")
@@ -59,15 +61,15 @@ class MemoryModel:
 
     @classmethod
     def piecewise(cls, points: Sequence[tuple[int, int]]) -> MemoryModel:
-        """Return the model that goes through measured points in straight lines.
+        """Model of straight lines through measured points.
 
         Parameters
         ----------
         points : sequence of (int, int)
-            Pairs (slices, bytes), at least one. Below the first point the model is that
-            point's bytes; beyond the last it follows the last slope, or the average
-            bytes per slice if there is a single point. Lines are rounded up, and a point
-            lower than one before it is lifted, so that the model never decreases.
+            Pairs (slices, bytes), at least one. Below the first point the model is constant.
+            Beyond the last it continues the last line, or with a single point the average bytes
+            per slice. Lines are rounded up, and a point that is lower than one before it is
+            raised, so that the model never decreases.
         """
         highest: dict[int, int] = {}
         lifted = 0
@@ -94,20 +96,20 @@ class MemoryModel:
 
     @classmethod
     def from_max_slices(cls, max_slices: Callable[[int], int]) -> MemoryModel:
-        """Return the model whose inverse is a function of the available memory.
+        """Model that is the inverse of a function of the available memory.
 
         Parameters
         ----------
         max_slices : callable
             Slices that fit in a number of bytes (of at least 1), never decreasing: a
-            hand-written estimator with everything but ``available_memory`` given.
-            Slices that it does not reach with `MAX_BYTES` cost `UNREACHABLE_BYTES`.
+            hand-written estimator with all arguments but ``available_memory`` given.
+            Slices that do not fit in `MAX_BYTES` take `UNREACHABLE_BYTES`.
         """
 
         @lru_cache(maxsize=256)
         def bytes_at(n: int) -> int:
-            # From little to much, so that an estimator that counts up to its answer is
-            # never asked about much more memory than it takes.
+            # From little memory to much: an estimator may count up to its answer slice by slice,
+            # so it is not asked about much more than that many slices take.
             low, at_low, high = 0, 0, 2**20
             while (at_high := max_slices(high)) < n:
                 if high >= MAX_BYTES:
@@ -118,23 +120,17 @@ class MemoryModel:
         return cls(bytes_at)
 
     def bytes(self, n_slices: int) -> int:
-        """Return the peak bytes for `n_slices` slices."""
+        """Peak bytes for `n_slices` slices."""
         n = index(n_slices)
         return self._bytes_at(n) if n > 0 else 0
 
     def kept_bytes(self, n_slices: int) -> int:
-        """Return the bytes that stay allocated after a call with `n_slices` slices."""
+        """Bytes that stay allocated after a call with `n_slices` slices."""
         n = index(n_slices)
         return 0 if self._kept_at is None or n <= 0 else self._kept_at(n)
 
     def max_slices(self, available_bytes: int, limit: int = MAX_SLICES) -> int:
-        """Return the largest n <= `limit` with ``bytes(n) <= available_bytes``.
-
-        Returns
-        -------
-        int
-            0 if not even one slice fits.
-        """
+        """Most slices, up to `limit`, that fit in `available_bytes`; 0 if not even one does."""
         available, limit = index(available_bytes), index(limit)
         if limit < 1:
             return 0
@@ -147,24 +143,24 @@ class MemoryModel:
         return _first_reaching(self._bytes_at, available + 1, (1, at_one), (limit, at_limit)) - 1
 
     def plus(self, n_bytes: int) -> MemoryModel:
-        """Return this model with a constant added, such as side data that stays resident."""
+        """Model with a constant added, such as side data that stay on the device."""
         bytes_at = self._bytes_at
         return MemoryModel(lambda n: bytes_at(n) + n_bytes, self._kept_at)
 
     def at_most(self, n_bytes: int) -> MemoryModel:
-        """Return this model, cut off at a number of bytes."""
+        """Model limited to a number of bytes."""
         model = self
         return MemoryModel(lambda n: min(model.bytes(n), n_bytes))
 
     def widened(self, extra: int, total: int) -> MemoryModel:
-        """Return the model of n slices that are given with `extra` more around them.
+        """Model of n slices with a halo around them.
 
         Parameters
         ----------
         extra : int
             Slices of the halo, before and after together.
         total : int
-            Slices that there are; n and halo together are never more.
+            Slices of the whole array: n and halo together are never more.
         """
         if extra == 0:
             return self
@@ -175,7 +171,7 @@ class MemoryModel:
         )
 
     def __add__(self, other: MemoryModel) -> MemoryModel:
-        """Return the model of two that are alive together."""
+        """Model of two that are alive together."""
         if not isinstance(other, MemoryModel):
             return NotImplemented
         first, second = self, other
@@ -186,9 +182,9 @@ class MemoryModel:
 
     @staticmethod
     def maximum(models: Iterable[MemoryModel]) -> MemoryModel:
-        """Return the model of methods that run one after another.
+        """Model of methods that run one after another.
 
-        At each of them, what the others keep between calls is alive as well.
+        While one runs, what the others keep between calls is alive too.
         """
         members = tuple(models)
         if not members:
@@ -207,12 +203,12 @@ class MemoryModel:
 def _first_reaching(
     function: Callable[[int], int], target: int, below: tuple[int, int], above: tuple[int, int]
 ) -> int:
-    """Return the smallest x with ``function(x) >= target``, for a function that never decreases.
+    """Smallest x with ``function(x) >= target``, for a function that never decreases.
 
-    `below` and `above` are pairs (x, function(x)) on either side of the answer. Costs are
-    made of straight lines, so the slope above or below the answer leads next to it. After
-    two guesses that do not halve the bracket the next step does (or halves its logarithm),
-    which bounds the number of calls for any other shape by five for each halving.
+    `below` and `above` are pairs (x, function(x)) on either side of the answer. Most models are
+    made of straight lines, so the next x is guessed from a slope. After two guesses that do not
+    halve the bracket, the bracket (or its logarithm) is halved, so that functions of any shape are
+    called at most five times for each halving.
     """
     (low, at_low), (high, at_high) = below, above
     anchor, at_anchor, width, rise = high, at_high, high - low, at_high - at_low

@@ -1,4 +1,4 @@
-"""What a section takes before a block is chosen: arrays, and the memory models of its methods."""
+"""A section before its block is chosen: arrays, and the memory models of its methods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .memory_model import MemoryModel
 from .tiling import Tiling
 
 NOTHING = MemoryModel.linear(0, 0)
-"""The model of what is not there."""
+"""Model of nothing: 0 bytes."""
 
 DeclaredModel = Callable[[Device, tuple[int, int]], MemoryModel]
 """A method's own estimator as a function of the device and of a slice's dims."""
@@ -37,28 +37,28 @@ class StepModel:
     estimator: str
     """Where the model is from."""
     why: str = ""
-    """Why from there; empty where the author declares it."""
+    """Reason for that origin; empty where the author declares the model."""
     looked_at: int = 0
-    """Slices that its side results depend on; 0 where it runs on every block."""
+    """Slices that its side results depend on; 0 if it runs on every block."""
     pace_s: tuple[float, float] | None = None
-    """Seconds that a call was seen to take, and that each slice adds; None where not timed."""
+    """Measured seconds of a call, and of each slice beside; None if it was not timed."""
     gives_side_results: bool = False
-    """Whether it returns values beside the data, which stay as they are."""
+    """Whether it returns values and leaves the data as they are."""
     saves_result: bool = False
     """Whether the data after it are kept as a result."""
     takes_frames: bool = False
     """Whether it is given flats or darks."""
     tile_halo: Callable[[], tuple[int, int] | None] | None = None
-    """Finds the pixels around a tile that it needs, or None if it cannot work in tiles. Itself None
-    where its model says nothing of tiles, as one that was measured on whole slices."""
+    """Finds the pixels that it needs around a tile, or None if it cannot work in tiles. Itself None
+    if its memory is known of whole slices alone, as where it was measured."""
     declared: DeclaredModel | None = None
-    """Its author's estimator, for tiles and for the host; None where it is not declared."""
+    """Its author's estimator, for tiles and for the host; None if there is none."""
     runs_on_host: bool = False
-    """Whether its author's estimator knows the host, where it can run too."""
+    """Whether its author's estimator covers the host, so that it can run there."""
     spares: str = ""
-    """A parameter that would make it take less, as a user writes it."""
+    """A parameter that would save memory, as a user writes it."""
     tiling: Tiling | None = None
-    """How slices are cut for it, where a whole one is too much."""
+    """How slices are cut for it; None if it is given whole ones."""
     on_host: bool = False
     """Whether it runs on the host, though the section is on another device."""
 
@@ -68,13 +68,13 @@ class StepModel:
         return self.method.rsplit(".", 1)[-1]
 
     def peak_bytes(self, block: int) -> int:
-        """Peak on a block, or on the slices that it looks at."""
+        """Peak with a block, or with the slices that its side results depend on."""
         return self.memory.bytes(self.looked_at or block)
 
 
 @dataclass(frozen=True, slots=True)
 class SectionModel:
-    """Methods that share a block, with all that they take."""
+    """Methods that share a block, with their memory models and side data."""
 
     slice_dim: int
     """Axis along which blocks are cut."""
@@ -87,9 +87,9 @@ class SectionModel:
     allocator: ArrayAllocator
     """Where arrays on the device come from."""
     writes_results: bool = True
-    """Whether the steps that say so have their results written."""
+    """Whether results of steps that save theirs are written to files."""
     on_host: MemoryModel = field(default=NOTHING)
-    """What methods take on the host that were moved there from another device."""
+    """Host memory of methods that were moved there from another device."""
     host_side: MemoryModel = field(default=NOTHING)
     """Flats and darks that are on the device only during the methods that take them."""
 
@@ -122,7 +122,7 @@ class SectionModel:
 
     @property
     def runs_on_blocks(self) -> bool:
-        """Whether anything but side results of a few slices is wanted of it."""
+        """True if its blocks have to be worked on, for more than side results of a few slices."""
         return any(
             (step.gives_side_results and not step.looked_at) or step.saves_result
             for step in self.steps
@@ -159,18 +159,18 @@ class SectionModel:
 
     @property
     def pace_s(self) -> tuple[float, float]:
-        """Seconds that a call of all that were timed takes, and that each slice adds."""
+        """Measured seconds of a call of all methods that were timed, and of each slice beside."""
         timed = [step.pace_s for step in self.steps if step.pace_s is not None]
         return sum(call_s for call_s, _ in timed), sum(slice_s for _, slice_s in timed)
 
     @property
     def most_looked_at(self) -> int:
-        """Most slices that one of its side results depends on; 0 where none does."""
+        """Most slices that one of its side results depends on; 0 if all run on blocks."""
         return max(step.looked_at for step in self.steps)
 
     @property
     def look_ahead_bytes(self) -> int:
-        """Peak of the methods while side results are found that depend on a few slices."""
+        """Peak while side results that depend on a few slices are found, before the first block."""
         peaks = [0]
         for index, step in enumerate(self.steps):
             looked = step.looked_at

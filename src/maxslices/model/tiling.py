@@ -10,41 +10,41 @@ from math import prod
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A tile."""
+    """One tile of a slice."""
 
     given: tuple[slice, slice]
-    """What a method is given of the slice: the tile with its halo."""
+    """Part of the slice that a method is given: the tile with its halo."""
     kept: tuple[slice, slice]
-    """Where in that the tile itself is."""
+    """Place of the tile within `given`."""
     place: tuple[slice, slice]
-    """Where in the slice the tile is."""
+    """Place of the tile within the slice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How slices are cut."""
+    """Cut of slices into tiles of even size."""
 
     dims: tuple[int, int]
     """Dims of a slice."""
     tile: tuple[int, int]
     """Dims of a tile, without its halo; those at the end may be smaller."""
     halo: tuple[int, int]
-    """Pixels that a method is given on either side of a tile, as far as there are any."""
+    """Pixels on either side of a tile that a method is given too, within the slice."""
 
     @classmethod
     def into(cls, dims: tuple[int, int], parts: tuple[int, int], halo: tuple[int, int]) -> Tiling:
-        """Cut slices into about so many parts along each dim, of even size."""
+        """Cut slices into about `parts` tiles along each dim, of even size."""
         tile = -(-dims[0] // parts[0]), -(-dims[1] // parts[1])
         return cls(dims, tile, halo)
 
     @property
     def n_tiles(self) -> int:
-        """Return how many tiles a slice has."""
+        """Tiles of a slice."""
         return prod(-(-n // tile) for n, tile in zip(self.dims, self.tile, strict=True))
 
     @property
     def given_dims(self) -> tuple[int, int]:
-        """Return the most that a method is given."""
+        """Dims of the largest tile with its halo."""
         first, second = (
             max(given.stop - given.start for given, _, _ in self._along(axis)) for axis in (0, 1)
         )
@@ -52,12 +52,12 @@ class Tiling:
 
     @property
     def factor(self) -> float:
-        """Return how many pixels methods are given for each one of the slice."""
+        """Pixels that methods are given, for each pixel of the slice."""
         given = [sum(each.stop - each.start for each, _, _ in self._along(axis)) for axis in (0, 1)]
         return float(prod(given) / prod(self.dims))
 
     def windows(self) -> Iterator[Window]:
-        """Yield all tiles."""
+        """All tiles, row by row."""
         for rows, columns in product(self._along(0), self._along(1)):
             yield Window(*zip(rows, columns, strict=True))
 

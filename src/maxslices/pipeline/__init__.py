@@ -1,4 +1,4 @@
-"""The language of pipelines: files, steps, references, and the sections they are cut into."""
+"""The language of pipelines: files, checked steps, references, and sections."""
 
 from .pipeline import Pipeline
 from .scan_spec import ScanSpec

@@ -1,4 +1,4 @@
-"""Holding the steps of a pipeline against the registered methods; all faults at once."""
+"""Checks of a pipeline's steps against the registered methods; all faults at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOADER_METHOD = "standard_tomo"
 _REFERENCE = re.compile(r"\s*\$\{\{\s*([\w-]+)\.side_outputs\.([\w-]+)\s*\}\}\s*")
 _STEP_KEYS = ("method", "module_path", "parameters", "save_result", "id", "side_outputs")
 _Offered = dict[str, set[str] | None]
-"""id of a step -> names under its side_outputs; None where these are faulty themselves."""
+"""id of a step -> names under its side_outputs; None if the step itself is faulty."""
 
 
 def check_steps(
@@ -32,7 +32,7 @@ def check_steps(
     Returns
     -------
     (LoaderOptions, list of Step, list of PipelineError)
-        How the scan is read, the steps that are well formed, and every fault.
+        The loader's options, the steps that are well formed, and every fault.
     """
     faults: list[PipelineError] = []
     loader = LoaderOptions()
@@ -52,7 +52,7 @@ def check_steps(
         if isinstance(step_id, str):
             offered[step_id] = None if step is None else set(step.side_outputs.values())
     if unsaid is not None:
-        # The last data that there are; methods that give side results make no new ones.
+        # The last step that makes data; methods with side results leave them as they are.
         steps[unsaid] = replace(steps[unsaid], save_result=True)
     return loader, steps, faults
 
@@ -83,7 +83,7 @@ def _loader_options(entry: RawStep, faults: list[PipelineError]) -> LoaderOption
 
 
 class _StepCheck:
-    """One step while it is checked."""
+    """Check of one step."""
 
     def __init__(self, entry: RawStep, offered: _Offered, faults: list[PipelineError]) -> None:
         self._entry = entry
@@ -91,7 +91,7 @@ class _StepCheck:
         self._faults = faults
 
     def step(self, methods: Registry) -> Step | None:
-        """Return the step, or None if anything is wrong with it."""
+        """Checked step; None if anything is wrong with it."""
         content, n_before = self._entry.content, len(self._faults)
         for key in content:
             if key not in _STEP_KEYS:

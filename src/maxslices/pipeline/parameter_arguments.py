@@ -9,7 +9,7 @@ from ..errors import UsageError
 
 
 def parse_parameters(texts: Sequence[str]) -> dict[str, Any]:
-    """Read ``name=value`` arguments; the values are YAML.
+    """Parse ``name=value`` arguments, with values in YAML.
 
     Raises
     ------

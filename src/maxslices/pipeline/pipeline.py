@@ -1,4 +1,4 @@
-"""A pipeline: methods in order, with their parameters and what refers to what."""
+"""A pipeline: checked steps in order, and how the scan is read."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .steps import RawStep, Step
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Methods in order, checked: each is registered and has parameters of its types."""
+    """Checked steps in order: each is a registered method with parameters of the right types."""
 
     steps: tuple[Step, ...]
     """The methods, first to last."""
     loader: LoaderOptions = field(default_factory=LoaderOptions)
-    """How the scan is read, as the loader step says it."""
+    """How the scan is read, from the loader step."""
     name: str = "pipeline"
-    """For messages: the file's name."""
+    """Name for messages: that of the file."""
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], methods: Registry = registry) -> Pipeline:
@@ -45,7 +45,7 @@ class Pipeline:
     def from_steps(
         cls, steps: Iterable[str | Mapping[str, Any]], methods: Registry = registry
     ) -> Pipeline:
-        """Make a pipeline of mappings with a pipeline file's keys, or of plain names.
+        """Make a pipeline from steps: mappings with a pipeline file's keys, or names of methods.
 
         Raises
         ------
@@ -88,7 +88,7 @@ class Pipeline:
         return cls(tuple(steps), loader, name)
 
     def content(self) -> tuple[dict[str, Any], ...]:
-        """The whole pipeline as plain values: its loader first, then step by step."""
+        """Whole pipeline as plain values: the loader's options, then step by step."""
         steps = [
             {
                 "method": step.meta.full_name,
@@ -99,11 +99,11 @@ class Pipeline:
             }
             for step in self.steps
         ]
-        return ({"options": plain(dataclasses.asdict(self.loader))}, *steps)
+        return (plain(dataclasses.asdict(self.loader)), *steps)
 
     @property
     def result_index(self) -> int | None:
-        """Return the index of the last step that makes data; None if there is none."""
+        """Index of the last step that makes data; None if there is none."""
         making = [i for i, step in enumerate(self.steps) if not step.meta.side_results]
         return making[-1] if making else None
 
@@ -112,11 +112,11 @@ class Pipeline:
 
 
 PipelineLike = Pipeline | str | os.PathLike[str] | Iterable[str | Mapping[str, Any]]
-"""What stands for a pipeline: one, its YAML file, or steps as `Pipeline.from_steps` takes them."""
+"""A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them."""
 
 
 def as_pipeline(pipeline: PipelineLike) -> Pipeline:
-    """Make a `Pipeline` of whatever stands for one."""
+    """Make a `Pipeline` of any `PipelineLike`."""
     if isinstance(pipeline, Pipeline):
         return pipeline
     if isinstance(pipeline, str | os.PathLike):

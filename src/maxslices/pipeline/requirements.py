@@ -1,4 +1,4 @@
-"""What a pipeline requires of a scan: flats, darks, angles, and data of their shape."""
+"""Checks that a scan has what a pipeline needs: flats, darks and angles that fit the data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .steps import Step
 
 
 def check_supplied(pipeline: Pipeline, scan: ScanSpec) -> None:
-    """Check that the scan has the flats, darks and angles that methods cannot do without.
+    """Check that the scan has the flats, darks and angles that methods need.
 
     Raises
     ------
@@ -31,7 +31,7 @@ def check_supplied(pipeline: Pipeline, scan: ScanSpec) -> None:
 
 
 def check_shapes(step: Step, data: ArraySpec, scan: ScanSpec) -> None:
-    """Check that flats, darks and angles still fit the data that a method is given.
+    """Check that flats, darks and angles fit the data that a method is given.
 
     Raises
     ------

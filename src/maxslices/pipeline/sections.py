@@ -1,4 +1,4 @@
-"""Where a pipeline is cut: methods that can share a block form a section."""
+"""Cutting a pipeline into sections: consecutive methods that can share a block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Section:
     """Consecutive methods that run on a block without leaving the device."""
 
     slice_dims: tuple[int, ...]
-    """Axes along which all of its methods can be cut."""
+    """Axes along which blocks for all of its methods can be cut, the first one preferred."""
     steps: list[Step] = field(default_factory=list)
     """The methods, in order."""
     halo: tuple[int, int] = (0, 0)
@@ -21,18 +21,22 @@ class Section:
 
     @property
     def slice_dim(self) -> int:
-        """Return the axis along which its blocks are cut: the first that is possible."""
+        """Axis along which its blocks are cut."""
         return self.slice_dims[0]
 
 
 def cut_into_sections(pipeline: Pipeline) -> list[Section]:
-    """Cut a pipeline as httomo does, with one exception.
+    """Cut a pipeline into sections, as httomo does with one exception.
 
-    A new section starts where the pattern changes; at a second method with a halo (one
-    halo around a block serves one method); and at a reference to a side result that
-    depends on all data of the section. A side result that depends on a few slices is
-    found beforehand, from those slices alone, so a reference to it cuts nothing. A section
-    that can be cut along either axis is cut as the one before it.
+    A new section starts
+
+    * where the pattern changes,
+    * at a second method with a halo, as the halo around a block serves one method,
+    * at a reference to a side result that depends on all data of the section.
+
+    The exception: a side result that depends on a few slices is found beforehand, from those
+    slices alone, so no section starts at a reference to it. A section that can be cut along
+    either axis is cut as the one before it.
     """
     sections: list[Section] = []
     pending: set[str] = set()
@@ -56,7 +60,7 @@ def cut_into_sections(pipeline: Pipeline) -> list[Section]:
 
 
 def _as_before(slice_dims: tuple[int, ...], sections: list[Section]) -> tuple[int, ...]:
-    """Put the axis of the section before first, if it is among these: nothing is cut anew."""
+    """Axes with that of the previous section first, if it is one of them."""
     if sections and sections[-1].slice_dim in slice_dims:
         return tuple(sorted(slice_dims, key=lambda dim: dim != sections[-1].slice_dim))
     return slice_dims

@@ -1,4 +1,4 @@
-"""The steps of a pipeline: as a user wrote them, and checked."""
+"""Steps of a pipeline: as a user wrote them, and checked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Step:
     meta: MethodMeta
     """The method."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """What the user gives; a value may be a `Reference`."""
+    """The user's parameters; a value may be a `Reference`."""
     save_result: bool = False
     """Whether the data after this step are kept as a result."""
     id: str | None = None
@@ -39,13 +39,13 @@ class Step:
 
     @property
     def references(self) -> tuple[Reference, ...]:
-        """Return the references among the parameters."""
+        """References among the parameters."""
         return tuple(v for v in self.parameters.values() if isinstance(v, Reference))
 
     def known_parameters(self) -> dict[str, Any]:
-        """Return the parameters as far as they are known before anything has run.
+        """Parameters as far as they are known before anything has run.
 
-        In place of a reference stands the method's default, or None if it has none.
+        A reference is replaced by the method's default, or by None if there is none.
         """
         known = dict(self.parameters)
         for name, value in self.parameters.items():
@@ -65,5 +65,5 @@ class RawStep:
     """Key, or ``parameters.<name>`` -> where it stands, such as ``"pipeline.yaml:12"``."""
 
     def place(self, *keys: str) -> str | None:
-        """Return where the first of `keys` that has a place stands, else the step."""
+        """Place of the first of `keys` that has one, else that of the step."""
         return next((self.places[k] for k in (*keys, "") if k in self.places), None)

@@ -1,4 +1,4 @@
-"""Pipeline files: YAML in httomo's form, read safely and with the line of everything."""
+"""Pipeline files: YAML in httomo's form, read safely, with the line of each key."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from ..registry.parameters import nearest
 from .steps import RawStep
 
 MAX_VALUES = 100_000
-"""Values that a file may stand for; aliases of aliases can stand for billions."""
+"""Most values of a file with its aliases written out: far more than pipelines have, and few enough
+to be read at once. Aliases of aliases can stand for billions."""
 MAX_DIGITS = 1000
-"""Digits of a number; beyond a few thousand Python refuses to read them."""
+"""Most digits of a whole number. Python refuses to read more than 4300
+(``sys.int_info.default_max_str_digits``)."""
 _TAG = "tag:yaml.org,2002:"
 _PLAIN_TAGS = {
     f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "merge")
@@ -24,7 +26,7 @@ _NAME_TAGS = (f"{_TAG}str", f"{_TAG}merge")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's plain values: what looks like a date is text."""
+    """Loader of plain values: what looks like a date stays text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (declared so by PyYAML)
         first: [(tag, pattern) for tag, pattern in entries if tag in _PLAIN_TAGS]
@@ -33,7 +35,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_pipeline_file(path: str | os.PathLike[str]) -> list[RawStep]:
-    """Read the steps of a pipeline file; nothing of their content is checked yet.
+    """Read the steps of a pipeline file, without checking their content.
 
     Parameters
     ----------
@@ -88,7 +90,7 @@ def read_pipeline_file(path: str | os.PathLike[str]) -> list[RawStep]:
 
 
 class _NodeCheck:
-    """Looks at every node of a file once, before any is turned into a value."""
+    """Check of every node of a file, before any is turned into a value."""
 
     def __init__(self, file: str, loader: _Loader) -> None:
         self._file = file
@@ -96,7 +98,7 @@ class _NodeCheck:
         self._sizes: dict[yaml.Node, int] = {}
 
     def check(self, node: yaml.Node) -> int:
-        """Return how many values a node stands for, aliases written out.
+        """Check a node and those in it; the number of its values, aliases written out.
 
         Raises
         ------
@@ -168,8 +170,8 @@ def _read_step(loader: _Loader, node: yaml.Node, file: str) -> RawStep:
 def _read_mapping(
     loader: _Loader, node: yaml.MappingNode, file: str
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return a mapping's content, and the place of each key."""
-    loader.flatten_mapping(node)  # merge keys (<<); what they bring stands before the own keys
+    """Content of a mapping, and the place of each key."""
+    loader.flatten_mapping(node)  # merge keys (<<); their content comes before the mapping's own
     content: dict[str, Any] = {}
     places: dict[str, str] = {}
     for key_node, value_node in node.value:

@@ -1,4 +1,4 @@
-"""From models and budgets to a plan: arithmetic alone, nothing is opened or run."""
+"""Plans from memory models and budgets: arithmetic alone, nothing is opened or run."""
 
 from .budgets import Budgets
 from .plan import MadeFor, Plan

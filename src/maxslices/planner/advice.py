@@ -1,4 +1,4 @@
-"""What an error or a plan says would make a section fit, or fit better."""
+"""Advice in errors and plans: what would make a section fit, or fit better."""
 
 from __future__ import annotations
 
@@ -21,32 +21,28 @@ from .tile_and_offload import (
 NOTHING_HELPS = "Neither tiles nor the host would make it fit"
 
 
-def check_room(
+def check_fits(
     placements: Sequence[Placement],
     budgets: Budgets,
     available: Sequence[Available],
     block: BlockChoice,
     fit: FitChoice,
 ) -> None:
-    """Require that one slice of each section fits.
+    """Check that one slice of each section fits.
 
     Raises
     ------
     DoesNotFitError
-        For the section that lacks most, with what would make all of them fit.
+        For the section that lacks most, with what would make all sections fit.
     """
     lacking = [lacking_bytes(*pair) for pair in zip(placements, available, strict=True)]
     worst = max(range(len(placements)), key=lambda i: lacking[i])
     if lacking[worst] <= 0:
         return
-    short = [
-        (placement, available, n_bytes)
-        for placement, available, n_bytes in zip(placements, available, lacking, strict=True)
-        if n_bytes > 0
-    ]
+    short = [each for each in zip(placements, available, lacking, strict=True) if each[2] > 0]
     texts = [str(does_not_fit(placements[worst], budgets, available[worst]))]
     advice = _advice(short, budgets, block)
-    if fit == "none" or advice != NOTHING_HELPS:  # or else it was asked for, and is no news
+    if fit == "none" or advice != NOTHING_HELPS:  # with "auto" the user has tried it
         texts.append(advice)
     texts += [
         f"{each.name} with {each.spares} takes less and rounds coarsely"
@@ -61,7 +57,7 @@ def check_room(
 def _advice(
     short: Sequence[tuple[Placement, Available, int]], budgets: Budgets, block: BlockChoice
 ) -> str:
-    """Say from how much memory on --fit makes sections fit, of which each lacks some."""
+    """Least memory with which --fit auto makes sections fit that lack some, and how."""
     done: list[str] = []
     blocks, more_bytes = [], 0
     for placement, available, lacking in short:
@@ -89,7 +85,7 @@ def _advice(
 def would_fit(
     placement: Placement, available: Available, block: BlockChoice, chosen: int
 ) -> tuple[str, ...]:
-    """Say what would let a section have larger blocks whose halo is most of what it computes."""
+    """What would give a section larger blocks, if its halo is most of what it computes."""
     given = min(chosen + sum(placement.section.halo), placement.section.n_slices)
     if given <= WASTEFUL * chosen:
         return ()

@@ -1,4 +1,4 @@
-"""How many slices a block has, and why."""
+"""Number of slices in a block."""
 
 from __future__ import annotations
 
@@ -14,24 +14,29 @@ from .placement import Placement
 
 BlockChoice = int | Literal["auto", "max"]
 AUTO_SLICES = 32
-"""Slices from which a block's fixed sections (calls, launches, seeks) hardly count. Larger ones are
-tried where computing takes the time."""
+"""Slices from which a block's fixed costs (calls, launches, seeks) hardly count. Flat-field and
+minus-log took as long in blocks of 16, 32 or 64 slices, Paganin 5 % less in 32 than in
+16 (H200, docs/runner.md). Larger blocks are tried where computing is the bottleneck."""
 AUTO_BLOCKS = 32
-"""Blocks from which larger ones gain nothing: nothing is computed before the first one is there,
-on the CPU one of them is measured, which takes longer, and the progress bar gets coarser."""
+"""Number of blocks that a scan is cut into if they are then larger than `AUTO_SLICES`. Fewer blocks
+gain nothing: nothing is computed before the first has come, on the CPU one of them is measured,
+which takes longer, and the progress bar gets coarser."""
 MIN_BLOCKS = 4
-"""Blocks that are left where larger ones are tried: fewer overlap too little."""
+"""Least number of blocks after growing: with fewer, reading and writing overlap with little."""
 MIN_TRIED_BLOCKS = 16
-"""Blocks that a section must have for a few of them to be tried in another size."""
+"""Least number of blocks of a section that may try another size: a trial empties the pipeline, for
+10 to 45 ms (docs/runner.md), and needs blocks left to gain from."""
 CALL_SHARE = 0.05
-"""Share that what a call takes beside its slices may have of what these take."""
+"""Largest ratio of a call's fixed time to the time of its slices: below it, a block of twice the
+size gains at most 2.5 %."""
 MOVED_BYTES_PER_S = 20e9
-"""What a link, or a disk's cache, moves at least: slices that are computed faster wait for it in
-any case."""
+"""Bytes that a link, or a disk's cache, moves in a second at least. Slices that are computed faster
+than that wait for it in blocks of any size. (One H200's link moves 55 GB/s, with four cards in use
+34.)"""
 
 
 def check_block(block: BlockChoice) -> None:
-    """Require that a block size can be meant.
+    """Check a block size as a user gives it.
 
     Raises
     ------
@@ -44,7 +49,7 @@ def check_block(block: BlockChoice) -> None:
 
 
 def wanted_block(block: BlockChoice, section: SectionModel) -> int:
-    """Return the block that is aimed at, whether it fits or not."""
+    """Block that is aimed at, whether it fits or not."""
     total = section.n_slices
     if block == "max":
         return total
@@ -55,7 +60,7 @@ def wanted_block(block: BlockChoice, section: SectionModel) -> int:
 
 
 def _paced(block: int, section: SectionModel) -> int:
-    """Return a block, or one of twice the size and so on where calls were seen to be slow."""
+    """Block, doubled until the measured time of a call hardly counts."""
     total, (call_s, slice_s) = section.n_slices, section.pace_s
     ends = (spec.with_slices(section.slice_dim, 1) for spec in (section.input, section.output))
     moved_s = max(spec.nbytes for spec in ends) / MOVED_BYTES_PER_S
@@ -76,7 +81,7 @@ def choose_block(
     Returns
     -------
     (int, int, str)
-        The block, the largest that fits, and what decided.
+        The block, the largest that fits, and the reason in words.
 
     Raises
     ------
@@ -119,7 +124,7 @@ def choose_block(
 
 
 def _even(block: int, total: int) -> int:
-    """Return the smallest block that makes no more blocks than `block` does."""
+    """Smallest block with which there are no more blocks than with `block`."""
     n_blocks = -(-total // block)
     return -(-total // n_blocks)
 
@@ -127,10 +132,10 @@ def _even(block: int, total: int) -> int:
 def larger_blocks(
     placement: Placement, chosen: int, available: Available
 ) -> tuple[tuple[int, int], ...]:
-    """Return the blocks that a run may grow to where that turns out to be faster.
+    """Blocks that a run may grow to if that turns out to be faster.
 
-    A larger block makes calls and launches count less. Whether they count at all is seen when
-    the first blocks have run. A section of few blocks has none to try it on.
+    With larger blocks calls and launches count less. Whether they count at all shows when the
+    first blocks have run. A section of few blocks does not try.
 
     Returns
     -------
@@ -147,9 +152,9 @@ def larger_blocks(
 
 
 def lacking_bytes(placement: Placement, available: Available) -> int:
-    """Return how much more memory a section needs for one slice; at most 0 if it fits."""
+    """Memory that a section lacks for one slice; at most 0 if it fits."""
     if available.max_block(placement):
-        return 0  # all of them perhaps, with nothing on its way, where one beside others does not
+        return 0  # also where only all slices in one block fit, with nothing else on its way
     lacking = placement.device_bytes(1) - available.device_bytes
     if available.host_bytes is None:
         return lacking
@@ -157,7 +162,7 @@ def lacking_bytes(placement: Placement, available: Available) -> int:
 
 
 def does_not_fit(placement: Placement, budgets: Budgets, available: Available) -> DoesNotFitError:
-    """Return the error that says what a section needs for one slice, and what would help."""
+    """Error with what a section needs for one slice, and what would help."""
     beside, section = "", placement.section
     if available.stores_bytes:
         beside = f" beside {format_bytes(available.stores_bytes)} that are kept in memory"
@@ -192,7 +197,7 @@ def does_not_fit(placement: Placement, budgets: Budgets, available: Available) -
 
 
 def ask_for(n_bytes: int) -> str:
-    """Write an amount of memory as the command line takes it, rounded up to three digits."""
+    """Amount of memory as the command line takes it, rounded up to three digits."""
     units = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
     unit, factor = next((u for u in units if n_bytes >= u[1]), units[-1])
     value = n_bytes / factor

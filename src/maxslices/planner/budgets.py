@@ -1,4 +1,4 @@
-"""What a run may use, and how much of it a section finds free."""
+"""Memory and threads that a run may use, and what of it is left for a section."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """What a run may use, and on what."""
+    """Device of a run, with the memory and threads that it may use."""
 
     device: str
     """"cpu", "cuda" (any card) or "cuda:N"."""
@@ -20,32 +20,32 @@ class Budgets:
     host_budget_bytes: int
     """Bytes of host memory; on the CPU the same as the budget."""
     reserved_bytes: int = 0
-    """Part of the budget that the framework itself holds on the device."""
+    """Part of the budget on the device that the framework itself holds."""
     n_threads: int = 1
     """Threads of the host that read and write."""
 
     @property
     def kind(self) -> Device:
-        """Return which allocator is meant."""
+        """Kind of device, without its number."""
         return "cuda" if self.device.startswith("cuda") else "cpu"
 
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """Memory that is left for a section beside the arrays between sections."""
+    """Memory left for a section beside the arrays between sections."""
 
     stores_bytes: int
-    """Host memory that these arrays take."""
+    """Host memory of these arrays."""
     stored_bytes: int
-    """Memory on the device that they take, where that is not the host."""
+    """Memory of these arrays on a device other than the host."""
     device_bytes: int
-    """Bytes on the device."""
+    """Bytes left on the device."""
     host_bytes: int | None
-    """Bytes of host memory; None on the CPU, where they are the same."""
+    """Bytes left on the host; None on the CPU, where the device is the host."""
 
     @classmethod
     def beside(cls, budgets: Budgets, stores_bytes: int, stored_bytes: int = 0) -> Available:
-        """Return what is left beside stores of so many bytes on the host, and on the device."""
+        """Memory left beside `stores_bytes` on the host and `stored_bytes` on the device."""
         if budgets.kind == "cpu":
             return cls(stores_bytes, 0, budgets.budget_bytes - stores_bytes, None)
         on_device = budgets.budget_bytes - budgets.reserved_bytes - stored_bytes
@@ -53,23 +53,23 @@ class Available:
         return cls(stores_bytes, stored_bytes, on_device, on_host)
 
     def max_block(self, placement: Placement) -> int:
-        """Return the largest block that fits; 0 if there is none."""
+        """Largest block that fits; 0 if there is none."""
         return placement.max_block(self.device_bytes, self.host_bytes)
 
     def max_part(self, placement: Placement) -> int:
-        """Return the largest block that fits and is not all; 0 if there is none."""
+        """Largest block that fits and leaves slices for another one; 0 if there is none."""
         return placement.max_part(self.device_bytes, self.host_bytes)
 
     def fits(self, placement: Placement, block: int) -> bool:
-        """Tell whether a block fits."""
+        """True if a block fits."""
         return placement.fits(block, self.device_bytes, self.host_bytes)
 
     def settled(self, placement: Placement) -> Placement:
-        """Return the placement as it is, or in turns where that pays for what does not overlap.
+        """Placement with one block on its way at a time if that saves more than it costs.
 
-        Where memory is short and the halo wide, the blocks on their way leave so little for
-        the one at work that slices of the halo are most of what is computed. A section in
-        turns takes at most twice as long; it is worth it if that saves more.
+        If memory is short and the halo wide, the next block and the last result leave so little
+        memory that most slices computed are those of the halo. With one block at a time a section
+        takes at most twice as long, so it has to save half of the slices.
         """
         extra, in_turns = sum(placement.section.halo), placement.in_turns()
         block, alone = self.max_block(placement), self.max_block(in_turns)
@@ -78,7 +78,7 @@ class Available:
         return placement
 
     def bound(self, placement: Placement) -> str:
-        """Say which of the two bounds the block, as in "16.0 GB on the device"."""
+        """Memory that bounds the block, in words such as "16.0 GB on the device"."""
         if self.host_bytes is None:
             return f"{format_bytes(self.device_bytes)} of memory"
         if self.max_block(placement) < placement.max_block(self.device_bytes, None):

@@ -1,4 +1,4 @@
-"""Where the data are between sections, and what is left for each section beside them."""
+"""Places of the arrays between sections, and the memory left beside them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .placement import Placement
 
 
 def available_beside_stores(placements: list[Placement], budgets: Budgets) -> list[Available]:
-    """Return what is left for each section beside the arrays before and after it."""
+    """Memory left for each section beside the arrays before and after it."""
     stores = [_stores(placement) for placement in placements]
     available = []
     for number, own in enumerate(stores):
@@ -22,7 +22,7 @@ def available_beside_stores(placements: list[Placement], budgets: Budgets) -> li
 
 
 def _stores(placement: Placement) -> tuple[int, int]:
-    """Return the memory that a section's output takes as a whole: on the host, on the device."""
+    """Memory of a section's whole output: on the host, on the device."""
     n_bytes = placement.section.output.nbytes
     return (
         n_bytes if placement.destination == "memory" else 0,
@@ -34,22 +34,28 @@ def _stores(placement: Placement) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class PlacementSearch:
-    """Decides where the data are between sections: as near to the device as they fit.
+    """Chooses the places of arrays between sections, as near to the device as they fit.
 
-    On the device, in host memory, in a scratch file: the first that leaves the sections
-    before and after it with blocks as large as they would be with a scratch file. On the CPU
-    arrays between sections take no more than half of the budget.
+    The places are the device, host memory and a scratch file. The first one is taken with which
+    the sections before and after have blocks as large as with a scratch file. On the CPU arrays
+    between sections take no more than half of the budget.
     """
 
     sections: list[SectionModel]
+    """The sections, in order."""
     budgets: Budgets
+    """Device and budgets."""
     block: BlockChoice
+    """Slices in a block, as the user asks."""
     last: Destination
+    """Where the last section's output goes."""
     in_memory: bool
+    """Whether blocks of the scan can be used, or copied to the device, from where they lie."""
     result_is_direct: bool
+    """Whether the device can copy to the result's place itself."""
 
     def placements(self) -> list[Placement]:
-        """Return all sections with their origins and destinations."""
+        """All sections with their origins and destinations."""
         found: list[Placement] = []
         origin: Origin = "scan"
         held = (0, 0)
@@ -59,15 +65,15 @@ class PlacementSearch:
             if self.budgets.kind == "cuda":
                 nearer = ("device", "memory")
             for candidate in nearer:
-                if self._leaves_room(number, origin, candidate, held):
+                if self._can_be_held(number, origin, candidate, held):
                     destination = candidate
                     break
-            found.append(self._route(number, origin, destination))
+            found.append(self._placement(number, origin, destination))
             held = _stores(found[-1])
             origin = destination
-        return [*found, self._route(len(self.sections) - 1, origin, self.last)]
+        return [*found, self._placement(len(self.sections) - 1, origin, self.last)]
 
-    def _route(self, number: int, origin: Origin, destination: Destination) -> Placement:
+    def _placement(self, number: int, origin: Origin, destination: Destination) -> Placement:
         is_last = number == len(self.sections) - 1
         return Placement(
             self.sections[number],
@@ -78,25 +84,25 @@ class PlacementSearch:
             out_in_memory=self.result_is_direct if is_last else destination == "memory",
         )
 
-    def _leaves_room(
+    def _can_be_held(
         self, number: int, origin: Origin, candidate: Between, held: tuple[int, int]
     ) -> bool:
-        """Tell whether a section's output fits there, and takes no block its size."""
-        own = _stores(self._route(number, origin, candidate))
+        """True if a section's output fits there, with blocks as large as without it."""
+        own = _stores(self._placement(number, origin, candidate))
         if self.budgets.kind == "cpu" and held[0] + own[0] > self.budgets.host_budget_bytes // 2:
             return False
         last: Destination = "scratch file"
         if number == len(self.sections) - 2:
             last = self.last
-        after = _stores(self._route(number + 1, "scratch file", last))
+        after = _stores(self._placement(number + 1, "scratch file", last))
         return self._as_large(
-            self._route(number, origin, candidate),
-            self._route(number, origin, "scratch file"),
+            self._placement(number, origin, candidate),
+            self._placement(number, origin, "scratch file"),
             held,
             own,
         ) and self._as_large(
-            self._route(number + 1, candidate, last),
-            self._route(number + 1, "scratch file", last),
+            self._placement(number + 1, candidate, last),
+            self._placement(number + 1, "scratch file", last),
             after,
             own,
         )
@@ -108,7 +114,7 @@ class PlacementSearch:
         beside: tuple[int, int],
         own: tuple[int, int],
     ) -> bool:
-        """Tell whether a block is as large beside a store as it is with a scratch file."""
+        """True if the block beside a store is as large as with a scratch file."""
         wanted = wanted_block(self.block, placement.section)
         available = Available.beside(self.budgets, *beside)
         best = available.max_block(available.settled(without))

@@ -1,4 +1,4 @@
-"""A section with the places that its data come from and go to, and all the memory that takes."""
+"""A section with the places of its input and output, and the memory that it takes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..model.section_model import SectionModel
 class Placement:
     """A section, where its data are and where its output goes.
 
-    The sizes of what is on its way are those of `maxslices.model.account`; here they are added
-    up for blocks of n slices.
+    Sizes of buffers and staging are those of `maxslices.model.account`; here they are added up for
+    blocks of n slices.
     """
 
     section: SectionModel
@@ -33,11 +33,11 @@ class Placement:
     out_in_memory: bool = False
     """Whether the device can copy to where the output goes, without staging."""
     overlaps: bool = True
-    """Whether the next block comes, and the last result goes, while one is worked on."""
+    """Whether the next block comes, and the last result leaves, while a block is worked on."""
     _models: dict[bool, MemoryModel] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Peaks on the device, each found when first asked for."""
+    """Peaks on the device, by whether blocks are alone; filled when first needed."""
 
     @property
     def device(self) -> Device:
@@ -46,13 +46,13 @@ class Placement:
 
     @property
     def input_way(self) -> InputWay:
-        """How blocks come to the methods."""
+        """Way of blocks to the methods."""
         slice_dim = self.section.slice_dim
         return account.input_way(self.device, self.origin, slice_dim, in_memory=self.in_memory)
 
     @property
     def output_way(self) -> OutputWay:
-        """How the section's output leaves them."""
+        """Way of the section's output from the methods."""
         return account.output_way(self.device, self.destination, in_memory=self.out_in_memory)
 
     @property
@@ -66,7 +66,7 @@ class Placement:
         return max(self._model(self._is_alone(block)).bytes(block), self._look_ahead_bytes())
 
     def host_bytes(self, block: int) -> int:
-        """Host memory through which blocks go to another device and come back."""
+        """Host memory for staging, side data and methods on the host, beside another device."""
         return self._staging(self._is_alone(block)).bytes(block)
 
     def max_block(self, device_bytes: int, host_bytes: int | None) -> int:
@@ -87,8 +87,8 @@ class Placement:
     def max_part(self, device_bytes: int, host_bytes: int | None) -> int:
         """Largest block that fits and leaves slices for another one; 0 if there is none.
 
-        It may be far smaller than a block of all slices that fits: that one is alone, while
-        these have others on their way beside them.
+        It may be far smaller than a block of all slices that fits: such a block is alone, while
+        smaller ones have others on their way beside them.
         """
         if self._look_ahead_bytes() > device_bytes:
             return 0
@@ -105,14 +105,14 @@ class Placement:
         return host_bytes is None or self.host_bytes(block) <= host_bytes
 
     def in_turns(self) -> Placement:
-        """The same with one block on its way at a time, which takes less memory."""
+        """The same placement with one block on its way at a time, which takes less memory."""
         return replace(self, overlaps=False)
 
     def _is_alone(self, block: int) -> bool:
         return not self.overlaps or block >= self.section.n_slices
 
     def _look_ahead_bytes(self) -> int:
-        """Peak on the device before the first block, while side results are found."""
+        """Peak on the device while side results are found, before the first block."""
         n_bytes = self.section.look_ahead_bytes
         return n_bytes + self._python_bytes() if n_bytes else 0
 
@@ -120,7 +120,7 @@ class Placement:
         return account.PYTHON_BYTES if self.device == "cpu" else 0
 
     def _model(self, is_alone: bool) -> MemoryModel:
-        """Peak on the device, with other blocks on their way or without."""
+        """Peak on the device, with other blocks on their way or alone."""
         if is_alone not in self._models:
             self._models[is_alone] = MemoryModel(cache(self._peak(is_alone).bytes))
         return self._models[is_alone]
@@ -130,7 +130,7 @@ class Placement:
         n_buffers = account.input_buffers(
             self.input_way, 0, overlaps=not is_alone, n_blocks=1 if is_alone else 2
         ).count
-        # The buffer of the block at work stays whatever methods do; the first one's model has it.
+        # The input buffer stays while methods run; the first method's model includes it already.
         own = _times(block, min(n_buffers, 1))
         models = [
             step.memory if number == 0 else step.memory + own
@@ -165,14 +165,14 @@ class Placement:
         for slice_bytes in staged:
             total = total + _result_staging(slice_bytes, overlaps=not is_alone)
         looked = section.most_looked_at
-        if looked and self.origin != "device":  # before the first block, and without staging
+        if looked and self.origin != "device":  # before the first block, while there is no staging
             ahead = own.bytes(looked)
             ahead += account.upload_staging(ahead).total_bytes
             total = MemoryModel.maximum([total, side.plus(ahead)])
         return total.plus(account.PYTHON_BYTES)
 
     def _thread_buffers(self) -> MemoryModel:
-        """Buffers of threads that read a scan and write files; scratch files are read without."""
+        """Buffers of threads that read a scan or write files; reading scratch files needs none."""
         section, model = self.section, MemoryModel.linear(0, 0)
         moved = []
         if self.origin == "scan" and not self.in_memory:
@@ -193,7 +193,7 @@ def _upload_staging(frames: MemoryModel) -> MemoryModel:
 
 
 def _result_staging(slice_bytes: int, *, overlaps: bool) -> MemoryModel:
-    # Whether a result has to leave at once shows when it is there: the most is counted.
+    # Whether a whole result has to leave at once is not known before the run: the most is counted.
     return MemoryModel(
         lambda n: account.result_staging(n, slice_bytes, overlaps=overlaps).most.total_bytes
     )

@@ -1,4 +1,4 @@
-"""A plan: what runs where, in which blocks, and what it takes. Pure data."""
+"""A plan as pure data: what runs where, in which blocks, with how much memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..model.units import format_bytes
+from .check_plan import check_sections
 from .plan_json import from_plain, to_plain
 from .plan_table import headed, section_lines, wrapped
 from .section_plan import SectionPlan
@@ -15,11 +16,14 @@ from .section_plan import SectionPlan
 
 @dataclass(frozen=True, slots=True)
 class MadeFor:
-    """What a plan was made for: a run of it on anything else is refused."""
+    """What a plan was made for; a run on anything else is refused."""
 
     scan: dict[str, Any] = field(default_factory=dict)
-    """Shape and dtype of projections, flats and darks, and whether there are angles."""
-    pipeline: tuple[Any, ...] = ()
+    """Shape and dtype of the projections, and of flats and darks; "angles" where they are given.
+    Of the last three those that a method takes."""
+    scan_in_memory: bool = False
+    """Whether blocks of the scan are used, or copied to the device, from where they lie."""
+    pipeline: tuple[dict[str, Any], ...] = ()
     """The whole content of the pipeline: its loader, then step by step."""
     device: str = ""
     """"cpu" or "cuda"."""
@@ -27,20 +31,22 @@ class MadeFor:
     """Versions of maxslices and of the packages that the methods are from and need."""
 
     def differences(self, other: MadeFor) -> list[str]:
-        """What a run has that this plan was not made for, one line each."""
+        """Differences of a run from what the plan was made for, a phrase each."""
         found = []
         if self.device != other.device:
             found.append(f"the device is {other.device}, and the plan is for {self.device}")
         found += _differing("of the scan", self.scan, other.scan)
+        if self.scan_in_memory and not other.scan_in_memory:  # which takes buffers, not planned for
+            found.append("the scan has to be read, and the plan is for one that lies in memory")
         steps = [_by_key(each) for each in (self.pipeline, other.pipeline)]
         found += _differing("of the pipeline", *steps)
-        # A package that is missing where the plan was made, as CuPy may be, says nothing.
+        # Packages that were missing where the plan was made, as CuPy may be, are not compared.
         known = {name: v for name, v in self.versions.items() if v is not None}
         here = {name: other.versions.get(name) for name in known}
         return found + _differing("installed", known, here)
 
 
-def _by_key(pipeline: tuple[Any, ...]) -> dict[str, Any]:
+def _by_key(pipeline: tuple[dict[str, Any], ...]) -> dict[str, Any]:
     """The parts of a pipeline's content under names that say where they stand."""
     found: dict[str, Any] = {}
     for number, part in enumerate(pipeline):
@@ -61,18 +67,28 @@ def _shown(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Object of JSON, of which no key is given twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"the plan has {twice!r} twice in one object")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a pipeline runs on a scan within its budgets."""
+    """Sections and blocks with which a pipeline runs on a scan within budgets."""
 
     scan: str
-    """What is read, for people."""
+    """Name, shape and dtype of the scan, for people."""
     device: str
-    """"cpu" or "cuda", with a number where a real one was asked."""
+    """"cpu", "cuda" (any card) or "cuda:N"."""
     budget_bytes: int
     """Bytes that may be used on the device."""
     reserved_bytes: int
-    """Of these, what the framework itself holds: the CUDA context and its libraries."""
+    """Part of these that the framework itself holds: the CUDA context and libraries in it."""
     host_budget_bytes: int
     """Bytes of host memory that may be used."""
     sections: tuple[SectionPlan, ...]
@@ -82,9 +98,9 @@ class Plan:
     result_bytes: int
     """Disk space of the results."""
     notes: tuple[str, ...] = ()
-    """Assumptions made, where the scan itself was not at hand."""
+    """Assumptions, and origins of estimates that no author declared."""
     made_for: MadeFor = field(default_factory=MadeFor)
-    """What it was made for."""
+    """Scan, pipeline, kind of device and versions that it was made for."""
 
     @property
     def estimated_bytes(self) -> int:
@@ -111,13 +127,16 @@ class Plan:
         Raises
         ------
         UsageError
-            If the text is no JSON or no plan, naming the field at fault.
+            If the text is not JSON, or not a plan, or its numbers make no sense, naming the field
+            at fault.
         """
         try:
-            value = json.loads(text)
+            value = json.loads(text, object_pairs_hook=_without_repeats)
         except (ValueError, RecursionError) as error:
             raise UsageError(f"the plan is not JSON: {error}") from None
-        return from_plain(cls, value, "plan")
+        plan = from_plain(cls, value, "plan")
+        check_sections(plan.sections, plan.budget_bytes - plan.reserved_bytes)
+        return plan
 
     def __str__(self) -> str:
         lines = headed(

@@ -1,4 +1,4 @@
-"""Records of plain values as JSON and back, each field of the type that it declares."""
+"""Dataclasses as plain values of JSON and back, each field checked against its declared type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Record = TypeVar("Record")
 
 
 def to_plain(value: Any) -> Any:
-    """Turn a record, and the records in it, into dicts, lists and plain values."""
+    """Turn a dataclass, and those in it, into dicts, lists and plain values."""
     if isinstance(value, ArraySpec):
         return {"shape": list(value.shape), "dtype": str(value.dtype)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -29,21 +29,21 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: type[Record], value: Any, where: str) -> Record:
-    """Make a record of what `to_plain` made of it; further keys are left out.
+    """Make a dataclass of what `to_plain` made of it; unknown keys are ignored.
 
     Parameters
     ----------
     kind : type
-        The record's class, a dataclass.
+        The dataclass.
     value : object
-        What JSON had.
+        A value read from JSON.
     where : str
-        What messages call it.
+        Name of the value in messages.
 
     Raises
     ------
     UsageError
-        Naming the field that is missing, or not of its type.
+        Naming the field that is missing or not of its type, or a negative number of bytes.
     """
     if not isinstance(value, dict):
         raise _wrong(where, "an object", value)
@@ -52,7 +52,10 @@ def from_plain(kind: type[Record], value: Any, where: str) -> Record:
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if field.name not in value:
             raise UsageError(f"{where}.{field.name} is missing")
-        found[field.name] = _decoded(hints[field.name], value[field.name], f"{where}.{field.name}")
+        place, given = f"{where}.{field.name}", value[field.name]
+        found[field.name] = _decoded(hints[field.name], given, place)
+        if field.name.endswith("_bytes") and found[field.name] < 0:
+            raise _wrong(place, "at least 0", given)
     return kind(**found)
 
 
@@ -99,14 +102,16 @@ def _decoded_tuple(parts: tuple[Any, ...], value: Any, where: str) -> tuple[Any,
 
 def _decoded_array(value: Any, where: str) -> ArraySpec:
     try:
-        shape = tuple(int(n) for n in value["shape"])
-        return ArraySpec(shape, np.dtype(value["dtype"]))
-    except (TypeError, KeyError, ValueError):
-        raise _wrong(where, "an array's shape and dtype", value) from None
+        shape, dtype = value["shape"], value["dtype"]
+        if isinstance(shape, list) and isinstance(dtype, str):
+            return ArraySpec(tuple(shape), np.dtype(dtype))
+    except (TypeError, KeyError, ValueError, SyntaxError, UsageError):
+        pass  # NumPy raises any of these for what is not a dtype
+    raise _wrong(where, "an array's shape and dtype", value)
 
 
 def _choices(hint: Any) -> list[Any]:
-    """Values of a literal, or of a union of literals."""
+    """All values of a `Literal`, or of a union of them."""
     parts = get_args(hint)
     return [value for part in parts for value in (_choices(part) or [part])]
 

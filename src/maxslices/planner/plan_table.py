@@ -9,13 +9,15 @@ from ..model.units import format_bytes
 from .section_plan import SectionPlan, StepPlan
 
 WIDTH = 100
+"""Columns of a table, as wide as lines of code."""
 _KEPT = {"nothing": "nothing is kept"}
+"""Destinations whose text differs from their name."""
 
 
 def headed(
     scan: str, device: str, budget_bytes: int, reserved_bytes: int, host_budget_bytes: int
 ) -> list[str]:
-    """First lines of a plan: what it is for."""
+    """First lines of a plan: the scan, the device and its budgets."""
     line = f"Device {device}: {format_bytes(budget_bytes)} allowed"
     if reserved_bytes:
         line += f", {format_bytes(reserved_bytes)} of it for the CUDA context"
@@ -25,7 +27,7 @@ def headed(
 
 
 def wrapped(lines: list[str]) -> str:
-    """Lines as text of at most `WIDTH` columns; longer ones are folded, indented."""
+    """Text of at most `WIDTH` columns; longer lines are folded and indented."""
     found: list[str] = []
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 4)
@@ -42,7 +44,7 @@ def wrapped(lines: list[str]) -> str:
 
 
 def section_lines(number: int, section: SectionPlan, device: str) -> list[str]:
-    """A section as a table of its methods, with what it takes."""
+    """Table of a section's methods, with the memory that it takes."""
     halo = f", halo {section.halo[0]}+{section.halo[1]}" if any(section.halo) else ""
     slices = _plural(section.n_slices, SLICE_NAMES[section.slice_dim])
     blocks = _plural(section.n_blocks, "block")

@@ -1,4 +1,4 @@
-"""The planner: models and budgets in, a `Plan` out. It opens, runs and measures nothing."""
+"""Plans from memory models and budgets: `make_plan`. Nothing is opened, run or measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import DoesNotFitError
 from ..model.account import Destination
 from ..model.section_model import SectionModel, StepModel
 from ..model.units import format_bytes
-from .advice import check_room, would_fit
+from .advice import check_fits, would_fit
 from .block_size import BlockChoice, check_block, choose_block, larger_blocks
 from .budgets import Available, Budgets
 from .place_sections import PlacementSearch, available_beside_stores
@@ -20,9 +20,9 @@ from .section_plan import SectionPlan, StepPlan
 from .tile_and_offload import FitChoice, check_fit, fit_section, what_was_done
 
 KEPT_SHARE = (3, 4)
-"""Part of the host memory that two sections leave of the budget in which a scratch file's first
-bands stay. The rest is the system's: it lets writers go on until a fifth of the memory is
-unwritten (``vm.dirty_ratio``), and disks are slower by far."""
+"""Share of the host memory that two sections leave free in which the first bands of the scratch
+file between them stay. The rest is for the system, which lets writers go on until a fifth of
+the memory waits to be written (``vm.dirty_ratio``); disks are far slower."""
 
 
 def make_plan(
@@ -43,7 +43,7 @@ def make_plan(
     Parameters
     ----------
     sections : sequence of SectionModel
-        What the methods take, in order.
+        Memory models of the methods, in order.
     budgets : Budgets
         Device and budgets.
     scan : str
@@ -54,8 +54,8 @@ def make_plan(
         Slices in a block: as many as asked for, enough to keep the device busy, or as many
         as fit.
     fit : {"none", "auto"}
-        Whether to cut slices into tiles, or move methods or side data to the host, where a
-        section does not fit otherwise, or its halo is most of what it computes.
+        Whether to cut slices into tiles, or move methods or side data to the host, if a section
+        does not fit otherwise, or its halo is most of what it computes.
     result_in_memory : bool
         Whether the result is kept as an array in memory, and nothing is written.
     result_is_direct : bool
@@ -63,7 +63,7 @@ def make_plan(
     notes : sequence of str
         Assumptions to print with the plan.
     made_for : MadeFor, optional
-        What the models were made for.
+        Scan, pipeline, device and versions that the models are for.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def make_plan(
     Raises
     ------
     DoesNotFitError
-        If one slice, or a block of the size asked for, needs more than there is.
+        If one slice, or a block of the size asked for, needs more than the budget.
     EstimatorError
         If a method's estimator fails when it is asked.
     """
@@ -94,17 +94,17 @@ def make_plan(
         placements = search.placements()
         available = available_beside_stores(placements, budgets)
         pairs = zip(available, placements, strict=True)
-        return [room.settled(placement) for room, placement in pairs], available
+        return [left.settled(placement) for left, placement in pairs], available
 
     placements, available = arrange(sections)
     if fit == "auto":
         found = [fit_section(*pair, block) for pair in zip(placements, available, strict=True)]
         pairs = zip(sections, found, strict=True)
         placements, available = arrange([old if new is None else new for old, new in pairs])
-    check_room(placements, budgets, available, block, fit)
+    check_fits(placements, budgets, available, block, fit)
     planned = [
-        _plan_section(placement, room, block, fit)
-        for placement, room in zip(placements, available, strict=True)
+        _plan_section(placement, left, block, fit)
+        for placement, left in zip(placements, available, strict=True)
     ]
     scratch = [
         each.section.output.nbytes if each.destination == "scratch file" else 0
@@ -125,7 +125,7 @@ def make_plan(
 
 
 def _keep_on_host(sections: Sequence[SectionPlan], budgets: Budgets) -> tuple[SectionPlan, ...]:
-    """Let a part of what goes to scratch files stay in host memory, beside a card."""
+    """Keep a part of scratch files in host memory, if the device is a GPU."""
     found = list(sections)
     numerator, denominator = KEPT_SHARE
     for i, (own, following) in enumerate(pairwise(sections)):
@@ -140,7 +140,7 @@ def _keep_on_host(sections: Sequence[SectionPlan], budgets: Budgets) -> tuple[Se
 
 
 def _origins(sections: Sequence[SectionModel]) -> list[str]:
-    """Why each model that no author declared is from where it is."""
+    """Notes on the origin of each model that no author declared."""
     notes = []
     for step in (step for section in sections for step in section.steps if step.why):
         why, *others = step.why.splitlines()
@@ -154,7 +154,7 @@ def _plan_section(
 ) -> SectionPlan:
     section = placement.section
     chosen, largest, why = choose_block(block, placement, available)
-    if not available.fits(placement, chosen):  # as asked for, and only without others on their way
+    if not available.fits(placement, chosen):  # a size asked for that fits only alone
         placement = placement.in_turns()
     if placement.destination == "nothing" and not section.runs_on_blocks:
         why = "only the slices that side results depend on are read"

@@ -14,7 +14,7 @@ class StepPlan:
     """One method within a section."""
 
     index: int
-    """Position of its step in the pipeline, from 0."""
+    """Position in the pipeline, from 0."""
     method: str
     """Full name, ``module.name``."""
     parameters: dict[str, Any]
@@ -26,12 +26,12 @@ class StepPlan:
     estimated_bytes: int
     """Its peak for one block of the plan, halo included."""
     estimator: str
-    """Where the estimate is from: "declared" ("declared for CUDA" if it knows nothing else),
-    "recorded", "replayed", "probed" or "bisected"."""
+    """Origin of the estimate: "declared" ("declared for CUDA" if for no other device), "recorded",
+    "replayed", "probed" or "bisected"."""
     tile: tuple[int, int] | None = None
-    """Dims of the tiles that slices are cut into for it; None where it has whole slices."""
+    """Dims of its tiles; None if it is given whole slices."""
     tile_halo: tuple[int, int] = (0, 0)
-    """Pixels around a tile that it is given."""
+    """Pixels around a tile that it is given too."""
     on_host: bool = False
     """Whether it runs on the host, though the section is on another device."""
 
@@ -58,7 +58,7 @@ class SectionPlan:
     max_block: int
     """Slices of the largest block that the budget allows."""
     why: str
-    """What decided the block."""
+    """Reason for the block, in words."""
     limiting_step: int
     """Position in the pipeline of the method with the highest peak."""
     side_bytes: int
@@ -70,26 +70,26 @@ class SectionPlan:
     host_bytes: int
     """Bytes of host memory that the runner holds during the section, stores included."""
     stored_bytes: int
-    """Bytes on the device that its input or output takes as a whole, block or no block."""
+    """Bytes of its whole input and output, as far as they are on the device."""
     origin: Origin
     """Where its data are: the "scan", the "device", "memory" or a "scratch file"."""
     destination: Destination
-    """Where its output goes: the "result", the "device", "memory", a "scratch file", or "nothing"
-    is kept."""
+    """Where its output goes: the "result", the "device", "memory", a "scratch file", or nowhere
+    ("nothing")."""
     kept_bytes: int = 0
-    """Host memory that holds a part of its output, where the rest is in a scratch file."""
+    """Host memory for the first part of its output, if the rest is in a scratch file."""
     overlaps: bool = True
-    """Whether the next block comes, and the last result goes, while one is worked on."""
+    """Whether the next block comes, and the last result leaves, while a block is worked on."""
     larger: tuple[tuple[int, int], ...] = ()
-    """Larger blocks that a run may go over to, and the peak with each."""
+    """Larger blocks that a run may change to, and the peak with each."""
     on_blocks: bool = True
-    """Whether it runs on blocks at all; not if it only finds side results of a few slices."""
+    """Whether it runs on blocks; not if it only finds side results of a few slices."""
     side_on_host: bool = False
-    """Whether flats and darks are brought to the device only for the methods that take them."""
+    """Whether flats and darks are on the device only during the methods that take them."""
     fitted: tuple[str, ...] = ()
-    """What was done to make it fit, and what that costs."""
+    """What makes it fit, and what that costs."""
     would_fit: tuple[str, ...] = ()
-    """What would let it have larger blocks, where its halo is most of what it computes."""
+    """What would give it larger blocks, if its halo is most of what it computes."""
 
     @property
     def limited_by(self) -> str:

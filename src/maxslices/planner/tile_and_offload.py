@@ -1,7 +1,7 @@
-"""What makes a section fit that does not: tiles, methods on the host, side data on the host.
+"""Ways to make a section fit: tiles, and methods or side data on the host.
 
-Nothing here changes what a method computes in place of another: tiles give the same bits. A
-method on the host may round differently from the device.
+No method is replaced by another. Tiles give the same bits; a method on the host may round
+differently from the device.
 """
 
 from __future__ import annotations
@@ -25,19 +25,23 @@ from .placement import Placement
 
 FitChoice = Literal["none", "auto"]
 MIN_TILE = 32
-"""Pixels of a tile's side: fewer are mostly halo and launches."""
+"""Least pixels along a tile's side: smaller tiles are mostly halo and launches."""
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Into how many parts a slice is cut along each of its dims."""
+"""Numbers of parts that a slice may be cut into along each dim: steps of a third to a half, so that
+the best is missed by little and few are tried."""
 MAX_FACTOR = 16.0
-"""Times that a pixel is worked on with its tiles, at most."""
+"""Most pixels computed in tiles for each pixel of a slice. Twice `HOST_FACTOR`: methods that cannot
+run on the host may take more work than that."""
 HOST_FACTOR = 8.0
-"""How much slower the host is taken to be than another device, to choose between the two."""
+"""Assumed ratio of a method's time on the host to its time on the device. It only chooses between
+tiles and the host; methods are not timed for it."""
 WASTEFUL = 2.0
-"""Slices that are computed for each one that counts from which on tiles are thought of."""
+"""Slices computed for each slice of a block, above which tiles are considered: most of the work is
+then for the halo."""
 
 
 def check_fit(fit: FitChoice) -> None:
-    """Require a known choice.
+    """Check a choice as a user gives it.
 
     Raises
     ------
@@ -51,27 +55,25 @@ def check_fit(fit: FitChoice) -> None:
 def fit_section(
     placement: Placement, available: Available, block: BlockChoice
 ) -> SectionModel | None:
-    """Return a section's section with what makes it fit, at the least work that was found.
+    """Section with what makes it fit, at the least work found.
 
-    A section that fits, and whose halo is not most of what it computes, stays as it is.
+    A section stays as it is if it fits and its halo is not most of what it computes.
 
     Parameters
     ----------
     placement : Placement
-        The section.
+        The section, with its places.
     available : Available
         Memory that it may take.
     block : int, "auto" or "max"
-        Slices in a block: those asked for, if a number, must fit.
+        Slices in a block; a number must fit.
 
     Returns
     -------
     SectionModel or None
         None if nothing makes it fit.
     """
-    placement = replace(
-        placement, overlaps=True
-    )  # where it is in turns, as it does not fit otherwise
+    placement = replace(placement, overlaps=True)  # it may be in turns because it did not fit
     starts = [placement.section]
     if _side_can_move(placement):
         starts.append(_with_side_on_host(placement.section))
@@ -83,7 +85,7 @@ def fit_section(
 
 
 def what_was_done(section: SectionModel) -> tuple[str, ...]:
-    """Say what makes a section fit, and what it sections."""
+    """What makes a section fit, and what that costs, a line each."""
     lines = []
     for each in section.steps:
         name = each.name
@@ -109,14 +111,14 @@ def what_was_done(section: SectionModel) -> tuple[str, ...]:
 def least_fit(
     placement: Placement, available: Available, block: BlockChoice
 ) -> tuple[int, SectionModel] | None:
-    """Return the least memory on the device with which something makes a section fit, and what.
+    """Least memory on the device with which a section can be made to fit, and the section then.
 
-    None if that is no less than it takes as it is, or if something else is missing.
+    None if that is no less than the section takes as it is, or if host memory is missing.
     """
     starts = [placement.section]
     if _side_can_move(placement):
         starts.append(_with_side_on_host(placement.section))
-    for may_move in (True, False):  # the host may have no available, where tiles need none of it
+    for may_move in (True, False):  # host memory may be short; tiles need none of it
         leanest = (_leanest(replace(placement, section=start), may_move) for start in starts)
         needed = min(each.in_turns().device_bytes(1) for each in leanest)
         if needed < placement.in_turns().device_bytes(1):
@@ -127,7 +129,7 @@ def least_fit(
 
 
 def _leanest(placement: Placement, may_move: bool) -> Placement:
-    """Return a section with each step as it takes least on the device."""
+    """Placement with each step as it takes least on the device."""
     section, steps = placement.section, []
     for own in section.steps:
         others = (each for each, _ in _candidates(section, own, placement))
@@ -142,7 +144,7 @@ def _fit_steps(
     """Fit one step after the other, the one with the highest peak first."""
     section = placement.section
     nothing = MemoryModel.linear(0, 0)
-    # What is not looked at yet takes nothing, or no step would ever fit beside another.
+    # Steps that are not fitted yet count as nothing, or no step would ever fit beside another.
     steps = [replace(each, memory=nothing) for each in section.steps]
     order = sorted(range(len(steps)), key=lambda i: -section.steps[i].peak_bytes(1))
     for index in order:
@@ -156,7 +158,7 @@ def _fit_steps(
         if least is None or least > WASTEFUL:
             limit, must = (float("inf"), True) if least is None else (least / 1.5, False)
             for candidate, factor in _candidates(section, own, placement):
-                # What rounds differently is for what does not fit otherwise.
+                # The host rounds differently, so it is only for what does not fit otherwise.
                 if factor >= limit or (candidate.on_host and not must):
                     continue
                 needed = work(candidate)
@@ -180,7 +182,7 @@ def _work(
     available: Available,
     block: BlockChoice,
 ) -> float | None:
-    """Return the slices' worth of work for each slice that counts; None if it does not fit."""
+    """Slices computed for each slice of a block, halo included; None if it does not fit."""
     size = fitted_block(replace(placement, section=section), available, block)
     if not size:
         return None
@@ -190,7 +192,7 @@ def _work(
 
 
 def fitted_block(placement: Placement, available: Available, block: BlockChoice) -> int:
-    """Return the block that a section would have; 0 if it does not fit."""
+    """Block that a section would have; 0 if it does not fit."""
     largest = available.max_block(available.settled(placement))
     wanted = wanted_block(block, placement.section)
     if not isinstance(block, str):
@@ -201,7 +203,7 @@ def fitted_block(placement: Placement, available: Available, block: BlockChoice)
 def _candidates(
     section: SectionModel, own: StepModel, placement: Placement
 ) -> Iterator[tuple[StepModel, float]]:
-    """Yield a step in tiles and on the host, with the factors of its work, the least first."""
+    """A step in tiles and on the host, each with its factor of work, in ascending order."""
     tilings = sorted(_tilings(section, own), key=lambda each: (each.factor, each.n_tiles))
     on_host = placement.device != "cpu" and own.runs_on_host and own.declared is not None
     for tiling in tilings:
@@ -228,7 +230,7 @@ def _tilings(section: SectionModel, own: StepModel) -> Iterator[Tiling]:
 
 
 def _in_tiles(section: SectionModel, own: StepModel, tiling: Tiling) -> StepModel:
-    """Return a step that is given tiles: its input and output are whole beside one of them."""
+    """Step that is given tiles: its whole input and output are on the device beside a tile."""
     dims = tiling.given_dims
     assert own.declared is not None  # or there are no tiles
     model = own.declared(section.device, dims)
@@ -241,15 +243,15 @@ def _in_tiles(section: SectionModel, own: StepModel, tiling: Tiling) -> StepMode
 
 
 def _on_host(section: SectionModel, own: StepModel) -> StepModel:
-    """Return a step that runs on the host: only its input and output are on the device."""
-    # A result; or a copy, as a side result may be of a block with gaps, its halo cut off.
+    """Step that runs on the host: only its input and output are on the device."""
+    # Its result; or, for side results, a copy: a block without its halo may have gaps.
     beside = own.input if own.gives_side_results else own.output
     model = section.block_of(own.input) + section.block_of(beside)
     return replace(own, memory=model, on_host=True)
 
 
 def _host_model(section: SectionModel, own: StepModel) -> MemoryModel:
-    """Return what a step takes on the host."""
+    """Memory model of a step on the host."""
     assert own.declared is not None  # or it does not run there
     model = own.declared("cpu", own.input.other_dims(section.slice_dim))
     if own.looked_at:
@@ -261,13 +263,13 @@ def _host_model(section: SectionModel, own: StepModel) -> MemoryModel:
 
 
 def _side_can_move(placement: Placement) -> bool:
-    """Tell whether flats and darks may stay on the host: those for all projections."""
+    """True if flats and darks may stay on the host: in sections of projections."""
     section = placement.section
     return placement.device != "cpu" and section.slice_dim == 0 and section.side.bytes(1) > 0
 
 
 def _with_side_on_host(section: SectionModel) -> SectionModel:
-    """Return a section whose side data are on the device only during the methods they are for."""
+    """Section whose side data are on the device only during the methods that take them."""
     moved = replace(section, side=MemoryModel.linear(0, 0), host_side=section.side)
     steps = [
         replace(each, memory=each.memory + _own_side(moved, each, 1.0)) for each in section.steps
@@ -276,7 +278,7 @@ def _with_side_on_host(section: SectionModel) -> SectionModel:
 
 
 def _own_side(section: SectionModel, own: StepModel, share: float) -> MemoryModel:
-    """Return what a step is given of flats and darks, where these are not there all the time."""
+    """Model of the flats and darks of a step that are on the device only while it runs."""
     whole = section.host_side.bytes(1)
     if not whole or not own.takes_frames:
         return MemoryModel.linear(0, 0)

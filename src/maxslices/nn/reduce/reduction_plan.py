@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
-from ...model.bisection import last_of
+from ...model.bisection import last_true
 from ..replay import CachingAllocator, Trace
 from ..replay.caching_allocator import ROUND_BYTES
 from ..replay.expandable_segments import ExpandableAllocator, least_expandable_limit
@@ -118,4 +118,4 @@ def later_bytes(trace: Trace, too_low_bytes: int) -> int:
     low, high = too_low_bytes // part, -(-free.peak_reserved_bytes // part) + 1
     while fails(high):  # segments that grow need room for all of a block
         low, high = high, 2 * high
-    return (last_of(fails, low, high) + 1) * part
+    return (last_true(fails, low, high) + 1) * part

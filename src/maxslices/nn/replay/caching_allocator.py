@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...model.allocators import CUDA_GRANULE_BYTES, round_to_granule
-from ...model.bisection import last_of
+from ...model.bisection import last_true
 
 AllocatorRequest = tuple[int, int]
 """(key, bytes) allocates; (key, -1) frees. A request with a key below 0 may fail: where there is no
@@ -277,5 +277,5 @@ def least_limit(requests: list[AllocatorRequest], low_bytes: int, high_bytes: in
         high = low
     else:
         return high * ROUND_BYTES
-    too_low = last_of(lambda limit: not runs(limit), low, high)
+    too_low = last_true(lambda limit: not runs(limit), low, high)
     return (too_low + 1) * ROUND_BYTES

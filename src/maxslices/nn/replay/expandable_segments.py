@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
 from ...model.allocators import CUDA_GRANULE_BYTES, round_to_granule
-from ...model.bisection import last_of
+from ...model.bisection import last_true
 from .caching_allocator import (
     LARGE_SEGMENT_BYTES,
     ROUND_BYTES,
@@ -238,7 +238,7 @@ def least_expandable_limit(requests: Sequence[AllocatorRequest], low_bytes: int)
     unlimited.run(requests)
     low = low_bytes // ROUND_BYTES - 1
     high = -(-unlimited.peak_reserved_bytes // ROUND_BYTES) + LARGE_SEGMENT_BYTES // ROUND_BYTES
-    too_low = last_of(
+    too_low = last_true(
         lambda limit: not ExpandableAllocator(limit * ROUND_BYTES).run(requests), low, high
     )
     return (too_low + 1) * ROUND_BYTES

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from ...model.bisection import last_of
+from ...model.bisection import last_true
 from .batch_scaling import Scaled
 from .caching_allocator import LARGE_SEGMENT_BYTES, AllocatorRequest, CachingAllocator, least_limit
 from .trace import Trace
@@ -154,7 +154,7 @@ class StepFamily:
             if looked % _FINE == 0:
                 apart *= 2
             n -= apart
-        return last_of(fits, n, min(n + apart, top + 1)) if n > max(1, known) else known
+        return last_true(fits, n, min(n + apart, top + 1)) if n > max(1, known) else known
 
     @staticmethod
     def _first_gap(fits: Callable[[int], bool], at_most: int) -> int:
@@ -164,7 +164,7 @@ class StepFamily:
         low, high = 2, 4
         while high <= at_most and fits(high):
             low, high = high, high * 2
-        return last_of(fits, low, min(high, at_most + 1))
+        return last_true(fits, low, min(high, at_most + 1))
 
 
 def _with_workspaces(requests: list[AllocatorRequest], part: float) -> list[AllocatorRequest]:
