@@ -21,7 +21,15 @@ from .run_report import BlockUse, SectionReport
 from .run_timeline import Timeline
 from .section_meter import SectionMeter
 
-_READ_ONLY = "a method writes to its input"
+
+@dataclass(frozen=True, slots=True)
+class _Retry:
+    """Why a block is tried again."""
+
+    ran_out: bool
+    """Whether memory ran out; if not, a method asks for input that it may write to."""
+    message: str = ""
+    """Text of the error, if memory ran out."""
 
 
 @dataclass(slots=True)
@@ -124,17 +132,17 @@ class SectionRun:
             try:
                 self.runner.find_ahead(self.reader, self._wants_copies)
             except Exception as error:
-                reason = self._retry_reason(error)
-                if reason is None:
+                retry = self._retry_after(error)
+                if retry is None:
                     raise
             else:
                 return
-            if reason != _READ_ONLY and is_retry:
+            if retry.ran_out and is_retry:
                 raise OutOfMemoryError(
                     f"memory ran out before the first block, in the section of {self._names}: "
-                    f"{reason}"
+                    f"{retry.message}"
                 )
-            is_retry = is_retry or reason != _READ_ONLY
+            is_retry = is_retry or retry.ran_out
             self._pool.free()
 
     def _all_blocks(self, advance: Callable[[int], None], meter: SectionMeter) -> None:
@@ -148,15 +156,15 @@ class SectionRun:
             if not self._sizes or self._sizes[-1].block != tuner.block:
                 self._sizes.append(BlockUse(start, tuner.block, why))
             clocks = BlockClocks(self.timeline, plan)
-            reason = self._blocks_of_one_size(blocks, advance, meter, clocks, tuner)
+            retry = self._blocks_of_one_size(blocks, advance, meter, clocks, tuner)
             clocks.note()
             is_retry = is_retry and self.n_done == start
-            if reason is None:
+            if retry is None:
                 why = tuner.why
                 continue
             # Only here, outside of the `except` clause, is the memory of what failed unused.
             self._pool.free()
-            if reason == _READ_ONLY:
+            if not retry.ran_out:
                 continue
             if self.runner.backend.kind == "cuda" and not is_retry:
                 is_retry = True  # the pool may have been fragmented; now it is empty
@@ -173,7 +181,7 @@ class SectionRun:
             else:
                 raise OutOfMemoryError(
                     f"memory ran out on a single {SLICE_NAMES[plan.slice_dim]}, number "
-                    f"{self.n_done}, in the section of {self._names}: {reason}"
+                    f"{self.n_done}, in the section of {self._names}: {retry.message}"
                 )
 
     def _blocks_of_one_size(
@@ -183,13 +191,13 @@ class SectionRun:
         meter: SectionMeter,
         clocks: BlockClocks,
         tuner: BlockTuner,
-    ) -> str | None:
+    ) -> _Retry | None:
         """Run blocks of one size, until the tuner chooses another or an error ends them.
 
         Returns
         -------
-        str or None
-            Message of an error after which blocks may be tried again.
+        _Retry or None
+            Why blocks may be tried again; None where another size is to be tried, or all are done.
         """
         plan, runner, begin = self.plan, self.runner, self.n_done
         overlaps = self._overlaps and len(blocks) > 1
@@ -242,9 +250,9 @@ class SectionRun:
         except Exception as error:
             results.settle()  # write what was computed before
             self._uncount_lost(results, begin, advance)
-            reason = self._retry_reason(error)
-            if reason is not None:
-                return reason
+            retry = self._retry_after(error)
+            if retry is not None:
+                return retry
             if runner.backend.kind == "cuda" and isinstance(error, RuntimeError):
                 # CUDA reports a failed kernel at some later call, whatever that call does.
                 raise MethodError(
@@ -274,13 +282,14 @@ class SectionRun:
         for index, values in self._partial.items():
             self._partial[index] = [each for each in values if each[0] < self.n_done]
 
-    def _retry_reason(self, error: Exception) -> str | None:
-        """Message of an error after which a block may be tried again, else None."""
+    def _retry_after(self, error: Exception) -> _Retry | None:
+        """Whether a block may be tried again after an error, and why; None if not."""
         if self._pool.is_out_of_memory(error):
-            return str(error).splitlines()[0] if str(error) else type(error).__name__
+            text = str(error).splitlines()[0] if str(error) else type(error).__name__
+            return _Retry(ran_out=True, message=text)
         if isinstance(error, ReadOnlyInputError) and not self._wants_copies:
             self._wants_copies = True
-            return _READ_ONLY
+            return _Retry(ran_out=False)
         return None
 
     @property
