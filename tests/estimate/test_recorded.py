@@ -231,7 +231,8 @@ def test_entries_of_another_version_are_no_answers_and_are_replaced(records, tmp
     ids=str,
 )
 @pytest.mark.filterwarnings("default")
-def test_a_damaged_entry_is_never_a_traceback(records, damage, command):
+def test_a_damaged_entry_is_never_a_traceback(records, damage, command, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(records.folder))
     records.add(asked(), HERE, PROBE)
     (file,) = records.folder.glob("*.json")
     content = json.loads(file.read_text())
@@ -241,7 +242,7 @@ def test_a_damaged_entry_is_never_a_traceback(records, damage, command):
     text = json.dumps(content)
     for arguments in (["list"], ["show", "blur"], ["clear"], ["export", file.parent / "x"]):
         file.write_text(text)
-        status, _, said = command(*arguments, "--folder", records.folder)
+        status, _, said = command(*arguments)
         assert (status == 0) == (arguments[0] in ("list", "clear"))
         assert "Traceback" not in said
         assert "cannot be understood" in said
@@ -252,11 +253,12 @@ def test_a_damaged_entry_is_never_a_traceback(records, damage, command):
 
 
 @pytest.mark.filterwarnings("default")
-def test_files_of_somebody_else_stay_as_they_are(command, tmp_path):
+def test_files_of_somebody_else_stay_as_they_are(command, tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     (tmp_path / "package.json").write_text('{"name": "other"}')
     (tmp_path / "some.settings.json").write_text("[1, 2]")
     for action in ("list", "clear"):
-        status, _, said = command(action, "--folder", tmp_path)
+        status, _, said = command(action)
         assert status == 0
         assert said.count("cannot be understood") == 2
     assert {path.name for path in tmp_path.iterdir()} >= {"package.json", "some.settings.json"}
@@ -406,13 +408,13 @@ def test_the_command_lists_shows_and_clears(command):
     assert not Path("never.json").exists()
 
 
-def test_the_command_exports_and_imports(command, tmp_path):
+def test_the_command_exports_and_imports(command, tmp_path, monkeypatch):
     Records().add(asked(), HERE, PROBE)
     file = tmp_path / "all.json"
     assert command("export", file)[1] == f"1 record written to {file}\n"
-    other = ("--folder", tmp_path / "other")
-    assert command("import", file, *other)[1] == "1 record added; there are now some of: cpu\n"
-    assert "1 record in" in command("list", *other)[1]
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "other"))
+    assert command("import", file)[1] == "1 record added; there are now some of: cpu\n"
+    assert "1 record in" in command("list")[1]
     status, _, text = command("import", tmp_path / "none.json")
     assert status == 2
     assert "cannot be read" in text
