@@ -115,7 +115,7 @@ def _ti_max_slices(
     input_bytes, float32_bytes = n_angles * width * dtype.itemsize, n_angles * width * 4
     constant_bytes = OBJECT_BYTES[device]
     if device == "cuda":
-        for kind in ("r2c", "c2r"):  # cuFFT's plans stay in CuPy's cache with their work areas
+        for kind in ("r2c", "c2r"):  # cuFFT's plans stay in CuPy's cache with their workspaces
             constant_bytes += work_bytes(FOURIER_ROWS, (even,), kind, single=False)
         constant_bytes += 8 * 511  # CuPy's pool hands out multiples of 512 bytes: 8 arrays
 
