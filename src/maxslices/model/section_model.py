@@ -149,10 +149,6 @@ class SectionModel:
         """Model of n slices with the halo added."""
         return model.widened(sum(self.halo), self.n_slices)
 
-    def with_halo(self, n_slices: int) -> int:
-        """Slices that methods are given for a block of `n_slices`."""
-        return min(n_slices + sum(self.halo), max(n_slices, self.n_slices))
-
     def with_steps(self, steps: Sequence[StepModel]) -> SectionModel:
         """The same section with other models of its steps."""
         return replace(self, steps=tuple(steps))
