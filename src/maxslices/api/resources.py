@@ -106,7 +106,9 @@ def _check_limits(given: str | int | None) -> None:
     DoesNotFitError
         If it is not: the run would be killed.
     """
-    wanted = 0 if given is None else parse_bytes(given)
+    if given is None:
+        return
+    wanted = parse_bytes(given)
     for limit in memory_limits():
         if wanted > limit.free_bytes:
             raise DoesNotFitError(

@@ -58,8 +58,10 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
     if isinstance(meta.estimator, LedgerEstimator):
         return _ledger_model(request, meta.estimator, device)
 
+    bound = meta.bound_estimator(*slices, request.parameters, device=device)
+
     def ask(available_bytes: int) -> int:
-        return meta.ask_estimator(*slices, available_bytes, request.parameters, device=device)[0]
+        return bound(available_bytes)[0]
 
     def called() -> str:
         arguments = "slice_dim={}, other_dims={}, dtype={}".format(*slices)
@@ -160,10 +162,9 @@ def _check_blocks(
     """Check what a model says of some blocks, in increasing order."""
     needed = [model.bytes(block) for block in blocks]
     if model.inverse is not None:  # which compares its answers with each other
-        for n_bytes in needed:
-            first, last = n_bytes // 2, max(n_bytes, available_bytes)
-            for i in range(_N_ASKED + 1):
-                model.inverse(max(1, first + (last - first) * i // _N_ASKED))
+        first, last = min(needed) // 2, max(*needed, available_bytes)
+        for i in range(_N_ASKED + 1):
+            model.inverse(max(1, first + (last - first) * i // _N_ASKED))
     most = max(needed)
     if most > needed[-1] and most > available_bytes:
         raise EstimatorError(

@@ -65,18 +65,25 @@ class Callback:
         EstimatorError
             If it raises.
         """
+        return self.bound(owner, parameters, **told)(*leading)
+
+    def bound(self, owner: str, parameters: Mapping[str, Any], **told: Any) -> Callable[..., Any]:
+        """Function of the leading arguments alone; see `call`."""
         given = self._given(parameters, told)
-        try:
+
+        def call(*leading: Any) -> Any:
             try:
-                return self.function(*leading, **given)
-            except AttributeError as error:
-                if not _is_nbytes_of_dtype(error, leading):
-                    raise
-                return self.function(*map(_as_scalar, leading), **given)
-        except (Exception, SystemExit) as error:
-            raise EstimatorError(
-                f"{self._call_text(owner, leading, given)} raised {type(error).__name__}: {error}"
-            ) from error
+                try:
+                    return self.function(*leading, **given)
+                except AttributeError as error:
+                    if not _is_nbytes_of_dtype(error, leading):
+                        raise
+                    return self.function(*map(_as_scalar, leading), **given)
+            except (Exception, SystemExit) as error:
+                said = f"raised {type(error).__name__}: {error}"
+                raise EstimatorError(f"{self._call_text(owner, leading, given)} {said}") from error
+
+        return call
 
     def describe_call(
         self, owner: str, leading: tuple[Any, ...], parameters: Mapping[str, Any], **told: Any

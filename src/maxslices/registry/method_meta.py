@@ -180,35 +180,53 @@ class MethodMeta:
         parameters: Mapping[str, Any],
         **told: Any,
     ) -> tuple[int, Any]:
-        """Ask the estimator, and allow a negative answer.
+        """Ask the estimator, and allow a negative answer; see `bound_estimator`."""
+        ask = self.bound_estimator(slice_dim, other_dims, dtype, parameters, **told)
+        return ask(available_memory)
 
-        `maxslices.estimate.declared` bisects with it: for less memory than its fixed costs, a
-        hand-written estimator may answer below 0.
+    def bound_estimator(
+        self,
+        slice_dim: int,
+        other_dims: tuple[int, int],
+        dtype: DTypeLike,
+        parameters: Mapping[str, Any],
+        **told: Any,
+    ) -> Callable[[int], tuple[int, Any]]:
+        """Estimator as a function of the available memory, which may answer below 0.
+
+        `maxslices.estimate.declared` bisects with it, some hundred times for a plan: for less
+        memory than its fixed costs, a hand-written estimator may answer a negative number.
 
         Returns
         -------
-        (int, object)
-            Slices that fit, and the dtype as the estimator gave it.
+        callable
+            From bytes to (slices that fit, dtype as the estimator gave it).
         """
         if self.estimator is None:
             raise EstimatorError(
                 f"{self.full_name} has no memory estimator: give calc_max_slices where it is "
                 "registered"
             )
-        leading = (slice_dim, other_dims, _as_seen(dtype), available_memory)
-        merged = self.merged(**parameters)
-        answer = self.callbacks["calc_max_slices"].call(self.full_name, leading, merged, **told)
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            raise EstimatorError(
-                f"{self._asked(leading, parameters, told)} returned {with_type(answer)}: it must "
-                "return (max_slices, output dtype)"
-            )
-        if not matches(int, answer[0]):
-            raise EstimatorError(
-                f"{self._asked(leading, parameters, told)} returned {with_type(answer[0])} in "
-                "place of a number of slices: it must be an int; divide with //"
-            )
-        return int(answer[0]), answer[1]
+        slices = (slice_dim, other_dims, _as_seen(dtype))
+        callback, merged = self.callbacks["calc_max_slices"], self.merged(**parameters)
+        call = callback.bound(self.full_name, merged, **told)
+
+        def ask(available_memory: int) -> tuple[int, Any]:
+            leading = (*slices, available_memory)
+            answer = call(*leading)
+            if not isinstance(answer, tuple) or len(answer) != 2:
+                raise EstimatorError(
+                    f"{self._asked(leading, parameters, told)} returned {with_type(answer)}: it "
+                    "must return (max_slices, output dtype)"
+                )
+            if not matches(int, answer[0]):
+                raise EstimatorError(
+                    f"{self._asked(leading, parameters, told)} returned {with_type(answer[0])} in "
+                    "place of a number of slices: it must be an int; divide with //"
+                )
+            return int(answer[0]), answer[1]
+
+        return ask
 
     def output_dtype(
         self, slice_dim: int, other_dims: tuple[int, int], dtype: DTypeLike, /, **kwargs: Any

@@ -11,6 +11,7 @@ import os
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 from pathlib import Path
 
@@ -80,15 +81,20 @@ def _group_limits() -> Iterator[MemoryLimit]:
             yield MemoryLimit(name, limit, max(0, limit - usage + cached))
 
 
-def _group_folders(controller: str) -> list[Path]:
+def _group_folders(controller: str) -> tuple[Path, ...]:
     """Folders of the control groups of this process, versions 1 and 2, from its own upward."""
+    return _folders_of(controller, PROC, tuple(_lines(PROC / "cgroup")))
+
+
+@lru_cache(maxsize=8)
+def _folders_of(controller: str, proc: Path, groups: tuple[str, ...]) -> tuple[Path, ...]:
     places: dict[str, str] = {}
-    for line in _lines(PROC / "cgroup"):
+    for line in groups:
         _, controllers, path = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
             places["cgroup" if controllers else "cgroup2"] = path
     folders: list[Path] = []
-    for line in _lines(PROC / "mountinfo"):
+    for line in _lines(proc / "mountinfo"):
         before, _, after = line.partition(" - ")
         kind, options = after.split()[0], after.split()[-1].split(",")
         if kind not in places or (kind == "cgroup" and controller not in options):
@@ -98,7 +104,7 @@ def _group_folders(controller: str) -> list[Path]:
         # In a container the path may lie above what is mounted; its root is the container's group.
         parts = () if inner.startswith("..") or inner == "." else Path(inner).parts
         folders += [Path(mount, *parts[:n]) for n in range(len(parts), -1, -1)]
-    return folders
+    return tuple(folders)
 
 
 def _slurm_limits() -> Iterator[MemoryLimit]:
