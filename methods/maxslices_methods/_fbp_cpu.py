@@ -43,8 +43,8 @@ LIBRARY_BYTES = 13 * 2**19
 count (FINUFFT 2.5.1, 2026-11-23)."""
 PART_WAVES = (1000, 10_000)
 """Fewest and most waves that FINUFFT spreads at a time, through a copy of them and of the part of
-the grid that they lie in. Its default is 100,000: with a grid of 1280 x 1280 these copies took 6 MB,
-with 10,000 0.6 MB, in the same time (2026-11-23)."""
+the grid that they lie in. Its default is 100,000: with a grid of 1280 x 1280 these copies took
+6 MB, with 10,000 0.6 MB, in the same time (2026-11-23)."""
 PARTS = 16
 """Parts that the waves are spread in at least, as far as each has the fewest: where there are
 few waves, a part of them may lie in all of the grid."""

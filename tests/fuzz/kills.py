@@ -1,4 +1,4 @@
-"""Random runs that are stopped at random moments, by signals or by a full disk, and go on."""
+"""Random runs that are stopped by signals at random moments, and go on."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import random
 import select
 import shutil
 import signal
-import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from unittest import mock
 
 from maxslices import run
 from maxslices.cli.main import _stoppable
+from maxslices.devices.out_of_memory import NO_THREAD
 from maxslices.errors import MaxslicesError
-from maxslices.system import disk_space
 
 from .child import WALL_S, Difference, Outcome, in_child
 from .random_runs import (
@@ -34,18 +32,36 @@ ON_DISK = ("npy", "dls", "chunked", "zipped", "exchange", "tiffs", "pages")
 """Layouts of scans with which a run can go on."""
 STOPS = 4
 """Most times that a run is stopped."""
-DISK_BYTES = 2**22
-"""Size of the disk that fills: some results with their report and journal, and not many."""
 STOPPED, REFUSED, FAULTY = 130, 1, 70
 """Exit status of a run that was stopped, that ended with an error of ours, and any other."""
 
 
-def attempt(run_: RandomRun, out: Path, log: Path, delay_s: float | None, number: int) -> int:
-    """Run in a child, and send it a signal after a delay; its exit status."""
+def attempt(
+    run_: RandomRun,
+    out: Path,
+    log: Path,
+    delay_s: float | None = None,
+    number: int = 0,
+    prepare: Callable[[], object] = int,
+) -> int:
+    """Run in a child, or go on; its exit status.
+
+    Parameters
+    ----------
+    run_, out
+        The run, and its folder.
+    log : Path
+        What it prints is added to this file.
+    delay_s, number
+        Seconds after which it is sent a signal, and the signal.
+    prepare : callable
+        Is called in the child first.
+    """
     resume = (out / ".run.journal").exists()
     options = {"resume": True} if resume else run_.options
 
     def go() -> None:
+        prepare()
         run(run_.scan, run_.pipeline(), out, device="cpu", **options)
 
     child = fork(go, log)
@@ -71,9 +87,14 @@ def fork(go: Callable[[], None], log: Path) -> int:
         status = 0
     except KeyboardInterrupt:
         status = STOPPED
-    except MaxslicesError as error:
+    except (MaxslicesError, MemoryError) as error:
         print(f"error: {error}", flush=True)
         status = REFUSED
+    except RuntimeError as error:
+        if str(error) != NO_THREAD:
+            traceback.print_exc()
+        else:
+            status = REFUSED
     except BaseException:  # noqa: BLE001 - what this is all for
         traceback.print_exc()
     finally:
@@ -105,21 +126,38 @@ def stop_and_go_on(run_: RandomRun, place: Path, random_: random.Random) -> None
     """Stop a run some times, have it go on to its end, and compare what is in its folder."""
     out, log = place / "out", place / "log.txt"
     began = time.monotonic()
-    child = fork(lambda: _whole(run_, place / "whole"), log)
-    status = ended(child)
+    undisturbed(run_, place)
     took_s = time.monotonic() - began
-    if status == REFUSED:
-        raise MaxslicesError(log.read_text())
-    check_status(status, log, (0,))
-    log.unlink()
     for _ in range(random_.randint(1, STOPS)):
         number = random_.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
         status = attempt(run_, out, log, random_.uniform(0, 1.1 * took_s), number)
         check_status(status, log, (0, STOPPED, -signal.SIGKILL, -number))
-        if status == 0:
+        if finished(out):
             break
-    if status != 0 and not finished(out):
-        check_status(attempt(run_, out, log, None, 0), log, (0,))
+    end_and_compare(run_, place, out)
+
+
+def undisturbed(run_: RandomRun, place: Path) -> None:
+    """Run in a child, and compare what comes out with the oracle.
+
+    Raises
+    ------
+    MaxslicesError
+        If the run is refused.
+    """
+    log = place / "log.txt"
+    status = ended(fork(lambda: _whole(run_, place / "whole"), log))
+    if status == REFUSED:
+        raise MaxslicesError(log.read_text())
+    check_status(status, log, (0,))
+    log.unlink()
+
+
+def end_and_compare(run_: RandomRun, place: Path, out: Path) -> None:
+    """Have a run go on to its end, if it is not there, and compare what is in its folder."""
+    log = place / "log.txt"
+    if not finished(out):
+        check_status(attempt(run_, out, log), log, (0,))
     check_same(place / "whole", out, log, run_)
 
 
@@ -152,73 +190,20 @@ def check_same(whole: Path, out: Path, log: Path, run_: RandomRun) -> None:
             raise Difference(f"{name} is another one after it went on: {run_}")
 
 
-def fill_and_go_on(run_: RandomRun, place: Path, disk: Path, random_: random.Random) -> None:
-    """Run on a full disk, then with room; compare what is in the folder."""
-    out, log, filler = disk / "out", place / "log.txt", disk / "filler"
-    status = ended(fork(lambda: _whole(run_, place / "whole"), log))
-    if status == REFUSED:
-        raise MaxslicesError(log.read_text())
-    check_status(status, log, (0,))
-    log.unlink()
-    needed = sum(p.stat().st_size for p in (place / "whole").rglob("*")) + 2**14
-    room = random_.randrange(2 * needed)
-    free = shutil.disk_usage(disk).free
-    with filler.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(1, free - room))
-    # Mostly the disk is filled by another program after it was looked at.
-    seen = {"return_value": 10**12} if random_.random() < 0.8 else {"wraps": disk_space._free_bytes}
-    with mock.patch("maxslices.system.disk_space._free_bytes", **seen):
-        status = attempt(run_, out, log, None, 0)
-    check_status(status, log, (0, REFUSED))
-    filler.unlink()
-    if status != 0 and not finished(out):
-        check_status(attempt(run_, out, log, None, 0), log, (0,))
-    check_same(place / "whole", out, log, run_)
-
-
 def cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
     """Stop random runs without end: the name of each case, and how it ended."""
     import_what_runs_need(folder)
     number = 0
     while True:
-        yield (
-            f"{kind} {seed} {number}",
-            _case(kind, folder, f"{kind} {seed} {number}", stop_and_go_on),
-        )
+        name = f"{kind} {seed} {number}"
+        yield name, one_case(folder, name, stop_and_go_on)
         number += 1
 
 
-def disk_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
-    """Fill the disk of random runs without end; nothing where no small disk can be made."""
-    import_what_runs_need(folder)
-    disk = folder / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
-    if made.returncode:
-        print(f"{kind}: left out, as no small disk can be mounted: {made.stderr.strip()}")
-        return
-    number = 0
-
-    def fill(run_: RandomRun, place: Path, random_: random.Random) -> None:
-        shutil.rmtree(disk / "out", ignore_errors=True)
-        (disk / "filler").unlink(missing_ok=True)
-        fill_and_go_on(run_, place, disk, random_)
-
-    try:
-        while True:
-            yield f"{kind} {seed} {number}", _case(kind, folder, f"{kind} {seed} {number}", fill)
-            number += 1
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
-def _case(
-    kind: str,
-    folder: Path,
-    name: str,
-    go: Callable[[RandomRun, Path, random.Random], None],
+def one_case(
+    folder: Path, name: str, go: Callable[[RandomRun, Path, random.Random], None]
 ) -> Outcome:
+    """Draw a run, and have it disturbed, in a child; how that ended."""
     random_ = random.Random(name)
     place = folder / "case"
     shutil.rmtree(place, ignore_errors=True)
