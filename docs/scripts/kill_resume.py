@@ -471,11 +471,11 @@ def stop_runs(given: argparse.Namespace, out: Path) -> Stopping:
         stopping.first_refused = 1 + n_stopped // len(cases)
         stopping.disturbed(cases[n_stopped % len(cases)])
         n_stopped += 1
-    if b"Traceback" in stopping.log.read_bytes():
-        stopping.failures.append(f"a traceback in {stopping.log}")
     lines = []
     if given.overhead:
         lines = overhead(cases, out, given.overhead, stopping.log)
+    if b"Traceback" in stopping.log.read_bytes():
+        stopping.failures.append(f"a traceback in {stopping.log}")
     kinds = ("runs", "went on", "began anew", "compared")
     print(f"{given.how}, {given.device}, {given.size}, seed {given.seed}: {n_stopped} runs stopped")
     print(f"{'case':<28}{'takes s':>9}" + "".join(f"{kind:>12}" for kind in kinds))
