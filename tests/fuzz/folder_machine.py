@@ -29,9 +29,8 @@ from hypothesis.stateful import (
 )
 
 from maxslices import Pipeline, run
-from maxslices.io import remove_result
 from maxslices.model.block_memory import PYTHON_BYTES
-from maxslices.runner import earlier_run, result_sinks, results_folder, unfinished_files
+from maxslices.runner import earlier_run, result_sinks, unfinished_files
 from maxslices.runner.journal import Journal
 from tests.planner.fakes import fakes
 
@@ -204,9 +203,8 @@ def _kill_at(moment: int) -> None:
 
     watch(Journal, "_add")
     watch(result_sinks, "create_sink")
-    for module in (earlier_run, results_folder, unfinished_files):
-        if getattr(module, "remove_result", None) is remove_result:
-            watch(module, "remove_result")
+    for module in (earlier_run, unfinished_files):
+        watch(module, "remove_result")
     for name in ("rename", "replace", "unlink"):
         watch(Path, name)
     watch(os, "replace")
