@@ -282,5 +282,9 @@ def import_what_runs_need(folder: Path) -> None:
     import psutil  # noqa: F401
 
     from maxslices.api import run_scan  # noqa: F401
+    from maxslices.io import sink_maker
+
+    sink_maker("hdf5")
+    sink_maker("tiff")
 
     folder.mkdir(parents=True, exist_ok=True)
