@@ -75,6 +75,11 @@ def reconstruct(
         for _ in range(n_workers)
     ]
 
+    plan_bytes = _plan_bytes(side, rows_at.size)
+    # FFTW ends the process where it finds no memory: what is taken is asked for before. Its pages
+    # are never touched.
+    np.empty(n_workers * plan_bytes + LIBRARY_BYTES, np.uint8)
+
     def work(worker: int) -> None:
         padded, spectrum, image = workspaces[worker]
         for index in range(worker, n_slices, n_workers):
@@ -94,7 +99,7 @@ def reconstruct(
 
     with ThreadPoolExecutor(n_workers) as pool:
         plans = list(pool.map(lambda _: _plan(side, rows_at, columns_at), range(n_workers)))
-        with _shown_to_tracemalloc(plans, _plan_bytes(side, rows_at.size)):
+        with _shown_to_tracemalloc(plans, plan_bytes):
             list(pool.map(work, range(n_workers)))
     return slices
 

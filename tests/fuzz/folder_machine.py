@@ -32,6 +32,7 @@ from maxslices import Pipeline, run
 from maxslices.model.block_memory import PYTHON_BYTES
 from maxslices.runner import earlier_run, result_sinks, unfinished_files
 from maxslices.runner.journal import Journal
+from maxslices.runner.unfinished_run import read_journal
 from tests.planner.fakes import fakes
 
 from .child import Difference, Outcome, in_child
@@ -116,8 +117,16 @@ class FolderMachine(RuleBasedStateMachine):
         elif status != REFUSED:
             if may_begin:
                 self.begun.add(name)
-                self.unfinished = name if journal else self.unfinished
-            self.unfinished = self.unfinished if journal else None
+            self.unfinished = self.in_journal()
+
+    def in_journal(self) -> str | None:
+        """Pipeline of the journal: a run that is killed at once leaves an earlier one's."""
+        found = read_journal(self.out / ".run.journal")
+        if found is None:
+            return None
+        methods = [step.name for section in found.plan.sections for step in section.steps]
+        names = {name: [_method(step) for step in steps] for name, (steps, _) in PIPELINES.items()}
+        return next(name for name, each in names.items() if each == methods)
 
     def refused(self, name: str, options: dict) -> None:
         """Check that a run is refused, and changes nothing."""
@@ -184,6 +193,10 @@ class FolderMachine(RuleBasedStateMachine):
             if name in ("report.json", "timeline.json"):
                 continue
             assert content in [self.wanted[each].get(name) for each in self.begun], name
+
+
+def _method(step: str | dict) -> str:
+    return step if isinstance(step, str) else step["method"]
 
 
 def _kill_at(moment: int) -> None:

@@ -11,6 +11,7 @@ import argparse
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from maxslices import registry
 from maxslices.cli.main import main
 
 from .child import Difference
@@ -35,6 +37,16 @@ PIPELINES = {
 }
 FORMATS = {"fbp": "hdf5", "filters": "tiff", "scratch files": "hdf5"}
 MEMORY = {"scratch files": "4MB"}
+OUTCOMES = {
+    0: "well",
+    1: "an error",
+    3: "an error",
+    -signal.SIGABRT: "ended by FFTW",
+    -signal.SIGSEGV: "ended by HDF5",
+}
+"""Exit status of a run -> how it ended. FFTW and HDF5 end a process to which they are refused
+memory. It is asked for before they are called, so this takes memory that is refused a moment later.
+"""
 SHAPE = (40, 24, 160)
 
 
@@ -64,6 +76,7 @@ class Refusing:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.folder, self.out, self.log = folder, folder / "out", folder / "log.txt"
+        registry.get("fbp")  # packages of methods are imported here: not all survive it
         self.name, self.library = name, ctypes.CDLL(None)
         self.library.refuse.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_size_t]
         steps = "".join(f"- method: {method}\n" for method in PIPELINES[name])
@@ -106,9 +119,9 @@ class Refusing:
                 status = self.run(first, last, *self.options)
                 said = f"{self.name}, {first} to {last} refused: "
                 text = self.log.read_text()
-                if status not in (0, 1, 3) or "Traceback" in text or (status and not text):
+                if status not in OUTCOMES or "Traceback" in text or (status and not text):
                     raise Difference(f"{said}it ended with {status}: {text[-4000:]}")
-                counts["well" if status == 0 else "an error"] += 1
+                counts[OUTCOMES[status]] += 1
                 if not finished(self.out):
                     unfinished = (self.out / ".run.journal").exists()
                     counts["went on" if unfinished else "began anew"] += 1

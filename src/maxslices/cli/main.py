@@ -64,6 +64,8 @@ def _add_installed_commands(subparsers: Any) -> None:
     for entry_point in importlib.metadata.entry_points(group=COMMAND_GROUP):
         try:
             entry_point.load().add_parser(subparsers)
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a package raises when it is imported
             package = entry_point.dist.name if entry_point.dist else entry_point.value
             warnings.warn(
