@@ -2,7 +2,7 @@
 
     python docs/scripts/kill_resume.py OUT --device cpu --kills 200 --seed 1
     python docs/scripts/kill_resume.py OUT --device cuda:0 --kills 20 --size middle
-    python docs/scripts/kill_resume.py OUT --device cuda:0 --kills 0 --overhead 3 --size large
+    python docs/scripts/kill_resume.py OUT --device cuda:0 --kills 0 --overhead 3 --size benchmark
 
 Each case is one of three pipelines, in HDF5 or TIFF. A run is stopped at a moment that is drawn
 from the time that it takes; half of those that go on are stopped again. In the end files, side
@@ -74,8 +74,20 @@ STEPS = {
   parameters: {bits: 16, glob_stats: "${{stats.side_outputs.glob_stats}}"}
 """,
 }
-SHAPES = {"small": (121, 24, 96), "middle": (361, 64, 256), "large": (901, 256, 1024)}
-MEMORY = {"small": "4MB", "middle": "60MB", "large": "3GB"}
+BENCHMARK = """
+- method: dark_flat_field_correction
+- method: minus_log
+- method: remove_stripe_ti
+- method: fbp
+"""
+"""Steps of the benchmark's row whose result is saved (`tests/benchmarks/goals/part_httomo.py`)."""
+SHAPES = {
+    "small": (121, 24, 96),
+    "middle": (361, 64, 256),
+    "large": (901, 256, 1024),
+    "benchmark": (1801, 512, 2560),
+}
+MEMORY = {"small": "11MB", "middle": "44MB", "large": "3GB"}
 """Budget on the CPU with which data between sections go to scratch files."""
 HOST_MEMORY = {"small": "6MB", "middle": "40MB", "large": "1GB"}
 """The same beside a GPU."""
@@ -325,10 +337,11 @@ def make_cases(out: Path, device: str, size: str, formats: list[str]) -> list[Ca
     shape = SHAPES[size]
     write_scan(out / "scan.nxs", shape, 5)
     cases = []
-    for number, (name, steps) in enumerate(STEPS.items()):
+    chosen = {"benchmark": BENCHMARK} if size == "benchmark" else STEPS
+    for number, (name, steps) in enumerate(chosen.items()):
         path = out / f"pipeline{number}.yaml"
         path.write_text(BASE % shape[0] + steps)
-        budget = ["--block", str(max(3, shape[1] // 12))]
+        budget = [] if name == "benchmark" else ["--block", str(max(3, shape[1] // 12))]
         if name == "scratch files":
             budget += ["--memory", MEMORY[size] if device == "cpu" else "2GB"]
             budget += [] if device == "cpu" else ["--host-memory", HOST_MEMORY[size]]
@@ -458,11 +471,11 @@ def stop_runs(given: argparse.Namespace, out: Path) -> Stopping:
         stopping.first_refused = 1 + n_stopped // len(cases)
         stopping.disturbed(cases[n_stopped % len(cases)])
         n_stopped += 1
-    if b"Traceback" in stopping.log.read_bytes():
-        stopping.failures.append(f"a traceback in {stopping.log}")
     lines = []
     if given.overhead:
         lines = overhead(cases, out, given.overhead, stopping.log)
+    if b"Traceback" in stopping.log.read_bytes():
+        stopping.failures.append(f"a traceback in {stopping.log}")
     kinds = ("runs", "went on", "began anew", "compared")
     print(f"{given.how}, {given.device}, {given.size}, seed {given.seed}: {n_stopped} runs stopped")
     print(f"{'case':<28}{'takes s':>9}" + "".join(f"{kind:>12}" for kind in kinds))

@@ -38,6 +38,19 @@ ROWS = 32
 """Rows that a thread filters at one time, few enough for its cache."""
 GARBAGE_BYTES = 5 * 2**14
 """Most bytes that FINUFFT's Python objects take until the garbage collector frees them."""
+LIBRARY_BYTES = 13 * 2**19
+"""Pages of FINUFFT and FFTW that the first plan touches, once in a process: 6.2 MB by the kernel's
+count (FINUFFT 2.5.1, 2026-11-23)."""
+PART_WAVES = (1000, 10_000)
+"""Fewest and most waves that FINUFFT spreads at a time, through a copy of them and of the part of
+the grid that they lie in. Its default is 100,000: with a grid of 1280 x 1280 these copies took
+6 MB, with 10,000 0.6 MB, in the same time (2026-11-23)."""
+PARTS = 16
+"""Parts that the waves are spread in at least, as far as each has the fewest: where there are
+few waves, a part of them may lie in all of the grid."""
+PART_SPREAD = 4
+"""Most of the grid that a part lies in, as a multiple of its share of the waves: 3.5 in 60 draws of
+sizes, angles and ranges of angles (2026-11-23)."""
 TRACE_DOMAIN = 0x66_62_70
 """`tracemalloc` domain of FINUFFT's memory, apart from those of Python (0) and NumPy."""
 
@@ -62,6 +75,11 @@ def reconstruct(
         for _ in range(n_workers)
     ]
 
+    plan_bytes = _plan_bytes(side, rows_at.size)
+    # FFTW ends the process where it finds no memory: what is taken is asked for before. Its pages
+    # are never touched.
+    np.empty(n_workers * plan_bytes + LIBRARY_BYTES, np.uint8)
+
     def work(worker: int) -> None:
         padded, spectrum, image = workspaces[worker]
         for index in range(worker, n_slices, n_workers):
@@ -81,7 +99,7 @@ def reconstruct(
 
     with ThreadPoolExecutor(n_workers) as pool:
         plans = list(pool.map(lambda _: _plan(side, rows_at, columns_at), range(n_workers)))
-        with _shown_to_tracemalloc(plans, _plan_bytes(side, rows_at.size)):
+        with _shown_to_tracemalloc(plans, plan_bytes):
             list(pool.map(work, range(n_workers)))
     return slices
 
@@ -100,6 +118,7 @@ def account(m: Ledger, size: Lengths, n_slices: int) -> None:
         m.alloc((side, side), np.bool_)  # outside
     rows = min(ROWS, size.n_angles)
     m.alloc_bytes(GARBAGE_BYTES)
+    m.keep(LIBRARY_BYTES)
     for _ in range(_n_workers(n_slices)):
         m.alloc((rows, period), np.float32)  # padded
         m.alloc(waves, np.complex64)  # spectrum
@@ -161,7 +180,14 @@ def _plan(side: int, rows_at: NDArray[np.float32], columns_at: NDArray[np.float3
     import finufft
 
     plan = finufft.Plan(
-        1, (side, side), eps=EPS, isign=1, dtype="complex64", nthreads=1, upsampfac=UPSAMPLING
+        1,
+        (side, side),
+        eps=EPS,
+        isign=1,
+        dtype="complex64",
+        nthreads=1,
+        upsampfac=UPSAMPLING,
+        spread_max_sp_size=_part_waves(rows_at.size),
     )
     plan.setpts(rows_at.ravel(), columns_at.ravel())
     return plan
@@ -169,11 +195,12 @@ def _plan(side: int, rows_at: NDArray[np.float32], columns_at: NDArray[np.float3
 
 @contextmanager
 def _shown_to_tracemalloc(plans: list[Any], plan_bytes: int) -> Iterator[None]:
-    """Report the memory of each plan to `tracemalloc`, by CPython's interface for extensions."""
+    """Report plans, and the library, to `tracemalloc` by CPython's interface for extensions."""
     python, domain = ctypes.pythonapi, ctypes.c_uint(TRACE_DOMAIN)
-    keys = [ctypes.c_size_t(id(plan)) for plan in plans]
-    for key in keys:
-        python.PyTraceMalloc_Track(domain, key, ctypes.c_size_t(plan_bytes))
+    sizes = {id(plan): plan_bytes for plan in plans} | {id(_plan): LIBRARY_BYTES}
+    keys = [ctypes.c_size_t(key) for key in sizes]
+    for key, n_bytes in zip(keys, sizes.values(), strict=True):
+        python.PyTraceMalloc_Track(domain, key, ctypes.c_size_t(n_bytes))
     try:
         yield
     finally:
@@ -182,9 +209,21 @@ def _shown_to_tracemalloc(plans: list[Any], plan_bytes: int) -> Iterator[None]:
 
 
 def _plan_bytes(side: int, n_waves: int) -> int:
-    """Bytes of a FINUFFT plan: the oversampled grid, and an index that sorts the waves."""
+    """Bytes of a FINUFFT plan: the oversampled grid, an index that sorts the waves, and copies.
+
+    The copies are those of a part of the waves (two positions and a value each), and of the grid
+    around it, as far as the kernel reaches from two rows of its bins: at most 16 rows.
+    """
     grid = _fine_side(side)
-    return grid * grid * 8 + n_waves * 8
+    n_part = min(_part_waves(n_waves), n_waves)
+    part = min(grid * grid, PART_SPREAD * grid * grid * n_part // n_waves + 16 * grid)
+    return (grid * grid + part) * 8 + n_waves * 8 + n_part * 16
+
+
+def _part_waves(n_waves: int) -> int:
+    """Waves that are spread at a time."""
+    fewest, most = PART_WAVES
+    return max(fewest, min(most, n_waves // PARTS))
 
 
 def _fine_side(side: int) -> int:

@@ -61,6 +61,28 @@ def began(tmp_path, arguments):
     return process
 
 
+DROPPED = """
+class Frees:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)  # the handler's exception is raised here, and Python drops it
+        (time.sleep(0), time.sleep(0))
+
+def slow(data, pause: float = 0.0):
+    Frees()
+    time.sleep(pause)
+    return np.negative(data)
+"""
+
+
+def test_a_stop_that_python_drops_comes_again(tmp_path, arguments):
+    arguments[2] = SLOW.replace("registry.register(", DROPPED + "\nregistry.register(")
+    arguments[2] = arguments[2].replace("import signal,", "import os, signal,")
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 130
+    assert re.fullmatch("maxslices: stopped; .*\n", done.stderr)
+
+
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 

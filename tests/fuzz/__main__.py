@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import random
+import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
-from . import pipelines, scan_files
+from . import estimators, folder_machine, kills, pipelines, random_runs, scan_files, shortages
+from .child import Outcome
 
 KINDS = {
     "hdf5": scan_files.cases,
     "npy": scan_files.cases,
     "tiff": scan_files.cases,
     "pipelines": pipelines.cases,
+    "estimators": estimators.cases,
+    "runs": random_runs.cases,
+    "kills": kills.cases,
+    "disks": shortages.disk_cases,
+    "memory": shortages.memory_cases,
+    "folders": folder_machine.cases,
 }
 """Kind of attack -> what makes its cases."""
-TURN = 20
-"""Cases of a kind before the next kind has its turn."""
+TURN_S = 5.0
+"""Seconds for which a kind has its turn: a damaged file takes milliseconds, and a run that is
+stopped and goes on a second."""
 
 
 def main() -> int:
@@ -36,30 +50,68 @@ def main() -> int:
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
     seed = random.randrange(10**6) if parsed.seed is None else parsed.seed
     print(f"seed {seed}", flush=True)
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # it says what is damaged, at length
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends what is mounted, too
     with tempfile.TemporaryDirectory(prefix="maxslices-fuzz-") as folder:
+        for name in ("away", "tmp", "records"):
+            (Path(folder) / name).mkdir()
+        os.environ["MAXSLICES_RECORDS"] = f"{folder}/records"
+        os.environ["TMPDIR"] = tempfile.tempdir = f"{folder}/tmp"
+        os.chdir(Path(folder) / "away")
         return attack(kinds, Path(folder), seed, parsed)
 
 
 def attack(kinds: list[str], folder: Path, seed: int, parsed: argparse.Namespace) -> int:
     """Run cases of all kinds in turns until time or cases are used up; 1 if there were faults."""
-    running = {kind: KINDS[kind](kind, folder / kind, seed) for kind in kinds}
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
     end_s = time.monotonic() + (parsed.seconds or float("inf"))
-    n_cases = 0
-    limit = parsed.cases if parsed.cases or parsed.seconds else 100
-    while time.monotonic() < end_s and (limit is None or n_cases < limit):
-        for kind, cases in running.items():
-            for _ in range(min(TURN, (limit or TURN + n_cases) - n_cases)):
-                name, outcome = next(cases)
-                counts[kind][outcome.kind] += 1
-                if outcome.is_fault:
-                    print(f"{name}: {outcome.kind}\n{outcome.text}", flush=True)
-        n_cases += TURN
+    limit = parsed.cases or (None if parsed.seconds else 100)
+    with ExitStack() as held:
+        running = {
+            kind: held.enter_context(closing(KINDS[kind](kind, folder / kind, seed)))
+            for kind in kinds
+        }
+        while running and time.monotonic() < end_s:
+            for kind in list(running):
+                if not _turn(running[kind], folder, counts[kind], limit, end_s):
+                    del running[kind]
     for kind, count in counts.items():
         print(
             f"{kind:<12}{sum(count.values()):>7}", ", ".join(f"{n} {k}" for k, n in count.items())
         )
     return int(any(k not in ("fine", "refused") for count in counts.values() for k in count))
+
+
+def _turn(
+    cases: Iterator[tuple[str, Outcome]],
+    folder: Path,
+    count: Counter[str],
+    limit: int | None,
+    end_s: float,
+) -> bool:
+    """Run cases of a kind for a while; False if there are no more."""
+    until_s = min(end_s, time.monotonic() + TURN_S)
+    while time.monotonic() < until_s:
+        if limit is not None and sum(count.values()) >= limit:
+            return False
+        try:
+            name, outcome = next(cases)
+        except StopIteration:
+            return False
+        if touched := _touched(folder):
+            outcome = Outcome("touched", f"outside of its folder: {touched}; {outcome}")
+        count[outcome.kind] += 1
+        if outcome.is_fault:
+            print(f"{name}: {outcome.kind}\n{outcome.text}", flush=True)
+    return True
+
+
+def _touched(folder: Path) -> list[str]:
+    """Names in folders in which no case has anything to write; they are removed."""
+    found = [path for name in ("away", "tmp") for path in (folder / name).iterdir()]
+    for path in found:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return [str(path.relative_to(folder)) for path in found]
 
 
 if __name__ == "__main__":

@@ -92,8 +92,8 @@ def _limited(case: Callable[[], object]) -> Outcome:
     """Run a case within limits, in this process."""
     used_s = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     resource.setrlimit(resource.RLIMIT_CPU, (int(used_s) + CPU_S, int(used_s) + CPU_S + 1))
-    mapped, resident = _memory()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + MAPPED_BYTES,) * 2)
+    resident = _statm(1)
+    resource.setrlimit(resource.RLIMIT_AS, (mapped_bytes() + MAPPED_BYTES,) * 2)
     with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # the high-water mark begins here, not with the parent's
     try:
@@ -113,11 +113,14 @@ def _limited(case: Callable[[], object]) -> Outcome:
     return outcome
 
 
-def _memory() -> tuple[int, int]:
-    """Mapped and resident bytes of this process."""
+def mapped_bytes() -> int:
+    """Address space of this process."""
+    return _statm(0)
+
+
+def _statm(field: int) -> int:
     with open("/proc/self/statm") as file:
-        mapped, resident = file.read().split()[:2]
-    return int(mapped) * resource.getpagesize(), int(resident) * resource.getpagesize()
+        return int(file.read().split()[field]) * resource.getpagesize()
 
 
 def _peak() -> int:

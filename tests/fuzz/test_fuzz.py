@@ -17,18 +17,25 @@ from .__main__ import KINDS
 ROOT = Path(__file__).parents[2]
 
 
+N_CASES = {"runs": 60, "kills": 12, "disks": 12, "memory": 12, "folders": 3}
+"""Cases of the kinds that take longest; of others there are 80."""
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_damaged_input_ends_in_a_clear_message(kind):
+def test_attacks_find_nothing(kind):
     """In a process of its own: a child is forked for each case, which must not inherit threads."""
+    n_cases = N_CASES.get(kind, 80)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", kind, "--seed", "7", "--cases", "80"],
+        [sys.executable, "-m", "tests.fuzz", kind, "--seed", "7", "--cases", str(n_cases)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=600,
     )
     assert done.returncode == 0, done.stdout[-4000:]
-    assert f"{kind:<12}{80:>7}" in done.stdout
+    if "left out" in done.stdout:
+        pytest.skip(done.stdout)
+    assert f"{kind:<12}{n_cases:>7}" in done.stdout
 
 
 def fails():

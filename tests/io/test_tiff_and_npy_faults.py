@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import logging
+import lzma
+import tracemalloc
+import zlib
 from importlib.util import find_spec
 
 import numpy as np
@@ -273,4 +276,49 @@ def test_a_damaged_header_of_an_npy_file(tmp_path, header):
     text = header + b"\n"
     path.write_bytes(b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text + bytes(1386))
     with pytest.raises(SourceError, match=r"a\.npy: "):
+        open_source(path)
+
+
+def bomb(path, compress, compression, n_pages=3, declared=(64, 64), holds=2**27):
+    """A TIFF whose second page stands for more than it says."""
+    raw = np.zeros(declared, np.uint16)
+    with tifffile.TiffWriter(path) as file:
+        for page in range(n_pages):
+            data = compress(bytes(holds)) if page == 1 else compress(raw.tobytes())
+            file.write(
+                iter([data]), shape=declared, dtype="u2", compression=compression,
+                rowsperstrip=declared[0], contiguous=False,
+            )  # fmt: skip
+
+
+@pytest.mark.skipif(find_spec("imagecodecs") is not None, reason="imagecodecs bounds it")
+@pytest.mark.parametrize(
+    ("compress", "compression"),
+    [(lambda data: zlib.compress(data, 9), "zlib"), (lzma.compress, "lzma")],
+)
+def test_a_page_that_inflates_to_more_than_its_pixels(tmp_path, compress, compression):
+    path = tmp_path / "a.tif"
+    bomb(path, compress, compression)
+    with open_source(path) as source:
+        out = np.empty(source.spec.shape, source.spec.dtype)
+        tracemalloc.start()
+        try:
+            with pytest.raises(SourceError, match=r"page 1.* has more than 8192 bytes of pixels"):
+                source.read(0, 0, 3, out)
+            assert tracemalloc.get_traced_memory()[1] < 2**25
+        finally:
+            tracemalloc.stop()
+        source.read(0, 0, 1, out[:1])
+        assert not out[0].any()
+
+
+def test_a_page_that_cannot_be_as_large_as_it_says(tmp_path):
+    path = tmp_path / "a.tif"
+    with tifffile.TiffWriter(path) as file:
+        for _ in range(2):
+            file.write(
+                iter([zlib.compress(bytes(8192), 9)]), shape=(40_000, 40_000), dtype="u2",
+                compression="zlib", rowsperstrip=40_000, contiguous=False,
+            )  # fmt: skip
+    with pytest.raises(SourceError, match=r"page 0 has \d+ bytes, which cannot be 3200000000"):
         open_source(path)

@@ -106,7 +106,7 @@ def snapshots(monkeypatch, tmp_path):
     def begin(folder):
         watch(Journal, "_add", folder)
         watch(result_sinks, "create_sink", folder)
-        for module in (earlier_run, results_folder, unfinished_files):
+        for module in (earlier_run, unfinished_files):
             watch(module, "remove_result", folder)
         for name in ("rename", "replace"):
             watch(Path, name, folder)
@@ -448,7 +448,7 @@ class TestOverwrite:
         faults = [
             (sys.modules["maxslices.runner.execute"], "require_libraries", missing),
             (block_runner, "call_method", fail),
-            (results_folder, "check_free_space", fail),
+            (earlier_run, "check_free_space", fail),
             (disk_space, "_free_bytes", lambda path: 1),
         ]
         for owner, name, fault in faults:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
-import subprocess
-import sys
-from contextlib import contextmanager
 
-import numpy as np
 import pytest
 
 from maxslices.api.resources import budgets_here
@@ -142,68 +137,3 @@ def test_a_budget_beyond_the_limit_is_refused_with_both_numbers(proc):
     assert budgets_here(CpuBackend(), "130MB", None).budget_bytes == 130 * MB
     with pytest.raises(DoesNotFitError, match=r"131 MB .* leaves 130 MB of 220 MB"):
         budgets_here(CpuBackend(), "131MB", None)
-
-
-IN_A_GROUP = """
-import json, os, sys
-folder, shape, seed, out = sys.argv[1], eval(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-with open(os.path.join(folder, "cgroup.procs"), "w") as file:
-    file.write(str(os.getpid()))
-import numpy as np, maxslices
-random = np.random.default_rng(seed)
-names = ["minus_log", "median_filter", "fbp", "remove_stripe_based_sorting"]
-steps = [n for n in names if random.random() < 0.6] or ["median_filter"]
-block = ["auto", "max"][int(random.integers(2))]
-report = maxslices.run(os.path.join(out, "scan.h5"), steps, os.path.join(out, f"out{seed}"),
-    device="cpu", block=block, allow_missing_frames=True)
-print(json.dumps([steps, report.process_bytes, report.plan.budget_bytes]))
-"""
-
-
-@contextmanager
-def control_group(limit_bytes):
-    """A control group below this process's own, with a limit; skips where none can be made."""
-    folders = [f for f in resource_limits._group_folders("memory") if f.is_dir()]
-    if not folders:
-        pytest.skip("there are no control groups here")
-    folder = folders[0] / f"maxslices-test-{os.getpid()}"
-    names = ("memory.limit_in_bytes", "memory.max")
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
-    try:
-        name = next((name for name in names if (folder / name).exists()), None)
-        if name is None:
-            pytest.skip("the control group has no limit on memory")
-        (folder / name).write_text(str(limit_bytes))
-        yield folder
-    finally:
-        folder.rmdir()
-
-
-@pytest.mark.parametrize("limit_bytes", [220 * MB, 1000 * MB])
-def test_runs_in_a_small_control_group_are_not_killed(tmp_path, limit_bytes):
-    import h5py
-
-    n_runs = int(os.environ.get("MAXSLICES_GROUP_RUNS", "1"))
-    shape = (120, 200, 320)
-    with h5py.File(tmp_path / "scan.h5", "w") as file:
-        group = file.create_group("exchange")
-        random = np.random.default_rng(0)
-        group["data"] = random.integers(100, 4000, shape, np.uint16)
-        group["data_white"] = np.full((5, *shape[1:]), 4000, np.uint16)
-        group["data_dark"] = np.full((5, *shape[1:]), 10, np.uint16)
-        group["theta"] = np.linspace(0, 180, shape[0])
-    with control_group(limit_bytes) as folder:
-        for seed in range(n_runs):
-            arguments = [str(each) for each in (folder, shape, seed, tmp_path)]
-            done = subprocess.run(
-                [sys.executable, "-W", "ignore", "-c", IN_A_GROUP, *arguments],
-                capture_output=True,
-                text=True,
-                timeout=300,
-            )
-            assert done.returncode == 0, f"{seed}: {done.returncode} {done.stderr[-2000:]}"
-            steps, taken, budget = json.loads(done.stdout)
-            print(seed, steps, taken / MB, budget / MB)

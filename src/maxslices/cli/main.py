@@ -64,6 +64,8 @@ def _add_installed_commands(subparsers: Any) -> None:
     for entry_point in importlib.metadata.entry_points(group=COMMAND_GROUP):
         try:
             entry_point.load().add_parser(subparsers)
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a package raises when it is imported
             package = entry_point.dist.name if entry_point.dist else entry_point.value
             warnings.warn(
@@ -140,26 +142,48 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP stop a run as Ctrl-C does; another one does not stop its end."""
+    """Let SIGTERM and SIGHUP stop a run as Ctrl-C does; another one does not stop its end.
+
+    Python drops what is raised while it frees an object, in a weak reference's callback or in
+    ``__del__``. A stop that came there comes again a moment later.
+    """
     before: dict[int, Any] = {}
+    unraisable = sys.unraisablehook
 
     def stop(number: int, frame: object) -> None:
         for each in before:
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
+    def dropped(what: sys.UnraisableHookArgs) -> None:
+        if not issubclass(what.exc_type, KeyboardInterrupt):
+            unraisable(what)
+            return
+        before.setdefault(signal.SIGALRM, signal.getsignal(signal.SIGALRM))
+        signal.signal(signal.SIGALRM, stop)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+
     if threading.current_thread() is threading.main_thread():
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # nohup and supervisors have their own
             if signal.getsignal(each) in (signal.SIG_DFL, signal.default_int_handler):
                 before[each] = signal.getsignal(each)
+        sys.unraisablehook = dropped
         for number in before:
             signal.signal(number, stop)
     try:
         yield
     finally:
+        sys.unraisablehook = unraisable
+        if signal.SIGALRM in before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+_AGAIN_S = 0.01
+"""Seconds after which a stop that was dropped comes again: long enough for Python to have left the
+callback, and no wait for a user."""
 
 
 class _LogPrinter(logging.Handler):

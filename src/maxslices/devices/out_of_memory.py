@@ -19,6 +19,7 @@ _SHORTAGE = re.compile(
     r"|CUDNN_STATUS_INTERNAL_ERROR_(?:DEVICE|HOST)_ALLOCATION_FAILED"  # cuDNN 9
     r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory"  # torch on the CPU
     r"|Error allocating GPU memory"  # ASTRA
+    r"|FINUFFT general malloc failure"
 )
 _ONLY_OF_LIBRARIES = re.compile(
     r"\bout of memory\b|\w_ALLOC_FAILED|Failed to allocate [\dx]+ GPU (?:buffer|array)"

@@ -14,7 +14,7 @@ from .loader_options import AngleRange, LoaderOptions, Preview, SideData
 from .open_source import open_source
 from .scratch import ScratchStore
 from .side_name import SideName
-from .sink import Sink, SinkFormat, create_sink, remove_result, result_path
+from .sink import Sink, SinkFormat, create_sink, remove_result, result_path, sink_maker
 from .source import Source
 from .store import MemoryStore, Store
 
@@ -41,4 +41,5 @@ __all__ = [
     "open_source",
     "remove_result",
     "result_path",
+    "sink_maker",
 ]

@@ -5,11 +5,34 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from ..errors import ScanChangedError
 
-_Stamp = tuple[int, int, int, int]
-"""Device, inode, size in bytes and time of the last change in ns."""
+
+class FileStamp(NamedTuple):
+    """What tells a file from another one, and from itself after a change."""
+
+    device: int
+    """Device that it is on."""
+    inode: int
+    """Its inode there."""
+    n_bytes: int
+    """Size."""
+    time_ns: int
+    """Time of its last change."""
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> Self:
+        """Stamp of a file or folder.
+
+        Raises
+        ------
+        OSError
+            If it cannot be looked at.
+        """
+        found = os.stat(path)
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 class FileStamps:
@@ -35,8 +58,8 @@ class FileStamps:
                 what = "was removed"
             elif now[:2] != before[:2]:
                 what = "was replaced by another file"
-            elif now[2] != before[2]:
-                what = f"had {before[2]} bytes and now has {now[2]}"
+            elif now.n_bytes != before.n_bytes:
+                what = f"had {before.n_bytes} bytes and now has {now.n_bytes}"
             else:
                 what = "was changed"
             raise ScanChangedError(
@@ -45,9 +68,8 @@ class FileStamps:
             )
 
 
-def _stamp(path: Path) -> _Stamp | None:
+def _stamp(path: Path) -> FileStamp | None:
     try:
-        found = os.stat(path)
+        return FileStamp.of(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

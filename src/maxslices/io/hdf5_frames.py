@@ -23,6 +23,7 @@ from .hdf5_chunks import ChunkError, Chunks, OversizeError
 from .hdf5_layout import list_stacks
 from .hdf5_links import BrokenPath, look_up
 from .library_errors import cause_of, library_errors, raised_by_library
+from .open_hdf5 import open_hdf5
 from .paths import HDF5_SIGNATURE
 from .plain_frames import PlainFrames
 from .unwritten_frames import frames_written
@@ -38,7 +39,7 @@ def open_file(path: Path) -> h5py.File:
     """
     try:
         # Without a cache HDF5 reads the wanted part of a chunk, not all of it, and keeps none.
-        return h5py.File(path, "r", rdcc_nbytes=0)
+        return open_hdf5(path, "r", rdcc_nbytes=0)
     except BlockingIOError:
         raise SourceError(
             f"{path}: is locked, so some program is writing it: wait until it is done"

@@ -28,6 +28,7 @@ from ..system.positional_io import write_rows
 from ..system.threads import parallel_for_box
 from ..tuning.mapped_output import file_map, is_safe_to_map
 from .atomic_sink import AtomicSink, SinkStart
+from .open_hdf5 import open_hdf5
 
 DATA_PATH = "entry/data/data"
 """Path of the data in the file."""
@@ -132,7 +133,7 @@ class Hdf5Sink(AtomicSink):
             os.close(fd)
 
     def _shorten(self, n_slices: int) -> None:
-        with _os_errors(), h5py.File(self._part, "r+") as file:
+        with _os_errors(), open_hdf5(self._part, "r+") as file:
             data = file[DATA_PATH]
             data.resize(n_slices, axis=self._slice_dim)
             data.attrs["incomplete"] = f"{n_slices} of {self._spec.shape[self._slice_dim]} slices"
@@ -160,7 +161,7 @@ def _create_file(path: Path, spec: ArraySpec, slice_dim: int) -> list[int]:
     layout.set_chunk(chunk)
     layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    with _os_errors(), h5py.File(path, "x", libver=("v110", "v110")) as file:
+    with _os_errors(), open_hdf5(path, "x", libver=("v110", "v110")) as file:
         file.attrs["NX_class"] = "NXroot"
         file.attrs["default"] = "entry"
         entry = file.create_group("entry")
@@ -190,7 +191,7 @@ def _reopen_file(path: Path, spec: ArraySpec, slice_dim: int) -> list[int]:
     ValueError, KeyError
         If it is another file.
     """
-    with _os_errors(), h5py.File(path, "r+") as file:
+    with _os_errors(), open_hdf5(path, "r+") as file:
         data = file[DATA_PATH]
         shape = spec.with_slices(slice_dim, 1).shape
         if data.maxshape != spec.shape or data.dtype != spec.dtype or data.chunks != shape:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, get_args
@@ -94,6 +95,10 @@ class Sink(Protocol):
     ) -> None: ...
 
 
+SinkMaker = Callable[[Path, ArraySpec, int, SinkStart], Sink]
+"""Makes a sink; see `create_sink` for what it is given, the path with its suffix."""
+
+
 def create_sink(
     path: str | os.PathLike[str],
     spec: ArraySpec,
@@ -125,15 +130,25 @@ def create_sink(
         If `path` exists already or cannot be made, or the disk has less free space than the
         result needs.
     """
-    path = result_path(Path(path), format)
+    return sink_maker(format)(result_path(Path(path), format), spec, slice_dim, start)
+
+
+def sink_maker(format: SinkFormat) -> SinkMaker:
+    """Class of the sinks of a format, whose library is loaded then.
+
+    Raises
+    ------
+    StoreError
+        If there is no such format.
+    """
     if format == "hdf5":
         from .hdf5_sink import Hdf5Sink
 
-        return Hdf5Sink(path, spec, slice_dim, start)
+        return Hdf5Sink
     if format == "tiff":
         from .tiff_sink import TiffSink
 
-        return TiffSink(path, spec, slice_dim, start)
+        return TiffSink
     raise StoreError(
         f"{format!r} is not a format of results: choose from {', '.join(get_args(SinkFormat))}"
     )

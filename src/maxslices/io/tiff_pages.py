@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import lzma
 import math
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from ..errors import SourceError
 from .library_errors import cause_of, raised_by_library
 from .paths import check_readable
+from .tiff_bombs import check_inflated, check_stored
 from .tiff_chain import count_pages
 
 
@@ -111,6 +114,7 @@ def _images(path: Path, file: tifffile.TiffFile) -> Iterator[TiffPage]:
             raise SourceError(
                 f"{path}: page {i} is damaged: its sizes are no numbers; copy it again"
             )
+        check_stored(f"{path}: page {i}", whole)
         is_plain = whole.is_final and len(whole.dataoffsets) > 0
         start = whole.dataoffsets[0] if is_plain else None
         stored = whole.databytecounts
@@ -126,9 +130,16 @@ def _images(path: Path, file: tifffile.TiffFile) -> Iterator[TiffPage]:
 def decode_page(image: TiffPage) -> NDArray[Any]:
     """Decode a frame, as a whole."""
     try:
-        frame: NDArray[Any] = tifffile.imread(image.path, key=image.page, maxworkers=1)
+        with tifffile.TiffFile(image.path) as file:
+            page = file.pages[image.page].aspage()
+            check_inflated(f"{image.path}: page {image.page}", file, page)
+            frame: NDArray[Any] = page.asarray(maxworkers=1)
+    except SourceError:
+        raise
     except Exception as error:
-        if not isinstance(error, OSError) and not raised_by_library(error):
+        if not isinstance(error, OSError | zlib.error | lzma.LZMAError) and not raised_by_library(
+            error
+        ):
             raise
         hint = "" if _has_codec(image) else ": install imagecodecs"
         raise SourceError(

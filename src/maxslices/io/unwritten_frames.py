@@ -22,6 +22,7 @@ from ..errors import SourceError
 from .frames import FramesWritten
 from .hdf5_links import look_up
 from .library_errors import library_errors
+from .open_hdf5 import open_hdf5
 
 _MAX_DEPTH = 16
 """Most virtual data sets one behind the other: files of detector modules, joined by scan and by
@@ -147,7 +148,7 @@ class _Search:
             file = data.file
             if path != here:
                 found.files.add(path)
-                file = opened.enter_context(h5py.File(path, "r", rdcc_nbytes=0))
+                file = opened.enter_context(open_hdf5(path, "r", rdcc_nbytes=0))
             source = look_up(file, part.data_path)
             if not isinstance(source, h5py.Dataset) or not source.shape:
                 found.absent.add(f"{path}:{part.data_path}")

@@ -51,7 +51,7 @@ class Ledger:
     in_use_bytes, peak_bytes : int
         Bytes alive now, and the most that were alive at once.
     kept_bytes : int
-        Bytes in caches that outlive the call: the workspaces of FFT plans.
+        Bytes that outlive the call: the workspaces of FFT plans, and what `keep` counts.
 
     Examples
     --------
@@ -106,6 +106,10 @@ class Ledger:
             allocation.freed = True
             self.in_use_bytes -= allocation.n_bytes
 
+    def keep(self, n_bytes: int) -> None:
+        """Count memory that is alive from here on, also after the call: a library's pages."""
+        self.kept_bytes += self.alloc_bytes(n_bytes).n_bytes
+
     def fft(
         self,
         shape: Sequence[int],
@@ -142,7 +146,7 @@ class Ledger:
         plan = (batch, dims, kind, _is_single(dtype))  # type: ignore[arg-type]
         if plan not in self._plans:
             self._plans.add(plan)
-            self.kept_bytes += self.alloc_bytes(work_bytes(*plan)).n_bytes
+            self.keep(work_bytes(*plan))
 
 
 LedgerFunction = Callable[..., Any]

@@ -237,6 +237,8 @@ def _import_packages(group: str) -> list[str]:
     for entry_point in importlib.metadata.entry_points(group=group):
         try:
             entry_point.load()
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a package raises when it is imported
             package = entry_point.dist.name if entry_point.dist else entry_point.value
             left_out.append(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import warnings
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from ..errors import StoreError
 from ..io import remove_result
 from ..io.result_names import is_result_name
+from ..system.disk_space import check_free_space
 from ..tuning.deferred_free import close_in_background
 
 REPORT_NAME = "report.json"
@@ -44,19 +45,103 @@ def results_of(report: Path) -> list[Path]:
     return results
 
 
-def remove_earlier(results: Sequence[Path], report: Path | None) -> None:
-    """Remove the results of an earlier run, then its report.
+class EarlierRun:
+    """The finished run in a folder, which a new one replaces once it is whole.
 
-    Their names are gone at once; their disk space is freed in the background.
+    Parameters
+    ----------
+    folder : Path
+        The folder, which may hold none.
     """
-    with ExitStack() as opened:
-        files = []
-        for result in results:
-            if result.is_file():
-                with suppress(OSError):  # one that may not be read
-                    files.append(opened.enter_context(result.open("rb", buffering=0)))
-            remove_result(result)
-        if report is not None:
-            remove_result(report)
-        opened.pop_all()
-    close_in_background(files)
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        report = folder / REPORT_NAME
+        self._report = report if report.exists() else None
+        self.results: list[Path] = []
+        """Files that are removed in the end."""
+
+    @property
+    def is_there(self) -> bool:
+        """True if there is a report."""
+        return self._report is not None
+
+    def check_spares(self, path: Path) -> None:
+        """Check that a file or folder is none of the results that will be removed.
+
+        Raises
+        ------
+        StoreError
+            If it is one of them or inside one, or if the report cannot be read.
+        """
+        whole = path.resolve()
+        for result in [] if self._report is None else results_of(self._report):
+            if result.resolve() in (whole, *whole.parents):
+                raise StoreError(
+                    f"{path} is read, and --overwrite would remove it with the run in "
+                    f"{self._folder}: choose another folder for the results"
+                )
+
+    def find_results(self) -> None:
+        """List what the report names, to be removed in the end."""
+        if self._report is not None:
+            self.results = results_of(self._report)
+
+    def remove_report(self) -> None:
+        """Remove the report alone: its results are those of a run that goes on."""
+        remove_result(self._folder / REPORT_NAME)
+        self._report = None
+
+    def make_room(self, n_bytes: int, spare_bytes: int) -> None:
+        """Check the disk's free space; the results are removed if there is none for both.
+
+        They are removed only if their space and `spare_bytes`, which files take beside their data,
+        are surely enough.
+
+        Raises
+        ------
+        StoreError
+            If there is not enough.
+        """
+        try:
+            check_free_space(self._folder, n_bytes)
+        except StoreError:
+            n_earlier = sum(disk_bytes(each) for each in self.results)
+            if not n_earlier:
+                raise
+            check_free_space(self._folder, n_bytes + spare_bytes - n_earlier)
+            warnings.warn(
+                f"the disk of {self._folder} has no room for two runs: the earlier one is removed "
+                "before the new one is whole",
+                stacklevel=2,
+            )
+            self.remove()
+
+    def remove(self) -> None:
+        """Remove the results, then the report.
+
+        Their names are gone at once; their disk space is freed in the background.
+        """
+        report, self._report = self._report, None
+        results, self.results = self.results, []
+        with ExitStack() as opened:
+            files = []
+            for result in results:
+                if result.is_file():
+                    with suppress(OSError):  # one that may not be read
+                        files.append(opened.enter_context(result.open("rb", buffering=0)))
+                remove_result(result)
+            if report is not None:
+                remove_result(report)
+            opened.pop_all()
+        close_in_background(files)
+
+
+def disk_bytes(path: Path) -> int:
+    """Disk space that a file, or the files in a folder, take; 0 if it is not there."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            return sum(disk_bytes(each) for each in path.iterdir())
+        return 512 * path.lstat().st_blocks
+    except FileNotFoundError:
+        return 0

@@ -56,7 +56,8 @@ def keep_finished(
             "plan": plan.to_dict(),
         }
         folder.write_failure(json.dumps(entries, indent=2))
-    except StoreError as other:
-        return type(error)(f"{error}; what was finished could not be kept: {other}")
+    except (StoreError, MemoryError) as other:
+        why = str(other) or "memory ran out"
+        return type(error)(f"{error}; what was finished could not be kept: {why}")
     files = ", ".join(f"{path.name} ({count} slices)" for path, count in kept)
     return type(error)(f"{error}; kept in {folder.path}: {files}")

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from ..errors import ScanChangedError, StoreError, UsageError
-from ..io import (
-    Sink,
-    SinkFormat,
-    SinkStart,
-    remove_result,
-    result_path,
-)
+from ..io import Sink, SinkFormat, SinkStart, result_path, sink_maker
 from ..model.arrays import ArraySpec
 from ..planner import Plan
 from ..system.disk_space import check_absent, check_free_space, hidden_path
 from ..system.fresh_files import replace_text
-from .earlier_run import REPORT_NAME, TIMELINE_NAME, foreign_file, remove_earlier, results_of
+from .earlier_run import REPORT_NAME, TIMELINE_NAME, EarlierRun
 from .folder_lock import FolderLock, check_usable
+from .folder_request import check_request
 from .journal import JOURNAL_NAME, Journal
 from .result_sinks import ResultSinks
 from .run_identity import can_go_on
 from .unfinished_files import (
-    disk_bytes,
     named_results,
     remove_remains,
     remove_unfinished,
     restore_hidden_names,
     unfinished_bytes,
 )
-from .unfinished_run import VERSION, UnfinishedRun, read_journal
+from .unfinished_run import VERSION, read_journal
 
 _SPARE_BYTES, _SPARE_SLICE_BYTES = 2**20, 2**12
 """Disk space that files take beside their data at most: header, report and journal; and a block of
@@ -85,12 +78,10 @@ class RunFolder:
         self._lock = FolderLock(self.path)
         self._made: list[Path] = []
         self._timeline: Path | None = None
-        self._replaces: list[Path] = []
         check_usable(self.path)
-        report = self.path / REPORT_NAME
-        self._earlier = report if report.exists() else None
+        self._earlier = EarlierRun(self.path)
         found = read_journal(self.path / JOURNAL_NAME)
-        self._check_wanted(found, overwrite=overwrite, resume=resume)
+        check_request(self.path, found, self._earlier, overwrite=overwrite, resume=resume)
         self.unfinished = found if resume else None
         """The run that goes on; None if a new one begins."""
         self._replaced_run = None if resume else found
@@ -98,46 +89,17 @@ class RunFolder:
             if format not in ("hdf5", found.format):
                 raise UsageError(f"the unfinished run writes {found.format}, not {format}")
             self._results.format = found.format
-
-    def _check_wanted(self, found: UnfinishedRun | None, *, overwrite: bool, resume: bool) -> None:
-        """Check that what is in the folder is what the user takes it to be."""
-        if overwrite and resume:
-            raise UsageError("a run either goes on (resume) or is replaced (overwrite)")
-        if found is not None:
-            if not (overwrite or resume):
-                self._lock.acquire()
-                self._lock.release()
-                raise StoreError(
-                    f"{self.path} holds an unfinished run ({found.progress}): go on with "
-                    f"`{found.command(self.path, '--resume')}`, or start anew with "
-                    f"`{found.command(self.path, '--overwrite')}`"
-                )
-        elif resume:
-            whole = "" if self._earlier is None else ", only a finished one"
-            raise StoreError(f"{self.path} holds no unfinished run{whole}: leave out --resume")
-        elif self._earlier is not None and not overwrite:
-            raise StoreError(
-                f"{self.path} already holds a run ({REPORT_NAME}): choose another folder, or "
-                "allow it to be replaced with --overwrite"
-            )
-        elif self._earlier is None and (self.path / TIMELINE_NAME).exists():
-            raise StoreError(foreign_file(self.path / TIMELINE_NAME))
+        sink_maker(self._results.format)  # no part of what the run takes
 
     def check_spares(self, path: Path) -> None:
-        """Check that a file or folder is none of the earlier results that will be removed.
+        """Check that a file or folder that is read is none of the results that are replaced.
 
         Raises
         ------
         StoreError
             If it is one of them or inside one, or if the earlier report cannot be read.
         """
-        whole = path.resolve()
-        for result in [] if self._earlier is None else results_of(self._earlier):
-            if result.resolve() in (whole, *whole.parents):
-                raise StoreError(
-                    f"{path} is read, and --overwrite would remove it with the run in "
-                    f"{self.path}: choose another folder for the results"
-                )
+        self._earlier.check_spares(path)
 
     def __enter__(self) -> Self:
         try:
@@ -148,8 +110,8 @@ class RunFolder:
             raise StoreError(f"cannot make the folder {self.path}: {error.strerror}") from None
         self._lock.acquire()
         try:
-            if self._earlier is not None and self.unfinished is None:
-                self._replaces = results_of(self._earlier)
+            if self.unfinished is None:
+                self._earlier.find_results()
         except BaseException:
             self._lock.release()
             raise
@@ -181,20 +143,19 @@ class RunFolder:
         if self.unfinished is not None:
             check_free_space(self.path, n_bytes)
             if restore_hidden_names(self.path, self.unfinished):
-                remove_result(self.path / REPORT_NAME)
-                self._earlier = None
+                self._earlier.remove_report()
             self.journal = Journal(path, self.unfinished.n_lines)
             self.journal.went_on()
-            self._replaces = [self.path / name for name in self.unfinished.replaces]
+            self._earlier.results = [self.path / name for name in self.unfinished.replaces]
             return
         if self._replaced_run is not None:
-            self._replaces += named_results(self.path, self._replaced_run)
+            self._earlier.results += named_results(self.path, self._replaced_run)
         finals = [result_path(self.path / name, self._results.format) for name in names]
         for final in finals:
-            if final not in self._replaces:
+            if final not in self._earlier.results:
                 check_absent(final)
         n_slices = sum(section.n_slices for section in plan.sections)
-        self._make_room(n_bytes, _SPARE_BYTES + len(names) * n_slices * _SPARE_SLICE_BYTES)
+        self._earlier.make_room(n_bytes, _SPARE_BYTES + len(names) * n_slices * _SPARE_SLICE_BYTES)
         if self._replaced_run is not None:
             remove_unfinished(self.path, self._replaced_run)
         header = {
@@ -202,35 +163,10 @@ class RunFolder:
             "identity": self.identity,
             "format": self._results.format,
             "names": {hidden_path(each).name: each.name for each in finals},
-            "replaces": [each.name for each in self._replaces],
+            "replaces": [each.name for each in self._earlier.results],
             "plan": plan.to_dict(),
         }
         self.journal = Journal.create(path, header)
-
-    def _make_room(self, n_bytes: int, spare_bytes: int) -> None:
-        """Check the disk's free space; an earlier run is removed if there is none for both.
-
-        It is removed only if its space and `spare_bytes`, which files take beside their data, are
-        surely enough.
-        """
-        try:
-            check_free_space(self.path, n_bytes)
-        except StoreError:
-            n_earlier = sum(disk_bytes(each) for each in self._replaces)
-            if not n_earlier:
-                raise
-            check_free_space(self.path, n_bytes + spare_bytes - n_earlier)
-            warnings.warn(
-                f"the disk of {self.path} has no room for two runs: the earlier one is removed "
-                "before the new one is whole",
-                stacklevel=2,
-            )
-            self._remove_earlier()
-
-    def _remove_earlier(self) -> None:
-        report, self._earlier = self._earlier, None
-        replaced, self._replaces = self._replaces, []
-        remove_earlier(replaced, report)
 
     def __exit__(
         self,
@@ -292,7 +228,7 @@ class RunFolder:
         If it has slices that were written before the run was stopped, it goes on.
         """
         path = result_path(self.path / name, self._results.format)
-        start: SinkStart = "replace" if path in self._replaces else "new"
+        start: SinkStart = "replace" if path in self._earlier.results else "new"
         is_whole = self.unfinished is not None and self.unfinished.is_whole
         return self._results.add(
             path, spec, slice_dim, "resume" if has_slices else start, is_whole=is_whole
@@ -307,7 +243,7 @@ class RunFolder:
         if self.journal is not None:
             self.journal.whole()
         if self._results.have_hidden_names:
-            self._remove_earlier()
+            self._earlier.remove()
         self._results.finish()
         return tuple(self._results.named)
 
@@ -326,7 +262,7 @@ class RunFolder:
         list of (Path, int)
             Each file that was kept, and its number of slices.
         """
-        if self._earlier is not None or self._replaces:
+        if self._earlier.is_there or self._earlier.results:
             return []
         finished = self._results.finished(counts)
         if self.journal is not None:

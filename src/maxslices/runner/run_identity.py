@@ -10,6 +10,7 @@ from typing import Any
 
 from ..devices import Backend
 from ..estimate.fingerprint import device_name, package_version, source_hash
+from ..io.file_stamps import FileStamp
 from ..pipeline import Pipeline
 
 
@@ -71,15 +72,13 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def _state_of(path: Path) -> dict[str, Any]:
     """Size, time of change and inode of a file; of a folder those of all files in it."""
-    state = path.stat()
     entry: dict[str, Any] = {"path": str(path.absolute())}
     if not path.is_dir():
-        return {**entry, "bytes": state.st_size, "time": state.st_mtime_ns, "inode": state.st_ino}
-    digest, n_files = hashlib.sha256(), 0
-    with os.scandir(path) as entries:
-        for each in sorted(entries, key=lambda found: found.name):
-            info = each.stat()
-            text = f"{each.name}\0{info.st_size} {info.st_mtime_ns} {info.st_ino}\0"
-            digest.update(text.encode(errors="surrogateescape"))
-            n_files += 1
-    return {**entry, "files": n_files, "their state": digest.hexdigest()[:16]}
+        stamp = FileStamp.of(path)
+        return {**entry, "bytes": stamp.n_bytes, "time": stamp.time_ns, "inode": stamp.inode}
+    digest, names = hashlib.sha256(), sorted(os.listdir(path))
+    for name in names:
+        stamp = FileStamp.of(path / name)
+        text = f"{name}\0{stamp.n_bytes} {stamp.time_ns} {stamp.inode}\0"
+        digest.update(text.encode(errors="surrogateescape"))
+    return {**entry, "files": len(names), "their state": digest.hexdigest()[:16]}

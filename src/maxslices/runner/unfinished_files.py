@@ -7,22 +7,12 @@ from pathlib import Path
 
 from ..io import remove_result
 from ..system.fresh_files import remove_fresh
-from .earlier_run import REPORT_NAME, TIMELINE_NAME
+from .earlier_run import REPORT_NAME, TIMELINE_NAME, disk_bytes
 from .journal import JOURNAL_NAME
 from .unfinished_run import UnfinishedRun
 
 SCRATCH_PATTERN = ".section-*.scratch"
 """Names of scratch files that a run keeps while it is unfinished."""
-
-
-def disk_bytes(path: Path) -> int:
-    """Disk space that a file, or the files in a folder, take; 0 if it is not there."""
-    try:
-        if path.is_dir() and not path.is_symlink():
-            return sum(disk_bytes(each) for each in path.iterdir())
-        return 512 * path.lstat().st_blocks
-    except FileNotFoundError:
-        return 0
 
 
 def unfinished_bytes(folder: Path, run: UnfinishedRun) -> int:

@@ -1,0 +1,25 @@
+"""Open HDF5 files where there is memory for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+OPENING_BYTES = 2**22
+"""Memory that must be free before a file is opened: HDF5 takes 2 MB for its caches, and ends the
+process where it finds none (version 1.14.6, every allocation of an opening refused in turn)."""
+
+
+def open_hdf5(path: Path, mode: str, **options: Any) -> h5py.File:
+    """Open an HDF5 file as `h5py.File` does.
+
+    Raises
+    ------
+    MemoryError
+        If there is none for it.
+    """
+    np.empty(OPENING_BYTES, np.uint8)  # of pages that are never touched: some microseconds
+    return h5py.File(path, mode, **options)

@@ -1,0 +1,212 @@
+"""Random runs that are stopped by signals at random moments, and go on."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import shutil
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from maxslices import run
+from maxslices.cli.main import _stoppable
+from maxslices.devices.out_of_memory import NO_THREAD
+from maxslices.errors import MaxslicesError
+
+from .child import WALL_S, Difference, Outcome, in_child
+from .random_runs import (
+    RandomRun,
+    compare,
+    draw_run,
+    import_what_runs_need,
+    results_in,
+    slice_dims_of,
+)
+
+ON_DISK = ("npy", "dls", "chunked", "zipped", "exchange", "tiffs", "pages")
+"""Layouts of scans with which a run can go on."""
+STOPS = 4
+"""Most times that a run is stopped."""
+STOPPED, REFUSED, FAULTY = 130, 1, 70
+"""Exit status of a run that was stopped, that ended with an error of ours, and any other."""
+
+
+def attempt(
+    run_: RandomRun,
+    out: Path,
+    log: Path,
+    delay_s: float | None = None,
+    number: int = 0,
+    prepare: Callable[[], object] = int,
+) -> int:
+    """Run in a child, or go on; its exit status.
+
+    Parameters
+    ----------
+    run_, out
+        The run, and its folder.
+    log : Path
+        What it prints is added to this file.
+    delay_s, number
+        Seconds after which it is sent a signal, and the signal.
+    prepare : callable
+        Is called in the child first.
+    """
+    resume = (out / ".run.journal").exists()
+    options = {"resume": True} if resume else run_.options
+
+    def go() -> None:
+        prepare()
+        run(run_.scan, run_.pipeline(), out, device="cpu", **options)
+
+    child = fork(go, log)
+    if delay_s is not None:
+        time.sleep(delay_s)
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+    return ended(child)
+
+
+def fork(go: Callable[[], None], log: Path) -> int:
+    """Call a function in a child, with exit statuses as those of the command line."""
+    child = os.fork()
+    if child:
+        return child
+    status = FAULTY
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        with _stoppable():
+            go()
+        status = 0
+    except KeyboardInterrupt:
+        status = STOPPED
+    except (MaxslicesError, MemoryError) as error:
+        print(f"error: {error}", flush=True)
+        status = REFUSED
+    except RuntimeError as error:
+        if str(error) != NO_THREAD:
+            traceback.print_exc()
+        else:
+            status = REFUSED
+    except BaseException:  # noqa: BLE001 - what this is all for
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def ended(child: int) -> int:
+    """Wait for a child; its exit status, negative for a signal.
+
+    Raises
+    ------
+    Difference
+        If it hangs.
+    """
+    waited = os.pidfd_open(child)
+    try:
+        ready, _, _ = select.select([waited], [], [], WALL_S)
+        if not ready:
+            os.kill(child, signal.SIGKILL)
+    finally:
+        os.close(waited)
+    _, status = os.waitpid(child, 0)
+    if not ready:
+        raise Difference(f"it did not end within {WALL_S} s")
+    return os.waitstatus_to_exitcode(status)
+
+
+def stop_and_go_on(run_: RandomRun, place: Path, random_: random.Random) -> None:
+    """Stop a run some times, have it go on to its end, and compare what is in its folder."""
+    out, log = place / "out", place / "log.txt"
+    began = time.monotonic()
+    undisturbed(run_, place)
+    took_s = time.monotonic() - began
+    for _ in range(random_.randint(1, STOPS)):
+        number = random_.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
+        status = attempt(run_, out, log, random_.uniform(0, 1.1 * took_s), number)
+        check_status(status, log, (0, STOPPED, -signal.SIGKILL, -number))
+        if finished(out):
+            break
+    end_and_compare(run_, place, out)
+
+
+def undisturbed(run_: RandomRun, place: Path) -> None:
+    """Run in a child, and compare what comes out with the oracle.
+
+    Raises
+    ------
+    MaxslicesError
+        If the run is refused.
+    """
+    log = place / "log.txt"
+    status = ended(fork(lambda: _whole(run_, place / "whole"), log))
+    if status == REFUSED:
+        raise MaxslicesError(log.read_text())
+    check_status(status, log, (0,))
+    log.unlink()
+
+
+def end_and_compare(run_: RandomRun, place: Path, out: Path) -> None:
+    """Have a run go on to its end, if it is not there, and compare what is in its folder."""
+    log = place / "log.txt"
+    if not finished(out):
+        check_status(attempt(run_, out, log), log, (0,))
+    check_same(place / "whole", out, log, run_)
+
+
+def finished(out: Path) -> bool:
+    """True if a folder holds a finished run, and no unfinished one."""
+    return (out / "report.json").exists() and not (out / ".run.journal").exists()
+
+
+def _whole(run_: RandomRun, out: Path) -> None:
+    """Run undisturbed, and compare with the oracle."""
+    report = run(run_.scan, run_.pipeline(), out, device="cpu", **run_.options)
+    compare(run_, slice_dims_of(report.plan), results_in(out))
+
+
+def check_status(status: int, log: Path, allowed: tuple[int, ...]) -> None:
+    """Check how a run ended, and that it printed no traceback."""
+    text = log.read_text() if log.exists() else ""
+    if status not in allowed or "Traceback" in text:
+        raise Difference(f"it ended with status {status}: {text[-6000:]}")
+
+
+def check_same(whole: Path, out: Path, log: Path, run_: RandomRun) -> None:
+    """Check that a folder has the names and the results of another, and nothing else."""
+    names = [sorted(str(p.relative_to(f)) for p in f.rglob("*")) for f in (whole, out)]
+    if names[0] != names[1]:
+        raise Difference(f"the folder holds {names[1]}, and not {names[0]}: {run_} {log}")
+    right, found = results_in(whole), results_in(out)
+    for name, array in right.items():
+        if found[name].tobytes() != array.tobytes():
+            raise Difference(f"{name} is another one after it went on: {run_}")
+
+
+def cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
+    """Stop random runs without end: the name of each case, and how it ended."""
+    import_what_runs_need(folder)
+    number = 0
+    while True:
+        name = f"{kind} {seed} {number}"
+        yield name, one_case(folder, name, stop_and_go_on)
+        number += 1
+
+
+def one_case(
+    folder: Path, name: str, go: Callable[[RandomRun, Path, random.Random], None]
+) -> Outcome:
+    """Draw a run, and have it disturbed, in a child; how that ended."""
+    random_ = random.Random(name)
+    place = folder / "case"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    run_ = draw_run(random_, place, ON_DISK)
+    return in_child(lambda: go(run_, place, random_))

@@ -1,0 +1,94 @@
+"""Random runs for which the disk is full, or memory is refused, and that go on with room."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+from maxslices.system import disk_space
+
+from .child import Outcome, mapped_bytes
+from .kills import REFUSED, attempt, check_status, end_and_compare, one_case, undisturbed
+from .random_runs import RandomRun, import_what_runs_need
+
+DISK_BYTES = 2**22
+"""Size of the disk that fills: some results with their report and journal, and not many."""
+STACK_BYTES = 2**23
+"""Address space of a thread's stack: a run starts a handful of threads, and needs little beside."""
+
+
+def disk_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
+    """Fill the disk of random runs without end; nothing where no small disk can be made."""
+    import_what_runs_need(folder)
+    disk = folder / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode:
+        print(f"{kind}: left out, as no small disk can be mounted: {made.stderr.strip()}")
+        return
+
+    def fill(run_: RandomRun, place: Path, random_: random.Random) -> None:
+        shutil.rmtree(disk / "out", ignore_errors=True)
+        (disk / "filler").unlink(missing_ok=True)
+        _fill_and_go_on(run_, place, disk, random_)
+
+    number = 0
+    try:
+        while True:
+            name = f"{kind} {seed} {number}"
+            yield name, one_case(folder, name, fill)
+            number += 1
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def _fill_and_go_on(run_: RandomRun, place: Path, disk: Path, random_: random.Random) -> None:
+    """Run on a full disk, then with room; compare what is in the folder."""
+    out, log, filler = disk / "out", place / "log.txt", disk / "filler"
+    undisturbed(run_, place)
+    needed = sum(p.stat().st_size for p in (place / "whole").rglob("*")) + 2**14
+    room = random_.randrange(2 * needed)
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(1, shutil.disk_usage(disk).free - room))
+    # Mostly the disk is filled by another program after it was looked at.
+    seen = {"return_value": 10**12} if random_.random() < 0.8 else {"wraps": disk_space._free_bytes}
+    with mock.patch("maxslices.system.disk_space._free_bytes", **seen):
+        status = attempt(run_, out, log)
+    check_status(status, log, (0, REFUSED))
+    filler.unlink()
+    end_and_compare(run_, place, out)
+
+
+def memory_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
+    """Refuse memory to random runs without end, from some amount on."""
+    import_what_runs_need(folder)
+    number = 0
+    while True:
+        name = f"{kind} {seed} {number}"
+        yield name, one_case(folder, name, _refuse_and_go_on)
+        number += 1
+
+
+def _refuse_and_go_on(run_: RandomRun, place: Path, random_: random.Random) -> None:
+    """Run with an address space that is too small, then with room; compare what is there."""
+    out, log = place / "out", place / "log.txt"
+    undisturbed(run_, place)
+    more = int(random_.uniform(0, 6 * STACK_BYTES))
+
+    def refuse() -> None:
+        # The limit itself is not seen, or nothing would begin.
+        mock.patch("maxslices.devices.cpu.memory_limits", return_value=[]).start()
+        mock.patch("maxslices.api.resources.memory_limits", return_value=[]).start()
+        limit = mapped_bytes() + more
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    status = attempt(run_, out, log, prepare=refuse)
+    check_status(status, log, (0, REFUSED))
+    end_and_compare(run_, place, out)
