@@ -1,0 +1,273 @@
+"""Record the memory of all methods in httomo's pipelines, at several sizes of the detector.
+
+Run it where there are a GPU, httomolibgpu, httomolib and httomo-backends::
+
+    python docs/scripts/record_pipelines.py OUT PIPELINE... [--limit-s 230] [--memory 32GB]
+
+It plans each pipeline for a scan of each of `SIZES`, and measures what no estimator declares. At
+`SMALL` parameters are varied one by one, to find those on which memory does not depend. OUT gets
+``sizes.json.gz`` (records at `SIZES`, as ``maxslices records export`` writes them),
+``further.json.gz`` (at `FURTHER`, of which formulas know nothing) and ``same.json`` (parameters
+that were varied). ``ship_records.py`` makes the records that come with maxslices of these. Steps
+that cannot be planned are left out, and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from maxslices.api.plan_scan import ASSUMED_FRAMES
+from maxslices.devices import Backend, select_backend
+from maxslices.errors import MaxslicesError, UnknownMethodError
+from maxslices.estimate import Chooser, ModelRequest, Records
+from maxslices.estimate.fingerprint import canonical, request_key
+from maxslices.estimate.probed import probe
+from maxslices.estimate.section_models import section_models
+from maxslices.model.arrays import ArraySpec
+from maxslices.model.units import parse_bytes
+from maxslices.pipeline import ScanSpec
+from maxslices.pipeline.pipeline import as_pipeline
+from maxslices.registry.method_registry import registry
+
+SMALL = (600, 540, 640)
+SIZES = (
+    SMALL, (901, 1201, 1279), (1801, 2160, 2560), (721, 801, 2001), (1801, 2048, 2048),
+    (1501, 1100, 1601), (1200, 1300, 1920), (999, 1511, 2303), (1441, 950, 1664),
+)  # fmt: skip
+"""Angles, rows and columns: the two commonest detectors, and others so that even and odd numbers of
+columns have four sizes each, in the order of what is missed least if time runs out."""
+COMPARED_AT = SIZES[1]
+"""Where blocks of two sizes are compared."""
+FURTHER = ((1801, 1601, 2557), (1051, 1333, 1800))
+FOLLOWED = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17)
+"""Slices at which memory must be the same if a parameter does not matter."""
+INSTEAD: dict[str, dict[str, Any]] = {
+    "FISTA3d_tomobar": {"iterations": 2, "regularisation_iterations": 2},
+    "distortion_correction_proj_discorpy": {
+        "xcenter": 300.5, "ycenter": 250.5, "list_fact": [1.0, 1e-6, 1e-9],
+    },
+    "total_variation_PD": {"iterations": 3},
+    "data_resampler": {"newshape": [1024, 1024]},
+}  # fmt: skip
+"""Parameters in place of the pipeline's: what it leaves to be filled in, and few iterations where a
+call of those that it wants takes half a minute. `VARIED` shows whether that matters."""
+VARIED: dict[str, dict[str, Any]] = {
+    "FISTA3d_tomobar": {"iterations": 20, "regularisation_iterations": 50},
+    "total_variation_PD": {"iterations": 1000},
+}
+"""Values that are tried in place of twice the value and one."""
+
+
+def edited(path: Path, out: Path) -> Path:
+    """Copy of a pipeline with its sweeps replaced by their first value, and steps as in `INSTEAD`.
+
+    Steps of methods that are not registered, or refused, are left out.
+    """
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_constructor("!Sweep", lambda loader, node: loader.construct_sequence(node)[0])
+    Loader.add_constructor(
+        "!SweepRange", lambda loader, node: float(loader.construct_mapping(node)["start"])
+    )
+    kept = []
+    for step in yaml.load(path.read_text(), Loader):
+        is_loader = step["module_path"].endswith("loaders")
+        try:
+            if not is_loader:
+                registry.get(step["method"], step["module_path"])
+        except UnknownMethodError as error:
+            print(f"{path.name}: left out: {str(error)[:110]}")
+            continue
+        step["parameters"] = (step.get("parameters") or {}) | INSTEAD.get(step["method"], {})
+        kept.append(step)
+    made = out / path.name
+    made.write_text(yaml.safe_dump(kept, sort_keys=False))
+    return made
+
+
+class OnceCompared(Chooser):
+    """Compares blocks at `COMPARED_AT` alone."""
+
+    def _compared(self, request: ModelRequest, made: Any) -> Any:
+        at = (COMPARED_AT[0], COMPARED_AT[2]) if request.slice_dim else COMPARED_AT[1:]
+        return super()._compared(request, made) if request.other_dims == at else None
+
+
+class Recorder:
+    """Measures pipelines, and keeps what it finds."""
+
+    def __init__(self, out: Path, backend: Backend, n_bytes: int, limit_s: float) -> None:
+        self.out, self.backend, self.n_bytes = out, backend, n_bytes
+        self.began, self.limit_s = time.perf_counter(), limit_s
+
+    def time_left(self) -> float:
+        """Seconds."""
+        return self.limit_s - (time.perf_counter() - self.began)
+
+    def record(self, pipelines: list[Path], size: tuple[int, int, int], records: Records) -> None:
+        """Measure all pipelines for a scan of this size."""
+        for path in pipelines:
+            if self.time_left() < 0:
+                print(f"{size}: no time for {path.name}")
+                return
+            began, chooser = time.perf_counter(), self.chooser(size, records)
+            try:
+                section_models(as_pipeline(path), self.scan(size), chooser)
+                said = ""
+            except MaxslicesError as error:
+                said = f"{type(error).__name__}: {str(error)[:200]}"
+            made = [r.meta.name for r, choice in chooser.chosen if choice.origin == "probed"]
+            took_s = time.perf_counter() - began
+            if made or said:
+                print(
+                    f"{size} {path.stem[:24]} {took_s:.1f} s: {' '.join(made)} {said}", flush=True
+                )
+
+    def scan(self, size: tuple[int, int, int], n_frames: int = ASSUMED_FRAMES) -> ScanSpec:
+        """Scan of a size, with flats and darks."""
+        whole = ArraySpec(size, "uint16")
+        frames = whole.with_slices(0, n_frames)
+        return ScanSpec(whole, frames, frames, True, name="a scan")
+
+    def chooser(self, size: tuple[int, int, int], records: Records) -> Chooser:
+        """Chooser that measures what is not recorded yet."""
+        scan = self.scan(size)
+        side = {"flats": scan.flats, "darks": scan.darks}
+        return OnceCompared(
+            self.backend.kind,
+            backend=self.backend,
+            records=records,
+            available_bytes=self.n_bytes,
+            side=side,
+        )
+
+    def vary(self, pipelines: list[Path]) -> list[dict[str, Any]]:
+        """Measure methods with other parameters at `SMALL`."""
+        records, found, seen = Records(self.out / "sizes"), [], set()
+        for path in pipelines:
+            pipeline, chooser = as_pipeline(path), self.chooser(SMALL, records)
+            try:
+                section_models(pipeline, self.scan(SMALL), chooser)
+            except MaxslicesError:
+                continue
+            for request, choice in chooser.chosen:
+                key = canonical(request_key(request))
+                if key in seen:
+                    continue
+                seen.add(key)
+                base = [choice.model.bytes(n) for n in FOLLOWED]
+                for name, other, n_frames in self.variations(request):
+                    if self.time_left() < 0:
+                        return found
+                    found.append(self.compared(request, name, other, n_frames, base))
+        return found
+
+    def variations(self, request: ModelRequest) -> Iterator[tuple[str, Any, int]]:
+        """Parameters, another value of each, and a number of frames."""
+        given = dict(request.parameters)
+        special = VARIED.get(request.meta.name, {})
+        for name, value in given.items():
+            if name in special:
+                yield name, special[name], ASSUMED_FRAMES
+            elif type(value) is int:
+                yield name, 2 * value + 1, ASSUMED_FRAMES
+        if "center" in request.meta.parameters:
+            yield "center", SMALL[2] * 0.47, ASSUMED_FRAMES
+        if "glob_stats" in request.meta.parameters:
+            yield "glob_stats", (0.1, 1.0, 0.5, 10), ASSUMED_FRAMES
+        if "metadata_path" in request.meta.parameters:
+            text = (
+                "xcenter = 300.5\nycenter = 250.5\nfactor0 = 1.0\nfactor1 = 1e-6\nfactor2 = 1e-9\n"
+            )
+            file = self.out / "distortion.txt"
+            file.write_text(text)
+            yield "metadata_path", str(file.resolve()), ASSUMED_FRAMES
+        if "flats" in request.meta.supplied:
+            yield "flats", 50, 50
+
+    def compared(
+        self, request: ModelRequest, name: str, other: Any, n_frames: int, base: list[int]
+    ) -> dict[str, Any]:
+        """Measure a method with one parameter changed."""
+        scan, said = self.scan(SMALL, n_frames), ""
+        side = {"flats": scan.flats, "darks": scan.darks}
+        parameters = dict(request.parameters)
+        if name != "flats":
+            parameters[name] = other
+        key = request_key(request, side)
+        most = 0.0
+        try:
+            made = probe(
+                replace(request, parameters=parameters),
+                self.backend,
+                available_bytes=self.n_bytes // 8,
+                supplied=side,
+                strictly=True,
+            )
+            now = [made.model().bytes(n) for n in FOLLOWED]
+            most = max(abs(a / b - 1) for a, b in zip(now, base, strict=True))
+        except MaxslicesError as error:
+            said = f"{type(error).__name__}: {str(error)[:120]}"
+        value = ASSUMED_FRAMES if name == "flats" else request.parameters.get(name)
+        row = {
+            "method": key["method"], "parameters": key["parameters"], "dtype": key["dtype"],
+            "name": name, "values": [value, other], "differs": most, "error": said,
+        }  # fmt: skip
+        shown = said or ("same" if most == 0 else f"{most:.2%}")
+        print(f"{request.meta.name} {name}: {value} and {other}: {shown}", flush=True)
+        return row
+
+
+def export(records: Records, path: Path) -> None:
+    """Write records into a packed file."""
+    records.export(path.with_suffix(""))
+    with gzip.open(path, "wb", 9) as file:
+        file.write(path.with_suffix("").read_bytes())
+    path.with_suffix("").unlink()
+
+
+def main() -> None:
+    """Parse, record, and write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("pipelines", type=Path, nargs="+")
+    parser.add_argument("--limit-s", type=float, default=230.0)
+    parser.add_argument("--memory", default="32GB")
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args()
+    out: Path = options.out
+    (out / "work").mkdir(parents=True, exist_ok=True)
+    backend = select_backend(options.device)
+    pipelines = [edited(path, out / "work") for path in options.pipelines]
+    recorder = Recorder(out / "work", backend, parse_bytes(options.memory), options.limit_s)
+    sizes, further = (Records(out / "work" / name) for name in ("sizes", "further"))
+    order = [*((size, sizes) for size in SIZES[:5]), (FURTHER[0], further)]
+    order += [*((size, sizes) for size in SIZES[5:]), *((size, further) for size in FURTHER[1:])]
+    for i, (size, records) in enumerate(order):
+        began = time.perf_counter()
+        recorder.record(pipelines, size, records)
+        print(f"{size}: {time.perf_counter() - began:.1f} s", flush=True)
+        if i == 0:
+            same = recorder.vary(pipelines)
+            (out / "same.json").write_text(json.dumps(same, indent=1))
+            print(f"varied: {len(same)}, {time.perf_counter() - recorder.began:.1f} s", flush=True)
+        export(sizes, out / "sizes.json.gz")
+        if further.entries():
+            export(further, out / "further.json.gz")
+    print(f"{len(sizes.entries())} + {len(further.entries())} records, "
+          f"{time.perf_counter() - recorder.began:.0f} s")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
