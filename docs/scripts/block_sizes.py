@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+import maxslices.httomo  # noqa: F401  registers httomolibgpu, also where maxslices is not installed
 from maxslices.block_effect.effect import ROUNDING
 from maxslices.block_effect.side_of_block import cut
 from maxslices.block_effect.trial_slices import TrialSlices

@@ -25,6 +25,7 @@ from typing import Any
 
 import yaml
 
+import maxslices.httomo  # noqa: F401  registers httomolibgpu, also where maxslices is not installed
 from maxslices.api.plan_scan import ASSUMED_FRAMES
 from maxslices.devices import Backend, select_backend
 from maxslices.errors import MaxslicesError, UnknownMethodError
