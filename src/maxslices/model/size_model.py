@@ -14,6 +14,7 @@ from itertools import combinations, islice
 from typing import Any
 
 from .growth import COUNTS, Growth, fast_length
+from .memory_model import MemoryModel
 from .peak_model import PeakModel, Term
 
 Dims = tuple[int, int]
@@ -157,6 +158,10 @@ class SizeModel:
         }
         return replace(self.base, moments=moments, measured={})
 
+    def model_at(self, dims: Dims) -> MemoryModel:
+        """Memory model for two dims."""
+        return MemoryModel(lru_cache(maxsize=1024)(self.at(dims).rising))
+
     @classmethod
     def fit(cls, peaks: Mapping[Dims, PeakModel], slices: Sequence[int]) -> SizeModel | None:
         """Find formulas that give all peaks at all recorded dims to the byte.
@@ -164,7 +169,7 @@ class SizeModel:
         Parameters
         ----------
         peaks : mapping
-            Models by their dims, four at least, none of them pruned.
+            Models by their dims, four at least.
         slices : sequence of int
             Numbers of slices at which the formulas are held against the models.
 
@@ -177,22 +182,26 @@ class SizeModel:
             return None
         models = list(peaks.values())
         found: dict[str, tuple[SizedTerm, ...]] = {}
-        for label in models[0].moments:
-            if all(label in model.moments for model in models):
-                terms = _sized({dims: model.moments[label] for dims, model in peaks.items()})
-                if terms is not None:
-                    found[label] = terms
-        made = cls(found, models[0], tuple(peaks))
-        highest: dict[str, None] = {}
+        for label in dict.fromkeys(label for model in models for label in model.moments):
+            known = {
+                d: model.moments[label] for d, model in peaks.items() if label in model.moments
+            }
+            terms = _sized(known) if len(known) >= _LEAST else None
+            if terms is not None:
+                found[label] = terms
+        base = replace(
+            models[0],
+            sites={path: site for model in models for path, site in model.sites.items()},
+            names={path: what for model in models for path, what in model.names.items()},
+        )
+        made = cls(found, base, tuple(peaks))
+        near: dict[str, None] = {}
         for dims, model in peaks.items():
-            if not found:
-                return None
             at = made.at(dims)
-            for n in slices:
-                if at.predicted(n) != model.predicted(n):
-                    return None
-                highest[at.highest(n)] = None
-        return made._only(list(highest))
+            if not found or any(at.predicted(n) != model.predicted(n) for n in slices):
+                return None
+            near |= dict.fromkeys(at.pruned().moments)
+        return made._only(list(near))
 
     def _only(self, labels: Sequence[str]) -> SizeModel:
         """Model of some of the moments."""

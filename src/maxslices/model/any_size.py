@@ -1,0 +1,115 @@
+"""What recorded peaks tell about other sizes of the detector.
+
+Formulas to the byte where there are some, else a bound; for all sizes, or for even and odd dims apart,
+which real FFTs treat differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .memory_model import MemoryModel
+from .peak_model import PeakModel
+from .size_bound import SizeBound
+from .size_model import Dims, SizeModel
+
+FOLLOWED = (1, 2, 3, 5, 8, 16, 33, 64, 100, 1000)
+"""Slices at which formulas in the dims must give what was recorded."""
+SLICES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256)
+"""Slices at which bounds are found: single ones, where chunks begin, and the blocks of plans."""
+Parity = tuple[int | None, int | None]
+_PARITIES: tuple[tuple[Parity, ...], ...] = (
+    ((None, None),),
+    ((None, 0), (None, 1)),
+    ((0, None), (1, None)),
+    ((0, 0), (0, 1), (1, 0), (1, 1)),
+)
+"""Ways to divide dims: not at all, by the second, by the first, by both."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeClass:
+    """Peaks for dims of one parity."""
+
+    parity: Parity
+    """What is left of rows and columns divided by two; None for both."""
+    peaks: SizeModel | SizeBound
+    """Formulas, or a bound."""
+
+    def is_told(self, dims: Dims) -> bool:
+        """True if it answers for these dims."""
+        return _is_of(self.parity, dims) and self.peaks.is_told(dims)
+
+    @property
+    def above(self) -> float:
+        """How far it lies above a recorded peak at most; 0 for formulas."""
+        return self.peaks.above if isinstance(self.peaks, SizeBound) else 0.0
+
+    def as_plain(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        kind = "bound" if isinstance(self.peaks, SizeBound) else "formulas"
+        return {"parity": list(self.parity), kind: self.peaks.as_plain()}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> SizeClass:
+        """Read what `as_plain` wrote.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If the values are not those of a class.
+        """
+        rows, columns = (None if each is None else int(each) % 2 for each in plain["parity"])
+        if "bound" in plain:
+            return cls((rows, columns), SizeBound.from_plain(plain["bound"]))
+        return cls((rows, columns), SizeModel.from_plain(plain["formulas"]))
+
+
+def fit_sizes(
+    models: Mapping[Dims, MemoryModel], peaks: Mapping[Dims, PeakModel]
+) -> tuple[SizeClass, ...]:
+    """Find what recorded peaks tell about other dims.
+
+    Parameters
+    ----------
+    models : mapping
+        Memory models by their dims.
+    peaks : mapping
+        Their allocations, of those that each call followed from those with fewer slices.
+
+    Returns
+    -------
+    tuple of SizeClass
+        Of the ways in `_PARITIES` the first with formulas for all dims, else the first with
+        a bound for all; empty if there is none. The class of some dims may be missing.
+    """
+    best: tuple[SizeClass, ...] = ()
+    fewest = len(models) + 1
+    for parities in _PARITIES:
+        found, unknown = [], 0
+        for parity in parities:
+            dims = [each for each in models if _is_of(parity, each)]
+            told = _fit(dims, models, peaks) if dims else None
+            unknown += len(dims) if told is None else isinstance(told, SizeBound)
+            found += [SizeClass(parity, told)] if told is not None else []
+        if found and unknown < fewest:
+            best, fewest = tuple(found), unknown
+        if not unknown:
+            break
+    return best
+
+
+def _fit(
+    dims: Sequence[Dims], models: Mapping[Dims, MemoryModel], peaks: Mapping[Dims, PeakModel]
+) -> SizeModel | SizeBound | None:
+    if all(each in peaks for each in dims):
+        exact = SizeModel.fit({each: peaks[each] for each in dims}, FOLLOWED)
+        if exact is not None:
+            return exact
+    return SizeBound.fit({each: {n: models[each].bytes(n) for n in SLICES} for each in dims})
+
+
+def _is_of(parity: Parity, dims: Dims) -> bool:
+    return all(want is None or dim % 2 == want for want, dim in zip(parity, dims, strict=True))
