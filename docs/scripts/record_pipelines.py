@@ -168,49 +168,46 @@ class Recorder:
                     continue
                 seen.add(key)
                 base = [choice.model.bytes(n) for n in FOLLOWED]
-                for name, other, n_frames in self.variations(request):
+                for changed, n_frames in self.variations(request):
                     if self.time_left() < 0:
                         return found
-                    found.append(self.compared(request, name, other, n_frames, base))
+                    found.append(self.compared(request, changed, n_frames, base))
         return found
 
-    def variations(self, request: ModelRequest) -> Iterator[tuple[str, Any, int]]:
-        """Parameters, another value of each, and a number of frames."""
-        given = dict(request.parameters)
+    def variations(self, request: ModelRequest) -> Iterator[tuple[dict[str, Any], int]]:
+        """Other values of parameters, and a number of frames."""
         special = VARIED.get(request.meta.name, {})
-        for name, value in given.items():
+        for name, value in request.parameters.items():
             if name in special:
-                yield name, special[name], ASSUMED_FRAMES
+                yield {name: special[name]}, ASSUMED_FRAMES
             elif type(value) is int:
-                yield name, 2 * value + 1, ASSUMED_FRAMES
-        if "center" in request.meta.parameters:
-            yield "center", SMALL[2] * 0.47, ASSUMED_FRAMES
-        if "glob_stats" in request.meta.parameters:
-            yield "glob_stats", (0.1, 1.0, 0.5, 10), ASSUMED_FRAMES
-        if "metadata_path" in request.meta.parameters:
-            text = (
-                "xcenter = 300.5\nycenter = 250.5\nfactor0 = 1.0\nfactor1 = 1e-6\nfactor2 = 1e-9\n"
-            )
+                yield {name: 2 * value + 1}, ASSUMED_FRAMES
+        known = request.meta.parameters
+        if "center" in known:
+            yield {"center": SMALL[2] * 0.47}, ASSUMED_FRAMES
+        if "glob_stats" in known:
+            yield {"glob_stats": (0.1, 1.0, 0.5, 10)}, ASSUMED_FRAMES
+        if "metadata_path" in known:
+            lines = ["xcenter = 300.5", "ycenter = 250.5"]
+            lines += [f"factor{i} = {factor}" for i, factor in enumerate((1.0, 1e-6, 1e-9))]
             file = self.out / "distortion.txt"
-            file.write_text(text)
-            yield "metadata_path", str(file.resolve()), ASSUMED_FRAMES
+            file.write_text("\n".join(lines) + "\n")
+            given = dict.fromkeys(("xcenter", "ycenter", "list_fact"))
+            yield {"metadata_path": str(file.resolve()), **given}, ASSUMED_FRAMES
         if "flats" in request.meta.supplied:
-            yield "flats", 50, 50
+            yield {}, 50
 
     def compared(
-        self, request: ModelRequest, name: str, other: Any, n_frames: int, base: list[int]
+        self, request: ModelRequest, changed: dict[str, Any], n_frames: int, base: list[int]
     ) -> dict[str, Any]:
-        """Measure a method with one parameter changed."""
+        """Measure a method with parameters, or the number of flats and darks, changed."""
         scan, said = self.scan(SMALL, n_frames), ""
         side = {"flats": scan.flats, "darks": scan.darks}
-        parameters = dict(request.parameters)
-        if name != "flats":
-            parameters[name] = other
         key = request_key(request, side)
         most = 0.0
         try:
             made = probe(
-                replace(request, parameters=parameters),
+                replace(request, parameters={**request.parameters, **changed}),
                 self.backend,
                 available_bytes=self.n_bytes // 8,
                 supplied=side,
@@ -220,14 +217,14 @@ class Recorder:
             most = max(abs(a / b - 1) for a, b in zip(now, base, strict=True))
         except MaxslicesError as error:
             said = f"{type(error).__name__}: {str(error)[:120]}"
-        value = ASSUMED_FRAMES if name == "flats" else request.parameters.get(name)
-        row = {
-            "method": key["method"], "parameters": key["parameters"], "dtype": key["dtype"],
-            "name": name, "values": [value, other], "differs": most, "error": said,
-        }  # fmt: skip
+        before = {name: key["parameters"].get(name) for name in changed}
         shown = said or ("same" if most == 0 else f"{most:.2%}")
-        print(f"{request.meta.name} {name}: {value} and {other}: {shown}", flush=True)
-        return row
+        print(f"{request.meta.name} {changed or n_frames}: {shown}", flush=True)
+        return {
+            "method": key["method"], "parameters": key["parameters"], "dtype": key["dtype"],
+            "before": before or {"flats": ASSUMED_FRAMES}, "after": changed or {"flats": n_frames},
+            "differs": most, "error": said,
+        }  # fmt: skip
 
 
 def export(records: Records, path: Path) -> None:

@@ -1,7 +1,7 @@
 """What recorded peaks tell about other sizes of the detector.
 
-Formulas to the byte where there are some, else a bound; for all sizes, or for even and odd dims apart,
-which real FFTs treat differently.
+Formulas to the byte where there are some, else a bound; for all sizes, or for even and odd dims
+apart, which real FFTs treat differently.
 """
 
 from __future__ import annotations
@@ -82,21 +82,23 @@ def fit_sizes(
     Returns
     -------
     tuple of SizeClass
-        Of the ways in `_PARITIES` the first with formulas for all dims, else the first with
-        a bound for all; empty if there is none. The class of some dims may be missing.
+        Of the ways in `_PARITIES` the first that leaves the fewest recorded dims without an answer,
+        and of these the fewest with a bound in place of formulas. Empty if there is none.
     """
     best: tuple[SizeClass, ...] = ()
-    fewest = len(models) + 1
+    lowest = len(models), 0
     for parities in _PARITIES:
-        found, unknown = [], 0
+        found, unknown, bounds = [], 0, 0
         for parity in parities:
             dims = [each for each in models if _is_of(parity, each)]
             told = _fit(dims, models, peaks) if dims else None
-            unknown += len(dims) if told is None else isinstance(told, SizeBound)
-            found += [SizeClass(parity, told)] if told is not None else []
-        if found and unknown < fewest:
-            best, fewest = tuple(found), unknown
-        if not unknown:
+            if told is not None:
+                found.append(SizeClass(parity, told))
+            unknown += len(dims) if told is None else 0
+            bounds += len(dims) if isinstance(told, SizeBound) else 0
+        if (unknown, bounds) < lowest:
+            best, lowest = tuple(found), (unknown, bounds)
+        if lowest == (0, 0):
             break
     return best
 

@@ -1,9 +1,9 @@
 """Peaks for every size of the detector where no formula gives them to the byte.
 
-The memory of a sort is padded, wavelets halve odd lengths, and what is cut into chunks grows in steps.
-Such peaks still follow a sum of products of the dims closely. At some numbers of slices, the sum that
-lies nearest to all recorded peaks is raised above the highest of them; between these numbers
-straight lines join it.
+The memory of a sort is padded, wavelets halve odd lengths, and what is cut into chunks grows in
+steps. Such peaks still follow a sum of products of the dims closely. At some numbers of slices, the
+sum that lies nearest to all recorded peaks is raised above the highest of them; between these
+numbers straight lines join it.
 """
 
 from __future__ import annotations

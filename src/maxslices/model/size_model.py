@@ -64,6 +64,24 @@ class SizeFormula:
         """True if all that explains what was recorded says the same for these dims."""
         return all(_value((other,), dims) == self.at(dims) for other in self.others)
 
+    def as_plain(self) -> list[Any]:
+        """Plain values for JSON: the parts, and what else gives the same."""
+        return [list(map(list, each)) for each in (self.parts, self.others)]
+
+    @classmethod
+    def from_plain(cls, plain: Sequence[Any]) -> SizeFormula:
+        """Read what `as_plain` wrote.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If the values are not those of a formula.
+        """
+        for _, a, b in (*plain[0], *plain[1]):
+            LENGTHS[a], LENGTHS[b]  # raises if there is none of that name
+        parts, others = (tuple((int(f), a, b) for f, a, b in each) for each in plain)
+        return cls(parts, others)
+
     def __str__(self) -> str:
         texts = []
         for factor, a, b in self.parts:
@@ -217,22 +235,18 @@ class SizeModel:
         return replace(self, moments=moments, base=base)
 
     def as_plain(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Plain values for JSON; a term that is alive at several moments is written once."""
+        numbers: dict[SizedTerm, int] = {}
+        moments = {
+            label: [numbers.setdefault(term, len(numbers)) for term in terms]
+            for label, terms in self.moments.items()
+        }
         return {
-            "moments": {
-                label: [
-                    [
-                        t.path,
-                        [t.start.parts, t.start.others],
-                        [t.step.parts, t.step.others],
-                        t.count,
-                        t.k,
-                        t.number.as_plain(),
-                    ]
-                    for t in terms
-                ]
-                for label, terms in self.moments.items()
-            },
+            "moments": moments,
+            "terms": [
+                [t.path, t.start.as_plain(), t.step.as_plain(), t.count, t.k, t.number.as_plain()]
+                for t in numbers
+            ],
             "sites": self.base.as_plain()["sites"],
             "names": dict(self.base.names),
             "granule_bytes": self.base.granule_bytes,
@@ -249,19 +263,18 @@ class SizeModel:
             If the values are not those of a model.
         """
 
-        def formula(values: Any) -> SizeFormula:
-            for _, a, b in (*values[0], *values[1]):
-                LENGTHS[a], LENGTHS[b]  # raises if there is none of that name
-            parts, others = (tuple((int(f), a, b) for f, a, b in each) for each in values)
-            return SizeFormula(parts, others)
-
         def term(values: Any) -> SizedTerm:
             path, start, step, count, k, number = values
             COUNTS[count](1, int(k))
             how_many = Growth(int(number[0]), int(number[1]), str(number[2]), int(number[3]))
-            return SizedTerm(str(path), formula(start), formula(step), count, int(k), how_many)
+            start, step = SizeFormula.from_plain(start), SizeFormula.from_plain(step)
+            return SizedTerm(str(path), start, step, count, int(k), how_many)
 
-        moments = {label: tuple(map(term, terms)) for label, terms in plain["moments"].items()}
+        terms = dict(enumerate(map(term, plain["terms"])))
+        moments = {
+            str(label): tuple(terms[int(i)] for i in numbers)
+            for label, numbers in plain["moments"].items()
+        }
         empty = {"moments": {"": []}, "measured": []}
         base = replace(PeakModel.from_plain({**plain, **empty}), moments={})
         return cls(moments, base, tuple((int(a), int(b)) for a, b in plain["recorded"]))
