@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # measuring is imported when something is measured
     from .extensions import TracedMethod
     from .probed import Probe
     from .recorded import Records
+    from .size_record import SizedProbe
 
 Origin = Literal["declared", "recorded", "replayed", "probed", "bisected"]
 """Where a model comes from, in the order in which they are tried; bisection only if asked for."""
@@ -124,10 +125,16 @@ class Chooser:
                 probed, where = found
                 why = f"{missing}; measured on {where}{self._beside(request, probed.model())}"
                 return _choice(request, probed, "recorded", why)
+        others = ""
+        if forced == "recorded" or (forced is None and self.backend is None):
+            try:
+                return self._shipped(request, missing)
+            except LookupError as error:
+                others = str(error)
         if forced == "recorded":
             raise EstimatorError(
-                f"nothing is recorded of {self._described(request)}: measure it there (--estimator "
-                "probed), or import records from there (maxslices records import)"
+                f"nothing is recorded of {self._described(request)}{others}: measure it there "
+                "(--estimator probed), or import records from there (maxslices records import)"
             )
         if forced == "replayed" or (forced is None and self._is_replayable(request)):
             try:
@@ -138,7 +145,7 @@ class Chooser:
                 missing += f"; it cannot be replayed ({error})"
         if self.backend is None:
             has = [] if meta.estimator is not None else ["no memory estimator is declared"]
-            has += ["nothing is recorded"] if forced is None else []
+            has += [f"nothing is recorded{others}"] if forced is None else []
             raise EstimatorError(
                 f"{self._described(request)}: {', '.join([*has, 'there is no such device here'])} "
                 "to measure it on: import records from one (maxslices records import)"
@@ -169,7 +176,23 @@ class Chooser:
         origin = "declared" if speaks_of(request.meta, self.device) else "declared for CUDA"
         return Choice(declared_model(request, self.device), origin)
 
-    def _recorded(self, request: ModelRequest) -> tuple[Probe, str] | None:
+    def _shipped(self, request: ModelRequest, missing: str) -> Choice:
+        """What records say that come with the method's package.
+
+        Raises
+        ------
+        LookupError
+            If they have no answer; the text says what they are for.
+        """
+        if self.device != "cuda":
+            raise LookupError
+        from .shipped_records import find_shipped
+
+        found, where = find_shipped(request.meta, self._key(request))
+        why = f"{missing}; measured on {where}{self._beside(request, found.model())}"
+        return _choice(request, found, "recorded", why)
+
+    def _recorded(self, request: ModelRequest) -> tuple[Probe | SizedProbe, str] | None:
         if self.records is None:
             return None
         from .fingerprint import device_name, environment
@@ -311,7 +334,10 @@ class Chooser:
 
 
 def _choice(
-    request: ModelRequest, found: Probe | BisectionResult | TracedMethod, origin: Origin, why: str
+    request: ModelRequest,
+    found: Probe | SizedProbe | BisectionResult | TracedMethod,
+    origin: Origin,
+    why: str,
 ) -> Choice:
     """Return what was measured; of its result what the author does not declare."""
     meta, dtype, dims = request.meta, None, None

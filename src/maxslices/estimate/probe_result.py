@@ -110,22 +110,6 @@ class Probe:
         answer = found.model().max_slices(self.available_bytes, self.total_slices)
         return replace(found, answer=answer, sure=False, notes=(*self.notes, note))
 
-    def at_other_dims(self, peaks: PeakModel, output_dims: tuple[int, int] | None) -> Probe:
-        """Probe for other dims, of which the peaks are known by formulas.
-
-        What stays after a call is taken to grow with the dims as the peak does.
-        """
-        rising, before = MemoryModel(peaks.rising), self.model()
-        return replace(
-            self,
-            peaks=peaks,
-            points=tuple((n, rising.bytes(n)) for n, _ in self.points),
-            kept=tuple((n, -(-size * rising.bytes(n) // before.bytes(n))) for n, size in self.kept),
-            rungs=(),
-            answer=rising.max_slices(self.available_bytes, self.total_slices),
-            output_dims=output_dims,
-        )
-
     def as_plain(self) -> dict[str, Any]:
         """Plain values for JSON."""
         plain = asdict(replace(self, peaks=None))

@@ -110,12 +110,12 @@ def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> tuple[SizedProbe, 
     Raises
     ------
     LookupError
-        If there is none; the text says why.
+        If there is none; the text, empty where nothing comes with it, says what there is.
     StoreError
         If the file cannot be read.
     """
     if meta.records is None:
-        raise LookupError("nothing is recorded")
+        raise LookupError
     rows, columns = key["other_dims"]
     reasons: dict[str, None] = {}
     for record in read_shipped(Path(meta.records)):
@@ -127,7 +127,7 @@ def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> tuple[SizedProbe, 
         if answer is not None:
             return answer, _origin(record, answer, meta, key, differing)
         reasons["other dims: " + ", ".join(f"{a}x{b}" for a, b in record.measured)] = None
-    raise LookupError(f"the records that come with it are for {' or '.join(reasons)}")
+    raise LookupError(f" (the records that come with it are for {' or '.join(reasons)})")
 
 
 def _differing(record: SizeRecord, key: Mapping[str, Any]) -> list[str] | str:

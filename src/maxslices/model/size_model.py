@@ -39,7 +39,7 @@ LENGTHS: dict[str, Callable[[int], int]] = {
 _PRODUCTS = tuple((a, b) for a in LENGTHS for b in LENGTHS)
 _MOST_OTHERS = 12
 """Explanations that are looked at: a power of two has most, each of two dims with three lengths."""
-_LEAST = 4
+LEAST_SIZES = 4
 """Sizes that tell a formula: three for its unknowns, and one that proves it."""
 
 
@@ -108,6 +108,7 @@ def _formulas(values: Sequence[tuple[Dims, int]]) -> Iterator[SizeFormula]:
     wanted = [value for _, value in values]
     if not any(wanted):
         yield SizeFormula(())
+        return
     columns = {
         (a, b): [LENGTHS[a](dims[0]) * LENGTHS[b](dims[1]) for dims, _ in values]
         for a, b in _PRODUCTS
@@ -196,7 +197,7 @@ class SizeModel:
         SizeModel or None
             None if no formulas give all peaks.
         """
-        if len(peaks) < _LEAST:
+        if len(peaks) < LEAST_SIZES:
             return None
         models = list(peaks.values())
         found: dict[str, tuple[SizedTerm, ...]] = {}
@@ -204,7 +205,7 @@ class SizeModel:
             known = {
                 d: model.moments[label] for d, model in peaks.items() if label in model.moments
             }
-            terms = _sized(known) if len(known) >= _LEAST else None
+            terms = _sized(known) if len(known) >= LEAST_SIZES else None
             if terms is not None:
                 found[label] = terms
         base = replace(
