@@ -2,14 +2,15 @@
 
 Run it where there are a GPU, httomolibgpu, httomolib and httomo-backends::
 
-    python docs/scripts/record_pipelines.py OUT PIPELINE... [--limit-s 230] [--memory 32GB]
+    python docs/scripts/record_pipelines.py OUT PIPELINE... [--limit-s 190] [--memory 12GB]
 
 It plans each pipeline for a scan of each of `SIZES`, and measures what no estimator declares. At
 `SMALL` parameters are varied one by one, to find those on which memory does not depend. OUT gets
 ``sizes.json.gz`` (records at `SIZES`, as ``maxslices records export`` writes them),
 ``further.json.gz`` (at `FURTHER`, of which formulas know nothing) and ``same.json`` (parameters
 that were varied). ``ship_records.py`` makes the records that come with maxslices of these. Steps
-that cannot be planned are left out, and named.
+that cannot be planned are left out, and named. With ``--before FILE`` what that ``sizes.json.gz``
+has is not measured again.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ columns have four sizes each, in the order of what is missed least if time runs 
 COMPARED_AT = SIZES[1]
 """Where blocks of two sizes are compared."""
 FURTHER = ((1801, 1601, 2557), (1051, 1333, 1800))
-FOLLOWED = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17)
-"""Slices at which memory must be the same if a parameter does not matter."""
+SAME = 1e-3
+"""Peaks that differ by less are the same: a parameter does not matter."""
 INSTEAD: dict[str, dict[str, Any]] = {
     "FISTA3d_tomobar": {"iterations": 2, "regularisation_iterations": 2},
     "distortion_correction_proj_discorpy": {
@@ -114,7 +115,11 @@ class Recorder:
 
     def time_left(self) -> float:
         """Seconds."""
-        return self.limit_s - (time.perf_counter() - self.began)
+        return self.limit_s - self.took_s()
+
+    def took_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.perf_counter() - self.began
 
     def record(self, pipelines: list[Path], size: tuple[int, int, int], records: Records) -> None:
         """Measure all pipelines for a scan of this size."""
@@ -153,26 +158,41 @@ class Recorder:
             side=side,
         )
 
-    def vary(self, pipelines: list[Path]) -> list[dict[str, Any]]:
+    def vary(self, pipelines: list[Path], records: Records) -> list[dict[str, Any]]:
         """Measure methods with other parameters at `SMALL`."""
-        records, found, seen = Records(self.out / "sizes"), [], set()
+        found: list[dict[str, Any]] = []
+        seen: set[str] = set()
         for path in pipelines:
             pipeline, chooser = as_pipeline(path), self.chooser(SMALL, records)
             try:
                 section_models(pipeline, self.scan(SMALL), chooser)
             except MaxslicesError:
                 continue
-            for request, choice in chooser.chosen:
+            for request, _ in chooser.chosen:
                 key = canonical(request_key(request))
                 if key in seen:
                     continue
                 seen.add(key)
-                base = [choice.model.bytes(n) for n in FOLLOWED]
+                base = self.pool_bytes(request, {}, ASSUMED_FRAMES)
                 for changed, n_frames in self.variations(request):
                     if self.time_left() < 0:
                         return found
                     found.append(self.compared(request, changed, n_frames, base))
         return found
+
+    def pool_bytes(
+        self, request: ModelRequest, changed: dict[str, Any], n_frames: int
+    ) -> dict[int, int]:
+        """Peaks in CuPy's pool by slices: what is outside is read too roughly to compare."""
+        scan = self.scan(SMALL, n_frames)
+        made = probe(
+            replace(request, parameters={**request.parameters, **changed}),
+            self.backend,
+            available_bytes=self.n_bytes // 16,
+            supplied={"flats": scan.flats, "darks": scan.darks},
+            strictly=True,
+        )
+        return {rung.n_slices: rung.n_bytes - rung.outside_bytes for rung in made.rungs}
 
     def variations(self, request: ModelRequest) -> Iterator[tuple[dict[str, Any], int]]:
         """Other values of parameters, and a number of frames."""
@@ -198,32 +218,26 @@ class Recorder:
             yield {}, 50
 
     def compared(
-        self, request: ModelRequest, changed: dict[str, Any], n_frames: int, base: list[int]
+        self,
+        request: ModelRequest,
+        changed: dict[str, Any],
+        n_frames: int,
+        base: dict[int, int],
     ) -> dict[str, Any]:
         """Measure a method with parameters, or the number of flats and darks, changed."""
-        scan, said = self.scan(SMALL, n_frames), ""
-        side = {"flats": scan.flats, "darks": scan.darks}
-        key = request_key(request, side)
-        most = 0.0
+        key, said, most = request_key(request), "", 1.0
         try:
-            made = probe(
-                replace(request, parameters={**request.parameters, **changed}),
-                self.backend,
-                available_bytes=self.n_bytes // 8,
-                supplied=side,
-                strictly=True,
-            )
-            now = [made.model().bytes(n) for n in FOLLOWED]
-            most = max(abs(a / b - 1) for a, b in zip(now, base, strict=True))
+            now = self.pool_bytes(request, changed, n_frames)
+            most = max((abs(now[n] / base[n] - 1) for n in now if n in base), default=1.0)
         except MaxslicesError as error:
             said = f"{type(error).__name__}: {str(error)[:120]}"
         before = {name: key["parameters"].get(name) for name in changed}
-        shown = said or ("same" if most == 0 else f"{most:.2%}")
+        shown = said or ("same" if most <= SAME else f"{most:.2%}")
         print(f"{request.meta.name} {changed or n_frames}: {shown}", flush=True)
         return {
             "method": key["method"], "parameters": key["parameters"], "dtype": key["dtype"],
             "before": before or {"flats": ASSUMED_FRAMES}, "after": changed or {"flats": n_frames},
-            "differs": most, "error": said,
+            "same": most <= SAME, "error": said,
         }  # fmt: skip
 
 
@@ -240,8 +254,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("pipelines", type=Path, nargs="+")
-    parser.add_argument("--limit-s", type=float, default=230.0)
-    parser.add_argument("--memory", default="32GB")
+    parser.add_argument("--limit-s", type=float, default=190.0)
+    parser.add_argument("--vary-s", type=float, default=50.0)
+    parser.add_argument("--memory", default="12GB")
+    parser.add_argument("--before", type=Path)
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     out: Path = options.out
@@ -250,21 +266,24 @@ def main() -> None:
     pipelines = [edited(path, out / "work") for path in options.pipelines]
     recorder = Recorder(out / "work", backend, parse_bytes(options.memory), options.limit_s)
     sizes, further = (Records(out / "work" / name) for name in ("sizes", "further"))
+    if options.before is not None:
+        plain = out / "work" / "before.json"
+        plain.write_bytes(gzip.decompress(options.before.read_bytes()))
+        sizes.import_file(plain)
     order = [*((size, sizes) for size in SIZES[:5]), (FURTHER[0], further)]
     order += [*((size, sizes) for size in SIZES[5:]), *((size, further) for size in FURTHER[1:])]
-    for i, (size, records) in enumerate(order):
+    for size, records in order:
         began = time.perf_counter()
         recorder.record(pipelines, size, records)
         print(f"{size}: {time.perf_counter() - began:.1f} s", flush=True)
-        if i == 0:
-            same = recorder.vary(pipelines)
-            (out / "same.json").write_text(json.dumps(same, indent=1))
-            print(f"varied: {len(same)}, {time.perf_counter() - recorder.began:.1f} s", flush=True)
         export(sizes, out / "sizes.json.gz")
         if further.entries():
             export(further, out / "further.json.gz")
-    print(f"{len(sizes.entries())} + {len(further.entries())} records, "
-          f"{time.perf_counter() - recorder.began:.0f} s")  # fmt: skip
+    print(f"{len(sizes.entries())} + {len(further.entries())} records, {recorder.took_s():.0f} s")
+    recorder.limit_s = options.vary_s + recorder.took_s()
+    same = recorder.vary(pipelines, sizes)
+    (out / "same.json").write_text(json.dumps(same, indent=1))
+    print(f"{len(same)} parameters varied, {recorder.took_s():.0f} s")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def same_parameters(
     """Values of a method's parameters between which its memory was the same."""
     found: dict[str, list[Any]] = {}
     for row in rows:
-        if row["method"] != question["method"] or row["error"] or row["differs"]:
+        if row["method"] != question["method"] or not row["same"]:
             continue
         if row["dtype"] != question["dtype"] or row["parameters"] != question["parameters"]:
             continue
