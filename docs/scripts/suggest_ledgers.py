@@ -5,8 +5,8 @@ Called as: python suggest_ledgers.py OUT [SECONDS] [DEVICE] [PATTERN]
 OUT/ledgers.txt gets the suggested text of functions of cupyx.scipy (scipy.ndimage and scikit-image
 on "cpu") and of each method of maxslices-methods whose names have PATTERN in them; the table says
 for two further sizes what the ledger estimates over what is measured. Those not begun within
-SECONDS (default 110) are left out. With httomolibgpu installed, blocks of LPRec3d_tomobar and of others are
-compared as well.
+SECONDS (default 110) are left out. With httomolibgpu installed, blocks of its methods are compared
+as well.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def _class_text(plain: Mapping[str, Any]) -> str:
     kind = "bound" if "bound" in plain else "formulas"
     parts = []
     for name, value in plain[kind].items():
-        if value and name in ("terms", "factors"):
+        if value and isinstance(value, list) and name in ("terms", "moments"):
             text = "[\n     " + ",\n     ".join(map(json.dumps, value)) + "]"
         elif value and name in ("moments", "sites"):
             pairs = (f"{json.dumps(key)}: {json.dumps(each)}" for key, each in value.items())

@@ -9,6 +9,7 @@ from typing import Any
 from ..block_effect.effect import BlockEffect
 from ..model.any_size import SLICES, SizeClass, fit_sizes
 from ..model.memory_model import MemoryModel
+from ..model.size_bound import SizeBound
 from ..model.size_model import Dims, SizeFormula, find_formula
 from .probe_result import Probe
 from .record_files import Entry, checked_probe
@@ -130,8 +131,10 @@ class SizeRecord:
             memory = told.peaks.model_at(dims)
             n_sizes = f"{len(told.peaks.recorded)} sizes"
             how = f"formulas that give it to the byte at {n_sizes}"
-            if told.above:
-                how = f"a bound, {told.above:.2%} above what was measured at {n_sizes} at most"
+            if isinstance(told.peaks, SizeBound):
+                how = (
+                    f"a bound, {told.peaks.above:.2%} above what was measured at {n_sizes} at most"
+                )
         elif dims in self.own:
             memory = MemoryModel.piecewise(self.own[dims])
             how = "measured at this size"

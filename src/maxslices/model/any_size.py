@@ -13,7 +13,7 @@ from typing import Any
 from .memory_model import MemoryModel
 from .peak_model import PeakModel
 from .size_bound import SizeBound
-from .size_model import Dims, SizeModel
+from .size_model import LEAST_SIZES, Dims, SizeModel
 
 FOLLOWED = (1, 2, 3, 5, 8, 16, 33, 64, 100, 1000)
 """Slices at which formulas in the dims must give what was recorded."""
@@ -94,8 +94,8 @@ def fit_sizes(
             told = _fit(dims, models, peaks) if dims else None
             if told is not None:
                 found.append(SizeClass(parity, told))
-            unknown += len(dims) if told is None else 0
-            bounds += len(dims) if isinstance(told, SizeBound) else 0
+            unknown += len(dims) - (0 if told is None else len(told.recorded))
+            bounds += len(told.recorded) if isinstance(told, SizeBound) else 0
         if (unknown, bounds) < lowest:
             best, lowest = tuple(found), (unknown, bounds)
         if lowest == (0, 0):
@@ -106,11 +106,38 @@ def fit_sizes(
 def _fit(
     dims: Sequence[Dims], models: Mapping[Dims, MemoryModel], peaks: Mapping[Dims, PeakModel]
 ) -> SizeModel | SizeBound | None:
-    if all(each in peaks for each in dims):
-        exact = SizeModel.fit({each: peaks[each] for each in dims}, FOLLOWED)
-        if exact is not None:
-            return exact
-    return SizeBound.fit({each: {n: models[each].bytes(n) for n in SLICES} for each in dims})
+    """Formulas or a bound, of as many of these dims as they hold for, the smallest left out first.
+
+    What does not grow with the dims may be the highest in small slices alone.
+    """
+    ordered = sorted(dims, key=lambda each: each[0] * each[1])
+    for first in range(max(1, len(dims) - LEAST_SIZES)):
+        kept = ordered[first:]
+        if all(each in peaks for each in kept):
+            exact = SizeModel.fit({each: peaks[each] for each in kept}, FOLLOWED)
+            if exact is not None:
+                return exact
+        whole = {each: {n: models[each].bytes(n) for n in SLICES} for each in kept}
+        bound = SizeBound.fit(whole) or SizeBound.fit(whole, _moments(kept, peaks))
+        if bound is not None:
+            return bound
+    return None
+
+
+def _moments(
+    dims: Sequence[Dims], peaks: Mapping[Dims, PeakModel]
+) -> list[dict[Dims, dict[int, int]]]:
+    """Bytes alive at each moment, as never falling, at the dims that have it."""
+    found: dict[str, dict[Dims, dict[int, int]]] = {}
+    for each in dims:
+        if each not in peaks:
+            continue
+        for label in peaks[each].moments:
+            sizes, most = {}, 0
+            for n in SLICES:
+                most = sizes[n] = max(most, peaks[each].moment_bytes(label, n))
+            found.setdefault(label, {})[each] = sizes
+    return [series for series in found.values() if len(series) >= LEAST_SIZES]
 
 
 def _is_of(parity: Parity, dims: Dims) -> bool:

@@ -29,11 +29,13 @@ LENGTHS: dict[str, Callable[[int], int]] = {
     "1": lambda n: 1,
     "n": lambda n: n,
     "n//2": lambda n: n // 2,
+    "even(n)": lambda n: n + n % 2,
     "fast(n)": fast_length,
     "pow2(n)": _pow2,
     "pow2(n+1)": lambda n: _pow2(n + 1),
     "pow2(2n)": lambda n: _pow2(2 * n),
     "n*n": lambda n: n * n,
+    "even(n)*even(n)": lambda n: (n + n % 2) ** 2,
 }
 """Lengths that programs make of a dim, by their names."""
 _PRODUCTS = tuple((a, b) for a in LENGTHS for b in LENGTHS)
