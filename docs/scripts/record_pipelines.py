@@ -69,6 +69,8 @@ LAST = {"deg360_distortion_FBP3d_tomobar": "sino_360_to_180"}
 VARIED: dict[str, dict[str, Any]] = {
     "FISTA3d_tomobar": {"iterations": 20, "regularisation_iterations": 50},
     "total_variation_PD": {"iterations": 1000},
+    "paganin_filter": {"ratio_delta_beta": 1000},
+    "remove_outlier": {"dif": 10_000, "kernel_size": 7},
 }
 """Values that are tried in place of twice the value and one."""
 
