@@ -49,6 +49,8 @@ class Choice:
     """Seconds that a call was seen to take, and that each slice adds; None where not timed."""
     least_block: int = 1
     """Least slices of a block whose result is that of larger ones, as far as was compared."""
+    block_multiple: int = 1
+    """Number of which the slices of a block should be a multiple, for the same reason."""
 
 
 class Chooser:
@@ -349,10 +351,10 @@ def _choice(
     timed = getattr(found, "pace_s", None)  # what was replayed or bisected was not
     pace = None if timed is None else timed()
     blocks: BlockEffect | None = getattr(found, "blocks", None)
-    least = 1
+    least = multiple = 1
     if blocks is not None:
-        least, why = blocks.least_block, f"{why}; {blocks}"
-    return Choice(found.model(), origin, why, dtype, dims, pace, least)
+        least, multiple, why = blocks.least_block, blocks.block_multiple, f"{why}; {blocks}"
+    return Choice(found.model(), origin, why, dtype, dims, pace, least, multiple)
 
 
 def _is_open(declared: Any) -> bool:

@@ -181,6 +181,7 @@ def _plan_section(
         overlaps=placement.overlaps,
         on_blocks=placement.destination != "nothing" or section.runs_on_blocks,
         side_on_host=section.host_side.bytes(1) > 0,
+        multiple=section.block_multiple,
         fitted=what_was_done(section),
         would_fit=would_fit(placement, available, block, chosen) if fit == "none" else (),
     )
