@@ -111,7 +111,7 @@ class RecordingChooser(Chooser):
 
     def _compared(self, request: ModelRequest, made: Any) -> Any:
         at = (COMPARED_AT[0], COMPARED_AT[2]) if request.slice_dim else COMPARED_AT[1:]
-        return super()._compared(request, made) if request.other_dims == at else None
+        return super()._compared(request, made) if request.other_dims == at else ""
 
     def _probed(self, request: ModelRequest) -> Any:
         whole = self._available_bytes

@@ -190,9 +190,9 @@ class Chooser:
             raise LookupError
         from .shipped_records import find_shipped
 
-        found, where = find_shipped(request.meta, self._key(request))
-        why = f"{missing}; measured on {where}{self._beside(request, found.model())}"
-        return _choice(request, found, "recorded", why)
+        found, how, where = find_shipped(request.meta, self._key(request))
+        why = f"{missing}; a record comes with it: {how}{self._beside(request, found.model())}"
+        return _choice(request, found, "recorded", why, where)
 
     def _recorded(self, request: ModelRequest) -> tuple[Probe | SizedProbe, str] | None:
         if self.records is None:
@@ -253,7 +253,7 @@ class Chooser:
         )
         noticed = "".join(f"; {note}" for note in found.notes)
         why = f"{missing}; {found}{noticed}{self._beside(request, found.model())}"
-        return _choice(request, found, "replayed", f"{why}\n{found.details}")
+        return _choice(request, found, "replayed", why, found.details)
 
     def _probed(self, request: ModelRequest) -> Probe:
         assert self.backend is not None
@@ -271,14 +271,18 @@ class Chooser:
             supplied=self._side,
             strictly=True,
         )
-        made = replace(made, blocks=self._compared(request, made))
+        compared = self._compared(request, made)
+        if isinstance(compared, str):
+            made = replace(made, not_compared=compared)
+        else:
+            made = replace(made, blocks=compared)
         if self.records is not None:
             where = environment(self.backend, request.meta.function)
             self.records.add(self._key(request), where, made)
         return made
 
-    def _compared(self, request: ModelRequest, made: Probe) -> BlockEffect | None:
-        """Compare blocks of two sizes; warn of a halo that is missing."""
+    def _compared(self, request: ModelRequest, made: Probe) -> BlockEffect | str:
+        """Compare blocks of two sizes, or say why not; warn of a halo that is missing."""
         assert self.backend is not None
         from ..block_effect.study_blocks import study_blocks
 
@@ -289,7 +293,7 @@ class Chooser:
             fitting_slices=made.model().max_slices(self._available_bytes, request.total_slices),
             side=self._side,
         )
-        if found is not None and found.halo is not None:
+        if not isinstance(found, str) and found.halo is not None:
             warnings.warn(f"{request.meta.full_name}: {found}", stacklevel=2)
         return found
 
@@ -340,6 +344,7 @@ def _choice(
     found: Probe | SizedProbe | BisectionResult | TracedMethod,
     origin: Origin,
     why: str,
+    details: str = "",
 ) -> Choice:
     """Return what was measured; of its result what the author does not declare."""
     meta, dtype, dims = request.meta, None, None
@@ -354,6 +359,9 @@ def _choice(
     least = multiple = 1
     if blocks is not None:
         least, multiple, why = blocks.least_block, blocks.block_multiple, f"{why}; {blocks}"
+    elif not_compared := getattr(found, "not_compared", ""):
+        why += f"; blocks of two sizes were not compared: {not_compared}"
+    why = f"{why}\n{details}" if details else why
     return Choice(found.model(), origin, why, dtype, dims, pace, least, multiple)
 
 

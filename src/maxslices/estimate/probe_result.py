@@ -52,6 +52,8 @@ class Probe:
     """True if each call followed from those with fewer slices, to the byte."""
     blocks: BlockEffect | None = None
     """What the size of a block does to the result; None where blocks were not compared."""
+    not_compared: str = ""
+    """Why blocks were not compared; empty if they were, or the result is no block of slices."""
 
     def model(self) -> MemoryModel:
         """Memory model through the points."""

@@ -92,7 +92,7 @@ def _class_text(plain: Mapping[str, Any]) -> str:
     return f'{{"parity": {json.dumps(plain["parity"])}, "{kind}": {{\n    {joined}}}}}'
 
 
-def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> tuple[SizedProbe, str]:
+def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> tuple[SizedProbe, str, str]:
     """Look up what the records that come with a method say of a request.
 
     Parameters
@@ -104,8 +104,9 @@ def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> tuple[SizedProbe, 
 
     Returns
     -------
-    (SizedProbe, str)
-        The answer, and where it is from, in words.
+    (SizedProbe, str, str)
+        The answer; how it follows and which parameters differ; and where it was measured, and with
+        which versions.
 
     Raises
     ------
@@ -125,7 +126,9 @@ def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> tuple[SizedProbe, 
             continue
         answer = record.at((int(rows), int(columns)))
         if answer is not None:
-            return answer, _origin(record, answer, meta, key, differing)
+            how = [answer.how, *differing]
+            how += [] if record.is_of_any_card else ["memory outside CuPy's pool is that card's"]
+            return answer, "; ".join(how), _origin(record, meta, key)
         reasons["other dims: " + ", ".join(f"{a}x{b}" for a, b in record.measured)] = None
     raise LookupError(f" (the records that come with it are for {' or '.join(reasons)})")
 
@@ -175,31 +178,16 @@ def _lies_in(value: Any, tried: Sequence[Any]) -> bool:
     return any(type(each) is type(value) for each in tried)
 
 
-def _origin(
-    record: SizeRecord,
-    answer: SizedProbe,
-    meta: MethodMeta,
-    key: Mapping[str, Any],
-    differing: Sequence[str],
-) -> str:
-    """Where an answer is from, of which versions, and what differs here."""
+def _origin(record: SizeRecord, meta: MethodMeta, key: Mapping[str, Any]) -> str:
+    """Where and with which versions a record was measured, and what differs here."""
     place, question = record.place, record.question
-    versions = [question["package"]]
-    versions += [
-        f"{name} {place['libraries'][name]}" for name in _NAMED if name in place["libraries"]
-    ]
+    libraries = [f"{n} {place['libraries'][n]}" for n in _NAMED if n in place["libraries"]]
     date = time.strftime("%Y-%m-%d", time.gmtime(record.time_s))
-    parts = [f"{place['device']}, {date}, {', '.join(versions)}, in a record that comes with it"]
-    parts.append(answer.how)
-    if not record.is_of_any_card:
-        parts.append("memory outside CuPy's pool is that card's")
-    parts += differing
+    text = f"measured on {place['device']}, {date}, {', '.join([question['package'], *libraries])}"
     here = [f"{name} {version}" for name, version in _other_versions(record, meta).items()]
     if key["source"] != question["source"]:
         here.insert(0, f"{key['package']} with other code")
-    if here:
-        parts.append(f"here are {', '.join(here)}")
-    return "; ".join(parts)
+    return f"{text}; here are {', '.join(here)}" if here else text
 
 
 def _other_versions(record: SizeRecord, meta: MethodMeta) -> dict[str, str]:

@@ -33,6 +33,8 @@ class SizedProbe:
     """The result's other two dims."""
     blocks: BlockEffect | None
     """What the size of a block does to the result."""
+    not_compared: str
+    """Why blocks were not compared."""
     pace: tuple[float, float]
     """Seconds of a call, and of each slice beside."""
     notes: tuple[str, ...] = ()
@@ -73,6 +75,8 @@ class SizeRecord:
     """Seconds of a call, and of each pixel of a slice beside."""
     blocks: BlockEffect | None
     """What the size of a block does to the result."""
+    not_compared: str
+    """Why blocks were not compared; empty if they were."""
     is_of_any_card: bool
     """True if nothing in it depends on the card."""
     same: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -120,7 +124,8 @@ class SizeRecord:
             kept=_kept(models),
             pace=_pace(probes),
             blocks=max(effects, key=lambda e: (e.least_block, e.difference), default=None),
-            is_of_any_card=all(probe.is_of_any_card for probe in probes.values()),
+            not_compared="" if effects else max(p.not_compared for p in probes.values()),
+            is_of_any_card=not any(r.outside_bytes for p in probes.values() for r in p.rungs),
             same=dict(same or {}),
         )
 
@@ -149,6 +154,7 @@ class SizeRecord:
             if self.output_dims is None
             else (self.output_dims[0].at(dims), self.output_dims[1].at(dims)),
             blocks=self.blocks,
+            not_compared=self.not_compared,
             pace=(call_s, pixel_s * dims[0] * dims[1]),
         )  # fmt: skip
 
@@ -175,6 +181,7 @@ class SizeRecord:
             "kept": kept,
             "pace": list(self.pace),
             "blocks": None if self.blocks is None else self.blocks.as_plain(),
+            "not_compared": self.not_compared,
             "measured": _plain_points(self.measured),
             "own": _plain_points(self.own),
             "classes": [each.as_plain() for each in self.classes],
@@ -203,6 +210,7 @@ class SizeRecord:
             kept=kept if isinstance(kept, float) else _formulas(kept),
             pace=(float(call_s), float(pixel_s)),
             blocks=None if blocks is None else BlockEffect.from_plain(blocks),
+            not_compared=str(plain["not_compared"]),
             is_of_any_card=bool(plain["is_of_any_card"]),
             same={str(name): tuple(values) for name, values in plain["same"].items()},
         )

@@ -109,7 +109,9 @@ class SizeBound:
                 if over < 0:
                     return None
                 above, few = (max(above, over), few) if n >= FEW else (above, max(few, over))
-        return cls(surfaces, above, few, tuple(peaks)) if above <= MOST_ABOVE else None
+        if above > MOST_ABOVE:
+            return None
+        return cls(surfaces, _percent(above), _percent(few), tuple(peaks))
 
     def as_plain(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -121,7 +123,7 @@ class SizeBound:
                 }
                 for each in self.moments
             ],
-            "above": [round(part + 5e-6, 5) for part in (self.above, self.above_few)],
+            "above": [self.above, self.above_few],
             "recorded": [list(dims) for dims in self.recorded],
         }
 
@@ -229,6 +231,11 @@ def _nearest(values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def _lift(values: np.ndarray, wanted: np.ndarray, factors: np.ndarray) -> np.ndarray:
     """What raises factors above everything that is wanted."""
     return np.asarray((wanted / np.maximum(values @ factors, 1.0)).max(axis=0))
+
+
+def _percent(part: float) -> float:
+    """Part to a thousandth of a percent, not lower."""
+    return round(part + 5e-6, 5)
 
 
 def _rounded_up(factor: float) -> float:

@@ -141,12 +141,15 @@ def _keep_on_host(sections: Sequence[SectionPlan], budgets: Budgets) -> tuple[Se
 
 def _origins(sections: Sequence[SectionModel]) -> list[str]:
     """Notes on the origin of each model that no author declared."""
-    notes = []
+    notes: list[str] = []
+    of_others: dict[str, list[str]] = {}
     for step in (step for section in sections for step in section.steps if step.why):
         why, *others = step.why.splitlines()
         notes.append(f"{step.name} is {step.estimator}: {why}")
-        notes += [f"{step.name}: {other}" for other in others]
-    return notes
+        for other in others:
+            of_others.setdefault(other, []).append(step.name)
+    said = [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in of_others.items()]
+    return notes + said
 
 
 def _plan_section(
