@@ -11,6 +11,7 @@ import pytest
 from maxslices import Pipeline, Registry, plan
 from maxslices.errors import EstimatorError, StoreError
 from maxslices.estimate import Chooser, ModelRequest
+from maxslices.estimate.explained_record import explained_record
 from maxslices.estimate.fingerprint import request_key
 from maxslices.estimate.probe_result import OUTSIDE
 from maxslices.estimate.recorded import Records
@@ -210,3 +211,18 @@ def test_text_and_records_are_the_same(tmp_path):
         (tmp_path / "again.json").write_text(text)
         assert read_shipped(tmp_path / "again.json") == records
         assert max(map(len, text.splitlines())) < 1200
+
+
+def test_a_record_is_shown_as_formulas_in_the_dims(tmp_path):
+    def shown(method, **same):
+        (record,) = read_shipped(made(tmp_path, method=method, same=same).records)
+        return "\n".join(explained_record(record))
+
+    text = shown(rfft, size=(3, 9))
+    assert text.startswith("lab.padded  projections of float32  on NVIDIA H200  (comes with it)")
+    assert "same with   size=3 and 9" in text
+    assert "exact at 4 sizes; the peak of 32 slices is" in text
+    assert "2 * rows * columns * n bytes  a.py:0 in f" in text
+    assert "at          1801x2560, 901x1279, 1200x2048, 777x1111" in text
+    assert "bound       1.70% above 4 sizes at most" in shown(strange)
+    assert "only at     1801x2560" in shown(scattered)

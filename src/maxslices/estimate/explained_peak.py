@@ -24,14 +24,15 @@ def explained_peak(peaks: PeakModel, n: int) -> list[str]:
         ((term.n_bytes(n, peaks.granule_bytes), term) for term in peaks.moments[label]),
         key=lambda row: -row[0],
     )
-    lines = [f"{n} slices take {format_bytes(total)} at {_place(peaks, label)}:"]
-    cells, small_bytes = [], 0
+    lines = [f"{n} slices take {format_bytes(total)} at {place_of(peaks, label)}:"]
+    cells: list[tuple[str, str, str, str, str]] = []
+    small_bytes = 0
     for n_bytes, term in rows:
         if n_bytes < _SMALL * total or len(cells) == _MAX_ROWS:
             small_bytes += n_bytes
             continue
         number = "" if str(term.number) == "1" else f"({term.number}) arrays of "
-        parts = dict.fromkeys((_name(peaks, term.path), _place(peaks, term.path)))
+        parts = dict.fromkeys((_name(peaks, term.path), place_of(peaks, term.path)))
         place = " ".join(filter(None, parts))
         share = f"{n_bytes / total:.0%}"
         cells.append(
@@ -59,7 +60,7 @@ def _name(peaks: PeakModel, path: str) -> str:
     return " ".join(peaks.names.get(path, "").split(" ")[:2])
 
 
-def _place(peaks: PeakModel, path: str) -> str:
+def place_of(peaks: PeakModel, path: str) -> str:
     """File, line and function of a call site, or what it is."""
     site = peaks.sites.get(path)
     if site is None or not site.filename:
