@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..block_effect.effect import BlockEffect
-from ..model.any_size import SLICES, SizeClass, fit_sizes
+from ..model.any_size import SLICES, SizeClass, SizeEvidence, fit_sizes
 from ..model.memory_model import MemoryModel
 from ..model.size_bound import SizeBound
 from ..model.size_model import Dims, SizeFormula, find_formula
@@ -100,8 +100,7 @@ class SizeRecord:
         """
         probes = {_dims_of(entry): checked_probe(entry["probe"]) for entry in entries}
         models = {dims: probe.model() for dims, probe in probes.items()}
-        peaks = {d: p.peaks for d, p in probes.items() if p.peaks is not None and p.keeps_its_ways}
-        classes = fit_sizes(models, peaks)
+        classes = fit_sizes({dims: _evidence(probe) for dims, probe in probes.items()})
         outputs = {dims: p.output_dims for dims, p in probes.items() if p.output_dims is not None}
         output = _pair(outputs)
         if outputs and output is None:
@@ -219,6 +218,11 @@ class SizeRecord:
 def _dims_of(entry: Entry) -> Dims:
     rows, columns = entry["question"]["other_dims"]
     return int(rows), int(columns)
+
+
+def _evidence(probe: Probe) -> SizeEvidence:
+    peaks = probe.peaks if probe.keeps_its_ways else None
+    return SizeEvidence(probe.model(), dict(_calls(probe)), peaks)
 
 
 def _calls(probe: Probe) -> Points:

@@ -6,13 +6,14 @@ apart, which real FFTs treat differently.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .memory_model import MemoryModel
 from .peak_model import PeakModel
-from .size_bound import SizeBound
+from .size_bound import FEW, MOST_ABOVE, SizeBound
 from .size_model import LEAST_SIZES, Dims, SizeModel
 
 FOLLOWED = (1, 2, 3, 5, 8, 16, 33, 64, 100, 1000)
@@ -67,17 +68,20 @@ class SizeClass:
         return cls((rows, columns), SizeModel.from_plain(plain["formulas"]))
 
 
-def fit_sizes(
-    models: Mapping[Dims, MemoryModel], peaks: Mapping[Dims, PeakModel]
-) -> tuple[SizeClass, ...]:
-    """Find what recorded peaks tell about other dims.
+@dataclass(frozen=True, slots=True)
+class SizeEvidence:
+    """What was recorded at one size."""
 
-    Parameters
-    ----------
-    models : mapping
-        Memory models by their dims.
-    peaks : mapping
-        Their allocations, of those that each call followed from those with fewer slices.
+    model: MemoryModel
+    """Memory model."""
+    measured: Mapping[int, int]
+    """Bytes of the calls that were made, by their slices."""
+    peaks: PeakModel | None
+    """Allocations, where each call followed from those with fewer slices."""
+
+
+def fit_sizes(recorded: Mapping[Dims, SizeEvidence]) -> tuple[SizeClass, ...]:
+    """Find what recorded peaks tell about other dims.
 
     Returns
     -------
@@ -86,16 +90,16 @@ def fit_sizes(
         and of these the fewest with a bound in place of formulas. Empty if there is none.
     """
     best: tuple[SizeClass, ...] = ()
-    lowest = len(models), 0
+    lowest = len(recorded), 0
     for parities in _PARITIES:
         found, unknown, bounds = [], 0, 0
         for parity in parities:
-            dims = [each for each in models if _is_of(parity, each)]
-            told = _fit(dims, models, peaks) if dims else None
+            own = {dims: each for dims, each in recorded.items() if _is_of(parity, dims)}
+            told = _fit(own) if own else None
             if told is not None:
                 found.append(SizeClass(parity, told))
-            unknown += len(dims) - (0 if told is None else len(told.recorded))
-            bounds += len(told.recorded) if isinstance(told, SizeBound) else 0
+            unknown += sum(told is None or not told.is_told(dims) for dims in own)
+            bounds += sum(isinstance(told, SizeBound) and told.is_told(dims) for dims in own)
         if (unknown, bounds) < lowest:
             best, lowest = tuple(found), (unknown, bounds)
         if lowest == (0, 0):
@@ -103,40 +107,55 @@ def fit_sizes(
     return best
 
 
-def _fit(
-    dims: Sequence[Dims], models: Mapping[Dims, MemoryModel], peaks: Mapping[Dims, PeakModel]
-) -> SizeModel | SizeBound | None:
-    """Formulas or a bound, of as many of these dims as they hold for, the smallest left out first.
+def _fit(recorded: Mapping[Dims, SizeEvidence]) -> SizeModel | SizeBound | None:
+    """Formulas or a bound, of as many sizes as they hold for, the smallest left out first.
 
     What does not grow with the dims may be the highest in small slices alone.
     """
-    ordered = sorted(dims, key=lambda each: each[0] * each[1])
-    for first in range(max(1, len(dims) - LEAST_SIZES)):
-        kept = ordered[first:]
-        if all(each in peaks for each in kept):
-            exact = SizeModel.fit({each: peaks[each] for each in kept}, FOLLOWED)
-            if exact is not None:
-                return exact
-        whole = {each: {n: models[each].bytes(n) for n in SLICES} for each in kept}
-        bound = SizeBound.fit(whole) or SizeBound.fit(whole, _moments(kept, peaks))
-        if bound is not None:
+    ordered = sorted(recorded, key=lambda each: each[0] * each[1])
+    for first in range(max(1, len(ordered) - LEAST_SIZES)):
+        kept = {dims: recorded[dims] for dims in ordered[first:]}
+        peaks = {dims: each.peaks for dims, each in kept.items() if each.peaks is not None}
+        exact = SizeModel.fit(peaks, FOLLOWED)
+        if exact is not None and _holds(exact, kept):
+            return exact
+        whole = {dims: _at_slices(each.model.bytes) for dims, each in kept.items()}
+        bound = SizeBound.fit(whole)
+        if bound is None and len(peaks) >= LEAST_SIZES:
+            bound = SizeBound.fit({dims: whole[dims] for dims in peaks}, _moments(peaks))
+        if bound is not None and _holds(bound, kept):
             return bound
     return None
 
 
-def _moments(
-    dims: Sequence[Dims], peaks: Mapping[Dims, PeakModel]
-) -> list[dict[Dims, dict[int, int]]]:
-    """Bytes alive at each moment, as never falling, at the dims that have it."""
-    found: dict[str, dict[Dims, dict[int, int]]] = {}
-    for each in dims:
-        if each not in peaks:
+def _holds(found: SizeModel | SizeBound, recorded: Mapping[Dims, SizeEvidence]) -> bool:
+    """True if it is not below any call, nor far above one, at dims of which it was not made."""
+    for dims, each in recorded.items():
+        if dims in found.recorded:
             continue
-        for label in peaks[each].moments:
-            sizes, most = {}, 0
-            for n in SLICES:
-                most = sizes[n] = max(most, peaks[each].moment_bytes(label, n))
-            found.setdefault(label, {})[each] = sizes
+        model = found.model_at(dims)
+        for n, size in each.measured.items():
+            most = MOST_ABOVE if n >= FEW else 1.0
+            if not size <= model.bytes(n) <= (1 + most) * size:
+                return False
+    return True
+
+
+def _at_slices(bytes_at: Callable[[int], int]) -> dict[int, int]:
+    """Bytes at `SLICES`, never falling."""
+    found, most = {}, 0
+    for n in SLICES:
+        most = found[n] = max(most, bytes_at(n))
+    return found
+
+
+def _moments(peaks: Mapping[Dims, PeakModel]) -> list[dict[Dims, dict[int, int]]]:
+    """Bytes alive at each moment, at the dims that have it."""
+    found: dict[str, dict[Dims, dict[int, int]]] = {}
+    for dims, model in peaks.items():
+        for label in model.moments:
+            sizes = _at_slices(partial(model.moment_bytes, label))
+            found.setdefault(label, {})[dims] = sizes
     return [series for series in found.values() if len(series) >= LEAST_SIZES]
 
 
