@@ -50,6 +50,8 @@ columns have four sizes each, in the order of what is missed least if time runs 
 COMPARED_AT = SIZES[1]
 """Where blocks of two sizes are compared."""
 FURTHER = ((1801, 1601, 2557), (1051, 1333, 1800))
+FLOAT_S = 15.0
+"""Seconds for scans of float32, of which the first steps alone take other memory."""
 SAME = 1e-3
 """Peaks that differ by less are the same: a parameter does not matter."""
 INSTEAD: dict[str, dict[str, Any]] = {
@@ -138,15 +140,22 @@ class Recorder:
         """Seconds since the beginning."""
         return time.perf_counter() - self.began
 
-    def record(self, pipelines: list[Path], size: tuple[int, int, int], records: Records) -> None:
+    def record(
+        self,
+        pipelines: list[Path],
+        size: tuple[int, int, int],
+        records: Records,
+        dtype: str = "uint16",
+    ) -> None:
         """Measure all pipelines for a scan of this size."""
         for path in pipelines:
             if self.time_left() < 0:
                 print(f"{size}: no time for {path.name}")
                 return
-            began, chooser = time.perf_counter(), self.chooser(size, records)
+            scan = self.scan(size, dtype=dtype)
+            began, chooser = time.perf_counter(), self.chooser(scan, records)
             try:
-                section_models(as_pipeline(path), self.scan(size), chooser)
+                section_models(as_pipeline(path), scan, chooser)
                 said = ""
             except MaxslicesError as error:
                 said = f"{type(error).__name__}: {str(error)[:200]}"
@@ -157,15 +166,16 @@ class Recorder:
                     f"{size} {path.stem[:24]} {took_s:.1f} s: {' '.join(made)} {said}", flush=True
                 )
 
-    def scan(self, size: tuple[int, int, int], n_frames: int = ASSUMED_FRAMES) -> ScanSpec:
+    def scan(
+        self, size: tuple[int, int, int], n_frames: int = ASSUMED_FRAMES, dtype: str = "uint16"
+    ) -> ScanSpec:
         """Scan of a size, with flats and darks."""
-        whole = ArraySpec(size, "uint16")
+        whole = ArraySpec(size, dtype)
         frames = whole.with_slices(0, n_frames)
         return ScanSpec(whole, frames, frames, True, name="a scan")
 
-    def chooser(self, size: tuple[int, int, int], records: Records) -> Chooser:
+    def chooser(self, scan: ScanSpec, records: Records) -> Chooser:
         """Chooser that measures what is not recorded yet."""
-        scan = self.scan(size)
         side = {"flats": scan.flats, "darks": scan.darks}
         return RecordingChooser(
             self.backend.kind,
@@ -180,9 +190,10 @@ class Recorder:
         found: list[dict[str, Any]] = []
         seen: set[str] = set()
         for path in pipelines:
-            pipeline, chooser = as_pipeline(path), self.chooser(SMALL, records)
+            scan = self.scan(SMALL)
+            chooser = self.chooser(scan, records)
             try:
-                section_models(pipeline, self.scan(SMALL), chooser)
+                section_models(as_pipeline(path), scan, chooser)
             except MaxslicesError:
                 continue
             for request, _ in chooser.chosen:
@@ -301,6 +312,11 @@ def main() -> None:
     same = recorder.vary(pipelines, sizes)
     (out / "same.json").write_text(json.dumps(same, indent=1))
     print(f"{len(same)} parameters varied, {recorder.took_s():.0f} s")
+    recorder.limit_s = FLOAT_S + recorder.took_s()
+    for size in SIZES[:5]:
+        recorder.record(pipelines, size, sizes, "float32")
+    export(sizes, out / "sizes.json.gz")
+    print(f"{len(sizes.entries())} records with scans of float32, {recorder.took_s():.0f} s")
 
 
 if __name__ == "__main__":
