@@ -1,15 +1,17 @@
 """Suggest ledgers and hold them against further sizes.
 
-Called as: python suggest_ledgers.py OUT [SECONDS] [DEVICE]
+Called as: python suggest_ledgers.py OUT [SECONDS] [DEVICE] [PATTERN]
 
-OUT/ledgers.txt gets the suggested text of each method of maxslices-methods and of functions of
-cupyx.scipy (scipy.ndimage and scikit-image on "cpu"); the table says for two further sizes what the
-ledger estimates over what is measured. Methods not begun within SECONDS (default 110) are left out.
-With httomolibgpu installed, blocks of LPRec3d_tomobar and of others are compared as well.
+OUT/ledgers.txt gets the suggested text of functions of cupyx.scipy (scipy.ndimage and scikit-image
+on "cpu") and of each method of maxslices-methods whose names have PATTERN in them; the table says
+for two further sizes what the ledger estimates over what is measured. Those not begun within
+SECONDS (default 110) are left out. With httomolibgpu installed, blocks of its methods are compared
+as well.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 import traceback
@@ -112,8 +114,11 @@ def main():
     began, table = time.time(), []
     warnings.simplefilter("ignore")
     others = [(name, "float32", p) for name, p in (ON_CPU if device == "cpu" else ON_GPU)]
+    only = sys.argv[4] if len(sys.argv) > 4 else ""
     with open(out / "ledgers.txt", "w") as texts:
-        for name, dtype, parameters in [*PACK, *others]:
+        for name, dtype, parameters in [*others, *PACK]:
+            if not re.search(only, name):
+                continue
             if time.time() - began > limit_s:
                 table.append(f"{name:<40} left out")
                 continue

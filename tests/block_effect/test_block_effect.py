@@ -42,6 +42,21 @@ def per_parity(data):
     return data + len(data) % 2
 
 
+def in_fours(data):
+    """Each four slices share their mean; what is left at the end does not."""
+    result = data.copy()
+    for i in range(0, len(data) - 3, 4):
+        result[i : i + 4] -= data[i : i + 4].mean()
+    return result
+
+
+def in_pairs(data):
+    """Real and imaginary part of a complex number leak into each other."""
+    result = data.copy()
+    result[0:-1:2] += 0.1 * data[1::2]
+    return result
+
+
 def random(data):
     return data + np.random.default_rng().random(data.shape, np.float32)
 
@@ -121,6 +136,14 @@ def test_a_result_that_scales_by_its_block_agrees_with_no_other():
     found = compared(trial_of(per_parity))
     assert found.depends
     assert (found.agree_from, found.least_block) == (None, 1)
+
+
+@pytest.mark.parametrize("function, multiple", [(in_pairs, 2), (in_fours, 4)])
+def test_slices_that_are_worked_on_together_are_found(function, multiple):
+    found = compared(trial_of(function))
+    assert (found.agree_from, found.multiple, found.block_multiple) == (multiple,) * 3
+    assert f"blocks of a multiple of {multiple} slices agree" in str(found)
+    assert BlockEffect.from_plain(found.as_plain()) == found
 
 
 def test_what_is_random_is_said_to_be():

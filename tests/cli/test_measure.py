@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -21,7 +22,7 @@ def test_estimate_beside_measured(capsys):
     assert "50x40x41 uint16, slices along dim 0, on cpu" in text
     assert "kernel_size=5" in text
     assert "alive at the peak" in text
-    assert "the input" in text
+    assert re.search(r"3,280 \* n bytes +input\n", text)
     assert "NumPy: " in text
 
 
@@ -89,14 +90,14 @@ def test_an_error_of_measure_is_one_line(capsys, arguments, code, message):
 
 
 def test_a_picture_that_cannot_be_written_is_refused_before_anything_runs(capsys, monkeypatch):
-    monkeypatch.setattr("maxslices.checking.measurement.os.access", lambda *_: False)
+    monkeypatch.setattr("maxslices.checking.call_picture.os.access", lambda *_: False)
     monkeypatch.setattr("maxslices.checking.measurement.measure_method", pytest.fail)
     assert main(["measure", *BLOCK, "--plot", "picture.png"]) == 1
     assert "cannot write picture.png: Permission denied" in capsys.readouterr().err
 
 
 def test_a_read_only_home_names_the_folder_of_kernels(capsys, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise OSError(30, "Read-only file system", "/home/me/.cupy/kernel_cache")
 
     monkeypatch.setattr("maxslices.checking.measurement.measure_method", refuse)
@@ -131,3 +132,19 @@ def test_a_suggestion_as_json(capsys):
     assert found["device"] == "cpu"
     assert found["ledger"].count("m.alloc(shape, dtype)") == 2
     assert all(0.999 <= run["ratio"] < 1.02 for run in found["runs"])
+
+
+def test_the_peak_is_a_sum_of_lines_with_formulas(capsys):
+    assert main(["measure", "minus_log", "--shape", "50x40x41", "--device", "cpu", "--json"]) == 0
+    first, *rows = json.loads(capsys.readouterr().out)["explained"]
+    assert first.startswith("50 slices take ")
+    assert sum("6,560 * n bytes" in row for row in rows) >= 2
+    assert any(row.endswith("input") for row in rows)
+    assert any("maxslices_methods/normalize.py:" in row for row in rows)
+
+
+def test_one_slice_has_no_formulas(capsys):
+    assert main(["measure", "minus_log", "--shape", "1x40x41", "--device", "cpu"]) == 0
+    text = capsys.readouterr().out
+    assert "the input" in text
+    assert "* n bytes" not in text

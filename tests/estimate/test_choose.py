@@ -97,7 +97,9 @@ def test_probing_can_be_asked_for_where_an_estimator_is_declared():
     assert choice.origin == "probed"
     assert "as asked for" in choice.why
     assert CALLS
-    assert re.search(r"; its own estimator allows (\d+) slices where this allows \d+$", choice.why)
+    own = r"; its own estimator allows (\d+) slices where this allows \d+; "
+    not_compared = "blocks of two sizes were not compared: that takes the memory of 48 slices"
+    assert re.search(f"{own}{not_compared}$", choice.why)
 
 
 def test_an_estimator_that_a_probe_contradicts_is_warned_of_with_both_numbers():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 
@@ -87,7 +88,7 @@ def test_the_peak_is_explained_by_lines_and_formulas():
     text = explained_peak(PEAKS, 32)
     assert text[0].startswith("32 slices take 5.39 GB at")
     assert sum("* ceil(n/2) bytes" in line for line in text) == 3
-    assert any("18,442,240 * n bytes  input" in line for line in text)
+    assert any(re.search(r"18,442,240 \* n bytes +input$", line) for line in text)
     assert all(".py:" in line for line in text[1:] if "input" not in line and "smaller" not in line)
 
 
@@ -97,7 +98,7 @@ def test_the_command_shows_what_a_peak_is_made_of(records, monkeypatch, capsys):
     assert main(["records", "show", "blur"]) == 0
     shown = capsys.readouterr().out
     assert "13 slices take" in shown
-    assert "* n bytes  input" in shown
+    assert re.search(r"\* n bytes +input\n", shown)
 
 
 def at_size(dims):

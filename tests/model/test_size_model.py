@@ -102,7 +102,11 @@ def test_values_that_follow_nothing_have_no_formula():
 
 @pytest.mark.parametrize(
     "damage",
-    [{"moments": {"a": [["p", [[[1, "x", "1"]], []], [[], []], "n", 0, [1, 0, "1", 0]]]}}, {}],
+    [
+        {"moments": {}, "terms": [["p", [[[1, "x", "1"]], []], [[], []], "n", 0, [1, 0, "1", 0]]]},
+        {"moments": {"a": [0]}, "terms": []},
+        {},
+    ],
 )
 def test_damaged_json_is_refused(damage):
     with pytest.raises((KeyError, ValueError, TypeError)):

@@ -54,7 +54,18 @@ def test_plans_of_all_runs_become_lines(cufft):
             for batch in [n * r] + [3] * (n % 2):  # a rest, in some runs
                 cufft.Plan1d(c + c % 2, R2C, batch)
         runs.append(plans)
-    (line,) = plan_lines(runs, SizeFinder(Blocks(SHAPES, 0)))
-    assert line.startswith(
-        'm.fft((angles, rows, columns + columns % 2), "float32", axes=(2,), kind="r2c")  # '
-    )
+    above, line = plan_lines(runs, SizeFinder(Blocks(SHAPES, 0)))
+    assert above == "# cufft.Plan1d(c + c % 2, R2C, batch)"
+    assert line == 'm.fft((angles, rows, columns + columns % 2), "float32", axes=(2,), kind="r2c")'
+
+
+def test_a_long_call_is_written_whole(cufft):
+    runs = []
+    for n, r, c in SHAPES:
+        with plans_noted(lambda: 0) as plans:
+            lengths = [1 << (k + 30).bit_length() for k in (r, c)]
+            cufft.PlanNd(lengths, None, 1, 1, None, 1, 1, C2C, n, "C", 1, None)
+        runs.append(plans)
+    _, line = plan_lines(runs, SizeFinder(Blocks(SHAPES, 0)))
+    assert len(line) > 99
+    compile(line, "line", "eval")

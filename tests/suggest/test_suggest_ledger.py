@@ -124,3 +124,21 @@ def test_names():
         method_named("numpy:nothing")
     with pytest.raises(UnknownMethodError):
         method_named("nothing_like_it")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "lines"),
+    [
+        ("numpy:sqrt", {}, ['m.alloc(shape, "float32")']),
+        ("torch:sort", {}, ['m.alloc(shape, "float32")', 'm.alloc(shape, "float64")']),
+        ("torch:cumsum", {"dim": 0}, ['m.alloc(shape, "float32")']),
+        ("torch.fft:rfft2", {}, ['m.alloc((angles, rows, columns // 2 + 1), "float64")']),
+    ],
+)
+def test_functions_in_c_are_called_though_python_cannot_read_their_signature(
+    name, parameters, lines
+):
+    pytest.importorskip(name.partition(":")[0])
+    found = suggest_ledger(method_named(name), "float32", parameters, "cpu")
+    assert all(line in found.text for line in lines)
+    assert 1.0 <= min(found.ratios) <= max(found.ratios) < 1.01

@@ -2,13 +2,15 @@
 
 The result of a run must not depend on its blocks. It does where a method looks at neighbouring
 slices and declares no halo, and where it scales by something of the whole block, or works otherwise
-above some number of slices. The first has a remedy, a halo; of the second, blocks that disagree are
-kept away.
+above some number of slices, or on pairs of them. The first has a remedy, a halo; of the others,
+blocks that disagree are kept away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from itertools import takewhile
 from typing import Any
 
 from .effect import ROUNDING, BlockEffect
@@ -17,8 +19,13 @@ from .side_of_block import cut
 from .trial_slices import TrialSlices
 
 LARGE, SMALL = 16, 5
-"""Slices of the whole and of its blocks: as LPRec3d_tomobar differs between them, which works
-otherwise below 12; 5 does not divide 16, so that one block is smaller."""
+"""Slices of the whole and of its blocks: 5 is odd, which tells methods that work on pairs, and does
+not divide 16, so that one block is smaller."""
+MULTIPLES = (1, 2, 4)
+"""Numbers of slices that methods work on together: LPRec3d_tomobar takes two for the parts of a
+complex number, so that they mix."""
+_LEAST_ALIKE = 3
+"""Sizes of blocks that must agree for a multiple to be believed."""
 
 
 def compare_blocks(
@@ -69,23 +76,45 @@ def compare_blocks(
             before, after = (max(pair) for pair in zip(reach.halo, trial.declared, strict=True))
             if difference(small, (before, after)) <= ROUNDING:
                 return BlockEffect(n, small, found, halo=(before, after))
-    return BlockEffect(n, small, found, agree_from=_agree_from(trial, whole, extent))
+    agree_from, multiple = _agreement(trial, whole, extent)
+    return BlockEffect(n, small, found, agree_from=agree_from, multiple=multiple)
 
 
-def _agree_from(trial: TrialSlices, whole: Any, extent: float) -> int | None:
-    """Least size from which blocks at the beginning agree with the whole."""
+def _agreement(trial: TrialSlices, whole: Any, extent: float) -> tuple[int | None, int]:
+    """Least size from which blocks agree with the whole, and of what number it is a multiple."""
     n, (_, after) = trial.n_slices, trial.declared
-    least = None
-    for size in range(n - 1, 0, -1):
+
+    @cache
+    def agrees(size: int) -> bool:
+        """Compare a block at the beginning."""
         sure = max(1, size - after)  # a block's last slices lack their halo
         result = trial.run(0, size)
         if not trial.is_block(result, size):
-            break
+            return False
         gap = trial.largest_gap(_part(trial, result, 0, sure), _part(trial, whole, 0, sure))
-        if gap / extent > ROUNDING:
-            break
-        least = size
-    return least
+        return gap <= ROUNDING * extent
+
+    for multiple in MULTIPLES:
+        sizes = range(multiple * ((n - 1) // multiple), 0, -multiple)
+        alike = list(takewhile(agrees, sizes))
+        if multiple == 1 and alike:
+            return alike[-1], 1
+        if len(alike) >= _LEAST_ALIKE and _last_agrees(trial, extent, multiple):
+            return alike[-1], multiple
+    return None, 1
+
+
+def _last_agrees(trial: TrialSlices, extent: float, multiple: int) -> bool:
+    """Compare blocks of a multiple, and a last one that is none, with all slices but one."""
+    n, size = trial.n_slices - 1, multiple * (trial.n_slices // 2 // multiple)
+    whole = trial.run(0, n)
+    for start in range(0, n, size):
+        stop = min(n, start + size)
+        low, high = max(0, start - trial.declared[0]), min(n, stop + trial.declared[1])
+        result = _part(trial, trial.run(low, high), start - low, stop - low)
+        if trial.largest_gap(result, _part(trial, whole, start, stop)) > ROUNDING * extent:
+            return False
+    return True
 
 
 def _part(trial: TrialSlices, data: Any, low: int, high: int) -> Any:

@@ -26,6 +26,9 @@ class BlockEffect:
     agree_from: int | None = None
     """Least slices of a block from which all that were tried agree with the larger block; None if
     none does, or all do."""
+    multiple: int = 1
+    """Blocks of a multiple of this many slices agree, and after them a last one of any size; from
+    `agree_from` slices on."""
     is_repeatable: bool = True
     """Whether two calls with the same data agree."""
 
@@ -39,6 +42,11 @@ class BlockEffect:
         """Least slices of a block whose result is that of larger ones; 1 if nothing is known."""
         return self.agree_from or 1 if self.depends else 1
 
+    @property
+    def block_multiple(self) -> int:
+        """Number of which the slices of a block should be a multiple; 1 if nothing is known."""
+        return self.multiple if self.depends else 1
+
     def __str__(self) -> str:
         between = f"between blocks of {self.small} slices and one of {self.large}"
         if self.difference <= ROUNDING:
@@ -50,6 +58,9 @@ class BlockEffect:
             before, after = self.halo
             wanted = before if before == after else self.halo
             return f"{gap}; with a halo it does not: declare halo={wanted}"
+        if self.agree_from is not None and self.multiple > 1:
+            least = f", from {self.agree_from} on" if self.agree_from > self.multiple else ""
+            return f"{gap}; blocks of a multiple of {self.multiple} slices{least} agree"
         if self.agree_from is not None:
             return f"{gap}; blocks of {self.agree_from} slices or more agree"
         return f"{gap}; no size of block agrees with another"

@@ -31,7 +31,7 @@ def study_blocks(
     pace_s: tuple[float, float],
     fitting_slices: int,
     side: Mapping[str, Any],
-) -> BlockEffect | None:
+) -> BlockEffect | str:
     """Compare a method's results in blocks of two sizes.
 
     Parameters
@@ -49,13 +49,15 @@ def study_blocks(
 
     Returns
     -------
-    BlockEffect or None
-        None if it would take too long or too much memory, the method fails with such blocks, or its
-        result is not a block of slices.
+    BlockEffect or str
+        Or why they were not compared: it would take too long or too much memory, or the method
+        fails with such blocks; empty if its result is not a block of slices.
     """
+    if request.meta.side_results:
+        return ""
     n = _slices(request, pace_s, fitting_slices)
-    if not n or request.meta.side_results:
-        return None
+    if isinstance(n, str):
+        return n
     meta, parameters = request.meta, request.parameters
 
     def trial(n_slices: int, dims: tuple[int, int]) -> TrialSlices:
@@ -65,26 +67,31 @@ def study_blocks(
     first, second = (min(dim, _HALO_DIM) for dim in request.other_dims)
     with random_state_kept():
         try:
-            return compare_blocks(
+            found = compare_blocks(
                 trial(n, request.other_dims),
                 SMALL if n == LARGE else max(1, n // 3),
                 lambda n_slices: trial(n_slices, (first, second)),
                 request.total_slices,
             )
-        except Exception:  # noqa: BLE001 - a method may refuse a number of slices in any way
-            return None
+            return "" if found is None else found
+        except Exception as error:  # noqa: BLE001 - a method may refuse a number of slices
+            return f"it raised {type(error).__name__}"
         finally:
             backend.release()
 
 
-def _slices(request: ModelRequest, pace_s: tuple[float, float], fitting_slices: int) -> int:
-    """Slices of the larger block; 0 if it is not worth it."""
+def _slices(request: ModelRequest, pace_s: tuple[float, float], fitting_slices: int) -> int | str:
+    """Slices of the larger block; or why blocks are not compared."""
     call_s, slice_s = pace_s
+    why = ""
     for n in (LARGE, _FEWER):
-        calls = 2 + n // SMALL
-        if (
-            n <= min(request.most_slices, fitting_slices // _HELD_ARRAYS)
-            and calls * call_s + 2 * n * slice_s <= LIMIT_S
-        ):
+        taken_s = (2 + n // SMALL) * call_s + 2 * n * slice_s
+        if n > request.most_slices:
+            why = f"there are {request.most_slices} slices"
+        elif n > fitting_slices // _HELD_ARRAYS:
+            why = f"that takes the memory of {n * _HELD_ARRAYS} slices"
+        elif taken_s > LIMIT_S:
+            why = f"that takes {taken_s:.1f} s"
+        else:
             return n
-    return 0
+    return why

@@ -131,10 +131,13 @@ class CheckResult:
                 f"{start}: {format_bytes(self.kept_bytes)} stay after every call, of a peak of "
                 f"{format_bytes(self.peak_bytes)}"
             )
-        peak_at = "" if self.where is None else f"; peak at {_file_and_line(self.where)}"
+        peak_at = ""
+        if self.where is not None:
+            peak_at = f" at {_file_and_line(self.where)}: {self.where.code[:_MAX_CODE]}"
         return (
             f"{start}: estimated {_slices(self)} slices for the memory that {self.slices} slices "
-            f"took ({self.ratio:.3f}, {allowed}){peak_at}"
+            f"took ({self.ratio:.3f}, {allowed}); {format_bytes(self.estimated_bytes)} in place of "
+            f"{format_bytes(self.peak_bytes)}{peak_at}"
         )
 
     def __str__(self) -> str:

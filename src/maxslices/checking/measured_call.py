@@ -80,6 +80,13 @@ class MeasuredCall:
         self.shape = block_shape(slice_dim, self.n_slices, self.other_dims)
         self.side = supplied_data(meta, self.shape, dtype, slice_dim, self.backend)
 
+    def with_slices(self, n: int) -> MeasuredCall:
+        """The same method on a block of n slices."""
+        shape = block_shape(self.slice_dim, n, self.other_dims)
+        return MeasuredCall(
+            self.meta, shape, self.dtype, self.slice_dim, self.backend.name, self.parameters
+        )
+
     def data(self, seed: int = 0) -> np.ndarray:
         """Make the input on the host."""
         data = input_data(self.full_shape, self.dtype, seed, self.make_data)

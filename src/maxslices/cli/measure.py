@@ -53,7 +53,11 @@ def add_parser(subparsers: Any) -> None:
         help="where to run (default: a GPU if there is one)",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--plot", metavar="FILE", help="draw memory over the call to an image file")
+    parser.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="draw memory over the call, and over one with half of the slices, to an image file",
+    )
     parser.add_argument(
         "--suggest",
         action="store_true",
@@ -74,7 +78,8 @@ def handle(parsed: argparse.Namespace) -> str:
         return _suggestion(parsed)
     if parsed.shape is None:
         raise UsageError("--shape is missing: the block, such as --shape 64x2160x2560")
-    from ..checking.measurement import check_picture, measure_method, plot_measurement
+    from ..checking.call_picture import check_picture, plot_measurement
+    from ..checking.measurement import measure_method
     from ..model.arrays import ArraySpec
     from ..pipeline.parameter_arguments import parse_parameters
 
@@ -91,6 +96,7 @@ def handle(parsed: argparse.Namespace) -> str:
             given,
             parsed.device,
             parsed.slice_dim,
+            with_half=picture is not None,
         )
     except MaxslicesError:
         raise

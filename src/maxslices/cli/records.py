@@ -14,6 +14,7 @@ from ..model.units import format_bytes
 if TYPE_CHECKING:
     from ..estimate.record_files import Entry
     from ..estimate.recorded import Records
+    from ..estimate.size_record import SizeRecord
 
 
 def add_parser(subparsers: Any) -> None:
@@ -67,11 +68,24 @@ def _entries(records: Records, method: str | None) -> list[Entry]:
         If the method has none.
     """
     entries = records.entries(method)
-    if method is not None and not entries:
+    if method is not None and not entries and not _shipped(method):
         raise UnknownMethodError(
             f"no records of {method!r} in {records.folder}; `maxslices records list` lists all"
         )
     return entries
+
+
+def _shipped(method: str | None) -> list[SizeRecord]:
+    """Records that come with the packages of all methods, or of one."""
+    from ..estimate.shipped_records import read_shipped
+    from ..registry.method_registry import registry
+
+    return [
+        record
+        for meta in registry
+        if meta.records is not None and method in (None, meta.name, meta.full_name)
+        for record in read_shipped(meta.records)
+    ]
 
 
 def _list(parsed: argparse.Namespace) -> str:
@@ -79,8 +93,13 @@ def _list(parsed: argparse.Namespace) -> str:
     entries = _entries(records, parsed.method)
     if parsed.json:
         return json.dumps([_summary(entry) for entry in entries], indent=1)
+    shipped = dict.fromkeys(
+        f"{record.method}  {record.question['dtype']}  {record.place['device']}"
+        for record in _shipped(parsed.method)
+    )
+    with_packages = [f"{_counted(len(shipped))} with packages of methods, for any card", *shipped]
     if not entries:
-        return f"no records in {records.folder}"
+        return "\n".join([f"no records in {records.folder}", *(with_packages if shipped else [])])
     lines = [f"{_counted(len(entries))} in {records.folder}"]
     for entry in entries:
         each = _summary(entry)
@@ -88,7 +107,7 @@ def _list(parsed: argparse.Namespace) -> str:
             f"{each['date']}  {each['device']:<12}  {each['method']}  {each['slices']}"
             + (f"  {each['parameters']}" if each["parameters"] else "")
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *(with_packages if shipped else [])])
 
 
 def _summary(entry: Entry) -> dict[str, Any]:
@@ -108,6 +127,8 @@ def _summary(entry: Entry) -> dict[str, Any]:
 
 
 def _show(parsed: argparse.Namespace) -> str:
+    from ..estimate.explained_record import explained_record
+
     blocks = []
     for entry in _entries(_records(parsed), parsed.method):
         each, probe, place = _summary(entry), entry["probe"], entry["place"]
@@ -130,6 +151,7 @@ def _show(parsed: argparse.Namespace) -> str:
         if probe.get("peaks") is not None:
             lines += [f"  {line}" for line in _explained(probe)]
         blocks.append("\n".join(lines))
+    blocks += ["\n".join(explained_record(record)) for record in _shipped(parsed.method)]
     return "\n\n".join(blocks)
 
 

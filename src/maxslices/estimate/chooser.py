@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # measuring is imported when something is measured
     from .extensions import TracedMethod
     from .probed import Probe
     from .recorded import Records
+    from .size_record import SizedProbe
 
 Origin = Literal["declared", "recorded", "replayed", "probed", "bisected"]
 """Where a model comes from, in the order in which they are tried; bisection only if asked for."""
@@ -48,6 +49,8 @@ class Choice:
     """Seconds that a call was seen to take, and that each slice adds; None where not timed."""
     least_block: int = 1
     """Least slices of a block whose result is that of larger ones, as far as was compared."""
+    block_multiple: int = 1
+    """Number of which the slices of a block should be a multiple, for the same reason."""
 
 
 class Chooser:
@@ -124,10 +127,16 @@ class Chooser:
                 probed, where = found
                 why = f"{missing}; measured on {where}{self._beside(request, probed.model())}"
                 return _choice(request, probed, "recorded", why)
+        others = ""
+        if forced == "recorded" or (forced is None and self.backend is None):
+            try:
+                return self._shipped(request, missing)
+            except LookupError as error:
+                others = str(error)
         if forced == "recorded":
             raise EstimatorError(
-                f"nothing is recorded of {self._described(request)}: measure it there (--estimator "
-                "probed), or import records from there (maxslices records import)"
+                f"nothing is recorded of {self._described(request)}{others}: measure it there "
+                "(--estimator probed), or import records from there (maxslices records import)"
             )
         if forced == "replayed" or (forced is None and self._is_replayable(request)):
             try:
@@ -138,7 +147,7 @@ class Chooser:
                 missing += f"; it cannot be replayed ({error})"
         if self.backend is None:
             has = [] if meta.estimator is not None else ["no memory estimator is declared"]
-            has += ["nothing is recorded"] if forced is None else []
+            has += [f"nothing is recorded{others}"] if forced is None else []
             raise EstimatorError(
                 f"{self._described(request)}: {', '.join([*has, 'there is no such device here'])} "
                 "to measure it on: import records from one (maxslices records import)"
@@ -169,7 +178,23 @@ class Chooser:
         origin = "declared" if speaks_of(request.meta, self.device) else "declared for CUDA"
         return Choice(declared_model(request, self.device), origin)
 
-    def _recorded(self, request: ModelRequest) -> tuple[Probe, str] | None:
+    def _shipped(self, request: ModelRequest, missing: str) -> Choice:
+        """What records say that come with the method's package.
+
+        Raises
+        ------
+        LookupError
+            If they have no answer; the text says what they are for.
+        """
+        if self.device != "cuda":
+            raise LookupError
+        from .shipped_records import find_shipped
+
+        found, how, where = find_shipped(request.meta, self._key(request))
+        why = f"{missing}; a record comes with it: {how}{self._beside(request, found.model())}"
+        return _choice(request, found, "recorded", why, where)
+
+    def _recorded(self, request: ModelRequest) -> tuple[Probe | SizedProbe, str] | None:
         if self.records is None:
             return None
         from .fingerprint import device_name, environment
@@ -228,7 +253,7 @@ class Chooser:
         )
         noticed = "".join(f"; {note}" for note in found.notes)
         why = f"{missing}; {found}{noticed}{self._beside(request, found.model())}"
-        return _choice(request, found, "replayed", f"{why}\n{found.details}")
+        return _choice(request, found, "replayed", why, found.details)
 
     def _probed(self, request: ModelRequest) -> Probe:
         assert self.backend is not None
@@ -246,14 +271,18 @@ class Chooser:
             supplied=self._side,
             strictly=True,
         )
-        made = replace(made, blocks=self._compared(request, made))
+        compared = self._compared(request, made)
+        if isinstance(compared, str):
+            made = replace(made, not_compared=compared)
+        else:
+            made = replace(made, blocks=compared)
         if self.records is not None:
             where = environment(self.backend, request.meta.function)
             self.records.add(self._key(request), where, made)
         return made
 
-    def _compared(self, request: ModelRequest, made: Probe) -> BlockEffect | None:
-        """Compare blocks of two sizes; warn of a halo that is missing."""
+    def _compared(self, request: ModelRequest, made: Probe) -> BlockEffect | str:
+        """Compare blocks of two sizes, or say why not; warn of a halo that is missing."""
         assert self.backend is not None
         from ..block_effect.study_blocks import study_blocks
 
@@ -264,7 +293,7 @@ class Chooser:
             fitting_slices=made.model().max_slices(self._available_bytes, request.total_slices),
             side=self._side,
         )
-        if found is not None and found.halo is not None:
+        if not isinstance(found, str) and found.halo is not None:
             warnings.warn(f"{request.meta.full_name}: {found}", stacklevel=2)
         return found
 
@@ -311,7 +340,11 @@ class Chooser:
 
 
 def _choice(
-    request: ModelRequest, found: Probe | BisectionResult | TracedMethod, origin: Origin, why: str
+    request: ModelRequest,
+    found: Probe | SizedProbe | BisectionResult | TracedMethod,
+    origin: Origin,
+    why: str,
+    details: str = "",
 ) -> Choice:
     """Return what was measured; of its result what the author does not declare."""
     meta, dtype, dims = request.meta, None, None
@@ -323,10 +356,13 @@ def _choice(
     timed = getattr(found, "pace_s", None)  # what was replayed or bisected was not
     pace = None if timed is None else timed()
     blocks: BlockEffect | None = getattr(found, "blocks", None)
-    least = 1
+    least = multiple = 1
     if blocks is not None:
-        least, why = blocks.least_block, f"{why}; {blocks}"
-    return Choice(found.model(), origin, why, dtype, dims, pace, least)
+        least, multiple, why = blocks.least_block, blocks.block_multiple, f"{why}; {blocks}"
+    elif not_compared := getattr(found, "not_compared", ""):
+        why += f"; blocks of two sizes were not compared: {not_compared}"
+    why = f"{why}\n{details}" if details else why
+    return Choice(found.model(), origin, why, dtype, dims, pace, least, multiple)
 
 
 def _is_open(declared: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 
 from ..model.peak_model import PeakModel
@@ -9,6 +10,10 @@ from ..model.units import format_bytes
 
 _SMALL = 1 / 1000
 """Allocations below a thousandth of the peak are added up in one row."""
+_MAX_ROWS = 12
+"""Rows at most, so that they fit a screen."""
+_MAX_CODE = 60
+"""Characters of a line of code."""
 
 
 def explained_peak(peaks: PeakModel, n: int) -> list[str]:
@@ -19,25 +24,53 @@ def explained_peak(peaks: PeakModel, n: int) -> list[str]:
         ((term.n_bytes(n, peaks.granule_bytes), term) for term in peaks.moments[label]),
         key=lambda row: -row[0],
     )
-    lines = [f"{n} slices take {format_bytes(total)} at {_place(peaks, label)}:"]
+    lines = [f"{n} slices take {format_bytes(total)} at {place_of(peaks, label)}:"]
+    cells: list[tuple[str, str, str, str, str]] = []
     small_bytes = 0
     for n_bytes, term in rows:
-        if n_bytes < _SMALL * total:
+        if n_bytes < _SMALL * total or len(cells) == _MAX_ROWS:
             small_bytes += n_bytes
             continue
         number = "" if str(term.number) == "1" else f"({term.number}) arrays of "
-        parts = dict.fromkeys((peaks.names.get(term.path, ""), _place(peaks, term.path)))
+        parts = dict.fromkeys((_name(peaks, term.path), place_of(peaks, term.path)))
         place = " ".join(filter(None, parts))
-        lines.append(f"{format_bytes(n_bytes):>10}  {number}{term.size} bytes  {place}")
+        share = f"{n_bytes / total:.0%}"
+        cells.append(
+            (
+                format_bytes(n_bytes),
+                share,
+                f"{number}{term.size} bytes",
+                place,
+                _code(peaks, term.path),
+            )
+        )
     if small_bytes:
-        lines.append(f"{format_bytes(small_bytes):>10}  smaller ones")
-    return lines
+        cells.append(
+            (format_bytes(small_bytes), f"{small_bytes / total:.0%}", "smaller ones", "", "")
+        )
+    wide = [max(len(cell[i]) for cell in cells) for i in (2, 3)]
+    return lines + [
+        f"{size:>10} {share:>4}  {formula:<{wide[0]}}  {place:<{wide[1]}}  {code}".rstrip()
+        for size, share, formula, place, code in cells
+    ]
 
 
-def _place(peaks: PeakModel, path: str) -> str:
+def _name(peaks: PeakModel, path: str) -> str:
+    """Name and dtype of an array, without its shape, which changes with the slices."""
+    return " ".join(peaks.names.get(path, "").split(" ")[:2])
+
+
+def place_of(peaks: PeakModel, path: str) -> str:
     """File, line and function of a call site, or what it is."""
     site = peaks.sites.get(path)
     if site is None or not site.filename:
         return path
     short = os.sep.join(site.filename.split(os.sep)[-2:])
     return f"{short}:{site.line} in {site.function}"
+
+
+def _code(peaks: PeakModel, path: str) -> str:
+    """Line of code of a call site, where its file is here."""
+    site = peaks.sites.get(path)
+    text = "" if site is None else linecache.getline(site.filename, site.line).strip()
+    return text if len(text) <= _MAX_CODE else f"{text[: _MAX_CODE - 3].rstrip()}..."

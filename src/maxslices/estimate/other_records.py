@@ -5,30 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.size_model import SizeModel, find_formula
+from ..model.size_model import LEAST_SIZES
 from .fingerprint import canonical
 from .probe_result import Probe
-from .record_files import checked_probe
+from .record_files import Entry
 from .recorded import Records
-
-FOLLOWED = (1, 2, 3, 5, 8, 16, 33, 64, 100, 1000)
-"""Slices at which formulas in the dims must give what was recorded."""
+from .size_record import SizedProbe, SizeRecord
 
 
 def _apart_from_dims(key: Mapping[str, Any]) -> dict[str, Any]:
     """A request's key without its dims and without floating-point parameters."""
     parameters = {k: v for k, v in key["parameters"].items() if not isinstance(v, float)}
     return {**key, "parameters": parameters, "other_dims": None}
-
-
-def _output_dims(
-    recorded: Mapping[tuple[int, int], tuple[int, int] | None], dims: tuple[int, int]
-) -> tuple[int, int] | None:
-    """Dims of a result by formulas in the input's; None if there are none."""
-    known = {each: found for each, found in recorded.items() if found is not None}
-    rows = find_formula({each: found[0] for each, found in known.items()})
-    columns = find_formula({each: found[1] for each, found in known.items()})
-    return None if rows is None or columns is None else (rows.at(dims), columns.at(dims))
 
 
 def find_of_other_card(
@@ -63,7 +51,7 @@ def find_of_other_card(
 
 def find_by_sizes(
     records: Records, key: Mapping[str, Any], *, device: str
-) -> tuple[Probe, str] | None:
+) -> tuple[SizedProbe, str] | None:
     """Answer for dims that were not measured, from records at four other sizes or more.
 
     Parameters
@@ -78,31 +66,22 @@ def find_by_sizes(
 
     Returns
     -------
-    (Probe, str) or None
-        The probe and the sizes it follows from; None if formulas in the dims do not give all
-        records to the byte.
+    (SizedProbe, str) or None
+        The answer and the sizes it follows from; None if they do not tell it.
     """
-    wanted, probes = canonical(_apart_from_dims(key)), {}
+    wanted, newest = canonical(_apart_from_dims(key)), dict[tuple[int, ...], Entry]()
     for entry in records.of_method(str(key["method"])):
-        question, plain = entry["question"], entry["probe"]
+        question = entry["question"]
         if (
             entry["place"]["device"].casefold() == device.casefold()
-            and plain.get("peaks") is not None
-            and plain["keeps_its_ways"]
             and canonical(_apart_from_dims(question)) == wanted
         ):
-            rows, columns = question["other_dims"]
-            probes[int(rows), int(columns)] = checked_probe(plain)
-    peaks = {dims: probe.peaks for dims, probe in probes.items() if probe.peaks is not None}
-    sizes = SizeModel.fit(peaks, FOLLOWED)
+            dims = tuple(question["other_dims"])
+            if dims not in newest or entry["time_s"] >= newest[dims]["time_s"]:
+                newest[dims] = entry
+    made = SizeRecord.of(list(newest.values())) if len(newest) >= LEAST_SIZES else None
     rows, columns = key["other_dims"]
-    dims = int(rows), int(columns)
-    if sizes is None or not sizes.is_told(dims):
+    answer = None if made is None else made.at((int(rows), int(columns)))
+    if made is None or answer is None:
         return None
-    found, output = next(iter(probes.values())), None
-    if found.output_dims is not None:
-        output = _output_dims({each: p.output_dims for each, p in probes.items()}, dims)
-        if output is None:
-            return None
-    made = found.at_other_dims(sizes.at(dims), output)
-    return made, ", ".join(f"{a}x{b}" for a, b in sizes.recorded)
+    return answer, ", ".join(f"{a}x{b}" for a, b in made.measured)

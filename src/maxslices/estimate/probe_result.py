@@ -52,6 +52,8 @@ class Probe:
     """True if each call followed from those with fewer slices, to the byte."""
     blocks: BlockEffect | None = None
     """What the size of a block does to the result; None where blocks were not compared."""
+    not_compared: str = ""
+    """Why blocks were not compared; empty if they were, or the result is no block of slices."""
 
     def model(self) -> MemoryModel:
         """Memory model through the points."""
@@ -109,22 +111,6 @@ class Probe:
             found = replace(found, points=tuple((n, size + lacks) for n, size in found.points))
         answer = found.model().max_slices(self.available_bytes, self.total_slices)
         return replace(found, answer=answer, sure=False, notes=(*self.notes, note))
-
-    def at_other_dims(self, peaks: PeakModel, output_dims: tuple[int, int] | None) -> Probe:
-        """Probe for other dims, of which the peaks are known by formulas.
-
-        What stays after a call is taken to grow with the dims as the peak does.
-        """
-        rising, before = MemoryModel(peaks.rising), self.model()
-        return replace(
-            self,
-            peaks=peaks,
-            points=tuple((n, rising.bytes(n)) for n, _ in self.points),
-            kept=tuple((n, -(-size * rising.bytes(n) // before.bytes(n))) for n, size in self.kept),
-            rungs=(),
-            answer=rising.max_slices(self.available_bytes, self.total_slices),
-            output_dims=output_dims,
-        )
 
     def as_plain(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -126,6 +126,7 @@ def _step_model(
         looked_at=len(meta.looked_at(total, **parameters)),
         pace_s=chosen.pace_s,
         least_block=chosen.least_block,
+        block_multiple=chosen.block_multiple,
         gives_side_results=bool(meta.side_results),
         saves_result=step.save_result,
         takes_frames=bool({"flats", "darks"} & set(meta.supplied)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ..errors import RegistrationError
 from ..registry.method_registry import Registry
 from .method_adapters import adapt, calculate_stats, global_stats
@@ -10,6 +12,8 @@ from .source_stubs import make_stub
 
 PACKAGES = ("httomolibgpu", "httomolib")
 """Packages whose methods are registered."""
+RECORDS = Path(__file__).with_name("records")
+"""Folder of records, made on an H200 by ``docs/scripts/ship_records.py``."""
 NOT_SUPPORTED = {
     "httomolib.misc.morph.data_reducer": (
         "it changes flats and darks alone; leave it out: dark_flat_field_correction averages them"
@@ -38,7 +42,14 @@ def register_all(methods: Registry) -> None:
         pattern="all",
         side_results=("glob_stats",),
         combine=global_stats,
+        records=records_of("httomo.methods.calculate_stats"),
     )
+
+
+def records_of(full_name: str) -> Path | None:
+    """File of the records of a method that come with maxslices; None without."""
+    path = RECORDS / f"{full_name}.json"
+    return path if path.is_file() else None
 
 
 def register_entry(methods: Registry, entry: DatabaseEntry) -> None:
@@ -57,6 +68,7 @@ def register_entry(methods: Registry, entry: DatabaseEntry) -> None:
             module=entry.module,
             pattern=entry.pattern,
             by_module_only=True,
+            records=records_of(entry.full_name),
             **declaration,
         )
     except RegistrationError as error:

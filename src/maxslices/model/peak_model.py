@@ -9,7 +9,8 @@ one moment.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import lt
@@ -26,6 +27,9 @@ PERIOD = 16
 methods were seen to work in."""
 _SAMPLES = (1, 2, 3, 5, 8, 13, 16, 31, 64, 97, 1000, 10**6)
 """Slices at which moments are compared: odd, even, powers of two, and far beyond any chunk."""
+_NEAR = 2
+"""Moments that are lower than the highest by more than this factor are left out. Others count: at
+another size of the detector, which a program pads to a power of two, they may be the highest."""
 _ENOUGH = 3
 """Calls that tell a growth: two for its start and step, and one that proves it."""
 
@@ -147,7 +151,7 @@ class PeakModel:
 
     def moment_bytes(self, label: str, n: int) -> int:
         """Bytes alive at one moment."""
-        return sum(term.n_bytes(n, self.granule_bytes) for term in self.moments[label])
+        return _bytes_of(self.moments[label], n, self.granule_bytes)
 
     def highest(self, n: int) -> str:
         """Moment of the peak."""
@@ -204,10 +208,16 @@ class PeakModel:
         return max(self.bytes(k) for k in range(max(1, n - PERIOD + 1), n + 1))
 
     def pruned(self) -> PeakModel:
-        """Model with the moments alone that are the peak for some number of slices."""
-        counts = {*range(1, 129), *(2**k for k in range(7, 21))}
-        labels = dict.fromkeys(self.highest(n) for n in sorted(counts))
-        moments = {label: self.moments[label] for label in labels}
+        """Model with the moments alone that come near the peak for some number of slices."""
+        counts = sorted({*range(1, 129), *(2**k for k in range(7, 21))})
+        labels: dict[str, None] = {}
+        for n in counts:
+            sizes = {label: self.moment_bytes(label, n) for label in self.moments}
+            peak = max(sizes.values(), default=0)
+            labels |= {label: None for label, size in sizes.items() if _NEAR * size >= peak}
+        moments = _without_lower(
+            {label: self.moments[label] for label in labels}, self.granule_bytes
+        )
         paths = {*labels, *(term.path for terms in moments.values() for term in terms)}
         return replace(
             self,
@@ -265,17 +275,43 @@ class PeakModel:
 def _undominated(
     moments: Mapping[str, tuple[Term, ...]], granule: int
 ) -> dict[str, tuple[Term, ...]]:
-    """Moments without those that are lower than a single other one everywhere."""
+    """Moments without those that are far lower than a single other one everywhere."""
     at = {
-        label: [sum(term.n_bytes(n, granule) for term in terms) for n in _SAMPLES]
-        for label, terms in moments.items()
+        label: [_bytes_of(terms, n, granule) for n in _SAMPLES] for label, terms in moments.items()
     }
     highest = {max(at, key=lambda label: at[label][i]) for i in range(len(_SAMPLES))}
 
     def is_lower(label: str) -> bool:
-        return any(all(map(lt, at[label], at[other])) for other in highest)
+        low = [_NEAR * size for size in at[label]]
+        return any(all(map(lt, low, at[other])) for other in highest)
 
     return {label: terms for label, terms in moments.items() if not is_lower(label)}
+
+
+def _without_lower(
+    moments: Mapping[str, tuple[Term, ...]], granule: int
+) -> dict[str, tuple[Term, ...]]:
+    """Moments without those that, beside the terms they share, are far lower than another."""
+    counted = {label: Counter(terms) for label, terms in moments.items()}
+    highest = sorted(moments, key=lambda label: -_bytes_of(moments[label], _SAMPLES[-1], granule))
+
+    def is_lower(label: str, other: str) -> bool:
+        own, others = counted[label] - counted[other], counted[other] - counted[label]
+        return all(
+            _NEAR * _bytes_of(own.elements(), n, granule)
+            <= _bytes_of(others.elements(), n, granule)
+            for n in _SAMPLES
+        )
+
+    kept: list[str] = []
+    for label in highest:
+        if not any(is_lower(label, other) for other in kept):
+            kept.append(label)
+    return {label: terms for label, terms in moments.items() if label in kept}
+
+
+def _bytes_of(terms: Iterable[Term], n: int, granule: int) -> int:
+    return sum(term.n_bytes(n, granule) for term in terms)
 
 
 def _terms(path: str, seen: Sequence[tuple[int, Sizes]]) -> list[Term]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import lcm
 from typing import Any
 
 from .allocators import ArrayAllocator, Device
@@ -44,6 +45,8 @@ class StepModel:
     """Measured seconds of a call, and of each slice beside; None if it was not timed."""
     least_block: int = 1
     """Least slices of a block whose result is that of larger ones, as far as was compared."""
+    block_multiple: int = 1
+    """Number of which the slices of a block should be a multiple, for the same reason."""
     gives_side_results: bool = False
     """Whether it returns values and leaves the data as they are."""
     saves_result: bool = False
@@ -165,6 +168,15 @@ class SectionModel:
     def least_block(self) -> int:
         """Least slices of a block with which all methods give what they give in larger ones."""
         return min(self.n_slices, max(step.least_block for step in self.steps))
+
+    @property
+    def block_multiple(self) -> int:
+        """Number of which a block should be a multiple, so that all methods agree with others.
+
+        It is 1 where a halo shifts the first slice of blocks by something else.
+        """
+        found = lcm(*(step.block_multiple for step in self.steps))
+        return 1 if self.halo[0] % found else found
 
     @property
     def most_looked_at(self) -> int:

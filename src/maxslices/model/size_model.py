@@ -14,6 +14,7 @@ from itertools import combinations, islice
 from typing import Any
 
 from .growth import COUNTS, Growth, fast_length
+from .memory_model import MemoryModel
 from .peak_model import PeakModel, Term
 
 Dims = tuple[int, int]
@@ -28,17 +29,19 @@ LENGTHS: dict[str, Callable[[int], int]] = {
     "1": lambda n: 1,
     "n": lambda n: n,
     "n//2": lambda n: n // 2,
+    "even(n)": lambda n: n + n % 2,
     "fast(n)": fast_length,
     "pow2(n)": _pow2,
     "pow2(n+1)": lambda n: _pow2(n + 1),
     "pow2(2n)": lambda n: _pow2(2 * n),
     "n*n": lambda n: n * n,
+    "even(n)*even(n)": lambda n: (n + n % 2) ** 2,
 }
 """Lengths that programs make of a dim, by their names."""
 _PRODUCTS = tuple((a, b) for a in LENGTHS for b in LENGTHS)
 _MOST_OTHERS = 12
 """Explanations that are looked at: a power of two has most, each of two dims with three lengths."""
-_LEAST = 4
+LEAST_SIZES = 4
 """Sizes that tell a formula: three for its unknowns, and one that proves it."""
 
 
@@ -62,6 +65,24 @@ class SizeFormula:
     def is_told(self, dims: Dims) -> bool:
         """True if all that explains what was recorded says the same for these dims."""
         return all(_value((other,), dims) == self.at(dims) for other in self.others)
+
+    def as_plain(self) -> list[Any]:
+        """Plain values for JSON: the parts, and what else gives the same."""
+        return [list(map(list, each)) for each in (self.parts, self.others)]
+
+    @classmethod
+    def from_plain(cls, plain: Sequence[Any]) -> SizeFormula:
+        """Read what `as_plain` wrote.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If the values are not those of a formula.
+        """
+        for _, a, b in (*plain[0], *plain[1]):
+            LENGTHS[a], LENGTHS[b]  # raises if there is none of that name
+        parts, others = (tuple((int(f), a, b) for f, a, b in each) for each in plain)
+        return cls(parts, others)
 
     def __str__(self) -> str:
         texts = []
@@ -89,6 +110,7 @@ def _formulas(values: Sequence[tuple[Dims, int]]) -> Iterator[SizeFormula]:
     wanted = [value for _, value in values]
     if not any(wanted):
         yield SizeFormula(())
+        return
     columns = {
         (a, b): [LENGTHS[a](dims[0]) * LENGTHS[b](dims[1]) for dims, _ in values]
         for a, b in _PRODUCTS
@@ -157,6 +179,10 @@ class SizeModel:
         }
         return replace(self.base, moments=moments, measured={})
 
+    def model_at(self, dims: Dims) -> MemoryModel:
+        """Memory model for two dims."""
+        return MemoryModel(lru_cache(maxsize=1024)(self.at(dims).rising))
+
     @classmethod
     def fit(cls, peaks: Mapping[Dims, PeakModel], slices: Sequence[int]) -> SizeModel | None:
         """Find formulas that give all peaks at all recorded dims to the byte.
@@ -164,7 +190,7 @@ class SizeModel:
         Parameters
         ----------
         peaks : mapping
-            Models by their dims, four at least, none of them pruned.
+            Models by their dims, four at least.
         slices : sequence of int
             Numbers of slices at which the formulas are held against the models.
 
@@ -173,26 +199,30 @@ class SizeModel:
         SizeModel or None
             None if no formulas give all peaks.
         """
-        if len(peaks) < _LEAST:
+        if len(peaks) < LEAST_SIZES:
             return None
         models = list(peaks.values())
         found: dict[str, tuple[SizedTerm, ...]] = {}
-        for label in models[0].moments:
-            if all(label in model.moments for model in models):
-                terms = _sized({dims: model.moments[label] for dims, model in peaks.items()})
-                if terms is not None:
-                    found[label] = terms
-        made = cls(found, models[0], tuple(peaks))
-        highest: dict[str, None] = {}
+        for label in dict.fromkeys(label for model in models for label in model.moments):
+            known = {
+                d: model.moments[label] for d, model in peaks.items() if label in model.moments
+            }
+            terms = _sized(known) if len(known) >= LEAST_SIZES else None
+            if terms is not None:
+                found[label] = terms
+        base = replace(
+            models[0],
+            sites={path: site for model in models for path, site in model.sites.items()},
+            names={path: what for model in models for path, what in model.names.items()},
+        )
+        made = cls(found, base, tuple(peaks))
+        near: dict[str, None] = {}
         for dims, model in peaks.items():
-            if not found:
-                return None
             at = made.at(dims)
-            for n in slices:
-                if at.predicted(n) != model.predicted(n):
-                    return None
-                highest[at.highest(n)] = None
-        return made._only(list(highest))
+            if not found or any(at.predicted(n) != model.predicted(n) for n in slices):
+                return None
+            near |= dict.fromkeys(at.pruned().moments)
+        return made._only(list(near))
 
     def _only(self, labels: Sequence[str]) -> SizeModel:
         """Model of some of the moments."""
@@ -208,22 +238,18 @@ class SizeModel:
         return replace(self, moments=moments, base=base)
 
     def as_plain(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Plain values for JSON; a term that is alive at several moments is written once."""
+        numbers: dict[SizedTerm, int] = {}
+        moments = {
+            label: [numbers.setdefault(term, len(numbers)) for term in terms]
+            for label, terms in self.moments.items()
+        }
         return {
-            "moments": {
-                label: [
-                    [
-                        t.path,
-                        [t.start.parts, t.start.others],
-                        [t.step.parts, t.step.others],
-                        t.count,
-                        t.k,
-                        t.number.as_plain(),
-                    ]
-                    for t in terms
-                ]
-                for label, terms in self.moments.items()
-            },
+            "moments": moments,
+            "terms": [
+                [t.path, t.start.as_plain(), t.step.as_plain(), t.count, t.k, t.number.as_plain()]
+                for t in numbers
+            ],
             "sites": self.base.as_plain()["sites"],
             "names": dict(self.base.names),
             "granule_bytes": self.base.granule_bytes,
@@ -240,19 +266,18 @@ class SizeModel:
             If the values are not those of a model.
         """
 
-        def formula(values: Any) -> SizeFormula:
-            for _, a, b in (*values[0], *values[1]):
-                LENGTHS[a], LENGTHS[b]  # raises if there is none of that name
-            parts, others = (tuple((int(f), a, b) for f, a, b in each) for each in values)
-            return SizeFormula(parts, others)
-
         def term(values: Any) -> SizedTerm:
             path, start, step, count, k, number = values
             COUNTS[count](1, int(k))
             how_many = Growth(int(number[0]), int(number[1]), str(number[2]), int(number[3]))
-            return SizedTerm(str(path), formula(start), formula(step), count, int(k), how_many)
+            start, step = SizeFormula.from_plain(start), SizeFormula.from_plain(step)
+            return SizedTerm(str(path), start, step, count, int(k), how_many)
 
-        moments = {label: tuple(map(term, terms)) for label, terms in plain["moments"].items()}
+        terms = dict(enumerate(map(term, plain["terms"])))
+        moments = {
+            str(label): tuple(terms[int(i)] for i in numbers)
+            for label, numbers in plain["moments"].items()
+        }
         empty = {"moments": {"": []}, "measured": []}
         base = replace(PeakModel.from_plain({**plain, **empty}), moments={})
         return cls(moments, base, tuple((int(a), int(b)) for a, b in plain["recorded"]))

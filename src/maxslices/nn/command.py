@@ -189,7 +189,7 @@ def _answered(
 
 
 def _report(parsed: argparse.Namespace) -> str:
-    from ..checking.measurement import check_picture
+    from ..checking.call_picture import check_picture
 
     if parsed.train and parsed.forward:
         raise UsageError("--train and --forward are two different steps: give one of them")

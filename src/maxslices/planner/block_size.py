@@ -89,9 +89,18 @@ def choose_block(
     """
     chosen, largest, why = _by_memory(block, placement, available)
     section = placement.section
-    total, least = section.n_slices, section.least_block
-    if least > 1:
-        agreeing = None if isinstance(block, int) else _agreeing(chosen, total, least, largest)
+    total, least, multiple = section.n_slices, section.least_block, section.block_multiple
+    if multiple > 1:
+        if not isinstance(block, int) and chosen < total:
+            chosen = _multiple_of(multiple, chosen, min(largest, total))
+        if chosen % multiple and chosen < total:
+            why += f"; blocks that are no multiple of {multiple} give another result"
+        else:
+            why += f"; a multiple of {multiple}, as others give another result"
+    if least > multiple:
+        agreeing = (
+            None if isinstance(block, int) else _agreeing(chosen, total, least, multiple, largest)
+        )
         chosen = agreeing or chosen
         why += f"; smaller ones than {least} give another result"
         if min(chosen, total % chosen or chosen) < least:
@@ -99,9 +108,16 @@ def choose_block(
     return chosen, largest, why
 
 
-def _agreeing(block: int, total: int, least: int, largest: int) -> int | None:
+def _multiple_of(number: int, block: int, most: int) -> int:
+    """Next multiple of a number from `block` up, up to `most`; else the next one down."""
+    up = -(-block // number) * number
+    return up if up <= most else block - block % number or block
+
+
+def _agreeing(block: int, total: int, least: int, multiple: int, largest: int) -> int | None:
     """Block next to `block` of which the last is no smaller than `least`; None if there is none."""
-    sizes = sorted(range(least, min(total, largest) + 1), key=lambda size: abs(size - block))
+    sizes = [n for n in range(least, min(total, largest) + 1) if n == total or n % multiple == 0]
+    sizes.sort(key=lambda size: abs(size - block))
     return next((size for size in sizes if (total % size or size) >= least), None)
 
 

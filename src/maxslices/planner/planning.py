@@ -141,12 +141,15 @@ def _keep_on_host(sections: Sequence[SectionPlan], budgets: Budgets) -> tuple[Se
 
 def _origins(sections: Sequence[SectionModel]) -> list[str]:
     """Notes on the origin of each model that no author declared."""
-    notes = []
+    notes: list[str] = []
+    of_others: dict[str, list[str]] = {}
     for step in (step for section in sections for step in section.steps if step.why):
         why, *others = step.why.splitlines()
         notes.append(f"{step.name} is {step.estimator}: {why}")
-        notes += [f"{step.name}: {other}" for other in others]
-    return notes
+        for other in others:
+            of_others.setdefault(other, []).append(step.name)
+    said = [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in of_others.items()]
+    return notes + said
 
 
 def _plan_section(
@@ -181,6 +184,7 @@ def _plan_section(
         overlaps=placement.overlaps,
         on_blocks=placement.destination != "nothing" or section.runs_on_blocks,
         side_on_host=section.host_side.bytes(1) > 0,
+        multiple=section.block_multiple,
         fitted=what_was_done(section),
         would_fit=would_fit(placement, available, block, chosen) if fit == "none" else (),
     )

@@ -84,6 +84,8 @@ class SectionPlan:
     """Whether it runs on blocks; not if it only finds side results of a few slices."""
     side_on_host: bool = False
     """Whether flats and darks are on the device only during the methods that take them."""
+    multiple: int = 1
+    """Number of which blocks are a multiple where others give another result."""
     fitted: tuple[str, ...] = ()
     """What makes it fit, and what that costs."""
     would_fit: tuple[str, ...] = ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, cast
 
 from numpy.typing import DTypeLike
@@ -31,6 +33,7 @@ def describe(
     sample_slices: Callable[..., Iterable[int]] | None = None,
     combine: Callable[[list[Any]], Any] | None = None,
     array_module: str | None = None,
+    records: str | os.PathLike[str] | None = None,
 ) -> MethodMeta:
     """Check a declaration and make its record; see the decorator `method` for the parameters.
 
@@ -118,6 +121,7 @@ def describe(
         sample_slices=sample_slices,
         combine=combine,
         array_module=array_module,
+        records=None if records is None else Path(records),
         parameters=parameters,
         accepts_any=accepts_any,
         callbacks=callbacks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -30,6 +31,7 @@ def method(
     sample_slices: Callable[..., Iterable[int]] | None = None,
     combine: Callable[[list[Any]], Any] | None = None,
     array_module: str | None = None,
+    records: str | os.PathLike[str] | None = None,
     registry: Registry | None = None,
 ) -> Callable[[F], F]:
     """Register a function as a processing method; the function comes back unchanged.
@@ -68,6 +70,9 @@ def method(
         The function takes its data, flats and darks as torch tensors on the device, and
         returns one; arrays of other methods become tensors, and back, without a copy.
         torch itself is imported when the method runs.
+    records : path, optional
+        File of records that come with the package, made by ``docs/scripts/ship_records.py``:
+        without an estimator, the method can then be planned where there is no GPU.
     registry : Registry, optional
         Where to register; the global registry by default.
 
@@ -114,6 +119,7 @@ def method(
             sample_slices=sample_slices,
             combine=combine,
             array_module=array_module,
+            records=records,
         )
         target.add(meta)
         # What cannot take attributes (a builtin) is registered all the same.

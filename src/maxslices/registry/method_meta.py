@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -63,6 +64,8 @@ class MethodMeta:
     """Makes one side result of those of all blocks, where every slice is looked at."""
     array_module: str | None = None
     """"torch" where it takes and returns tensors; None: NumPy's or CuPy's arrays."""
+    records: Path | None = None
+    """File of records that come with the method, for planning without a GPU; None without."""
     parameters: Mapping[str, inspect.Parameter] = field(default_factory=dict)
     """The function's parameters after the data, those the runner supplies included."""
     accepts_any: bool = False

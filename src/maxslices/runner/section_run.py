@@ -184,7 +184,7 @@ class SectionRun:
                 continue
             size = min(size, total - self.n_done)
             if size > 1:
-                size, why, is_retry = -(-size // 2), "memory ran out", False
+                size, why, is_retry = _halved(size, plan.multiple), "memory ran out", False
                 self.smallest_block = size
                 self.n_splits += 1
             elif self._overlaps:
@@ -310,3 +310,10 @@ class SectionRun:
     @property
     def _names(self) -> str:
         return ", ".join(step.meta.name for step in self.runner.steps)
+
+
+def _halved(size: int, multiple: int) -> int:
+    """Half of a block, rounded up; to a multiple of this number where that is smaller."""
+    half = -(-size // 2)
+    rounded = -(-half // multiple) * multiple
+    return rounded if rounded < size else half

@@ -106,7 +106,7 @@ def _of_dims(
 
 
 def plan_lines(plans_of_runs: Sequence[Sequence[FftPlan]], finder: SizeFinder) -> list[str]:
-    """Calls of `Ledger.fft`, with the lines of code, for plans that every run makes.
+    """Calls of `Ledger.fft` for plans that every run makes, the line of code above each.
 
     Where a line makes several, they are told apart by their order. What only some runs make (for
     the slices that remain after whole chunks) is left out.
@@ -135,7 +135,7 @@ def plan_lines(plans_of_runs: Sequence[Sequence[FftPlan]], finder: SizeFinder) -
         axes = tuple(range(len(batch), len(batch) + len(texts)))
         dtype = "float32" if first.is_single else "float64"
         call = f'm.fft(({shape}), "{dtype}", axes={axes}, kind="{first.kind}")'
-        code = "" if is_own_call(first.place.filename) else f"  # {first.place.code}"
-        code = "" if is_own_call(first.place.filename) else f"  # {first.place.code}"
-        lines.append(f"{call}{code}"[:99])
+        if not is_own_call(first.place.filename):
+            lines.append(f"# {first.place.code}")
+        lines.append(call)
     return lines

@@ -56,7 +56,7 @@ class LedgerParts:
     beside_is: str = ""
     """What that is, in words."""
     plans: Sequence[str] = field(default=())
-    """Calls for the workspaces of FFT plans, each with its comment."""
+    """Calls for the workspaces of FFT plans, and comments above them."""
     header: Sequence[str] = field(default=())
     """Lines of the docstring."""
     name: str = "needs"
@@ -148,7 +148,7 @@ class _LedgerWriter:
         if self.parts.beside is not None:  # before all others: it is alive at any peak
             yield f"{INDENT}{self.parts.beside.call}  # {self.parts.beside_is}"
         for call in self.parts.plans:
-            yield f"{INDENT}{call}"
+            yield f"{INDENT}{call}"[: _LINE_LENGTH if call.startswith("#") else None]
         yield from self._nodes(rest, INDENT)
 
     def _nodes(self, program: Program, indent: str) -> Iterator[str]:

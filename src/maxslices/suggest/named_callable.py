@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import UsageError
@@ -41,5 +43,27 @@ def method_named(name: str) -> MethodMeta:
     plain = path.rpartition(".")[2]
     array_module = "torch" if module_name.partition(".")[0] == "torch" else None
     return Registry().register(
-        found, pattern="all", name=plain, module=module_name, array_module=array_module
+        _with_signature(found),
+        pattern="all",
+        name=plain,
+        module=module_name,
+        array_module=array_module,
     )
+
+
+def _with_signature(function: Any) -> Any:
+    """The function, or one that calls it where Python cannot read its signature, as in C code."""
+    if not callable(function):
+        return function
+    try:
+        inspect.signature(function)
+    except (TypeError, ValueError):
+        return _called(function)
+    return function
+
+
+def _called(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(data: Any, **parameters: Any) -> Any:
+        return function(data, **parameters)
+
+    return call

@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ..checking.explained_call import recording
 from ..checking.measured_call import MeasuredCall
 from ..devices import select_backend
 from ..errors import DeviceError, EstimatorError, MaxslicesError
 from ..estimate.bench import tracemalloc_on
-from ..measure.numpy_sequence import record_numpy_sequence
-from ..measure.sequence_recorder import record_sequence
-from ..measure.torch_sequence import record_torch_sequence
 from ..model.allocation_sequence import Allocated, AllocationSequence, Freed
 from ..model.allocators import Device
 from ..model.arrays import block_shape
@@ -152,22 +150,18 @@ class RunMaker:
         A function of its own: names are looked up in frames, which then hold what they name.
         """
         data = call.on_device(host)
-        n, n_bytes = call.n_slices, int(data.nbytes)
         noting: AbstractContextManager[list[FftPlan]] = nullcontext([])
-        recording: Any
-        if self.meta.array_module == "torch":
-            if self.backend_kind == "cuda":
+        if self.backend_kind == "cuda":
+            if self.meta.array_module == "torch":
                 raise DeviceError(
                     f"{self.meta.full_name}: allocations of methods for torch are recorded on the "
                     "CPU alone: --device cpu"
                 )
-            recording = record_torch_sequence(n, n_bytes, least_bytes=_SEEN_BYTES)
-        elif self.backend_kind == "cuda":
-            recording = record_sequence(n, n_bytes, names=True)
             noting = plans_noted(lambda: len(recorder.sequence().events))
-        else:
-            recording = record_numpy_sequence(n, n_bytes, names=True, least_bytes=_SEEN_BYTES)
-        with recording as recorder, noting as plans:
+        with (
+            recording(call, int(data.nbytes), _SEEN_BYTES, names=True) as recorder,
+            noting as plans,
+        ):
             result = call.invoke(data)
             call.finish()
         del result

@@ -1,0 +1,323 @@
+"""Record the memory of all methods in httomo's pipelines, at several sizes of the detector.
+
+Run it where there are a GPU, httomolibgpu, httomolib and httomo-backends::
+
+    python docs/scripts/record_pipelines.py OUT PIPELINE... [--limit-s 220] [--memory 12GB]
+
+It plans each pipeline for a scan of each of `SIZES`, and measures what no estimator declares. At
+`SMALL` parameters are varied one by one, to find those on which memory does not depend. OUT gets
+``sizes.json.gz`` (records at `SIZES`, as ``maxslices records export`` writes them),
+``further.json.gz`` (at `FURTHER`, of which formulas know nothing) and ``same.json`` (parameters
+that were varied). ``ship_records.py`` makes the records that come with maxslices of these. Steps
+that cannot be planned are left out, and named. With ``--before FILE`` what that ``sizes.json.gz``
+has is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import maxslices.httomo  # noqa: F401  registers httomolibgpu, also where maxslices is not installed
+from maxslices.api.plan_scan import ASSUMED_FRAMES
+from maxslices.devices import Backend, select_backend
+from maxslices.errors import MaxslicesError, UnknownMethodError
+from maxslices.estimate import Chooser, ModelRequest, Records
+from maxslices.estimate.fingerprint import canonical, request_key
+from maxslices.estimate.probed import probe
+from maxslices.estimate.section_models import section_models
+from maxslices.model.arrays import ArraySpec
+from maxslices.model.units import parse_bytes
+from maxslices.pipeline import ScanSpec
+from maxslices.pipeline.pipeline import as_pipeline
+from maxslices.registry.method_registry import registry
+
+SMALL = (600, 540, 640)
+SIZES = (
+    SMALL, (901, 1201, 1279), (1801, 2160, 2560), (721, 801, 2001), (1801, 2048, 2048),
+    (1501, 1100, 1601), (1200, 1300, 1920), (999, 1511, 2303), (1441, 950, 1664),
+)  # fmt: skip
+"""Angles, rows and columns: the two commonest detectors, and others so that even and odd numbers of
+columns have four sizes each, in the order of what is missed least if time runs out."""
+COMPARED_AT = SIZES[1]
+"""Where blocks of two sizes are compared."""
+FURTHER = ((1801, 1601, 2557), (1051, 1333, 1800))
+FLOAT_S = 15.0
+"""Seconds for scans of float32, of which the first steps alone take other memory."""
+SAME = 1e-3
+"""Peaks that differ by less are the same: a parameter does not matter."""
+INSTEAD: dict[str, dict[str, Any]] = {
+    "FISTA3d_tomobar": {"iterations": 2, "regularisation_iterations": 2},
+    "distortion_correction_proj_discorpy": {
+        "xcenter": 300.5, "ycenter": 250.5, "list_fact": [1.0, 1e-6, 1e-9],
+    },
+    "total_variation_PD": {"iterations": 3},
+    "data_resampler": {"newshape": [1024, 1024]},
+}  # fmt: skip
+"""Parameters in place of the pipeline's: what it leaves to be filled in, and few iterations where a
+call of those that it wants takes half a minute. `VARIED` shows whether that matters."""
+ON_HOST = ("save_to_images", "rescale_to_int", "FBP2d_astra")
+"""Methods that take their block from the device to the host: a few slices take seconds."""
+LAST = {"deg360_distortion_FBP3d_tomobar": "sino_360_to_180"}
+"""Last step that is measured of a pipeline: others have the rest."""
+VARIED: dict[str, dict[str, Any]] = {
+    "FISTA3d_tomobar": {"iterations": 20, "regularisation_iterations": 50},
+    "total_variation_PD": {"iterations": 1000},
+    "paganin_filter": {"ratio_delta_beta": 1000},
+    "remove_outlier": {"dif": 10_000, "kernel_size": 7},
+}
+"""Values that are tried in place of twice the value and one."""
+
+
+def edited(path: Path, out: Path) -> Path:
+    """Copy of a pipeline with its sweeps replaced by their first value, and steps as in `INSTEAD`.
+
+    Steps of methods that are not registered, or refused, are left out.
+    """
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_constructor("!Sweep", lambda loader, node: loader.construct_sequence(node)[0])
+    Loader.add_constructor(
+        "!SweepRange", lambda loader, node: float(loader.construct_mapping(node)["start"])
+    )
+    kept = []
+    for step in yaml.load(path.read_text(), Loader):
+        is_loader = step["module_path"].endswith("loaders")
+        try:
+            if not is_loader:
+                registry.get(step["method"], step["module_path"])
+        except UnknownMethodError as error:
+            print(f"{path.name}: left out: {str(error)[:110]}")
+            continue
+        step["parameters"] = (step.get("parameters") or {}) | INSTEAD.get(step["method"], {})
+        kept.append(step)
+        if step["method"] == LAST.get(path.stem):
+            break
+    made = out / path.name
+    made.write_text(yaml.safe_dump(kept, sort_keys=False))
+    return made
+
+
+class RecordingChooser(Chooser):
+    """Compares blocks at `COMPARED_AT` alone, and measures some methods with less memory."""
+
+    def _compared(self, request: ModelRequest, made: Any) -> Any:
+        at = (COMPARED_AT[0], COMPARED_AT[2]) if request.slice_dim else COMPARED_AT[1:]
+        return super()._compared(request, made) if request.other_dims == at else ""
+
+    def _probed(self, request: ModelRequest) -> Any:
+        whole = self._available_bytes
+        if request.meta.name in ON_HOST:
+            self._available_bytes = whole // 8
+        try:
+            return super()._probed(request)
+        finally:
+            self._available_bytes = whole
+
+
+class Recorder:
+    """Measures pipelines, and keeps what it finds."""
+
+    def __init__(self, out: Path, backend: Backend, n_bytes: int, limit_s: float) -> None:
+        self.out, self.backend, self.n_bytes = out, backend, n_bytes
+        self.began, self.limit_s = time.perf_counter(), limit_s
+
+    def time_left(self) -> float:
+        """Seconds."""
+        return self.limit_s - self.took_s()
+
+    def took_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.perf_counter() - self.began
+
+    def record(
+        self,
+        pipelines: list[Path],
+        size: tuple[int, int, int],
+        records: Records,
+        dtype: str = "uint16",
+    ) -> None:
+        """Measure all pipelines for a scan of this size."""
+        for path in pipelines:
+            if self.time_left() < 0:
+                print(f"{size}: no time for {path.name}")
+                return
+            scan = self.scan(size, dtype=dtype)
+            began, chooser = time.perf_counter(), self.chooser(scan, records)
+            try:
+                section_models(as_pipeline(path), scan, chooser)
+                said = ""
+            except MaxslicesError as error:
+                said = f"{type(error).__name__}: {str(error)[:200]}"
+            made = [r.meta.name for r, choice in chooser.chosen if choice.origin == "probed"]
+            took_s = time.perf_counter() - began
+            if made or said:
+                print(
+                    f"{size} {path.stem[:24]} {took_s:.1f} s: {' '.join(made)} {said}", flush=True
+                )
+
+    def scan(
+        self, size: tuple[int, int, int], n_frames: int = ASSUMED_FRAMES, dtype: str = "uint16"
+    ) -> ScanSpec:
+        """Scan of a size, with flats and darks."""
+        whole = ArraySpec(size, dtype)
+        frames = whole.with_slices(0, n_frames)
+        return ScanSpec(whole, frames, frames, True, name="a scan")
+
+    def chooser(self, scan: ScanSpec, records: Records) -> Chooser:
+        """Chooser that measures what is not recorded yet."""
+        side = {"flats": scan.flats, "darks": scan.darks}
+        return RecordingChooser(
+            self.backend.kind,
+            backend=self.backend,
+            records=records,
+            available_bytes=self.n_bytes,
+            side=side,
+        )
+
+    def vary(self, pipelines: list[Path], records: Records) -> list[dict[str, Any]]:
+        """Measure methods with other parameters at `SMALL`."""
+        found: list[dict[str, Any]] = []
+        seen: set[str] = set()
+        for path in pipelines:
+            scan = self.scan(SMALL)
+            chooser = self.chooser(scan, records)
+            try:
+                section_models(as_pipeline(path), scan, chooser)
+            except MaxslicesError:
+                continue
+            for request, _ in chooser.chosen:
+                key = canonical(request_key(request))
+                if key in seen:
+                    continue
+                seen.add(key)
+                base = self.pool_bytes(request, {}, ASSUMED_FRAMES)
+                for changed, n_frames in self.variations(request):
+                    if self.time_left() < 0:
+                        return found
+                    found.append(self.compared(request, changed, n_frames, base))
+        return found
+
+    def pool_bytes(
+        self, request: ModelRequest, changed: dict[str, Any], n_frames: int
+    ) -> dict[int, int]:
+        """Peaks in CuPy's pool by slices: what is outside is read too roughly to compare."""
+        scan = self.scan(SMALL, n_frames)
+        made = probe(
+            replace(request, parameters={**request.parameters, **changed}),
+            self.backend,
+            available_bytes=self.n_bytes // 16,
+            supplied={"flats": scan.flats, "darks": scan.darks},
+            strictly=True,
+        )
+        return {rung.n_slices: rung.n_bytes - rung.outside_bytes for rung in made.rungs}
+
+    def variations(self, request: ModelRequest) -> Iterator[tuple[dict[str, Any], int]]:
+        """Other values of parameters, and a number of frames."""
+        special = VARIED.get(request.meta.name, {})
+        for name, value in request.parameters.items():
+            if name in special:
+                yield {name: special[name]}, ASSUMED_FRAMES
+            elif type(value) is int:
+                yield {name: 2 * value + 1}, ASSUMED_FRAMES
+        known = request.meta.parameters
+        if "center" in known:
+            yield {"center": SMALL[2] * 0.47}, ASSUMED_FRAMES
+        if "glob_stats" in known:
+            yield {"glob_stats": (0.1, 1.0, 0.5, 10)}, ASSUMED_FRAMES
+        if "metadata_path" in known:
+            lines = ["xcenter = 300.5", "ycenter = 250.5"]
+            lines += [f"factor{i} = {factor}" for i, factor in enumerate((1.0, 1e-6, 1e-9))]
+            file = self.out / "distortion.txt"
+            file.write_text("\n".join(lines) + "\n")
+            given = dict.fromkeys(("xcenter", "ycenter", "list_fact"))
+            yield {"metadata_path": str(file.resolve()), **given}, ASSUMED_FRAMES
+        if "flats" in request.meta.supplied:
+            yield {}, 50
+
+    def compared(
+        self,
+        request: ModelRequest,
+        changed: dict[str, Any],
+        n_frames: int,
+        base: dict[int, int],
+    ) -> dict[str, Any]:
+        """Measure a method with parameters, or the number of flats and darks, changed."""
+        key, said, most = request_key(request), "", 1.0
+        try:
+            now = self.pool_bytes(request, changed, n_frames)
+            most = max((abs(now[n] / base[n] - 1) for n in now if n in base), default=1.0)
+        except MaxslicesError as error:
+            said = f"{type(error).__name__}: {str(error)[:120]}"
+        before = {name: key["parameters"].get(name) for name in changed}
+        shown = said or ("same" if most <= SAME else f"{most:.2%}")
+        print(f"{request.meta.name} {changed or n_frames}: {shown}", flush=True)
+        return {
+            "method": key["method"], "parameters": key["parameters"], "dtype": key["dtype"],
+            "before": before or {"flats": ASSUMED_FRAMES}, "after": changed or {"flats": n_frames},
+            "same": most <= SAME, "error": said,
+        }  # fmt: skip
+
+
+def export(records: Records, path: Path) -> None:
+    """Write records into a packed file."""
+    records.export(path.with_suffix(""))
+    with gzip.open(path, "wb", 9) as file:
+        file.write(path.with_suffix("").read_bytes())
+    path.with_suffix("").unlink()
+
+
+def main() -> None:
+    """Parse, record, and write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("pipelines", type=Path, nargs="+")
+    parser.add_argument("--limit-s", type=float, default=220.0)
+    parser.add_argument("--vary-s", type=float, default=30.0)
+    parser.add_argument("--memory", default="12GB")
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args()
+    out: Path = options.out
+    (out / "work").mkdir(parents=True, exist_ok=True)
+    backend = select_backend(options.device)
+    pipelines = [edited(path, out / "work") for path in options.pipelines]
+    recorder = Recorder(out / "work", backend, parse_bytes(options.memory), options.limit_s)
+    sizes, further = (Records(out / "work" / name) for name in ("sizes", "further"))
+    if options.before is not None:
+        plain = out / "work" / "before.json"
+        plain.write_bytes(gzip.decompress(options.before.read_bytes()))
+        sizes.import_file(plain)
+    order = [*((size, sizes) for size in SIZES[:5]), (FURTHER[0], further)]
+    order += [*((size, sizes) for size in SIZES[5:]), *((size, further) for size in FURTHER[1:])]
+    for size, records in order:
+        began = time.perf_counter()
+        recorder.record(pipelines, size, records)
+        print(f"{size}: {time.perf_counter() - began:.1f} s", flush=True)
+        export(sizes, out / "sizes.json.gz")
+        if further.entries():
+            export(further, out / "further.json.gz")
+    print(f"{len(sizes.entries())} + {len(further.entries())} records, {recorder.took_s():.0f} s")
+    recorder.limit_s = options.vary_s + recorder.took_s()
+    same = recorder.vary(pipelines, sizes)
+    (out / "same.json").write_text(json.dumps(same, indent=1))
+    print(f"{len(same)} parameters varied, {recorder.took_s():.0f} s")
+    recorder.limit_s = FLOAT_S + recorder.took_s()
+    for size in SIZES[:5]:
+        recorder.record(pipelines, size, sizes, "float32")
+    export(sizes, out / "sizes.json.gz")
+    print(f"{len(sizes.entries())} records with scans of float32, {recorder.took_s():.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Make the records that come with maxslices of what `record_pipelines.py` measured.
+
+    python docs/scripts/ship_records.py IN [FOLDER]
+
+IN has ``sizes.json.gz``, ``same.json`` and ``further.json.gz``. FOLDER, by default
+``src/maxslices/httomo/records``, gets one file a method. The table says for each record how it
+answers for other sizes, and what it says of the calls in ``further.json.gz``, over what these took.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from maxslices.estimate.fingerprint import canonical
+from maxslices.estimate.record_files import Entry, checked_entries, checked_probe
+from maxslices.estimate.shipped_records import shipped_text
+from maxslices.estimate.size_record import SizeRecord
+
+FOLDER = Path(__file__).parents[2] / "src" / "maxslices" / "httomo" / "records"
+
+
+@dataclass
+class Group:
+    """Entries that differ in their dims alone."""
+
+    entries: list[Entry] = field(default_factory=list)
+    further: list[Entry] = field(default_factory=list)
+
+
+def read(path: Path) -> list[Entry]:
+    """Entries of a packed file, with call sites named by the ends of their paths."""
+    if not path.is_file():
+        return []
+    with gzip.open(path, "rt") as file:
+        entries = checked_entries(json.load(file))
+    for entry in entries:
+        peaks = entry["probe"].get("peaks")
+        for site in (peaks or {"sites": {}})["sites"].values():
+            site[0] = "/".join(site[0].split("/")[-2:])
+    return entries
+
+
+def apart(question: Mapping[str, Any]) -> str:
+    """A request's key without its dims, as text."""
+    return canonical({name: value for name, value in question.items() if name != "other_dims"})
+
+
+def same_parameters(
+    rows: Sequence[Mapping[str, Any]], question: Mapping[str, Any]
+) -> dict[str, tuple[Any, ...]]:
+    """Values of a method's parameters between which its memory was the same."""
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        if row["method"] != question["method"] or not row["same"]:
+            continue
+        if row["dtype"] != question["dtype"] or row["parameters"] != question["parameters"]:
+            continue
+        for name, value in row["after"].items():
+            for each in (row["before"][name], "FILE" if name.endswith("_path") else value):
+                if each not in found.setdefault(name, []):
+                    found[name].append(each)
+    return {name: tuple(values) for name, values in found.items() if len(values) > 1}
+
+
+def ratios(record: SizeRecord, entry: Entry) -> list[float] | None:
+    """A record's answer over the measured peak, for each call; None if it does not answer."""
+    rows, columns = entry["question"]["other_dims"]
+    answer, probe = record.at((rows, columns)), checked_probe(entry["probe"])
+    if answer is None:
+        return None
+    model = answer.model()
+    return [model.bytes(r.n_slices) / (r.n_bytes + probe.persistent_bytes) for r in probe.rungs]
+
+
+def main() -> None:
+    """Group, fit, write, and print the table."""
+    source = Path(sys.argv[1])
+    folder = Path(sys.argv[2]) if len(sys.argv) > 2 else FOLDER
+    same = json.loads((source / "same.json").read_text())
+    groups: dict[str, Group] = {}
+    for entry in read(source / "sizes.json.gz"):
+        groups.setdefault(apart(entry["question"]), Group()).entries.append(entry)
+    for entry in read(source / "further.json.gz"):
+        groups.setdefault(apart(entry["question"]), Group()).further.append(entry)
+    files: dict[str, list[SizeRecord]] = {}
+    for group in groups.values():
+        if not group.entries:
+            print(f"no sizes: {group.further[0]['question']['method']}")
+            continue
+        question = group.entries[0]["question"]
+        record = SizeRecord.of(group.entries, same_parameters(same, question))
+        name = f"{question['method'].rpartition('.')[2]} {question['dtype']}"
+        if record is None:
+            print(f"{name:<44} left out: the dims of its result follow from nothing")
+            continue
+        files.setdefault(record.method, []).append(record)
+        how = [f"{_parity(c.parity)}{'exact' if not c.above else f'{c.above:.2%}'}"
+               for c in record.classes]  # fmt: skip
+        shown = []
+        for entry in group.further:
+            found = ratios(record, entry)
+            dims = "x".join(map(str, entry["question"]["other_dims"]))
+            shown.append(
+                f"{dims} " + ("none" if found is None else f"{min(found):.4f}-{max(found):.4f}")
+            )
+        print(f"{name:<44} {len(group.entries)} sizes, {', '.join(how) or 'own'}"
+              f"{f', {len(record.own)} own' if record.own else ''}; {'; '.join(shown)}"
+              f"; same: {', '.join(record.same) or 'none'}")  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    total = 0
+    for method, records in files.items():
+        text = shipped_text(records)
+        total += len(text)
+        (folder / f"{method}.json").write_text(text)
+    print(f"{sum(map(len, files.values()))} records of {len(files)} methods, {total / 1e3:.0f} kB")
+
+
+def _parity(parity: tuple[int | None, int | None]) -> str:
+    words = {None: "", 0: "even ", 1: "odd "}
+    rows, columns = (words[each] for each in parity)
+    return (f"{rows}rows " if rows else "") + (f"{columns}columns " if columns else "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Records that come with a package of methods, for planning where there is no GPU.
+
+A package gives the file where it registers a method (``records=``). An entry answers for every
+card and any memory, for the detectors that it tells (`SizeRecord`), and for parameters that differ
+where these were measured not to matter.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ..errors import StoreError
+from ..registry.method_meta import MethodMeta
+from .fingerprint import canonical, package_of
+from .package_versions import installed_version, required_versions
+from .record_files import PARSE_ERRORS, not_understood
+from .size_record import SizedProbe, SizeRecord
+
+FORMAT = 1
+"""Version of the files."""
+_NAMED = ("cupy",)
+"""Libraries of a record that a plan names, beside the package of the method."""
+
+
+def read_shipped(path: Path) -> tuple[SizeRecord, ...]:
+    """Read a file of records.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be read, or is not one.
+    """
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise StoreError(f"{path}: records cannot be read: {error.strerror}") from None
+    return _read(path, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=128)
+def _read(path: Path, changed_ns: int) -> tuple[SizeRecord, ...]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise ValueError(f"version {content['format']!r}, and this is {FORMAT}")
+        return tuple(SizeRecord.from_plain(plain) for plain in content["records"])
+    except OSError as error:
+        raise StoreError(f"{path}: records cannot be read: {error.strerror}") from None
+    except PARSE_ERRORS as error:
+        raise StoreError(not_understood(path, error)) from None
+
+
+def shipped_text(records: Sequence[SizeRecord]) -> str:
+    """Text of a file of records: readable JSON, a line for each part, allocation and size."""
+    blocks = []
+    for record in records:
+        plain = record.as_plain()
+        classes = ",\n   ".join(map(_class_text, plain.pop("classes")))
+        lines = [f'"{name}": {_text(name, value)}' for name, value in plain.items()]
+        blocks.append(" {" + ",\n  ".join([*lines, f'"classes": [\n   {classes}]']) + "\n }")
+    return f'{{"format": {FORMAT}, "records": [\n' + ",\n".join(blocks) + "\n]}\n"
+
+
+def _text(name: str, value: Any) -> str:
+    if name in ("measured", "own") and value:
+        rows = ",\n   ".join(
+            f"{json.dumps(key)}: {json.dumps(each)}" for key, each in value.items()
+        )
+        return "{\n   " + rows + "}"
+    return json.dumps(value)
+
+
+def _class_text(plain: Mapping[str, Any]) -> str:
+    """A class of sizes; each term, moment and call site on a line of its own."""
+    kind = "bound" if "bound" in plain else "formulas"
+    parts = []
+    for name, value in plain[kind].items():
+        if value and isinstance(value, list) and name in ("terms", "moments"):
+            text = "[\n     " + ",\n     ".join(map(json.dumps, value)) + "]"
+        elif value and name in ("moments", "sites"):
+            pairs = (f"{json.dumps(key)}: {json.dumps(each)}" for key, each in value.items())
+            text = "{\n     " + ",\n     ".join(pairs) + "}"
+        else:
+            text = json.dumps(value)
+        parts.append(f'"{name}": {text}')
+    joined = ",\n    ".join(parts)
+    return f'{{"parity": {json.dumps(plain["parity"])}, "{kind}": {{\n    {joined}}}}}'
+
+
+def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> tuple[SizedProbe, str, str]:
+    """Look up what the records that come with a method say of a request.
+
+    Parameters
+    ----------
+    meta : MethodMeta
+        The method.
+    key : mapping
+        From `fingerprint.request_key`.
+
+    Returns
+    -------
+    (SizedProbe, str, str)
+        The answer; how it follows and which parameters differ; and where it was measured, and with
+        which versions.
+
+    Raises
+    ------
+    LookupError
+        If there is none; the text, empty where nothing comes with it, says what there is.
+    StoreError
+        If the file cannot be read.
+    """
+    if meta.records is None:
+        raise LookupError
+    rows, columns = key["other_dims"]
+    reasons: dict[str, None] = {}
+    for record in read_shipped(Path(meta.records)):
+        differing = _differing(record, key)
+        if isinstance(differing, str):
+            reasons[differing] = None
+            continue
+        answer = record.at((int(rows), int(columns)))
+        if answer is not None:
+            how = [answer.how, *differing]
+            how += [] if record.is_of_any_card else ["memory outside CuPy's pool is that card's"]
+            return answer, "; ".join(how), _origin(record, meta, key)
+        reasons["other dims: " + ", ".join(f"{a}x{b}" for a, b in record.measured)] = None
+    raise LookupError(f" (the records that come with it are for {' or '.join(reasons)})")
+
+
+def _differing(record: SizeRecord, key: Mapping[str, Any]) -> list[str] | str:
+    """Parameters that differ and do not matter, as phrases; or, as text, what does not agree."""
+    question = record.question
+    for name in ("slice_dim", "dtype"):
+        if question[name] != key[name]:
+            return f"{name.replace('_', ' ')} {question[name]}"
+    if question["side"] != key["side"] and not _same_side(record, key):
+        return ", ".join(f"{text} {name}" for name, text in question["side"].items()) or "no flats"
+    recorded, asked = question["parameters"], key["parameters"]
+    phrases = []
+    for name in sorted({*recorded, *asked}):
+        known, value = recorded.get(name), asked.get(name)
+        if canonical(known) == canonical(value) or (_is_no_size(known) and _is_no_size(value)):
+            continue
+        if name not in record.same or not _lies_in(value, record.same[name]):
+            return f"{name}={known}"
+        tried = " and ".join(map(str, record.same[name]))
+        phrases.append(f"{name}={value} as it was the same with {tried}")
+    return phrases
+
+
+def _same_side(record: SizeRecord, key: Mapping[str, Any]) -> bool:
+    """True if numbers of frames alone differ, and do not matter."""
+
+    def dtypes(side: Mapping[str, str]) -> dict[str, str]:
+        return {name: text.partition(" ")[2] for name, text in side.items()}
+
+    return "flats" in record.same and dtypes(record.question["side"]) == dtypes(key["side"])
+
+
+def _is_no_size(value: Any) -> bool:
+    """True for floating-point values, such as a center of rotation, and lists of them."""
+    return isinstance(value, float) or (
+        isinstance(value, list) and bool(value) and all(isinstance(each, float) for each in value)
+    )
+
+
+def _lies_in(value: Any, tried: Sequence[Any]) -> bool:
+    """True for a number between those that were tried, and for anything of their types else."""
+    if type(value) is int:
+        whole = [each for each in tried if type(each) is int]
+        return bool(whole) and min(whole) <= value <= max(whole)
+    return any(type(each) is type(value) for each in tried)
+
+
+def _origin(record: SizeRecord, meta: MethodMeta, key: Mapping[str, Any]) -> str:
+    """Where and with which versions a record was measured, and what differs here."""
+    place, question = record.place, record.question
+    libraries = [f"{n} {place['libraries'][n]}" for n in _NAMED if n in place["libraries"]]
+    date = time.strftime("%Y-%m-%d", time.gmtime(record.time_s))
+    text = f"measured on {place['device']}, {date}, {', '.join([question['package'], *libraries])}"
+    here = [f"{name} {version}" for name, version in _other_versions(record, meta).items()]
+    if key["source"] != question["source"]:
+        here.insert(0, f"{key['package']} with other code")
+    return f"{text}; here are {', '.join(here)}" if here else text
+
+
+def _other_versions(record: SizeRecord, meta: MethodMeta) -> dict[str, str]:
+    """Installed libraries of other versions than the record's."""
+    installed = required_versions(package_of(meta.function))
+    installed |= {name: installed_version(name) for name in ("numpy",)}
+    known = record.place["libraries"]
+    return {n: v for n, v in installed.items() if n in known and known[n] != v}

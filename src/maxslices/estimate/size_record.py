@@ -1,0 +1,282 @@
+"""A method's memory for every size of the detector, made of records at some sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..block_effect.effect import BlockEffect
+from ..model.any_size import SLICES, SizeClass, SizeEvidence, fit_sizes
+from ..model.memory_model import MemoryModel
+from ..model.size_bound import SizeBound
+from ..model.size_model import Dims, SizeFormula, find_formula
+from .probe_result import Probe
+from .record_files import Entry, checked_probe
+
+Points = tuple[tuple[int, int], ...]
+_LINE_SLICES = (1, 2, 3, 5, 8, 16, 33)
+"""Slices at which kept bytes are looked at: a line, if they lie on one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizedProbe:
+    """What a `SizeRecord` answers for one size; it takes the place of a probe."""
+
+    memory: MemoryModel
+    """Memory model."""
+    how: str
+    """How it follows from what was recorded, in words."""
+    output_dtype: str | None
+    """Dtype of the result."""
+    output_dims: tuple[int, int] | None
+    """The result's other two dims."""
+    blocks: BlockEffect | None
+    """What the size of a block does to the result."""
+    not_compared: str
+    """Why blocks were not compared."""
+    pace: tuple[float, float]
+    """Seconds of a call, and of each slice beside."""
+    notes: tuple[str, ...] = ()
+    """Findings."""
+
+    def model(self) -> MemoryModel:
+        """Memory model."""
+        return self.memory
+
+    def pace_s(self) -> tuple[float, float]:
+        """Seconds of a call, and of each slice beside, on the device of the record."""
+        return self.pace
+
+
+@dataclass(frozen=True)
+class SizeRecord:
+    """Records of one method at several sizes, and what follows for others."""
+
+    question: Mapping[str, Any]
+    """Key of the requests, without their dims."""
+    place: Mapping[str, Any]
+    """Device and versions."""
+    time_s: float
+    """When the last of them was measured."""
+    classes: tuple[SizeClass, ...]
+    """Formulas or bounds in the dims."""
+    measured: Mapping[Dims, Points]
+    """Measured calls, as (slices, bytes), by dims."""
+    own: Mapping[Dims, Points]
+    """Models of those dims of which no formula speaks."""
+    output_dtype: str | None
+    """Dtype of the result."""
+    output_dims: tuple[SizeFormula, SizeFormula] | None
+    """Dims of the result by those of the input; None if it is no block of slices."""
+    kept: tuple[SizeFormula, SizeFormula] | float
+    """Bytes that stay after a call, as a line in n; or a part of the peak."""
+    pace: tuple[float, float]
+    """Seconds of a call, and of each pixel of a slice beside."""
+    blocks: BlockEffect | None
+    """What the size of a block does to the result."""
+    not_compared: str
+    """Why blocks were not compared; empty if they were."""
+    is_of_any_card: bool
+    """True if nothing in it depends on the card."""
+    same: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Values of parameters between which the memory was the same, by name."""
+
+    @property
+    def method(self) -> str:
+        """Full name of the method."""
+        return str(self.question["method"])
+
+    @classmethod
+    def of(
+        cls, entries: Sequence[Entry], same: Mapping[str, tuple[Any, ...]] | None = None
+    ) -> SizeRecord | None:
+        """Make a record of entries that differ in their dims.
+
+        Returns
+        -------
+        SizeRecord or None
+            None if the result's dims do not follow from the input's.
+        """
+        probes = {_dims_of(entry): checked_probe(entry["probe"]) for entry in entries}
+        models = {dims: probe.model() for dims, probe in probes.items()}
+        classes = fit_sizes({dims: _evidence(probe) for dims, probe in probes.items()})
+        outputs = {dims: p.output_dims for dims, p in probes.items() if p.output_dims is not None}
+        output = _pair(outputs)
+        if outputs and output is None:
+            return None
+        last = max(entries, key=lambda entry: float(entry["time_s"]))
+        effects = [probe.blocks for probe in probes.values() if probe.blocks is not None]
+        return cls(
+            question={k: v for k, v in last["question"].items() if k != "other_dims"},
+            place=last["place"],
+            time_s=float(last["time_s"]),
+            classes=classes,
+            measured={dims: _calls(probe) for dims, probe in probes.items()},
+            own={
+                dims: tuple((n, model.bytes(n)) for n in SLICES)
+                for dims, model in models.items()
+                if not any(each.is_told(dims) for each in classes)
+            },
+            output_dtype=probes[_dims_of(last)].output_dtype,
+            output_dims=output,
+            kept=_kept(models),
+            pace=_pace(probes),
+            blocks=max(effects, key=lambda e: (e.least_block, e.difference), default=None),
+            not_compared="" if effects else max(p.not_compared for p in probes.values()),
+            is_of_any_card=not any(r.outside_bytes for p in probes.values() for r in p.rungs),
+            same=dict(same or {}),
+        )
+
+    def at(self, dims: Dims) -> SizedProbe | None:
+        """Answer for two dims; None if nothing tells it."""
+        told = next((each for each in self.classes if each.is_told(dims)), None)
+        if told is not None:
+            memory = told.peaks.model_at(dims)
+            n_sizes = f"{len(told.peaks.recorded)} sizes"
+            how = f"formulas that give it to the byte at {n_sizes}"
+            if isinstance(told.peaks, SizeBound):
+                how = (
+                    f"a bound, {told.peaks.above:.2%} above what was measured at {n_sizes} at most"
+                )
+        elif dims in self.own:
+            memory = MemoryModel.piecewise(self.own[dims])
+            how = "measured at this size"
+        else:
+            return None
+        call_s, pixel_s = self.pace
+        return SizedProbe(
+            memory=MemoryModel(memory.bytes, self._kept_at(dims, memory)),
+            how=how,
+            output_dtype=self.output_dtype,
+            output_dims=None
+            if self.output_dims is None
+            else (self.output_dims[0].at(dims), self.output_dims[1].at(dims)),
+            blocks=self.blocks,
+            not_compared=self.not_compared,
+            pace=(call_s, pixel_s * dims[0] * dims[1]),
+        )  # fmt: skip
+
+    def _kept_at(self, dims: Dims, memory: MemoryModel) -> Callable[[int], int] | None:
+        """Bytes that stay after a call with n slices; None if none do."""
+        if isinstance(self.kept, float):
+            part = self.kept
+            return (lambda n: int(part * memory.bytes(n))) if part else None
+        start, step = (formula.at(dims) for formula in self.kept)
+        return (lambda n: min(start + step * n, memory.bytes(n))) if start or step else None
+
+    def as_plain(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        kept = self.kept if isinstance(self.kept, float) else [f.as_plain() for f in self.kept]
+        return {
+            "question": dict(self.question),
+            "same": {name: list(values) for name, values in self.same.items()},
+            "place": dict(self.place),
+            "time_s": self.time_s,
+            "is_of_any_card": self.is_of_any_card,
+            "output_dtype": self.output_dtype,
+            "output_dims": None if self.output_dims is None
+            else [formula.as_plain() for formula in self.output_dims],
+            "kept": kept,
+            "pace": list(self.pace),
+            "blocks": None if self.blocks is None else self.blocks.as_plain(),
+            "not_compared": self.not_compared,
+            "measured": _plain_points(self.measured),
+            "own": _plain_points(self.own),
+            "classes": [each.as_plain() for each in self.classes],
+        }  # fmt: skip
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> SizeRecord:
+        """Read what `as_plain` wrote.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If the values are not those of a record.
+        """
+        output, kept, blocks = plain["output_dims"], plain["kept"], plain["blocks"]
+        call_s, pixel_s = plain["pace"]
+        return cls(
+            question=dict(plain["question"]),
+            place=dict(plain["place"]),
+            time_s=float(plain["time_s"]),
+            classes=tuple(SizeClass.from_plain(each) for each in plain["classes"]),
+            measured=_points(plain["measured"]),
+            own=_points(plain["own"]),
+            output_dtype=plain["output_dtype"],
+            output_dims=None if output is None else _formulas(output),
+            kept=kept if isinstance(kept, float) else _formulas(kept),
+            pace=(float(call_s), float(pixel_s)),
+            blocks=None if blocks is None else BlockEffect.from_plain(blocks),
+            not_compared=str(plain["not_compared"]),
+            is_of_any_card=bool(plain["is_of_any_card"]),
+            same={str(name): tuple(values) for name, values in plain["same"].items()},
+        )
+
+
+def _dims_of(entry: Entry) -> Dims:
+    rows, columns = entry["question"]["other_dims"]
+    return int(rows), int(columns)
+
+
+def _evidence(probe: Probe) -> SizeEvidence:
+    peaks = probe.peaks if probe.keeps_its_ways else None
+    return SizeEvidence(probe.model(), dict(_calls(probe)), peaks)
+
+
+def _calls(probe: Probe) -> Points:
+    """Measured calls, with what the first one left for good."""
+    left_bytes = probe.persistent_bytes
+    return tuple(sorted({r.n_slices: r.n_bytes + left_bytes for r in probe.rungs}.items()))
+
+
+def _pair(values: Mapping[Dims, tuple[int, int]]) -> tuple[SizeFormula, SizeFormula] | None:
+    """Formulas of two values; None if there are none."""
+    if not values:
+        return None
+    first, second = (find_formula({d: each[i] for d, each in values.items()}) for i in (0, 1))
+    return None if first is None or second is None else (first, second)
+
+
+def _kept(models: Mapping[Dims, MemoryModel]) -> tuple[SizeFormula, SizeFormula] | float:
+    """Kept bytes as a line in n with formulas in the dims, else as a part of the peak."""
+    lines = {}
+    for dims, model in models.items():
+        step = model.kept_bytes(2) - model.kept_bytes(1)
+        start = model.kept_bytes(1) - step
+        if any(model.kept_bytes(n) != start + step * n for n in _LINE_SLICES):
+            break
+        lines[dims] = start, step
+    else:
+        found = _pair(lines)
+        if found is not None:
+            return found
+    return max(m.kept_bytes(n) / m.bytes(n) for m in models.values() for n in _LINE_SLICES)
+
+
+def _pace(probes: Mapping[Dims, Probe]) -> tuple[float, float]:
+    """Seconds of a call and of each pixel of a slice, as at the largest size."""
+    dims = max(probes, key=lambda each: each[0] * each[1])
+    call_s, slice_s = probes[dims].pace_s()
+    return float(f"{call_s:.3g}"), float(f"{slice_s / (dims[0] * dims[1]):.3g}")
+
+
+def _plain_points(points: Mapping[Dims, Points]) -> dict[str, Any]:
+    return {
+        f"{rows}x{columns}": [list(each) for each in found]
+        for (rows, columns), found in points.items()
+    }
+
+
+def _points(plain: Mapping[str, Any]) -> dict[Dims, Points]:
+    found: dict[Dims, Points] = {}
+    for name, points in plain.items():
+        rows, columns = name.split("x")
+        found[int(rows), int(columns)] = tuple((int(n), int(size)) for n, size in points)
+    return found
+
+
+def _formulas(plain: Sequence[Any]) -> tuple[SizeFormula, SizeFormula]:
+    first, second = (SizeFormula.from_plain(each) for each in plain)
+    return first, second

@@ -1,0 +1,243 @@
+"""Peaks for every size of the detector where no formula gives them to the byte.
+
+The memory of a sort is padded, wavelets halve odd lengths, and what is cut into chunks grows in
+steps. What is alive at one moment still follows a sum of products of the dims closely. At some
+numbers of slices, the sum that lies nearest to what was recorded is raised above all of it; between
+these numbers straight lines join them. The peak is the highest moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from .memory_model import MemoryModel
+from .size_model import Dims
+
+PRODUCTS: dict[str, Callable[[int, int], int]] = {
+    "rows * columns": lambda rows, columns: rows * columns,
+    "columns * columns": lambda rows, columns: columns * columns,
+    "rows": lambda rows, columns: rows,
+    "columns": lambda rows, columns: columns,
+    "1": lambda rows, columns: 1,
+}
+"""Products of dims: of a block, of a reconstruction, of tables along either dim, and constants."""
+_AREAS = ("rows * columns", "columns * columns")
+MOST_ABOVE = 0.02
+"""Bounds lie no further above what was recorded: 98 % of the slices that fit are used, at least."""
+FEW = 8
+"""With fewer slices a bound may be further off: memory that does not grow with them, such as a
+library's, follows no sum of products, and with more it lies below the peak of FBP2d_astra."""
+_SPARE_SIZES = 2
+"""Sizes that a bound must have beyond its unknowns, so that leaving one out still tests it."""
+_CLOSE = 1e-4
+"""A sum this near is taken, and longer ones are not tried."""
+
+Series = Mapping[Dims, Mapping[int, int]]
+"""Bytes by number of slices, by dims."""
+
+
+@dataclass(frozen=True)
+class Surface:
+    """Upper bound of what is alive at one moment."""
+
+    products: tuple[str, ...]
+    """Keys of `PRODUCTS`."""
+    factors: Mapping[int, tuple[float, ...]]
+    """Bytes for each product, by the number of slices."""
+
+    def at(self, dims: Dims) -> dict[int, int]:
+        """Bytes for two dims, by the number of slices."""
+        values = [PRODUCTS[name](*dims) for name in self.products]
+        return {
+            n: int(sum(f * value for f, value in zip(factors, values, strict=True))) + 1
+            for n, factors in self.factors.items()
+        }
+
+
+@dataclass(frozen=True)
+class SizeBound:
+    """Upper bound of a method's peaks for any dims."""
+
+    moments: tuple[Surface, ...]
+    """Bounds of what is alive at each moment; the peak is the highest."""
+    above: float
+    """How far it lies above a recorded peak at most, as a part of it, from `FEW` slices on."""
+    above_few: float
+    """The same with fewer slices."""
+    recorded: tuple[Dims, ...]
+    """Dims at which peaks were recorded."""
+
+    def is_told(self, dims: Dims) -> bool:
+        """True for dims that are not smaller than any recorded."""
+        return dims[0] * dims[1] >= min(rows * columns for rows, columns in self.recorded)
+
+    def model_at(self, dims: Dims) -> MemoryModel:
+        """Memory model for two dims."""
+        return MemoryModel.piecewise(sorted(_highest(self.moments, dims).items()))
+
+    @classmethod
+    def fit(cls, peaks: Series, moments: Sequence[Series] = ()) -> SizeBound | None:
+        """Find the bound that lies nearest to all peaks.
+
+        Parameters
+        ----------
+        peaks : mapping
+            Peaks, at all dims with the same numbers of slices, some of them below `FEW`.
+        moments : sequence of mapping
+            Bytes alive at each moment, at those dims at which they come near the peak; by default
+            the peak alone.
+
+        Returns
+        -------
+        SizeBound or None
+            None if every bound is more than `MOST_ABOVE` above some peak of `FEW` slices or more.
+        """
+        found = [_surface(series) for series in moments or [peaks]]
+        surfaces = tuple(each for each in found if each is not None)
+        if not surfaces:
+            return None
+        above, few = 0.0, 0.0
+        for dims, sizes in peaks.items():
+            highest = _highest(surfaces, dims)
+            for n, size in sizes.items():
+                over = highest[n] / size - 1
+                if over < 0:
+                    return None
+                above, few = (max(above, over), few) if n >= FEW else (above, max(few, over))
+        if above > MOST_ABOVE:
+            return None
+        return cls(surfaces, _percent(above), _percent(few), tuple(peaks))
+
+    def as_plain(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "moments": [
+                {
+                    "products": list(each.products),
+                    "factors": {str(n): list(factors) for n, factors in each.factors.items()},
+                }
+                for each in self.moments
+            ],
+            "above": [self.above, self.above_few],
+            "recorded": [list(dims) for dims in self.recorded],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> SizeBound:
+        """Read what `as_plain` wrote.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If the values are not those of a bound.
+        """
+        moments = tuple(map(_read_surface, plain["moments"]))
+        if not moments:
+            raise ValueError("a bound without moments")
+        above, few = plain["above"]
+        recorded = tuple((int(a), int(b)) for a, b in plain["recorded"])
+        return cls(moments, float(above), float(few), recorded)
+
+
+def _read_surface(plain: Mapping[str, Any]) -> Surface:
+    products = tuple(map(str, plain["products"]))
+    for name in products:
+        PRODUCTS[name]  # raises if there is none of that name
+    factors = {int(n): tuple(map(float, each)) for n, each in plain["factors"].items()}
+    if not factors or any(len(each) != len(products) for each in factors.values()):
+        raise ValueError("a bound without factors")
+    return Surface(products, factors)
+
+
+def _highest(moments: Sequence[Surface], dims: Dims) -> dict[int, int]:
+    """Highest moment by number of slices, never falling."""
+    each, most, found = [moment.at(dims) for moment in moments], 0, {}
+    for n in sorted(each[0]):
+        most = found[n] = max(most, *(sizes[n] for sizes in each))
+    return found
+
+
+def _surface(series: Series) -> Surface | None:
+    """The sum of products nearest to what was recorded, raised above all of it; None if none is.
+
+    Each size is left out in turn; where the sum found from the others is below it, the bound is
+    raised by as much.
+    """
+    sizes, best, least = tuple(series), None, np.inf
+    slices = sorted(set.intersection(*(set(each) for each in series.values())))
+    wanted = np.array([[series[dims][n] for n in slices] for dims in sizes], float)
+    for products in _subsets(len(sizes) - _SPARE_SIZES):
+        values = np.array([[PRODUCTS[name](*dims) for name in products] for dims in sizes], float)
+        found = _raised(values, wanted)
+        if found is None:
+            continue
+        above = float((values @ found / wanted).max(axis=0)[-1]) - 1
+        if above < least:
+            rounded = [[_rounded_up(f) for f in found[:, i]] for i in range(len(slices))]
+            best, least = (
+                Surface(products, dict(zip(slices, map(tuple, rounded), strict=True))),
+                above,
+            )
+        if least <= _CLOSE:
+            break
+    return best
+
+
+def _subsets(most: int) -> Sequence[tuple[str, ...]]:
+    """Sets of up to so many products, an area in each, the smallest first."""
+    names = tuple(PRODUCTS)
+    return [
+        chosen
+        for number in range(1, min(most, len(names)) + 1)
+        for chosen in combinations(names, number)
+        if set(chosen) & set(_AREAS)
+    ]
+
+
+def _raised(values: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
+    """Factors of a bound, for each number of slices; None if any is negative.
+
+    With negative factors a bound may fall as dims grow.
+    """
+    found = _nearest(values, wanted)
+    if (found < 0).any() or not np.isfinite(found).all():
+        return None
+    lifts = np.maximum(_lift(values, wanted, found), 1.0)
+    for i in range(len(wanted)):
+        kept = np.arange(len(wanted)) != i
+        others = _nearest(values[kept], wanted[kept])
+        others = others * _lift(values[kept], wanted[kept], others)
+        lifts = np.maximum(lifts, wanted[i] / np.maximum(values[i] @ others, 1.0))
+    return np.asarray(found * lifts)
+
+
+def _nearest(values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Factors with the least squared relative distance from what is wanted."""
+    columns = []
+    for i in range(wanted.shape[1]):
+        weighted = values / wanted[:, i : i + 1]
+        scale = np.abs(weighted).max(axis=0)  # products differ by seven orders of magnitude
+        columns.append(
+            np.linalg.lstsq(weighted / scale, np.ones(len(wanted)), rcond=None)[0] / scale
+        )
+    return np.stack(columns, axis=1)
+
+
+def _lift(values: np.ndarray, wanted: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """What raises factors above everything that is wanted."""
+    return np.asarray((wanted / np.maximum(values @ factors, 1.0)).max(axis=0))
+
+
+def _percent(part: float) -> float:
+    """Part to a thousandth of a percent, not lower."""
+    return round(part + 5e-6, 5)
+
+
+def _rounded_up(factor: float) -> float:
+    """Factor to eight digits, not lower."""
+    return float(f"{factor * (1 + 1e-7):.8g}") if factor else 0.0
