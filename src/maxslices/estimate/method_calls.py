@@ -11,6 +11,9 @@ from ..errors import DeviceError, EstimatorError
 from .bench import Bench, Rung
 from .sample_data import FIRST
 
+LIMIT_S = 2.5
+"""Time for the calls of one probe beyond the small ones, so that a pipeline of ten methods is
+measured in 25 s. LPRec3d_tomobar makes ten calls of 32 to 61 slices in it on an H200."""
 _UNSEEN_SLICE = 4
 """A slice may take 4 times its input (input, output, and twice as much for temporaries), or 4 times
 what those before it took."""

@@ -19,7 +19,7 @@ from ..devices import Backend
 from ..model.units import format_bytes
 from ..tuning.garbage_collection import quick_collections
 from .bench import NOISE_BYTES, Bench, Rung, tracemalloc_on
-from .method_calls import MethodCalls
+from .method_calls import LIMIT_S, MethodCalls
 from .model_request import ModelRequest
 from .peak_search import PeakSearch
 from .probe_result import Probe
@@ -29,10 +29,6 @@ from .sample_data import Samples
 from .sequence_probe import NotExplainedError, SequenceProbe
 
 __all__ = ["Probe", "probe"]
-
-LIMIT_S = 2.5
-"""Time for the rungs of one probe, so that a pipeline of ten methods is measured in 25 s; a first
-call that compiles may take longer."""
 
 
 def probe(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..model.allocators import CUDA_GRANULE_BYTES
 from ..model.memory_model import MemoryModel
 from ..model.units import format_bytes
 from .bench import Rung
 
-Points = tuple[tuple[int, int], ...]
+Points = Sequence[tuple[int, int]]
 LEAST_BYTES = CUDA_GRANULE_BYTES
 """Fewer bytes than an allocator's granule are not counted as left by a call."""
 
@@ -75,7 +77,7 @@ class RetainedMemory:
         if self.leaks:
             self._lost[rung.n_slices] = rung.left_bytes
 
-    def kept(self) -> Points:
+    def kept(self) -> tuple[tuple[int, int], ...]:
         """Points (slices, bytes) of the memory that stays, and two beyond by the steepest slope."""
         if all(size < LEAST_BYTES for size in self._kept.values()):
             return ()

@@ -17,7 +17,8 @@ from ..model.growth import Growth
 from ..model.memory_model import MemoryModel
 from ..model.peak_model import PERIOD, Observation, PeakModel
 from .bench import CUSHION_BYTES, GRANULE_BYTES, Rung
-from .method_calls import MethodCalls
+from .data_kinds import SAME
+from .method_calls import LIMIT_S, MethodCalls
 from .outside_memory import ABOVE_BYTES, outside_growth
 from .probe_result import OUTSIDE, STAYS_OUTSIDE, Probe
 from .retained_memory import RetainedMemory
@@ -33,21 +34,14 @@ LONG_S = 0.5
 takes 1.3 s for 3 slices of 1801 x 2560."""
 PROOF_S = 0.3
 """A call that proves the answer takes no longer than this."""
-PATIENCE_S = 2.5
-"""Time for calls that teach, in which LPRec3d_tomobar makes ten of 32 to 61 slices on an H200."""
 _NOT_PROVEN = ": not proven"
 TRUSTED = 3
 """As many calls must be predicted after one that contradicted, with more slices and with fewer. The
 FFT plans of LPRec3d_tomobar take more with 2 to 7 slices below a multiple of eight."""
 NEAR = 1e-4
 """Part of the bytes by which a prediction that is met may be off: the padded scratch of a sort."""
-SAME = 1e-2
-"""Peaks with other data that differ by less are the same."""
 
 
-OBJECTS_BYTES = {"cpu": 2**20, "cuda": 0}
-"""Most that Python's objects take beside the arrays on the CPU, where they count: 8192 elements a
-buffer of NumPy's are 64 KiB. More would not be constant."""
 OBJECTS = "Python's objects"
 """Term of a peak on the CPU."""
 
@@ -125,7 +119,7 @@ class SequenceProbe:
         if self.keeps_its_ways:
             time_s = PROOF_S if self.is_proven else 0.0
         else:
-            time_s = PATIENCE_S - elapsed_s
+            time_s = LIMIT_S - elapsed_s
         most = max(self._seen, default=self._first.n_slices)
         if self.calls.duration_s(n) <= time_s:
             return n
@@ -281,11 +275,10 @@ class SequenceProbe:
             raise NotExplainedError("no allocations were recorded")
         seen = Observation.of(self.bench.sequence, self._granule)
         beside = rung.n_bytes - rung.outside_bytes - seen.n_bytes
-        if self.calls.backend.kind == "cpu" and (beside < 0 or rung is self._first):
-            return seen  # what was freed is from before the call; the first one may have imported
-        if not 0 <= beside <= OBJECTS_BYTES[self.calls.backend.kind]:
+        if beside and self.calls.backend.kind == "cuda":
             raise NotExplainedError("not all that it allocates was recorded")
-        self._objects_bytes = max(self._objects_bytes, beside)
+        if rung is not self._first:  # that may have imported
+            self._objects_bytes = max(self._objects_bytes, beside)
         return seen
 
     def _fit(self) -> PeakModel:

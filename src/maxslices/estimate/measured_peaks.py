@@ -1,0 +1,126 @@
+"""Peaks measured with some numbers of slices, and the memory of others by them: arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from .method_calls import REACH
+
+_SAME_SLOPE = 0.004
+"""Slopes count as equal if they differ by less than 0.4 % of the memory at the answer: one slice
+in 250."""
+
+
+@dataclass(frozen=True)
+class MeasuredPeaks:
+    """Peaks of the calls that fit."""
+
+    points: tuple[tuple[int, int], ...]
+    """(slices, bytes), by slices; no peak is below that of fewer slices."""
+    available_bytes: int
+    """Memory for which an answer is wanted."""
+    total_slices: int
+    """Most slices of one call."""
+    noise_bytes: int
+    """Differences between peaks that are ignored."""
+    input_bytes: int
+    """Input of one slice: the least that a slice takes."""
+
+    @property
+    def slopes(self) -> list[float]:
+        """Bytes per slice between neighbouring points."""
+        return [(b - a) / (n - m) for (m, a), (n, b) in pairwise(self.points)]
+
+    @property
+    def slope(self) -> float:
+        """Last slope, at least that of the input."""
+        return max([self.input_bytes, *self.slopes[-1:]])
+
+    @property
+    def fell(self) -> bool:
+        """True if the last peak was not above all before it."""
+        return self.slopes[-1:] == [0.0]
+
+    @property
+    def is_line(self) -> bool:
+        """True if the last four points lie on a line, as far as it matters at the answer."""
+        slopes, (n, _) = self.slopes[-3:], self.points[-1]
+        if len(slopes) < 3:
+            return False
+        further = min(self.total_slices, self._line_fits()) - n
+        spread = (max(slopes) - min(slopes)) * max(further, n / 4)
+        return spread <= _SAME_SLOPE * self.available_bytes + 2 * self.noise_bytes
+
+    @property
+    def is_known_line(self) -> bool:
+        """True if a line was followed far enough to be believed at the answer."""
+        if not self.points:
+            return False
+        return self.is_line and self._line_fits() <= REACH * self.points[-1][0]
+
+    def _line_fits(self) -> float:
+        """Slices that fit if the last slope goes on."""
+        n, size = self.points[-1]
+        return n + (self.available_bytes - size) / self.slope
+
+    def likely_bytes(self, n: int) -> float:
+        """Bytes of n slices if the last slope goes on."""
+        k, size = self.points[-1]
+        return size + self.slope * (n - k)
+
+    @property
+    def order(self) -> int:
+        """Power of n with which the peaks grow: 1, or more if they grow faster than a line."""
+        n, size = self.points[-1]
+        m, less = next(((m, a) for m, a in reversed(self.points) if 2 * m <= n), (n, size))
+        if m == n or size * m <= (less + self.noise_bytes) * n:
+            return 1
+        return math.ceil(math.log(size / less) / math.log(n / m))
+
+    def curve(self, too_many: int) -> list[tuple[int, int]]:
+        """Points whose lines, between them and beyond, are an upper bound of the memory.
+
+        Beyond the last: a line, where four points lie on one; else as much per slice as any peak
+        near the last took, or a power of n.
+
+        Parameters
+        ----------
+        too_many : int
+            Fewest slices that did not fit, or one more than there are.
+        """
+        found, (n, size) = envelope(self.points, self.noise_bytes), self.points[-1]
+        if too_many <= self.total_slices:
+            n, size = n + 1, max(size, self.available_bytes + 1)
+            slope = size / n
+            found.append((n, size))
+        elif self.is_known_line:
+            slope = self.slope
+        else:
+            slope = max(self.slope, *(b / k for k, b in self.points if REACH * k >= n))
+            if (order := self.order) > 1:
+                found += [(n * times, size * times**order) for times in (2, 4, 8, 16)]
+                n, size = found[-1]
+                slope = order * size / n
+        # One byte too many would cost a slice where the memory is that of a whole number of slices.
+        beyond = max(size, size + math.ceil(slope) - self.noise_bytes // 2)
+        return [*found, (n + 1, beyond), (2 * n + 1, beyond + math.ceil(slope * n))]
+
+
+def envelope(points: Sequence[tuple[int, int]], noise_bytes: int) -> list[tuple[int, int]]:
+    """Points whose lines are an upper bound of the measured function, which never decreases.
+
+    An interval is straight if its slope is that of a neighbour; all of any other costs as much as
+    its end.
+    """
+    slopes = [(b - a) / (n - m) for (m, a), (n, b) in pairwise(points)]
+    found = [points[0]]
+    for i, ((m, _), (n, size)) in enumerate(pairwise(points)):
+        beside = slopes[max(0, i - 1) : i] + slopes[i + 1 : i + 2]
+        allowed = max(noise_bytes, size // 1000)
+        if n > m + 1 and all(abs(slopes[i] - each) * (n - m) > allowed for each in beside):
+            found.append((m + 1, size))
+        found.append((n, size))
+    return found
