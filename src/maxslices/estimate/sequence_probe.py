@@ -243,7 +243,10 @@ class SequenceProbe:
         return next((k for k in near if k not in self._seen and self._may_call(k, model)), None)
 
     def _may_call(self, n: int, model: PeakModel) -> bool:
-        return n < self._too_many and self.calls.may_take(model.bytes(n))
+        """True if n slices may fit, by the model or by as much per slice as the most called."""
+        most = max(self._seen)
+        n_bytes = min(model.bytes(n), model.bytes(most) * n // most)
+        return n < self._too_many and self.calls.may_take(n_bytes)
 
     def _call(self, n: int, model: PeakModel | None) -> None:
         """Call the method with n slices, and compare with a prediction."""
@@ -277,8 +280,8 @@ class SequenceProbe:
         beside = rung.n_bytes - rung.outside_bytes - seen.n_bytes
         if beside and self.calls.backend.kind == "cuda":
             raise NotExplainedError("not all that it allocates was recorded")
-        if rung is not self._first:  # that may have imported
-            self._objects_bytes = max(self._objects_bytes, beside)
+        if rung is not self._first and rung.n_slices > max(self._seen, default=0):
+            self._objects_bytes = max(0, beside)  # the first one may have imported
         return seen
 
     def _fit(self) -> PeakModel:
