@@ -12,6 +12,8 @@ from .method_calls import REACH
 _SAME_SLOPE = 0.004
 """Slopes count as equal if they differ by less than 0.4 % of the memory at the answer: one slice
 in 250."""
+_MOST_BENT = 2
+"""Nothing is taken to grow faster than the third power of n."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,15 @@ class MeasuredPeaks:
     @property
     def is_line(self) -> bool:
         """True if the last four points lie on a line, as far as it matters at the answer."""
-        slopes, (n, _) = self.slopes[-3:], self.points[-1]
-        if len(slopes) < 3:
-            return False
+        slopes = self.slopes[-3:]
+        return len(slopes) == 3 and self._is_little(max(slopes) - min(slopes))
+
+    def _is_little(self, slope: float) -> bool:
+        """True if a difference between slopes does not matter at the answer."""
+        n, _ = self.points[-1]
         further = min(self.total_slices, self._line_fits()) - n
-        spread = (max(slopes) - min(slopes)) * max(further, n / 4)
-        return spread <= _SAME_SLOPE * self.available_bytes + 2 * self.noise_bytes
+        allowed = _SAME_SLOPE * self.available_bytes + 2 * self.noise_bytes
+        return slope * max(further, n / 4) <= allowed
 
     @property
     def is_known_line(self) -> bool:
@@ -72,19 +77,23 @@ class MeasuredPeaks:
         return size + self.slope * (n - k)
 
     @property
-    def order(self) -> int:
-        """Power of n with which the peaks grow: 1, or more if they grow faster than a line."""
-        n, size = self.points[-1]
-        m, less = next(((m, a) for m, a in reversed(self.points) if 2 * m <= n), (n, size))
-        if m == n or size * m <= (less + self.noise_bytes) * n:
-            return 1
-        return math.ceil(math.log(size / less) / math.log(n / m))
+    def bend(self) -> int:
+        """Power of n with which the last slopes grow: 0 for a line, 1 for a square."""
+        if len(self.points) < 3:
+            return 0
+        (low, _), (middle, _), (high, _) = self.points[-3:]
+        before, last = self.slopes[-2:]
+        if self._is_little(last - before):
+            return 0
+        times = last / max(before, self.input_bytes)
+        power = math.log(max(1.0, times)) / math.log((middle + high) / (low + middle))
+        return min(_MOST_BENT, math.ceil(power - 0.1))
 
     def curve(self, too_many: int) -> list[tuple[int, int]]:
         """Points whose lines, between them and beyond, are an upper bound of the memory.
 
         Beyond the last: a line, where four points lie on one; else as much per slice as any peak
-        near the last took, or a power of n.
+        near the last took, or, where slopes grow, a power of n.
 
         Parameters
         ----------
@@ -100,10 +109,13 @@ class MeasuredPeaks:
             slope = self.slope
         else:
             slope = max(self.slope, *(b / k for k, b in self.points if REACH * k >= n))
-            if (order := self.order) > 1:
-                found += [(n * times, size * times**order) for times in (2, 4, 8, 16)]
+            if bend := self.bend:
+                before = self.points[-2][0]
+                slope *= (2 * n / (before + n)) ** bend  # at n, not in the middle
+                more = [(k, slope * (k - n) * (k / n) ** bend) for k in (2 * n, 4 * n, 8 * n)]
+                found += [(k, size + math.ceil(rise)) for k, rise in more]
                 n, size = found[-1]
-                slope = order * size / n
+                slope *= (bend + 1) * 8**bend
         # One byte too many would cost a slice where the memory is that of a whole number of slices.
         beyond = max(size, size + math.ceil(slope) - self.noise_bytes // 2)
         return [*found, (n + 1, beyond), (2 * n + 1, beyond + math.ceil(slope * n))]

@@ -115,7 +115,9 @@ class PeakSearch:
 
     def _call(self, n: int, peaks: MeasuredPeaks) -> None:
         rung = self.calls.measured(n, self.bench.run)
-        if rung is None:
+        if rung is None and (self.retained.leaks or self.retained.accumulates):
+            self._is_stopped = True  # what other calls left may be why
+        elif rung is None:
             if peaks.likely_bytes(n) <= self.calls.available_bytes:
                 self.notes.append(f"memory ran out with {n} slices, which were predicted to fit")
             self._fails(n)
@@ -172,6 +174,8 @@ class PeakSearch:
     def _next(self, peaks: MeasuredPeaks) -> int | None:
         """Slices of the next call; None if the answer is known, or time is up."""
         n, _ = peaks.points[-1]
+        if self._is_stopped:
+            return None
         wanted = self._wanted(peaks) if n < self._too_many - 1 else n
         return self._in_time(n, wanted) if wanted > n else self._fewer(n, peaks.is_line)
 
@@ -188,8 +192,8 @@ class PeakSearch:
         elif peaks.fell:
             likely = n + 1
         else:
-            if likely <= n:
-                likely = n + int(room * n / size)
+            if likely <= n:  # one more may be of the same step
+                likely = n + max(int(room * n / size), int(room >= peaks.input_bytes))
             likely = min(likely, 2 * n + (n % 2 == 0))
         wanted = min(likely, top)
         if wanted <= n:
