@@ -42,7 +42,6 @@ def test_the_largest_of_several_lines_is_found(monkeypatch, pairs, n, strictly):
     gpu, found = searched(monkeypatch, take, available, strictly=strictly)
     right = right_answer(needs, available)
     assert min(0.98 * right, right - 1) <= found.answer <= right
-    assert found.sure or "memory ran out" in str(found.notes)
     assert ALONE in found.notes
     model = found.model()
     assert [r.n_slices for r in found.rungs if model.bytes(r.n_slices) < needs(r.n_slices)] == []
@@ -125,6 +124,6 @@ def test_peaks_that_grow_faster_than_a_line_go_on_so(power, fixed):
     points = tuple((n, fixed + 100 * n**power) for n in (1, 2, 5, 10, 21))
     peaks = MeasuredPeaks(points, 10**6, TOTAL, noise_bytes=0, input_bytes=1)
     assert peaks.bend == power - 1
-    model = MemoryModel.piecewise(peaks.curve(TOTAL + 1))
+    model = MemoryModel.piecewise(peaks.curve(None))
     for n in range(1, 160):
         assert model.bytes(n) >= fixed + 100 * n**power

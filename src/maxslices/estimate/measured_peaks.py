@@ -89,7 +89,7 @@ class MeasuredPeaks:
         power = math.log(max(1.0, times)) / math.log((middle + high) / (low + middle))
         return min(_MOST_BENT, math.ceil(power - 0.1))
 
-    def curve(self, too_many: int) -> list[tuple[int, int]]:
+    def curve(self, above: tuple[int, int] | None) -> list[tuple[int, int]]:
         """Points whose lines, between them and beyond, are an upper bound of the memory.
 
         Beyond the last: a line, where four points lie on one; else as much per slice as any peak
@@ -97,12 +97,13 @@ class MeasuredPeaks:
 
         Parameters
         ----------
-        too_many : int
-            Fewest slices that did not fit, or one more than there are.
+        above : tuple of int, optional
+            Fewest slices that did not fit, and their bytes.
         """
         found, (n, size) = envelope(self.points, self.noise_bytes), self.points[-1]
-        if too_many <= self.total_slices:
-            n, size = n + 1, max(size, self.available_bytes + 1)
+        if above is not None:
+            found += [(k, self.available_bytes + 1) for k in {n + 1} - {above[0]}]
+            n, size = above
             slope = size / n
             found.append((n, size))
         elif self.is_known_line:

@@ -171,6 +171,13 @@ class PeakSearch:
             self.bench.samples.nbytes(1),
         )
 
+    def _above(self) -> tuple[int, int] | None:
+        """Fewest slices that did not fit, with their bytes as far as these are known."""
+        if self._too_many > self.calls.total_slices:
+            return None
+        seen = dict(self._all_points()).get(self._too_many, 0)
+        return self._too_many, max(seen, self.calls.available_bytes + 1)
+
     def _next(self, peaks: MeasuredPeaks) -> int | None:
         """Slices of the next call; None if the answer is known, or time is up."""
         n, _ = peaks.points[-1]
@@ -232,7 +239,7 @@ class PeakSearch:
         calls, peaks = self.calls, self._peaks()
         points = self._all_points()[:1]  # even the fewest slices may not fit
         if peaks.points:
-            points = peaks.curve(self._too_many)
+            points = peaks.curve(self._above())
         lost, note = self.retained.lost(points, calls.available_bytes, calls.total_slices)
         points = [(n, size + lost) for n, size in points]
         answer = MemoryModel.piecewise(points).max_slices(available_bytes, calls.total_slices)
