@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.estimate import bench, climb, probed, sequence_probe
+from maxslices.estimate import bench, peak_search, probed, sequence_probe
 from maxslices.estimate.sample_data import Samples
 
 from .made_up_gpu import Gpu
@@ -21,7 +21,7 @@ def install_gpu(monkeypatch, gpu):
     monkeypatch.setattr(bench, "measure_peak", gpu.measure_peak)
     monkeypatch.setattr(bench, "array_module", gpu.module)
     monkeypatch.setattr(probed, "time", gpu)
-    monkeypatch.setattr(climb, "time", gpu)
+    monkeypatch.setattr(peak_search, "time", gpu)
     monkeypatch.setattr(sequence_probe, "time", gpu)
     monkeypatch.setattr(bench, "time", gpu)
     small = np.zeros(1, np.float32)

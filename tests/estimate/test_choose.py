@@ -194,6 +194,7 @@ def test_a_run_corrects_a_record_that_was_too_low(tmp_path):
     (entry,) = records.entries()
     spoiled = dict(entry["probe"])
     spoiled["points"] = [(n, size // 2) for n, size in spoiled["points"]]
+    spoiled["peaks"] = None
     records.add(entry["question"], entry["place"], Probe.from_plain(spoiled))
 
     def recorded() -> int:

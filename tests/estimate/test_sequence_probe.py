@@ -186,7 +186,7 @@ def test_one_slice_more_is_tried_where_only_padding_lacks(sequences):
         assert len(sequences.counts) <= 6
 
 
-@pytest.mark.parametrize("n", [31, 32, 33, 53, 64])
+@pytest.mark.parametrize("n", [24, 31, 32, 33, 40, 53, 64, 100])
 @pytest.mark.parametrize("off", [0, 3 * MB, 6 * MB])
 def test_padded_arrays_outside_the_pool_are_known_from_readings_that_lie_off(sequences, n, off):
     # As SIRT3d_tomobar on an H200: a volume of 2560 x 2560 float32 a slice, and long calls.

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from maxslices.measure import measure_peak
 from maxslices.measure.numpy_sequence import record_numpy_sequence
 from maxslices.model.allocation_sequence import Allocated, Freed
 
@@ -59,3 +60,19 @@ def test_nothing_is_recorded_afterwards_and_arrays_outlive_it():
     kept.clear()
     np.ones(100)
     assert len(recorder.sequence().events) == before
+
+
+def test_recording_changes_the_measured_peak_by_little():
+    def many_steps(data):
+        held = [row * 2 for row in data for _ in range(3)]
+        return smooth(data) + len(held)
+
+    data = np.ones((40, 50, 60), np.float64)
+    many_steps(data)
+    with measure_peak("cpu") as plain:
+        many_steps(data)
+    with measure_peak("cpu", record=(40, data.nbytes)) as recorded:
+        many_steps(data)
+    arrays = recorded.sequence.peak_bytes(1) - data.nbytes
+    assert arrays <= recorded.numpy_bytes
+    assert abs(recorded.numpy_bytes - plain.numpy_bytes) <= 2**16 < 0.05 * arrays

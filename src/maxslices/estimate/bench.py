@@ -36,9 +36,9 @@ reason."""
 NOISE_BYTES = {"cpu": 16 * 1024, "cuda": 16 * CUDA_GRANULE_BYTES}
 """Differences between peaks that are ignored: small Python objects, which are not the same in each
 call, and on a GPU the rounding of 16 allocations to the granule."""
-ROUNDING_BYTES = {"cpu": 0, "cuda": 16 * CUDA_GRANULE_BYTES}
-"""How far peaks lie off a line because of rounding: 16 allocations of one granule each."""
-CUSHION_BYTES = {"cpu": 16 * 1024, "cuda": 0}
+GRANULE_BYTES = {"cpu": 1, "cuda": CUDA_GRANULE_BYTES}
+"""What allocations are rounded up to."""
+CUSHION_BYTES = {"cpu": NOISE_BYTES["cpu"], "cuda": 0}
 """Added to each measured peak: on the CPU small Python objects count, and differ from call to
 call."""
 
@@ -105,7 +105,7 @@ class Bench:
         self.side_bytes = 0
         """Bytes of the last call's flats and darks, which are not part of a peak."""
         self.sequence: AllocationSequence | None = None
-        """What the last call asked CuPy's pool for; None where nothing else shows its memory."""
+        """What the last call asked NumPy or CuPy's pool for; None where that was not recorded."""
         self._left_bytes = 0
         self._outside_of_slice = 0.0
 

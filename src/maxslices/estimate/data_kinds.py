@@ -8,8 +8,8 @@ from ..errors import EstimatorError
 from ..model.units import format_bytes
 from .bench import Bench, Rung
 
-_SAME = 0.01
-"""Peaks within 1 % count as equal; chosen, not measured."""
+SAME = 0.01
+"""Peaks with other data that differ by less than 1 % are the same; chosen, not measured."""
 
 
 def with_other_data(
@@ -71,4 +71,4 @@ def _is_same(other: Rung, first: Rung, noise_bytes: int) -> bool:
     """True if two calls take the same, apart from what the first one cached."""
     cached = max(0, first.left_bytes - other.left_bytes)
     gap = abs(first.n_bytes - cached - other.n_bytes)
-    return gap <= max(noise_bytes, _SAME * other.n_bytes)
+    return gap <= max(noise_bytes, SAME * other.n_bytes)

@@ -1,33 +1,34 @@
 """Memory models of methods without an estimator, measured.
 
-The method is run with a few slices, then with more, and its peak is measured each time, until it is
-safe to extrapolate. `Climb` makes the measurements; `Ladder` says which numbers of slices to
-measure.
+`SequenceProbe` finds a method's memory from what a few calls allocate. Where that does not tell it,
+`PeakSearch` finds it from the peaks of calls with more and more slices.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from ..devices import Backend
+from ..model.units import format_bytes
 from ..tuning.garbage_collection import quick_collections
-from .bench import Bench, tracemalloc_on
-from .climb import Climb
+from .bench import NOISE_BYTES, Bench, Rung, tracemalloc_on
+from .method_calls import LIMIT_S, MethodCalls
 from .model_request import ModelRequest
+from .peak_search import PeakSearch
 from .probe_result import Probe
 from .random_state import random_state_kept
+from .retained_memory import RetainedMemory
 from .sample_data import Samples
+from .sequence_probe import NotExplainedError, SequenceProbe
 
 __all__ = ["Probe", "probe"]
-
-LIMIT_S = 2.5
-"""Time for the rungs of one probe, so that a pipeline of ten methods is measured in 25 s; a first
-call that compiles may take longer."""
 
 
 def probe(
@@ -97,15 +98,51 @@ def probe(
         stack.enter_context(tracemalloc_on(backend))
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
         bench = Bench(meta, samples, backend, request.parameters)
-        climb = Climb(
-            bench,
-            backend,
-            available_bytes,
-            request.most_slices,
-            run_bytes,
-            limit_s,
-            strictly=strictly,
+        calls = MethodCalls(
+            bench, backend, available_bytes, request.most_slices, run_bytes, strictly=strictly
         )
-        climb.run()
-        bench.close()
-    return climb.result(time.perf_counter() - began)
+        retained = RetainedMemory(backend.modules_bytes)
+        notes: list[str] = []
+        how: list[str] = []
+        first = calls.first()
+        retained.begin(first, bench.stays_bytes)
+        calls.stays_bytes = retained.outside_bytes
+        if first.n_slices > 1:
+            n = first.n_slices
+            notes.append(f"it cannot be run on fewer than {n} slices ({calls.refusal})")
+        explained = SequenceProbe(calls)
+        try:
+            peaks = explained.run(first)
+        except NotExplainedError as error:
+            search = PeakSearch(calls, retained, limit_s)
+            search.run(first, explained.usual_rungs)
+            bench.close()
+            found = search.result(available_bytes, time.perf_counter() - began)
+            how = [f"found by its peaks alone: {error}"]
+        else:
+            for rung in explained.rungs or [first]:
+                retained.enter(rung, retained.left_bytes)
+            retained.see_outside(bench.stays_bytes)
+            bench.close()
+            found = explained.result(peaks, retained, available_bytes, time.perf_counter() - began)
+    notes += [*found.notes, *_noticed(found.rungs, retained, backend), *how]
+    return replace(found, notes=tuple(notes))
+
+
+def _noticed(rungs: Sequence[Rung], retained: RetainedMemory, backend: Backend) -> list[str]:
+    """What the calls showed beside their peaks, in words."""
+    notes = []
+    most = max(rungs, key=lambda rung: rung.outside_bytes)
+    if most.outside_bytes:
+        notes.append(
+            f"{format_bytes(most.outside_bytes)} with {most.n_slices} slices were outside the "
+            "pool: counted"
+        )
+    if retained.outside_bytes:
+        stays = format_bytes(retained.outside_bytes)
+        notes.append(f"{stays} stay outside the pool after calls: counted")
+    notes += sorted({text for rung in rungs if not rung.outside_bytes for text in rung.unseen})
+    peaks = [rung.n_bytes for rung in sorted(rungs, key=lambda rung: rung.n_slices)]
+    if any(b < a - max(NOISE_BYTES[backend.kind], a // 100) for a, b in pairwise(peaks)):
+        notes.append("its memory does not always grow with the slices: the most is taken")
+    return notes

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..measure.cupy_pool import GRAIN_BYTES
+from collections.abc import Sequence
+
 from ..model.allocators import CUDA_GRANULE_BYTES
 from ..model.memory_model import MemoryModel
 from ..model.units import format_bytes
 from .bench import Rung
-from .envelope import envelope
 
-Points = tuple[tuple[int, int], ...]
+Points = Sequence[tuple[int, int]]
 LEAST_BYTES = CUDA_GRANULE_BYTES
 """Fewer bytes than an allocator's granule are not counted as left by a call."""
 
@@ -19,32 +19,30 @@ class RetainedMemory:
 
     Parameters
     ----------
-    noise_bytes : int
-        Differences below this are ignored.
+    modules_bytes : int
+        Bytes outside the pool that the backend reserves for kernels and modules. The first call
+        loads some, and calls with other numbers of slices may load more.
     """
 
-    def __init__(self, noise_bytes: int) -> None:
-        self.noise_bytes = noise_bytes
+    def __init__(self, modules_bytes: int) -> None:
+        self._modules_bytes = modules_bytes
         self.left_bytes = 0
         """Bytes that the first call left allocated for good."""
         self.accumulates = self.leaks = False
         """`accumulates`: each new number of slices leaves something; `leaks`: every call does."""
         self.outside_bytes = 0
         """Bytes that stay outside the pool, beyond those that the backend reserves for modules."""
-        self._seen_outside_bytes = 0
-        self._lifted = False
         self._kept: dict[int, int] = {}
         self._lost: dict[int, int] = {}
 
-    def begin(self, first: Rung, outside_bytes: int, modules_bytes: int) -> None:
-        """Enter the first call, with what it left outside the pool.
-
-        The first call loads kernels and modules, and calls with other numbers of slices may load
-        more. Up to `modules_bytes` of that are part of the backend's reserve.
-        """
+    def begin(self, first: Rung, outside_bytes: int) -> None:
+        """Enter the first call, with what it left outside the pool."""
         self.left_bytes = first.left_bytes
-        self.outside_bytes = max(0, outside_bytes - modules_bytes)
-        self._seen_outside_bytes = max(outside_bytes, modules_bytes)
+        self.see_outside(outside_bytes)
+
+    def see_outside(self, outside_bytes: int) -> None:
+        """Enter the bytes that all calls so far left outside the pool."""
+        self.outside_bytes = max(0, outside_bytes - self._modules_bytes)
 
     def judge(self, again: Rung, more: Rung | None, other: Rung) -> None:
         """Decide whether what stays is a constant, a cache or a leak.
@@ -73,43 +71,23 @@ class RetainedMemory:
         alone = self.leaks or self.accumulates
         return self.left_bytes if alone else max(self.left_bytes, rung.before_bytes)
 
-    def grown_outside(self, outside_bytes: int) -> int:
-        """Bytes to add to all earlier rungs, given the bytes that all calls left outside the pool.
-
-        Memory that appears once is a constant of the method, and belongs to earlier rungs, too.
-        Memory that appears again and again grows with the slices, and shows in the slope.
-        """
-        grown = max(0, outside_bytes - self._seen_outside_bytes)
-        self._seen_outside_bytes += grown
-        self.outside_bytes += grown
-        if not grown or self._lifted:
-            return 0
-        self._lifted = True
-        grown += GRAIN_BYTES  # the meter's resolution
-        self.outside_bytes += GRAIN_BYTES
-        self._kept = {n: size + grown for n, size in self._kept.items()}
-        return grown
-
     def enter(self, rung: Rung, before_bytes: int) -> None:
         """Enter the bytes that a call left, in addition to those that were there before it."""
         self._kept[rung.n_slices] = rung.kept_bytes + before_bytes
         if self.leaks:
             self._lost[rung.n_slices] = rung.left_bytes
 
-    def kept(self) -> Points:
+    def kept(self) -> tuple[tuple[int, int], ...]:
         """Points (slices, bytes) of the memory that stays, and two beyond by the steepest slope."""
         if all(size < LEAST_BYTES for size in self._kept.values()):
             return ()
-        sizes, highest = [], 0
+        found, highest = [], 0
         for n, size in sorted(self._kept.items()):
             highest = max(highest, size)
-            sizes.append((n, highest))
-        n, size = sizes[-1]
-        slope = -(-(size - sizes[0][1]) // n)
-        if len(sizes) > 1:
-            m, before = sizes[-2]
-            slope = max(slope, -(-(size - before) // (n - m)))
-        return (*envelope(sizes, self.noise_bytes), (2 * n, size + slope * n))
+            found.append((n, highest + self.outside_bytes))
+        n, size = found[-1]
+        slope = max((-(-(size - less) // (n - m)) for m, less in found[:-1]), default=0)
+        return (*found, (2 * n, size + slope * n))
 
     def lost(self, points: Points, available_bytes: int, total_slices: int) -> tuple[int, str]:
         """Bytes that a leak takes in a whole scan, in the largest blocks that fit, and a note."""

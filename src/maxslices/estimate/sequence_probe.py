@@ -9,14 +9,16 @@ numbers of slices just below it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from dataclasses import replace
 
 from ..errors import EstimatorError
 from ..model.bisection import last_true
 from ..model.growth import Growth
 from ..model.memory_model import MemoryModel
 from ..model.peak_model import PERIOD, Observation, PeakModel
-from .bench import Bench, Rung
+from .bench import CUSHION_BYTES, GRANULE_BYTES, Rung
+from .data_kinds import SAME
+from .method_calls import LIMIT_S, MethodCalls
 from .outside_memory import ABOVE_BYTES, outside_growth
 from .probe_result import OUTSIDE, STAYS_OUTSIDE, Probe
 from .retained_memory import RetainedMemory
@@ -24,21 +26,24 @@ from .retained_memory import RetainedMemory
 MORE = (2, 4, 7)
 """Slices of the small calls beyond the fewest: 3, 5 and 8 tell a line from pairs (2, 3 and 4 of
 them), from chunks of four (1, 2, 2) and from powers of two (4, 8, 8)."""
+CPU_MORE = 16
+"""One more small call on the CPU, where nothing limits a call's memory: what is rounded up to 16,
+or to a power of two, looks like a constant with fewer."""
 LONG_S = 0.5
 """Where a call takes this, two are made, which is what a line takes: FISTA3d_tomobar on an H200
 takes 1.3 s for 3 slices of 1801 x 2560."""
 PROOF_S = 0.3
 """A call that proves the answer takes no longer than this."""
-PATIENCE_S = 2.5
-"""Time for calls that teach, in which LPRec3d_tomobar makes ten of 32 to 61 slices on an H200."""
 _NOT_PROVEN = ": not proven"
 TRUSTED = 3
 """As many calls must be predicted after one that contradicted, with more slices and with fewer. The
 FFT plans of LPRec3d_tomobar take more with 2 to 7 slices below a multiple of eight."""
 NEAR = 1e-4
 """Part of the bytes by which a prediction that is met may be off: the padded scratch of a sort."""
-SAME = 1e-2
-"""Peaks with other data that differ by less are the same."""
+
+
+OBJECTS = "Python's objects"
+"""Term of a peak on the CPU."""
 
 
 class NotExplainedError(EstimatorError):
@@ -50,37 +55,28 @@ class SequenceProbe:
 
     Parameters
     ----------
-    bench : Bench
+    calls : MethodCalls
         The method.
-    measured : callable
-        Calls it with n slices; None if memory runs out.
-    available_bytes, total_slices : int
-        Memory for which an answer is wanted, and most slices of one call.
-    run_bytes : callable
-        Memory that a call may take.
     """
 
-    def __init__(
-        self,
-        bench: Bench,
-        measured: Callable[[int], Rung | None],
-        available_bytes: int,
-        total_slices: int,
-        run_bytes: Callable[[], int],
-    ) -> None:
-        self.bench, self._measured, self._run_bytes = bench, measured, run_bytes
-        self.available_bytes, self.total_slices = available_bytes, total_slices
+    def __init__(self, calls: MethodCalls) -> None:
+        self.calls, self.bench = calls, calls.bench
+        self.available_bytes, self.total_slices = calls.available_bytes, calls.total_slices
+        self._granule = GRANULE_BYTES[calls.backend.kind]
         self.rungs: list[Rung] = []
         """All calls but the first."""
+        self.usual_rungs: list[Rung] = []
+        """Those with the usual data, also if they do not explain anything."""
         self.notes: list[str] = []
         self.left_bytes = 0
         """Bytes that the first call left for good: constants of the method."""
         self.is_proven = self.keeps_its_ways = True
         """`is_proven`: the answer was run; `keeps_its_ways`: no call contradicted those before."""
         self._seen: dict[int, Observation] = {}
-        self._too_many = total_slices + 1
+        self._too_many = self.total_slices + 1
         self._failures = self._met = 0
         self._worst = 1.0
+        self._objects_bytes = 0
 
     def run(self, first: Rung) -> PeakModel:
         """Make the calls.
@@ -123,11 +119,13 @@ class SequenceProbe:
         if self.keeps_its_ways:
             time_s = PROOF_S if self.is_proven else 0.0
         else:
-            time_s = PATIENCE_S - elapsed_s
+            time_s = LIMIT_S - elapsed_s
         most = max(self._seen, default=self._first.n_slices)
-        if self._duration_s(n) <= time_s:
+        if self.calls.duration_s(n) <= time_s:
             return n
-        return last_true(lambda k: self._duration_s(k) <= time_s, most, n) if n > most else most
+        return (
+            last_true(lambda k: self.calls.duration_s(k) <= time_s, most, n) if n > most else most
+        )
 
     def _is_known(self) -> None:
         """Take back that slices were not called: the answer was, in the end."""
@@ -139,7 +137,7 @@ class SequenceProbe:
         """Say that slices were not called for lack of time."""
         if self.is_proven:
             self.is_proven = False
-            seconds = f"{self._duration_s(n):.1f} s"
+            seconds = f"{self.calls.duration_s(n):.1f} s"
             self.notes.append(f"{n} slices were not run, which takes {seconds}{_NOT_PROVEN}")
 
     def result(
@@ -147,7 +145,6 @@ class SequenceProbe:
         model: PeakModel,
         retained: RetainedMemory,
         available_bytes: int,
-        notes: tuple[str, ...],
         duration_s: float,
     ) -> Probe:
         """Result of the probe, with what stays outside the pool."""
@@ -165,7 +162,7 @@ class SequenceProbe:
             answer=rising.max_slices(available_bytes, self.total_slices),
             sure=self.is_proven,
             duration_s=duration_s,
-            notes=notes,
+            notes=tuple(self.notes),
             output_dtype=self.bench.output_dtype,
             output_dims=self.bench.output_dims,
             peaks=peaks,
@@ -183,26 +180,42 @@ class SequenceProbe:
         """Make the small calls, one of them with other data; where calls are long, one fewer."""
         fewest, usual = self._first.n_slices, self.bench.kind
         others = [fewest + more for more in MORE]
-        other_data = others[1]
+        if self.calls.backend.kind == "cpu":
+            others.append(fewest + CPU_MORE)
+        other_data = 0
         while others:
             n = others.pop(0)
-            if n > self.total_slices or n >= self._too_many:
+            last = self.rungs[-1] if self.rungs else self._first
+            if last.n_slices < n:
+                n = last_true(self._may_try, last.n_slices, min(n, self._too_many - 1) + 1)
+            if n == last.n_slices or n >= self._too_many:
                 continue
-            if n == other_data and usual == "even":
-                self.bench.kind = "dark"
+            if n > fewest + MORE[-1] and self._is_dear(n):
+                continue
+            if usual == "even" and not other_data and self._first.n_slices < last.n_slices < n:
+                self.bench.kind, other_data = "dark", n
             try:
                 self._call(n, None)
             finally:
                 self.bench.kind = usual
             if n == fewest + MORE[0] and self.rungs and self.rungs[-1].duration_s > LONG_S:
                 others = [fewest + 1]
-        if len(self._seen) == len(MORE) and not self._is_told(self._fit()):
+        if len(self._seen) >= len(MORE) and not self._is_told(self._fit()):
             self.keeps_its_ways = False
             before = self._seen[other_data].n_bytes
             self.rungs = [rung for rung in self.rungs if rung.n_slices != other_data]
             self._call(other_data, None)
             if abs(self._seen[other_data].n_bytes - before) > SAME * before:
                 raise NotExplainedError("its memory depends on the data")
+
+    def _is_dear(self, n: int) -> bool:
+        """True if n slices are near the answer anyway, or take long."""
+        return self.calls.duration_s(n) > PROOF_S or self.answer(self._fit()) <= n
+
+    def _may_try(self, n: int) -> bool:
+        """True if n slices are not likely to take too much where nothing limits a call."""
+        last = self.rungs[-1] if self.rungs else self._first
+        return self.calls.may_take(self.calls.worst_bytes(n, [(last.n_slices, last.n_bytes)]))
 
     def _is_told(self, model: PeakModel) -> bool:
         """True if the calls prove the formulas of the moments that matter."""
@@ -214,35 +227,46 @@ class SequenceProbe:
 
         The answer itself; where a call contradicted those before it, also one more and a few fewer.
         """
-        most = min(self._too_many - 1, self._fitting(model, self._run_bytes()))
+        most = min(self._too_many - 1, self._fitting(model, self.calls.run_bytes))
         n = min(self.answer(model), most)
         if n > self._first.n_slices and n not in self._seen:
             # One fewer may be enough where the pool cannot use all that it holds.
             fits = max((k for k in self._seen if k < self._too_many), default=1)
             return n if self._failures < 2 else max(fits + 1, (fits + n + 1) // 2)
         if self.keeps_its_ways or self._met >= TRUSTED:
+            if model.numbers_fall and n - 1 > self._first.n_slices and n - 1 not in self._seen:
+                return n - 1  # an odd number tells whether it is for being even
             short_bytes = model.bytes(n + 1) - self.available_bytes
-            is_near = short_bytes <= NEAR * self.available_bytes and n + 1 < self._too_many
+            is_near = short_bytes <= NEAR * self.available_bytes and self._may_call(n + 1, model)
             return n + 1 if is_near and n + 1 not in self._seen and n > 0 else None
         near = [n + 1, *range(n - 1, max(self._first.n_slices, n - PERIOD), -1)]
-        return next((k for k in near if k not in self._seen and k < self._too_many), None)
+        return next((k for k in near if k not in self._seen and self._may_call(k, model)), None)
+
+    def _may_call(self, n: int, model: PeakModel) -> bool:
+        """True if n slices may fit, by the model or by as much per slice as the most called."""
+        most = max(self._seen)
+        n_bytes = min(model.bytes(n), model.bytes(most) * n // most)
+        return n < self._too_many and self.calls.may_take(n_bytes)
 
     def _call(self, n: int, model: PeakModel | None) -> None:
         """Call the method with n slices, and compare with a prediction."""
-        rung = self._measured(n)
+        rung = self.calls.measured(n, self.bench.once)
         if rung is None:
             self._too_many = min(self._too_many, n)
             if model is not None and model.bytes(n) <= self.available_bytes:
                 self._failures, self.keeps_its_ways, self._met = self._failures + 1, False, 0
                 self.notes.append(f"memory ran out with {n} slices, which were predicted to fit")
             return
+        if self.bench.kind != "dark":
+            self.usual_rungs.append(rung)
         if rung.left_bytes > 0:
             raise NotExplainedError("memory stays after each call")
-        self._seen[n] = self._observed(rung)
+        self._seen[n] = seen = self._observed(rung)
+        rung = replace(rung, n_bytes=max(rung.n_bytes, seen.n_bytes + rung.outside_bytes))
         self.rungs.append(rung)
         if model is not None:
             off = model.bytes(n) - self.left_bytes - rung.n_bytes
-            room = ABOVE_BYTES if rung.outside_bytes else 0
+            room = ABOVE_BYTES if rung.outside_bytes else 2 * CUSHION_BYTES[self.calls.backend.kind]
             self._met += 1
             if abs(off) > NEAR * rung.n_bytes + room:
                 self.keeps_its_ways, self._met = False, 0
@@ -250,20 +274,25 @@ class SequenceProbe:
 
     def _observed(self, rung: Rung) -> Observation:
         """What the last call allocated."""
-        sequence = self.bench.sequence
-        if sequence is None:
-            raise NotExplainedError("no sequence was recorded")
-        seen = Observation.of(sequence)
-        if seen.n_bytes != rung.n_bytes - rung.outside_bytes:
-            raise NotExplainedError("the sequence does not show all allocations")
+        if self.bench.sequence is None:
+            raise NotExplainedError("no allocations were recorded")
+        seen = Observation.of(self.bench.sequence, self._granule)
+        beside = rung.n_bytes - rung.outside_bytes - seen.n_bytes
+        if beside and self.calls.backend.kind == "cuda":
+            raise NotExplainedError("not all that it allocates was recorded")
+        if rung is not self._first and rung.n_slices > max(self._seen, default=0):
+            self._objects_bytes = max(0, beside)  # the first one may have imported
         return seen
 
     def _fit(self) -> PeakModel:
         """Model of all calls but the first, which allocates what later ones find."""
-        model = PeakModel.fit(list(self._seen.values()) or [self._first_seen])
-        model = model.plus("stays", Growth(self.left_bytes)).plus(OUTSIDE, self._outside())
+        model = PeakModel.fit(list(self._seen.values()) or [self._first_seen], self._granule)
+        objects = self._objects_bytes + CUSHION_BYTES[self.calls.backend.kind]
+        model = model.plus("stays", Growth(self.left_bytes)).plus(OBJECTS, Growth(objects))
+        model = model.plus(OUTSIDE, self._outside())
         measured = {r.n_slices: r.n_bytes + self.left_bytes for r in self.rungs}
-        measured[self._first.n_slices] = self._first.n_bytes
+        first = self._first_seen.n_bytes + self._first.outside_bytes + self._objects_bytes
+        measured[self._first.n_slices] = first
         if self._too_many <= self.total_slices:
             measured[self._too_many] = self.available_bytes + 1
         return model.with_measured(measured)
@@ -280,12 +309,3 @@ class SequenceProbe:
         if found is None:
             raise NotExplainedError("memory outside the pool is not that of arrays")
         return found
-
-    def _duration_s(self, n: int) -> float:
-        """Duration of a call, by a line through the shortest and the longest."""
-        calls = sorted((rung.n_slices, rung.duration_s) for rung in self.rungs)
-        if not calls:
-            return self._first.duration_s * n / self._first.n_slices
-        (few, few_s), (many, many_s) = calls[0], calls[-1]
-        slice_s = max(0.0, many_s - few_s) / (many - few) if many > few else many_s / many
-        return many_s + slice_s * (n - many)

@@ -6,8 +6,9 @@ import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
+from ..errors import DeviceError
 from ..model.units import format_bytes
 from .cupy_growth import GrowthMeter
 from .cupy_hook import shared_hook
@@ -15,10 +16,13 @@ from .cupy_pool import CupyMeter
 from .device_memory import DeviceMeter
 from .host_memory import TRACE_FRAMES, HostMeter, ResidentMeter
 from .line_tracer import LineTracer
+from .numpy_sequence import told_by_numpy
 from .peak import Device, Peak
 from .sequence_recorder import SequenceRecorder
 from .torch_cuda_memory import TorchMeter
 
+_OBJECT_BYTES = 512
+"""Smaller arrays are not recorded: Python code makes many, and they count as objects do."""
 SAMPLE_INTERVAL_S = 0.002
 """Time between two samples of the GPU's memory: what a C library has for less may be missed."""
 _OUTSIDE_BYTES = 32 * 2**20
@@ -64,7 +68,7 @@ def measure_peak(
         Seconds between two samples of the GPU's memory.
     record : tuple of int, optional
         Slices of the measured call, and bytes of its input: record the sequence of what it asks
-        CuPy's pool for.
+        CuPy's pool for, or NumPy.
 
     Yields
     ------
@@ -88,26 +92,43 @@ def measure_peak(
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device must be 'cpu' or 'cuda', not {device!r}")
     peak = Peak(device)
-    if device == "cpu":
-        finish = _start_cpu(peak, trace, objects)
-    else:
-        finish = _start_cuda(peak, trace, hooks or trace, interval_s)
     recorder = None
-    if device == "cuda" and record is not None and _wants_cupy():
-        recorder = SequenceRecorder(*record, trace, sys._getframe(2))
-        shared_hook.add(recorder)
-    began = time.perf_counter()
+    with ExitStack() as hooked:
+        if record is not None and (device == "cpu" or _wants_cupy()):
+            recorder = SequenceRecorder(*record, trace, sys._getframe(2))
+            if device == "cpu" and not _is_recorded(recorder, hooked):
+                recorder = None
+        if device == "cpu":
+            finish = _start_cpu(peak, trace, objects, recorder)
+        else:
+            finish = _start_cuda(peak, trace, hooks or trace, interval_s)
+            if recorder is not None:
+                shared_hook.add(recorder)
+        began = time.perf_counter()
+        try:
+            yield peak
+        finally:
+            peak.wall_s = time.perf_counter() - began
+            if recorder is not None and device == "cuda":
+                shared_hook.remove(recorder)
+            hooked.close()
+            finish()
+    if recorder is not None and recorder.is_complete:
+        peak.sequence = recorder.sequence()
+
+
+def _is_recorded(recorder: SequenceRecorder, hooked: ExitStack) -> bool:
+    """Have NumPy tell a recorder of arrays; False if this NumPy cannot."""
     try:
-        yield peak
-    finally:
-        peak.wall_s = time.perf_counter() - began
-        if recorder is not None:
-            shared_hook.remove(recorder)
-            peak.sequence = recorder.sequence() if recorder.is_complete else None
-        finish()
+        hooked.enter_context(told_by_numpy(recorder, _OBJECT_BYTES))
+    except DeviceError:
+        return False
+    return True
 
 
-def _start_cpu(peak: Peak, trace: bool, objects: bool) -> Callable[[], None]:
+def _start_cpu(
+    peak: Peak, trace: bool, objects: bool, recorder: SequenceRecorder | None
+) -> Callable[[], None]:
     numpy = HostMeter(TRACE_FRAMES if trace else 1, objects or trace)
     resident = ResidentMeter()
     lines = LineTracer() if trace else None
@@ -124,6 +145,9 @@ def _start_cpu(peak: Peak, trace: bool, objects: bool) -> Callable[[], None]:
         if peak.numpy_bytes is None:
             peak.unseen.append("the code switched tracemalloc off")
             return
+        if recorder is not None:
+            at_an_event = recorder.most_bytes - numpy.before_bytes
+            peak.numpy_bytes = max(at_an_event, peak.numpy_bytes - recorder.own_bytes)
         if lines is not None:
             peak.where, peak.alive, peak.samples = lines.where, lines.alive(), tuple(lines.samples)
         else:

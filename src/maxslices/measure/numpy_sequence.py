@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import RLock
+from tracemalloc import get_traced_memory
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -75,13 +77,28 @@ def record_numpy_sequence(
         If this NumPy's handler is of a version that is not known.
     """
     recorder = SequenceRecorder(n_slices, input_bytes, names, sys._getframe(2))
+    with told_by_numpy(recorder, least_bytes):
+        yield recorder
+
+
+@contextmanager
+def told_by_numpy(recorder: SequenceRecorder, least_bytes: int) -> Iterator[None]:
+    """Tell a recorder what a ``with`` block asks NumPy for; see `record_numpy_sequence`.
+
+    Its `own_bytes` and `most_bytes` are those of tracemalloc.
+
+    Raises
+    ------
+    DeviceError
+        If this NumPy's handler is of a version that is not known.
+    """
     handler = _handler()
     originals = {name: getattr(handler, name) for name in _SIGNATURES}
     replacements = _recording(recorder, originals, least_bytes)
     for name, function in replacements.items():
         setattr(handler, name, ctypes.cast(function, _POINTER).value)
     try:
-        yield recorder
+        yield
     finally:
         for name, address in originals.items():
             setattr(handler, name, address)
@@ -119,34 +136,42 @@ def _recording(
     context = _handler().ctx
     lock = RLock()  # re-entrant: an array may be freed while an event is noted
 
+    def note(tell: Callable[..., None], *what: int) -> None:
+        with lock:
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None:  # each is an object once it is looked at, until it returns
+                frame = frame.f_back
+            before = get_traced_memory()[0]
+            tell(*what)
+            after = get_traced_memory()[0]
+            recorder.own_bytes += after - before
+            # NumPy tells tracemalloc of an array when this returns, and of a free before it calls.
+            new = what[-1] if tell == recorder.allocated else 0
+            recorder.most_bytes = max(recorder.most_bytes, after - recorder.own_bytes + new)
+
     def malloc(_: object, n_bytes: int) -> int | None:
         pointer: int | None = call["malloc"](context, n_bytes)
         if pointer and n_bytes >= least_bytes:
-            with lock:
-                recorder.allocated(pointer, n_bytes, n_bytes)
+            note(recorder.allocated, pointer, n_bytes, n_bytes)
         return pointer
 
     def calloc(_: object, n_items: int, item_bytes: int) -> int | None:
         pointer: int | None = call["calloc"](context, n_items, item_bytes)
         if pointer and n_items * item_bytes >= least_bytes:
-            with lock:
-                recorder.allocated(pointer, n_items * item_bytes, n_items * item_bytes)
+            note(recorder.allocated, pointer, n_items * item_bytes, n_items * item_bytes)
         return pointer
 
     def realloc(_: object, earlier: int | None, n_bytes: int) -> int | None:
         if earlier:
-            with lock:
-                recorder.freed(earlier, 0)
+            note(recorder.freed, earlier, 0)
         pointer: int | None = call["realloc"](context, earlier, n_bytes)
         if pointer and n_bytes >= least_bytes:
-            with lock:
-                recorder.allocated(pointer, n_bytes, n_bytes)
+            note(recorder.allocated, pointer, n_bytes, n_bytes)
         return pointer
 
     def free(_: object, pointer: int | None, n_bytes: int) -> None:
         if pointer:
-            with lock:
-                recorder.freed(pointer, n_bytes)
+            note(recorder.freed, pointer, n_bytes)
         call["free"](context, pointer, n_bytes)
 
     functions = {"malloc": malloc, "calloc": calloc, "realloc": realloc, "free": free}

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from ..model.allocation_sequence import AllocationSequence, CallSite, SequenceBuilder
@@ -33,11 +33,15 @@ class SequenceRecorder:
             self._building.alloc(input_bytes, self._building.site(INPUT), "input")
         self._alive: dict[int, int] = {}
         self._unnamed: set[int] = set()
-        self._site_of: dict[tuple[tuple[CodeType, int], ...], int] = {}
+        self._site_of: dict[int, int] = {}
         self.in_use_bytes: int | None = None
         self.held_bytes: int | None = None
         self.unseen: list[str] = []
         """What the sequence may lack; empty if everything was seen."""
+        self.own_bytes = 0
+        """Bytes that tracemalloc counts of the recorder itself; 0 where it is off."""
+        self.most_bytes = 0
+        """Most bytes that tracemalloc counted at an event, without the recorder's own."""
 
     @property
     def is_complete(self) -> bool:
@@ -84,19 +88,26 @@ class SequenceRecorder:
 
     def _site(self, frame: FrameType) -> int:
         """Index of the call site of an allocation."""
-        place, path = frame, []
-        found: FrameType | None = frame
-        while found is not None:
-            path.append((found.f_code, found.f_lineno))
-            found = None if found is self._base else found.f_back
-        key = tuple(path)
+        key = 0
+        for found in self._frames(frame):
+            key = hash((key, found.f_code, found.f_lineno))
         if key not in self._site_of:
-            where = current_place(place)
-            lines = "\n".join(f"{_tail(code.co_filename)}:{line}" for code, line in path)
+            where = current_place(frame)
+            lines = "\n".join(
+                f"{_tail(found.f_code.co_filename)}:{found.f_lineno}"
+                for found in self._frames(frame)
+            )
             digest = hashlib.blake2b(lines.encode(), digest_size=6).hexdigest()
             site = CallSite(where.filename, where.line, where.function, digest)
             self._site_of[key] = self._building.site(site)
         return self._site_of[key]
+
+    def _frames(self, frame: FrameType) -> Iterator[FrameType]:
+        """Frames from an allocation out to where recording began."""
+        found: FrameType | None = frame
+        while found is not None:
+            yield found
+            found = None if found is self._base else found.f_back
 
     def _name_arrays(self, frame: FrameType) -> None:
         """Name the arrays allocated so far by the local variables that hold them."""

@@ -136,14 +136,17 @@ class PeakModel:
         """Find what explains all calls; where nothing does, those with the most slices."""
         ordered = sorted(observations, key=lambda each: each.n_slices)
         moments: dict[str, tuple[Term, ...]] = {}
-        for label in ordered[-1].moments:
+        for label in dict.fromkeys(label for each in ordered for label in each.moments):
             seen = [(o.n_slices, o.moments[label].alive) for o in ordered if label in o.moments]
             paths = dict.fromkeys(path for _, alive in seen for path in alive)
-            moments[label] = tuple(
+            terms = [
                 term
                 for path in paths
                 for term in _terms(path, [(n, alive.get(path, ())) for n, alive in seen])
-            )
+            ]
+            if (last := seen[-1][0]) < ordered[-1].n_slices:  # a line that more do not reach
+                terms = [replace(term, until=min(term.until or last, last)) for term in terms]
+            moments[label] = tuple(terms)
         measured = {each.n_slices: each.n_bytes for each in ordered}
         sites = {path: site for each in ordered for path, site in each.sites.items()}
         names = {path: what for each in ordered for path, what in each.names.items()}
@@ -196,6 +199,11 @@ class PeakModel:
         """True if more slices may take less."""
         terms = [term for terms in self.moments.values() for term in terms]
         return any(t.size.may_fall or t.number.may_fall or t.until is not None for t in terms)
+
+    @property
+    def numbers_fall(self) -> bool:
+        """True if there may be fewer allocations with more slices."""
+        return any(term.number.may_fall for terms in self.moments.values() for term in terms)
 
     def rising(self, n: int) -> int:
         """Most that n slices or a few fewer take: a plan's last block is smaller than the others.

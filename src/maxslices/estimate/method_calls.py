@@ -1,0 +1,179 @@
+"""Measured calls of a method within the memory that may be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
+
+from ..devices import Backend
+from ..errors import DeviceError, EstimatorError
+from .bench import Bench, Rung
+from .sample_data import FIRST
+
+LIMIT_S = 2.5
+"""Time for the calls of one probe beyond the small ones, so that a pipeline of ten methods is
+measured in 25 s. LPRec3d_tomobar makes ten calls of 32 to 61 slices in it on an H200."""
+_UNSEEN_SLICE = 4
+"""A slice may take 4 times its input (input, output, and twice as much for temporaries), or 4 times
+what those before it took."""
+REACH = 4
+"""A line is followed up to 4 times the slices that were run; a cost that is hidden behind another
+one shows at a quarter of the answer, or is less than a third of it."""
+_NOT_SIZES = (
+    ImportError,
+    NameError,
+    AttributeError,
+    TypeError,
+    NotImplementedError,
+    OSError,
+    SyntaxError,
+)
+"""Errors that do not depend on the number of slices: no other number is tried after them."""
+
+
+class MethodCalls:
+    """Calls a method, and knows what further calls may take.
+
+    Parameters
+    ----------
+    bench : Bench
+        The method.
+    backend : Backend
+        The device.
+    available_bytes, total_slices : int
+        Memory for which an answer is wanted, and most slices of one call.
+    run_bytes : int
+        Memory that calls may use.
+    strictly : bool
+        See `probe`.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        backend: Backend,
+        available_bytes: int,
+        total_slices: int,
+        run_bytes: int,
+        *,
+        strictly: bool,
+    ) -> None:
+        self.bench, self.backend, self.strictly = bench, backend, strictly
+        self.name = bench.meta.full_name
+        self.available_bytes, self.total_slices = available_bytes, total_slices
+        self.run_bytes = min(run_bytes, available_bytes)
+        self._most_bytes = run_bytes
+        self.stays_bytes = 0
+        """Bytes that stay outside the pool, which its limit has to leave room for."""
+        self.refusal = ""
+        """Why it does not run on fewer slices."""
+        self._fewest, self._side_bytes = 1, 0
+        self._has_pool = backend.kind == "cuda"
+        self._before_bytes = bench.pool_bytes() if strictly and self._has_pool else 0
+        self._durations_s: dict[int, float] = {}
+
+    def first(self) -> Rung:
+        """Make the first call, which imports and compiles, with the fewest slices that run.
+
+        Raises
+        ------
+        EstimatorError
+            If it runs with no number of slices.
+        """
+        tried = [n for n in FIRST if n <= self.total_slices]
+        errors: list[Exception] = []
+        for n in tried:
+            try:
+                rung = self.bench.once(n)
+            except DeviceError:  # its text says what to do
+                raise
+            except Exception as error:  # noqa: BLE001  raised below if no number of slices runs
+                errors.append(error)
+                self.refusal = f"{type(error).__name__}: {error}"
+                if isinstance(error, _NOT_SIZES) or self.backend.is_out_of_memory(error):
+                    break
+            else:
+                self._fewest, self._first = n, rung
+                self._leave_room()
+                return rung
+        worst = errors[-1] if self.backend.is_out_of_memory(errors[-1]) else errors[0]
+        raise self._cannot(worst, tried[: len(errors)]) from worst
+
+    def measured(self, n: int, run: Callable[[int], Rung]) -> Rung | None:
+        """Measure n slices by a function of the bench; None if memory ran out."""
+        try:
+            with self._limit(n):
+                rung = run(n)
+        except Exception as error:
+            if self.backend.is_out_of_memory(error):
+                return None
+            raise self._cannot(error, [n]) from error
+        self._leave_room()
+        self._durations_s[n] = rung.duration_s
+        return rung
+
+    def duration_s(self, n: int) -> float:
+        """Duration of a call by a line through the shortest and the longest, or by the first."""
+        if not self._durations_s:
+            return self._first.duration_s * n / self._first.n_slices
+        (few, few_s), *_, (many, many_s) = sorted(2 * list(self._durations_s.items()))
+        slice_s = max(0.0, many_s - few_s) / (many - few) if many > few else many_s / many
+        return max(0.0, many_s + slice_s * (n - many))
+
+    def may_take(self, n_bytes: float) -> bool:
+        """True if a call may be made that takes as much at worst."""
+        if not self.strictly:
+            return n_bytes <= self._most_bytes
+        return n_bytes <= self.run_bytes or self.is_limited
+
+    @property
+    def is_limited(self) -> bool:
+        """True if no call can take too much, because the pool refuses."""
+        takes_elsewhere = self.bench.uses_outside or self.bench.meta.array_module == "torch"
+        return self._has_pool and not takes_elsewhere
+
+    def worst_bytes(self, n: int, points: Sequence[tuple[int, int]]) -> float:
+        """Bytes of n slices at worst, given peaks (slices, bytes) with fewer.
+
+        Either as much per slice as any peak near the last, or far more per slice from there on.
+        """
+        k, size = points[-1]
+        near = [b / m for m, b in points if REACH * m >= k]
+        slopes = [(b - a) / (j - i) for (i, a), (j, b) in pairwise(points[-3:])]
+        slice_bytes = max(self.bench.samples.nbytes(1), *slopes, 0.0)
+        return min(max(near) * n, size + _UNSEEN_SLICE * slice_bytes * (n - k))
+
+    def _limit(self, n: int) -> AbstractContextManager[None]:
+        """Limit the pool to the memory that may be used, side data and what calls left included.
+
+        The fewest slices are not limited: a plan must know their peak even if they do not fit.
+        """
+        if not (self.strictly and self._has_pool) or n <= self._fewest:
+            return nullcontext()
+        self.backend.release()
+        held_bytes = self.bench.pool_bytes() - self._before_bytes
+        room_bytes = self.run_bytes + self._side_bytes - self.stays_bytes
+        return self.backend.limited(max(1, room_bytes - held_bytes))
+
+    def _leave_room(self) -> None:
+        """Leave room for flats and darks if they must stay within the memory, too."""
+        if self.strictly:
+            more = self.bench.side_bytes - self._side_bytes
+            self.available_bytes, self.run_bytes = (
+                self.available_bytes - more,
+                self.run_bytes - more,
+            )
+            self._side_bytes = self.bench.side_bytes
+
+    def _cannot(self, error: Exception, counts: list[int]) -> EstimatorError:
+        slices = f"{', '.join(map(str, counts))} slice{'s' if counts[-1] > 1 else ''}"
+        if self.backend.is_out_of_memory(error):
+            return EstimatorError(
+                f"{self.name} cannot be measured: {self.backend.name} has not the memory for "
+                f"{slices} ({error})"
+            )
+        return EstimatorError(
+            f"{self.name} cannot be measured: it raised {type(error).__name__}: {error} (with "
+            f"{slices}, parameters {self.bench.parameters})"
+        )
