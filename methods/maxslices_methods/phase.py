@@ -148,7 +148,19 @@ def _filter_chunk(
     xp.negative(result, out=result)
 
 
-@method("projection", calc_max_slices=_paganin_needs, output_dtype="float32")
+def _row_reach(pixel_size: float, distance: float, energy: float, ratio_delta_beta: float) -> int:
+    """Rows above and below that a row of the result depends on, in single precision.
+
+    Across rows the filter falls by exp(-d / L) over a distance d, where L squared is alpha: it is
+    the transform of 1 / (1 + L^2 k^2).
+    """
+    if not all(0 < value < math.inf for value in (pixel_size, distance, energy, ratio_delta_beta)):
+        return 0  # refused when it runs
+    alpha_um2 = HC_KEV_UM / energy * distance * 1e6 * ratio_delta_beta / (4 * math.pi)
+    return math.ceil(math.log(2**24) * math.sqrt(alpha_um2) / pixel_size)
+
+
+@method("projection", calc_max_slices=_paganin_needs, output_dtype="float32", row_reach=_row_reach)
 def paganin_filter(
     data: Any,
     pixel_size: float = 1.28,

@@ -17,6 +17,7 @@ from ..estimate import Chooser
 from ..io import SinkFormat
 from ..measure.process_peak import ProcessPeak
 from ..pipeline.pipeline import PipelineLike, as_pipeline
+from ..pipeline.sweep import SweepLike, cut_at_sweep, with_sweep
 from ..planner import Plan
 from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
@@ -28,6 +29,7 @@ from ..runner.wall_time import WallTime
 from .check_run import check_plan_here, check_unchanged
 from .plan_scan import plan_pipeline
 from .resources import budgets_here, chooser_for
+from .run_sweep import run_sweep
 from .scan_and_output import (
     Scan,
     check_out,
@@ -55,6 +57,7 @@ def run(
     plan: Plan | None = None,
     resume: bool = False,
     allow_missing_frames: bool = False,
+    sweep: SweepLike | None = None,
 ) -> Report:
     """Run a pipeline on a scan within a memory budget.
 
@@ -96,10 +99,16 @@ def run(
     allow_missing_frames : bool
         Whether frames that were never written are read as the fill value. Otherwise they are an
         error, as are frames in files that are not there.
+    sweep : str or mapping, optional
+        A parameter with several values: ``"fbp.center=203:208:0.5"`` (the stop excluded),
+        ``"fbp.center=[203, 204.5]"`` or ``{"fbp.center": values}``. The middle row is processed
+        with each of them; the pictures go into a TIFF stack and a contact sheet, or become
+        `Report.result`.
 
     Returns
     -------
     Report
+        Of a sweep, a `SweepReport`.
 
     Raises
     ------
@@ -129,6 +138,7 @@ def run(
         plan=plan,
         resume=resume,
         allow_missing_frames=allow_missing_frames,
+        sweep=sweep,
     )
 
 
@@ -150,10 +160,37 @@ def run_announced(
     plan: Plan | None,
     resume: bool,
     allow_missing_frames: bool,
+    sweep: SweepLike | None = None,
 ) -> Report:
     """Run a pipeline as `run` does, and call `announce` with the plan before it begins."""
     wall_time = WallTime()
     checked = as_pipeline(pipeline)
+    if sweep is not None:
+        checked = with_sweep(checked, sweep)
+    cut = cut_at_sweep(checked)
+    if cut is not None:
+        if plan is not None or resume:
+            what = "carry out a plan made before" if resume is False else "go on (resume)"
+            raise UsageError(f"a sweep cannot {what}: it is planned and run as a whole")
+        if isinstance(out, np.ndarray):
+            raise UsageError("a sweep fills no array: name a folder, or leave it out")
+        check_out(out, scan)
+        return run_sweep(
+            scan,
+            checked,
+            cut,
+            out,
+            announce=announce,
+            device=device,
+            memory=memory,
+            host_memory=host_memory,
+            block=block,
+            fit=fit,
+            overwrite=overwrite,
+            progress=progress,
+            estimator=estimator,
+            allow_missing_frames=allow_missing_frames,
+        )
     given = out if isinstance(out, np.ndarray) else None
     if resume:
         if plan is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from .options import add_allow_missing_frames, add_limits, limit_arguments
+from .options import add_allow_missing_frames, add_limits, add_sweep, limit_arguments
 from .output import say
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="FILE",
         help="carry out a plan that `maxslices plan --json` wrote, for this scan and pipeline",
     )
+    add_sweep(parser)
     add_allow_missing_frames(parser)
     parser.set_defaults(handle=handle)
 
@@ -61,6 +62,7 @@ def handle(parsed: argparse.Namespace) -> str:
         resume=parsed.resume,
         plan=None if parsed.plan is None else _read_plan(parsed.plan),
         allow_missing_frames=parsed.allow_missing_frames,
+        sweep=parsed.sweep,
     )
     return str(report)
 

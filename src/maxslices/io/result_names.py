@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-_RESULT = re.compile(r"(result|[0-9]{2,}_\w+)(\.incomplete)?(\.h5)?")
-"""The last result, or the number of a step and its method; ``.h5``, or a folder of TIFFs."""
+_RESULT = re.compile(r"(result|[0-9]{2,}_\w+)(\.incomplete)?(\.h5)?|sweep\.(tif|png)")
+"""The last result, or the number of a step and its method; ``.h5``, or a folder of TIFFs; or the
+pictures of a sweep."""
 
 
 def is_result_name(name: str) -> bool:

@@ -92,7 +92,7 @@ class Pipeline:
         steps = [
             {
                 "method": step.meta.full_name,
-                "parameters": plain(step.parameters),
+                "parameters": plain({**step.parameters, **_sweeps(step)}),
                 "save_result": step.save_result,
                 "id": step.id,
                 "side_outputs": plain(step.side_outputs),
@@ -109,6 +109,10 @@ class Pipeline:
 
     def __str__(self) -> str:
         return " -> ".join(step.meta.name for step in self.steps)
+
+
+def _sweeps(step: Step) -> dict[str, Any]:
+    return {name: {"sweep": list(sweep.values)} for name, sweep in step.sweeps.items()}
 
 
 PipelineLike = Pipeline | str | os.PathLike[str] | Iterable[str | Mapping[str, Any]]

@@ -30,6 +30,8 @@ def method(
     sample_slices: Callable[..., Iterable[int]] | None = None,
     combine: Callable[[list[Any]], Any] | None = None,
     array_module: str | None = None,
+    row_reach: Halo | Callable[..., Halo] | None = None,
+    saved_by_default: bool = False,
     registry: Registry | None = None,
 ) -> Callable[[F], F]:
     """Register a function as a processing method; the function comes back unchanged.
@@ -68,6 +70,12 @@ def method(
         The function takes its data, flats and darks as torch tensors on the device, and
         returns one; arrays of other methods become tensors, and back, without a copy.
         torch itself is imported when the method runs.
+    row_reach : int, (int, int) or callable, optional
+        Rows (above, below) that a row of the result depends on, for a method on projections that
+        has no `tile_halo`: a sweep, which reads few rows, reads so many. A callable is given the
+        parameters.
+    saved_by_default : bool
+        Whether the result is saved where a pipeline does not say, as a reconstruction is.
     registry : Registry, optional
         Where to register; the global registry by default.
 
@@ -114,6 +122,8 @@ def method(
             sample_slices=sample_slices,
             combine=combine,
             array_module=array_module,
+            row_reach=row_reach,
+            saved_by_default=saved_by_default,
         )
         target.add(meta)
         # What cannot take attributes (a builtin) is registered all the same.

@@ -207,6 +207,27 @@ class RunFolder:
         }
         self.journal = Journal.create(path, header)
 
+    def begin_alone(self, names: Sequence[str]) -> None:
+        """Begin a run whose results are other files than sinks write, and that cannot go on.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Names of its results.
+
+        Raises
+        ------
+        StoreError
+            If one of them is there and not of the run that is replaced.
+        """
+        if self._replaced_run is not None:
+            self._replaces += named_results(self.path, self._replaced_run)
+        for name in names:
+            if self.path / name not in self._replaces:
+                check_absent(self.path / name)
+        if self._replaced_run is not None:
+            remove_unfinished(self.path, self._replaced_run)
+
     def _make_room(self, n_bytes: int, spare_bytes: int) -> None:
         """Check the disk's free space; an earlier run is removed if there is none for both.
 

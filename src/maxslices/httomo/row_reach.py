@@ -1,0 +1,50 @@
+"""How far httomo's methods on projections reach across rows, which its database does not have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from .method_database import DatabaseEntry
+
+ALL_ROWS = 2**31
+"""More rows than any detector has."""
+_ACROSS_ROWS = ("phase", "alignment")
+"""Modules whose methods on projections filter whole frames, or move rows."""
+_HC_KEV_UM = 1.239841984e-3
+"""Planck's constant times the speed of light, in keV times micrometre."""
+_PAGANIN = ("pixel_size", "distance", "energy", "ratio_delta_beta")
+
+
+def row_reach(entry: DatabaseEntry, names: tuple[str, ...]) -> Callable[..., int] | int | None:
+    """Rows above and below that a row of a method's result depends on.
+
+    Parameters
+    ----------
+    entry : DatabaseEntry
+        The method.
+    names : tuple of str
+        Its parameters.
+
+    Returns
+    -------
+    callable, int or None
+        None where the halo says it, if there is one.
+    """
+    if entry.pattern != "projection" or entry.module.rpartition(".")[2] not in _ACROSS_ROWS:
+        return None
+    return _paganin_reach if set(_PAGANIN) <= set(names) else ALL_ROWS
+
+
+def _paganin_reach(pixel_size: Any, distance: Any, energy: Any, ratio_delta_beta: Any) -> int:
+    """Reach of Paganin's filter, in single precision: its tail falls by exp(-d / L).
+
+    In httomolibgpu the filter is 1 / (1 + alpha (2 k)^2), so L is twice the root of alpha.
+    """
+    try:
+        alpha_um2 = _HC_KEV_UM / energy * distance * 1e6 * ratio_delta_beta / (4 * math.pi)
+        reach = math.log(2**24) * 2 * math.sqrt(alpha_um2) / pixel_size
+    except (TypeError, ValueError, ZeroDivisionError):
+        return 0  # refused when it runs
+    return math.ceil(min(reach, ALL_ROWS))
