@@ -17,7 +17,6 @@ from ..planner import Budgets, Plan, make_plan
 from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
 from .made_for import made_for
-from .plan_sweep import prepare_sweep
 from .resources import budgets_of, card_here, chooser_for, measures
 from .scan_and_output import Scan, opened, spec_of
 
@@ -103,6 +102,8 @@ def plan(
         spec = spec_of(source, backend)
         chooser = chooser_for(spec, budgets, backend, estimator, source)
         if cut is not None:
+            from .plan_sweep import prepare_sweep
+
             return prepare_sweep(
                 cut,
                 spec,
@@ -174,6 +175,8 @@ def _plan_shape(
     chooser = chooser_for(spec, budgets, backend, estimator)
     notes = notes if assumed else []
     if cut is not None:
+        from .plan_sweep import prepare_sweep
+
         return prepare_sweep(
             cut,
             spec,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..devices import Backend, pinned_empty, select_backend
+from ..estimate.fingerprint import device_name
 from ..io import Source
 from ..measure.process_peak import ProcessPeak
 from ..pipeline import Pipeline
@@ -22,7 +23,11 @@ from ..planner import Plan
 from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
 from ..runner import RunFolder, SectionReport, Timeline, execute
+from ..runner.earlier_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
 from ..runner.progress import NoProgress, progress_bar
+from ..runner.provenance import as_run
+from ..runner.provenance import provenance as provenance_of
+from ..runner.run_log import RunLog
 from ..runner.side_results import SideResults
 from ..runner.sweep_pictures import SweepPictures
 from ..runner.sweep_report import SweepReport, together
@@ -56,10 +61,12 @@ def run_sweep(
     folder = None
     if out is not None:
         folder = RunFolder(out, "tiff", overwrite)
-        for path in files_read(scan, pipeline):
-            folder.check_spares(path)
+        for read in files_read(scan, pipeline):
+            folder.check_spares(read)
     backend = select_backend(device)
     with contextlib.ExitStack() as held:
+        log = held.enter_context(RunLog())
+        path = Path(scan) if isinstance(scan, str | os.PathLike) else None
         source = held.enter_context(
             opened(scan, pipeline, allow_missing_frames=allow_missing_frames)
         )
@@ -78,6 +85,10 @@ def run_sweep(
         )
         wall_time.begin("preparing")
         announce(prepared.whole)
+        log.add(str(prepared.whole))
+        provenance = provenance_of(
+            prepared.whole, pipeline, path, source.name, device_name(backend)
+        )
         bar = held.enter_context(progress_bar(progress))
         if folder is not None:
             held.enter_context(folder)
@@ -111,8 +122,12 @@ def run_sweep(
             parameter=cut.name,
             values=cut.sweep.values,
             sharpness=tuple(pictures.sharpness),
+            provenance=provenance,
+            records=() if folder is None else tuple(folder.path / name for name in RECORD_NAMES),
         )
         if folder is not None:
+            log.add(str(report))
+            folder.write_records({PIPELINE_NAME: as_run(pipeline, provenance), LOG_NAME: log.text})
             folder.write_report(report.to_json())
         return report
 

@@ -41,6 +41,14 @@ def add_parser(subparsers: Any) -> None:
         metavar="FILE",
         help="carry out a plan that `maxslices plan --json` wrote, for this scan and pipeline",
     )
+    parser.add_argument(
+        "--save-all", action="store_true", help="save the data after every step, not the last alone"
+    )
+    parser.add_argument(
+        "--save-snapshots",
+        action="store_true",
+        help="save the middle slice after each step, as a TIFF",
+    )
     add_sweep(parser)
     add_allow_missing_frames(parser)
     parser.set_defaults(handle=handle)
@@ -63,6 +71,8 @@ def handle(parsed: argparse.Namespace) -> str:
         plan=None if parsed.plan is None else _read_plan(parsed.plan),
         allow_missing_frames=parsed.allow_missing_frames,
         sweep=parsed.sweep,
+        save_all=parsed.save_all,
+        save_snapshots=parsed.save_snapshots,
     )
     return str(report)
 

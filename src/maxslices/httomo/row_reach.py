@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from .method_database import DatabaseEntry
 
@@ -37,7 +36,9 @@ def row_reach(entry: DatabaseEntry, names: tuple[str, ...]) -> Callable[..., int
     return _paganin_reach if set(_PAGANIN) <= set(names) else ALL_ROWS
 
 
-def _paganin_reach(pixel_size: Any, distance: Any, energy: Any, ratio_delta_beta: Any) -> int:
+def _paganin_reach(
+    pixel_size: float, distance: float, energy: float, ratio_delta_beta: float
+) -> int:
     """Reach of Paganin's filter, in single precision: its tail falls by exp(-d / L).
 
     In httomolibgpu the filter is 1 / (1 + alpha (2 k)^2), so L is twice the root of alpha.

@@ -100,6 +100,7 @@ def create_sink(
     slice_dim: int,
     format: SinkFormat = "hdf5",
     start: SinkStart = "new",
+    angles: NDArray[Any] | None = None,
 ) -> Sink:
     """Create a sink.
 
@@ -118,6 +119,9 @@ def create_sink(
     start : {"new", "replace", "resume"}
         "new": nothing may have its name. "replace": something may, until the result is finished.
         "resume": go on with what another process wrote.
+    angles : ndarray, optional
+        Angle of each projection in radians. HDF5 keeps them, in degrees, so that the result is a
+        scan again.
 
     Raises
     ------
@@ -129,7 +133,7 @@ def create_sink(
     if format == "hdf5":
         from .hdf5_sink import Hdf5Sink
 
-        return Hdf5Sink(path, spec, slice_dim, start)
+        return Hdf5Sink(path, spec, slice_dim, start, angles)
     if format == "tiff":
         from .tiff_sink import TiffSink
 

@@ -43,7 +43,9 @@ class TiffStack:
             check_free_space(path, self._needed_bytes)
             self._part.unlink(missing_ok=True)  # what a killed run left behind
             big = self._needed_bytes > _LARGEST_TIFF
-            self._file: tifffile.TiffWriter | None = tifffile.TiffWriter(self._part, bigtiff=big)
+            handle = self._part.open("x+b")
+            self._close_handle = handle.close
+            self._file: tifffile.TiffWriter | None = tifffile.TiffWriter(handle, bigtiff=big)
 
     def add(self, picture: NDArray[Any], description: str) -> None:
         """Write the next page.
@@ -70,6 +72,7 @@ class TiffStack:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+            self._close_handle()
 
     def __enter__(self) -> Self:
         return self

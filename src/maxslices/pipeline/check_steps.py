@@ -37,7 +37,7 @@ def check_steps(
     """
     faults: list[PipelineError] = []
     loader = LoaderOptions()
-    if raw and _is_loader(raw[0].content):
+    if raw and is_loader(raw[0].content):
         loader = _loader_options(raw[0], faults)
         raw = raw[1:]
     steps: list[Step] = []
@@ -71,7 +71,8 @@ def _check_one_sweep(steps: list[Step], faults: list[PipelineError]) -> None:
         faults.append(PipelineError(text, sweep.place))
 
 
-def _is_loader(content: Mapping[str, Any]) -> bool:
+def is_loader(content: Mapping[str, Any]) -> bool:
+    """True if a step says how the scan is read."""
     return content.get("module_path") in LOADER_MODULES or content.get("method") == LOADER_METHOD
 
 
@@ -122,7 +123,7 @@ class _StepCheck:
             return None
         parameters = self._parameters(meta)
         side_outputs = self._side_outputs(meta)
-        save_result = content.get("save_result", False)
+        save_result = content.get("save_result", meta.saved_by_default)
         if not isinstance(save_result, bool):
             text = f"{meta.name}: save_result must be true or false, not {save_result!r}"
             self._fault(text, "save_result")

@@ -79,7 +79,7 @@ def describe(
         declare("calc_max_slices", calc_max_slices, *leading, told=told)
     halos = {"halo": halo, "tile_halo": tile_halo, "row_reach": row_reach}
     for what, pair in halos.items():
-        if pair is None:
+        if pair is None and what != "halo":
             continue
         if callable(pair):
             declare(what, pair)

@@ -94,7 +94,8 @@ class ContactSheet:
                 box = (left - 3, top + _LABEL - 3, left + columns + 2, top + _LABEL + rows + 2)
                 draw.rectangle(box, outline=_MARK, width=3)
         # The usual level, 6, takes six times as long and gave a larger file.
-        sheet.save(path, format="PNG", compress_level=1)
+        with path.open("xb") as file:
+            sheet.save(file, format="PNG", compress_level=1)
 
     def _cell(self) -> tuple[int, int]:
         """Width and height of a picture with its label and gap."""

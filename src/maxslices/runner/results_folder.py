@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from numpy.typing import NDArray
 
 from ..errors import ScanChangedError, StoreError, UsageError
 from ..io import (
@@ -21,11 +24,21 @@ from ..model.arrays import ArraySpec
 from ..planner import Plan
 from ..system.disk_space import check_absent, check_free_space, hidden_path
 from ..system.fresh_files import replace_text
-from .earlier_run import REPORT_NAME, TIMELINE_NAME, foreign_file, remove_earlier, results_of
+from .earlier_run import (
+    LOG_NAME,
+    RECORD_NAMES,
+    REPORT_NAME,
+    TIMELINE_NAME,
+    foreign_file,
+    remove_earlier,
+    results_of,
+)
 from .folder_lock import FolderLock, check_usable
 from .journal import JOURNAL_NAME, Journal
 from .result_sinks import ResultSinks
 from .run_identity import can_go_on
+from .run_log import RunLog
+from .snapshots import PREFIX, Snapshots
 from .unfinished_files import (
     disk_bytes,
     named_results,
@@ -58,6 +71,8 @@ class RunFolder:
         Whether the results of an earlier run, finished or not, are replaced.
     resume : bool
         Whether an unfinished run goes on.
+    save_snapshots : bool
+        Whether the middle slice after each step is kept; a run that goes on does as it did.
 
     Raises
     ------
@@ -72,8 +87,13 @@ class RunFolder:
         format: SinkFormat = "hdf5",
         overwrite: bool = False,
         resume: bool = False,
+        save_snapshots: bool = False,
     ) -> None:
         self.path = Path(path)
+        self.saves_snapshots = save_snapshots
+        """Whether the middle slice after each step is kept."""
+        self.snapshots: Snapshots | None = None
+        """Takes them, once the run has begun."""
         self.identity: dict[str, Any] = {}
         """What the run is made for; see `run_identity`."""
         self.journal: Journal | None = None
@@ -84,7 +104,9 @@ class RunFolder:
         self._is_complete = False
         self._lock = FolderLock(self.path)
         self._made: list[Path] = []
-        self._timeline: Path | None = None
+        self.log: RunLog | None = None
+        """Log of the run, which is written where a run that ends early leaves something."""
+        self._beside: list[Path] = []
         self._replaces: list[Path] = []
         check_usable(self.path)
         report = self.path / REPORT_NAME
@@ -98,6 +120,7 @@ class RunFolder:
             if format not in ("hdf5", found.format):
                 raise UsageError(f"the unfinished run writes {found.format}, not {format}")
             self._results.format = found.format
+            self.saves_snapshots = any(n.startswith(PREFIX) for n in found.names.values())
 
     def _check_wanted(self, found: UnfinishedRun | None, *, overwrite: bool, resume: bool) -> None:
         """Check that what is in the folder is what the user takes it to be."""
@@ -120,8 +143,10 @@ class RunFolder:
                 f"{self.path} already holds a run ({REPORT_NAME}): choose another folder, or "
                 "allow it to be replaced with --overwrite"
             )
-        elif self._earlier is None and (self.path / TIMELINE_NAME).exists():
-            raise StoreError(foreign_file(self.path / TIMELINE_NAME))
+        elif self._earlier is None:
+            for name in (TIMELINE_NAME, *RECORD_NAMES):
+                if (self.path / name).exists():
+                    raise StoreError(foreign_file(self.path / name))
 
     def check_spares(self, path: Path) -> None:
         """Check that a file or folder is none of the earlier results that will be removed.
@@ -155,7 +180,9 @@ class RunFolder:
             raise
         return self
 
-    def begin(self, plan: Plan, names: Sequence[str]) -> None:
+    def begin(
+        self, plan: Plan, names: Sequence[str], snapshots: Mapping[int, str] | None = None
+    ) -> None:
         """Begin the run, after all that can be checked before it; or go on with it.
 
         Parameters
@@ -164,12 +191,16 @@ class RunFolder:
             Its plan.
         names : sequence of str
             Name of each result, without a suffix.
+        snapshots : mapping of int to str, optional
+            Index of a step -> name of its snapshot.
 
         Raises
         ------
         StoreError
             If the disk has not enough free space; then nothing was changed.
         """
+        if snapshots is not None:
+            self.snapshots = Snapshots(self.path, dict(snapshots))
         path = self.path / JOURNAL_NAME
         n_bytes = plan.result_bytes + plan.scratch_bytes
         going_on = self.unfinished or self._replaced_run
@@ -190,6 +221,7 @@ class RunFolder:
         if self._replaced_run is not None:
             self._replaces += named_results(self.path, self._replaced_run)
         finals = [result_path(self.path / name, self._results.format) for name in names]
+        finals += [self.path / name for name in (snapshots or {}).values()]
         for final in finals:
             if final not in self._replaces:
                 check_absent(final)
@@ -269,15 +301,22 @@ class RunFolder:
         journal, self.journal = self.journal, None
         if journal is not None:
             journal.close()
+        goes_on = self._goes_on(journal) and not isinstance(error, ScanChangedError)
+        if self.log is not None and error is not None and (self._is_complete or goes_on):
+            self.log.add(f"ended early: {type(error).__name__}: {error}")
+            with suppress(StoreError):  # the disk may be full, which is the error then
+                self._write(LOG_NAME, self.log.text)
         if self._is_complete:
             return
-        if self._goes_on(journal) and not isinstance(error, ScanChangedError):
+        if goes_on:
             self._results.suspend()
             self.is_kept = True
             return
         self._results.remove()
-        if self._timeline is not None:
-            self._timeline.unlink(missing_ok=True)
+        if self.snapshots is not None:
+            self.snapshots.remove()
+        for path in self._beside:
+            path.unlink(missing_ok=True)
         if journal is not None:
             remove_remains(self.path)
         for made in self._made:
@@ -306,18 +345,24 @@ class RunFolder:
         )
 
     def sink(
-        self, name: str, spec: ArraySpec, slice_dim: int, *, has_slices: bool = False
+        self,
+        name: str,
+        spec: ArraySpec,
+        slice_dim: int,
+        *,
+        has_slices: bool = False,
+        angles: NDArray[Any] | None = None,
     ) -> Sink | None:
         """Make the sink for a result called `name`; None if it is whole and has its name.
 
-        If it has slices that were written before the run was stopped, it goes on.
+        If it has slices that were written before the run was stopped, it goes on. `angles`, in
+        radians, are kept with it where its format can.
         """
         path = result_path(self.path / name, self._results.format)
         start: SinkStart = "replace" if path in self._replaces else "new"
         is_whole = self.unfinished is not None and self.unfinished.is_whole
-        return self._results.add(
-            path, spec, slice_dim, "resume" if has_slices else start, is_whole=is_whole
-        )
+        how: SinkStart = "resume" if has_slices else start
+        return self._results.add(path, spec, slice_dim, how, is_whole=is_whole, angles=angles)
 
     def finish(self) -> tuple[Path, ...]:
         """Complete all results and give them their names; paths of the results.
@@ -329,8 +374,9 @@ class RunFolder:
             self.journal.whole()
         if self._results.have_hidden_names:
             self._remove_earlier()
+        taken = () if self.snapshots is None else self.snapshots.finish()
         self._results.finish()
-        return tuple(self._results.named)
+        return (*taken, *self._results.named)
 
     def keep_finished(self, counts: Sequence[int]) -> list[tuple[Path, int]]:
         """Keep finished slices of a failed run; incomplete results say so in their names.
@@ -360,12 +406,19 @@ class RunFolder:
         self._results.abandon()
         self._write(REPORT_NAME, text)
         if not self._goes_on(self.journal):
+            if self.snapshots is not None:
+                self.snapshots.remove()
             self._end_journal()
 
     def write_timeline(self, text: str) -> Path:
         """Write the timeline beside the results; its path."""
-        self._timeline = self._write(TIMELINE_NAME, text)
-        return self._timeline
+        self._beside.append(self._write(TIMELINE_NAME, text))
+        return self._beside[-1]
+
+    def write_records(self, texts: Mapping[str, str]) -> None:
+        """Write what says how the results were made: name -> text."""
+        for name, text in texts.items():
+            self._beside.append(self._write(name, text))
 
     def write_report(self, text: str) -> None:
         """Write the report, which marks the folder as holding a complete run."""

@@ -70,6 +70,7 @@ class SweepPictures:
         label = f"{self.plan.parameter} = {value_text(self.plan.values[best])}"
         self._sheet.title += f"; sharpest by {MEASURE}: {label}"
         with store_errors(sheet, self._sheet.n_bytes):
+            hidden_path(sheet).unlink(missing_ok=True)  # what a killed run left behind
             self._sheet.save(hidden_path(sheet), best)
         self.folder.finish()
         check_absent(sheet)
