@@ -14,7 +14,6 @@ from ..devices import select_backend
 from ..devices.in_place import is_direct
 from ..errors import MaxslicesError, UsageError
 from ..estimate import Chooser
-from ..estimate.fingerprint import device_name
 from ..io import SinkFormat
 from ..measure.process_peak import ProcessPeak
 from ..pipeline.pipeline import PipelineLike, as_pipeline
@@ -280,7 +279,8 @@ def run_announced(
         wall_time.begin("preparing")
         announce(made)
         log.add(str(made))
-        provenance = provenance_of(made, checked, path, source.name, device_name(backend))
+        device_name = backend.name if folder is None else folder.identity["device"]
+        provenance = provenance_of(made, checked, path, source.name, device_name)
         bar = held.enter_context(progress_bar(progress))
         scratch = Path(tempfile.gettempdir())
         if folder is not None:

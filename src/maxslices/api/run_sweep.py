@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..devices import Backend, pinned_empty, select_backend
+from ..estimate import Chooser
 from ..estimate.fingerprint import device_name
 from ..io import Source
 from ..measure.process_peak import ProcessPeak
-from ..pipeline import Pipeline
+from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.sweep import SweptPipeline
 from ..planner import Plan
 from ..planner.block_size import BlockChoice
@@ -72,12 +73,16 @@ def run_sweep(
         )
         wall_time.begin("planning")
         spec, budgets = spec_of(source, backend), budgets_here(backend, memory, host_memory)
-        chooser = chooser_for(spec, budgets, backend, estimator, source)
+
+        def chooser_of(part: ScanSpec, data: Source | None) -> Chooser:
+            return chooser_for(part, budgets, backend, estimator, data)
+
         prepared = prepare_sweep(
             cut,
             spec,
             budgets,
-            chooser,
+            chooser_of,
+            source,
             block=block,
             fit=fit,
             to_folder=folder is not None,
@@ -97,6 +102,7 @@ def run_sweep(
         for index in prepared.rows.elsewhere:
             assert cut.before is not None
             alone = _unsaved(replace(cut.before, steps=cut.before.steps[: index + 1]))
+            chooser = chooser_of(spec, source)
             made = plan_pipeline(alone, spec, budgets, chooser, result_in_memory=True)
             steps.find(made, alone)
         steps.run_before()
@@ -161,8 +167,8 @@ class _SweepSteps:
     """(step id, name under its side_outputs) -> value."""
     _input: StepInput | None = None
     """What the swept step is given."""
-    _result: NDArray[Any] | None = None
-    """Result of one value, whose memory the next one takes."""
+    _results: list[NDArray[Any]] = field(default_factory=list)
+    """Results of the stages of one value, whose memory the next one takes."""
 
     def find(self, plan: Plan, pipeline: Pipeline) -> None:
         """Find side results of steps that look at other rows, on the whole scan."""
@@ -197,20 +203,28 @@ class _SweepSteps:
     def picture(self, value: Any) -> NDArray[Any]:
         """Run the steps for a value; the middle row of the result, as a view."""
         assert self._input is not None
-        prepared = self.prepared
-        pipeline = prepared.cut.with_value(value, self._known)
-        plan = prepared.plan_of(pipeline)
-        output = plan.sections[-1].output
-        if self._result is None:
-            self._result = pinned_empty(output.shape, output.dtype)
-        reports, side, _ = self._execute(plan, pipeline, self._input, self._result)
-        self.reports.append(reports)
-        for name, found in side.by_method.items():
-            self.side_results.setdefault(name, []).append(found)
-        middle = prepared.rows.middle - prepared.rows.start - prepared.window[0]
-        if output.shape[1] != self._input.spec.shape[1]:  # a step made other rows of them
-            middle = output.shape[1] // 2
-        return self._result[:, middle]
+        plans = self.prepared.plans
+        pipeline = self.prepared.cut.with_value(value, self._known)
+        given, middle = self._input, plans.middle
+        reports: list[SectionReport] = []
+        for number, (plan, part) in enumerate(plans.stages(pipeline)):
+            if number and plans.window is not None:
+                first, last = plans.window
+                rows = (given.rows[0] + first, given.rows[0] + last)
+                given = StepInput(self._results[0][:, first:last], self.source, rows)
+                middle -= first
+            output = plan.sections[-1].output
+            if number == len(self._results):
+                self._results.append(pinned_empty(output.shape, output.dtype))
+            of_part, side, _ = self._execute(plan, part, given, self._results[number])
+            reports += of_part
+            for name, found in side.by_method.items():
+                self.side_results.setdefault(name, []).append(found)
+        self.reports.append(tuple(reports))
+        result = self._results[-1]
+        if result.shape[1] != given.spec.shape[1]:  # a step made other rows of them
+            middle = result.shape[1] // 2
+        return result[:, middle]
 
     def _execute(
         self, plan: Plan, pipeline: Pipeline, source: Source, result: NDArray[Any] | None

@@ -24,7 +24,9 @@ class StepInput(ArraySource):
             for name, spec in specs.items()
             if spec is not None and _fits(spec, data.shape, rows)
         }
-        angles = None if scan.angles is None else scan.angles[: data.shape[0]]
+        angles = None
+        if scan.angles is not None and data.shape[0] <= len(scan.angles):
+            angles = scan.angles[: data.shape[0]]  # else they are no longer projections
         super().__init__(
             data,
             flats=sides.get("flats"),
@@ -32,6 +34,7 @@ class StepInput(ArraySource):
             angles=angles,
             name=scan.name,
         )
+        self.rows = rows
         first = scan.detector_start if isinstance(scan, HasDetectorStart) else (0, 0)
         self._detector_start = first[0] + rows[0], first[1]
 
@@ -70,7 +73,7 @@ def spec_with_rows(scan: ScanSpec, n_rows: int, data: ArraySpec | None = None) -
         scan.projections.with_slices(1, n_rows) if data is None else data,
         cut(scan.flats),
         cut(scan.darks),
-        scan.has_angles,
+        scan.has_angles and (data is None or data.shape[0] <= scan.projections.shape[0]),
         in_memory=scan.in_memory if data is None else True,
         name=scan.name,
     )

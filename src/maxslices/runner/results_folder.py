@@ -302,7 +302,8 @@ class RunFolder:
         if journal is not None:
             journal.close()
         goes_on = self._goes_on(journal) and not isinstance(error, ScanChangedError)
-        if self.log is not None and error is not None and (self._is_complete or goes_on):
+        is_left = (self._is_complete or goes_on) and not self._replaces
+        if self.log is not None and error is not None and is_left:
             self.log.add(f"ended early: {type(error).__name__}: {error}")
             with suppress(StoreError):  # the disk may be full, which is the error then
                 self._write(LOG_NAME, self.log.text)
