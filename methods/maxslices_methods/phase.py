@@ -30,6 +30,10 @@ OBJECT_BYTES = {"cuda": 0, "cpu": 2**15}
 """Bytes of array objects and, before NumPy 2.3, of NumPy's buffers: on a CPU they are in the
 budget."""
 
+TAIL = 1e-5
+"""Part of the random difference between rows that may be missing where rows far away are left out:
+a frame of 10,000 photons a pixel has a noise of a hundredth, of which this is 1e-7."""
+
 LOWEST_TRANSMISSION = 1e-6
 """Filtered transmissions below this count as this, since they may have no logarithm."""
 
@@ -148,7 +152,24 @@ def _filter_chunk(
     xp.negative(result, out=result)
 
 
-@method("projection", calc_max_slices=_paganin_needs, output_dtype="float32")
+def _row_reach(pixel_size: float, distance: float, energy: float, ratio_delta_beta: float) -> int:
+    """Rows above and below that a row of the result depends on.
+
+    Across rows the filter 1 / (1 + L^2 k^2), where L squared is alpha, falls by exp(-d / L) over a
+    distance d, and is followed until that is nothing in single precision. As k ends at pi, it also
+    has a tail of 2 L^2 / (1 + L^2 pi^2)^2 / d^2 with alternating signs, which matters if L is about
+    a pixel: rows that differ at random add up to `TAIL` of their difference (root mean square).
+    """
+    if not all(0 < value < math.inf for value in (pixel_size, distance, energy, ratio_delta_beta)):
+        return 0  # refused when it runs
+    alpha_um2 = HC_KEV_UM / energy * distance * 1e6 * ratio_delta_beta / (4 * math.pi)
+    square = alpha_um2 / pixel_size**2
+    tail = 2 * square / (1 + square * math.pi**2) ** 2
+    reach = max(math.log(2**24) * math.sqrt(square), (tail * math.sqrt(2 / 3) / TAIL) ** (2 / 3))
+    return math.ceil(min(reach, 2**31))
+
+
+@method("projection", calc_max_slices=_paganin_needs, output_dtype="float32", row_reach=_row_reach)
 def paganin_filter(
     data: Any,
     pixel_size: float = 1.28,

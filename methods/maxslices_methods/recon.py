@@ -37,7 +37,13 @@ def _fbp_dims(other_dims: tuple[int, int], recon_size: int | None) -> tuple[int,
     return side, side
 
 
-@method("sinogram", calc_max_slices=_fbp_bytes, output_dims=_fbp_dims, output_dtype=np.float32)
+@method(
+    "sinogram",
+    calc_max_slices=_fbp_bytes,
+    output_dims=_fbp_dims,
+    output_dtype=np.float32,
+    saved_by_default=True,
+)
 def fbp(
     data: Any,
     angles: Any,

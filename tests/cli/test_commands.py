@@ -14,6 +14,7 @@ import pytest
 
 from maxslices import __version__, registry
 from maxslices.cli.main import build_parser, main
+from maxslices.runner.earlier_run import RECORD_NAMES
 
 CORRECT = "method: dark_flat_field_correction"
 LOG = "method: minus_log"
@@ -25,7 +26,12 @@ def test_run_prints_the_plan_and_the_report(cli, scan, pipeline, tmp_path):
     assert (status, err) == (0, "")
     assert text.index("Plan for") < text.index("Section 1: 30 projections") < text.index("Ran on")
     assert f"wrote {out}/result.h5" in text.replace("\n    ", "")
-    assert sorted(p.name for p in out.iterdir()) == ["report.json", "result.h5", "timeline.json"]
+    assert {p.name for p in out.iterdir()} == {
+        "report.json",
+        "result.h5",
+        "timeline.json",
+        *RECORD_NAMES,
+    }
     assert json.loads((out / "report.json").read_text())["device"] == "cpu"
 
 

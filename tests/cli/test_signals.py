@@ -100,11 +100,17 @@ def test_a_stopped_run_says_how_to_go_on_and_does(tmp_path, arguments, number):
         err.decode(),
     )
     assert process.returncode == 130
-    assert names(tmp_path / "out") == [".result.h5.part", ".run.journal"]
+    assert names(tmp_path / "out") == [".result.h5.part", ".run.journal", "run.log"]
     done = subprocess.run([*arguments[:7], "--resume"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"went on from projection \d+", done.stdout)
-    assert names(tmp_path / "out") == ["report.json", "result.h5", "timeline.json"]
+    assert names(tmp_path / "out") == [
+        "pipeline_as_run.yaml",
+        "report.json",
+        "result.h5",
+        "run.log",
+        "timeline.json",
+    ]
     with h5py.File(tmp_path / "out" / "result.h5") as file:
         assert (file["entry/data/data"][()] == -1).all()
 
@@ -129,7 +135,7 @@ def test_a_folder_with_a_killed_run_names_both_commands_and_goes_on(tmp_path, ar
     process = began(tmp_path, arguments)
     process.kill()
     process.communicate()
-    assert names(tmp_path / "out") == [".result.h5.part", ".run.journal"]
+    assert names(tmp_path / "out") == [".result.h5.part", ".run.journal", "run.log"]
     again = subprocess.run(arguments, capture_output=True, text=True)
     scan, pipeline, out = arguments[4:7]
     command = f"maxslices run {scan} {pipeline} {out}"
@@ -142,7 +148,13 @@ def test_a_folder_with_a_killed_run_names_both_commands_and_goes_on(tmp_path, ar
     assert "start anew with --overwrite" in refused.stderr
     (tmp_path / "p.yaml").write_text(steps)
     subprocess.run([*arguments[:7], "--resume"], check=True, stdout=subprocess.DEVNULL)
-    assert names(tmp_path / "out") == ["report.json", "result.h5", "timeline.json"]
+    assert names(tmp_path / "out") == [
+        "pipeline_as_run.yaml",
+        "report.json",
+        "result.h5",
+        "run.log",
+        "timeline.json",
+    ]
 
 
 def on_terminal(command):

@@ -17,6 +17,7 @@ from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import MethodError, OutOfMemoryError, StoreError
 from maxslices.io import LoaderOptions, SideData
 from maxslices.runner import RunFolder
+from maxslices.runner.earlier_run import RECORD_NAMES
 from maxslices.system import disk_space as room
 from tests.planner.fakes import fakes
 
@@ -317,14 +318,14 @@ def test_results_are_kept_where_there_is_no_room_for_their_report(tmp_path, monk
     out = tmp_path / "out"
     with pytest.raises(StoreError, match=rf"{name}: No space .*; kept all the same.*: result\.h5"):
         run_fakes(out)
-    assert {path.name for path in out.iterdir()} - {"timeline.json"} == {
+    assert {path.name for path in out.iterdir()} - {"timeline.json", *RECORD_NAMES} == {
         "result.h5", ".run.journal"
     }  # fmt: skip
     monkeypatch.undo()
     run_fakes(out, resume=True)
-    assert sorted(path.name for path in out.iterdir()) == [
-        "report.json", "result.h5", "timeline.json"
-    ]  # fmt: skip
+    assert {path.name for path in out.iterdir()} == {
+        "report.json", "result.h5", "timeline.json", *RECORD_NAMES
+    }  # fmt: skip
 
 
 def test_a_folder_that_is_gone_meanwhile_is_told(tmp_path):

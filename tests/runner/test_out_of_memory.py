@@ -14,6 +14,7 @@ from maxslices.io.array_source import ArraySource
 from maxslices.io.atomic_sink import AtomicSink
 from maxslices.io.scratch import ScratchStore
 from maxslices.io.store import MemoryStore
+from maxslices.runner.earlier_run import RECORD_NAMES
 from tests.runner.fake_gpu import FakeGpu
 
 SHAPE = (13, 7, 5)
@@ -202,7 +203,7 @@ def test_what_was_finished_before_memory_ran_out_for_good_is_kept(on_fake_gpu, t
     suffix = ".h5" if format == "hdf5" else ""
     kept = [f"01_double{suffix}", f"02_picky.incomplete{suffix}"]
     assert text.endswith(f"; kept in {out}: {kept[0]} (13 slices), {kept[1]} (5 slices)")
-    assert sorted(p.name for p in out.iterdir()) == [*kept, "report.json"]
+    assert sorted(p.name for p in out.iterdir()) == [*kept, "report.json", "run.log"]
     report = json.loads((out / "report.json").read_text())
     assert report["failed"].startswith("memory ran out on a single sinogram")
     assert report["slices"] == [13, 5]
@@ -220,7 +221,12 @@ def test_what_was_finished_before_memory_ran_out_for_good_is_kept(on_fake_gpu, t
     with pytest.raises(StoreError, match="already holds a run"):
         run(data, simple, out, device="cpu")
     run(data, simple, out, device="cpu", overwrite=True)
-    assert sorted(p.name for p in out.iterdir()) == ["report.json", "result.h5", "timeline.json"]
+    assert {p.name for p in out.iterdir()} == {
+        "report.json",
+        "result.h5",
+        "timeline.json",
+        *RECORD_NAMES,
+    }
 
 
 def test_a_single_slice_that_needs_all_of_the_memory_runs_alone(on_fake_gpu, tmp_path):

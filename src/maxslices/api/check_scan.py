@@ -8,6 +8,7 @@ from ..model.arrays import SLICE_NAMES
 from ..pipeline import cut_into_sections
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.requirements import check_supplied
+from ..planner.sweep_plan import shown_values
 from .scan_and_output import Scan, opened, spec_of
 
 
@@ -32,6 +33,12 @@ def check(
     for number, section in enumerate(cut_into_sections(checked), start=1):
         names = ", ".join(step.meta.name for step in section.steps)
         lines.append(f"  section {number}, {SLICE_NAMES[section.slice_dim]}s: {names}")
+    lines += [
+        f"  sweeps {step.meta.name}.{name} over {len(sweep.values)} values: "
+        f"{shown_values(sweep.values)}"
+        for step in checked.steps
+        for name, sweep in step.sweeps.items()
+    ]
     if scan is None:
         wanted = {name for step in checked.steps for name in step.meta.supplied}
         needs = [name for name in ("flats", "darks", "angles") if name in wanted]

@@ -12,6 +12,7 @@ from ..io.check_arrays import check_dtype
 from ..model.arrays import ArraySpec
 from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.pipeline import PipelineLike, as_pipeline
+from ..pipeline.sweep import SweepLike, SweptPipeline, cut_at_sweep, with_sweep
 from ..planner import Budgets, Plan, make_plan
 from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
@@ -35,6 +36,7 @@ def plan(
     fit: FitChoice = "none",
     estimator: str | None = None,
     allow_missing_frames: bool = False,
+    sweep: SweepLike | None = None,
 ) -> Plan:
     """Plan a pipeline on a scan, without running it.
 
@@ -65,10 +67,13 @@ def plan(
         process of its own.
     allow_missing_frames : bool
         Whether frames that were never written are read as the fill value.
+    sweep : str or mapping, optional
+        A parameter with several values, as for `run`; the pictures go to a folder.
 
     Returns
     -------
     Plan
+        Of a sweep, a `SweepPlan`.
 
     Raises
     ------
@@ -84,15 +89,32 @@ def plan(
     172
     """
     checked = as_pipeline(pipeline)
+    if sweep is not None:
+        checked = with_sweep(checked, sweep)
     is_here = not isinstance(scan, ArraySpec)
     budgets, backend = budgets_of(device, memory, host_memory, is_here)
     if backend is None and measures(checked, estimator):
         backend = card_here(device)
+    cut = cut_at_sweep(checked)
     if isinstance(scan, ArraySpec):
-        return _plan_shape(scan, checked, budgets, block, fit, backend, estimator)
+        return _plan_shape(scan, checked, budgets, block, fit, backend, estimator, cut)
     with opened(scan, checked, allow_missing_frames=allow_missing_frames) as source:
         spec = spec_of(source, backend)
         chooser = chooser_for(spec, budgets, backend, estimator, source)
+        if cut is not None:
+            from .plan_sweep import prepare_sweep
+
+            return prepare_sweep(
+                cut,
+                spec,
+                budgets,
+                lambda part, data: chooser_for(part, budgets, backend, estimator, data),
+                source,
+                block=block,
+                fit=fit,
+                to_folder=True,
+                content=checked,
+            ).whole
         return plan_pipeline(checked, spec, budgets, chooser, block=block, fit=fit)
 
 
@@ -142,6 +164,7 @@ def _plan_shape(
     fit: FitChoice,
     backend: Backend | None,
     estimator: str | None,
+    cut: SweptPipeline | None,
 ) -> Plan:
     """Plan for a scan whose shape alone is known."""
     check_dtype("a scan", scan.dtype)
@@ -151,6 +174,20 @@ def _plan_shape(
     frames = scan.with_slices(0, ASSUMED_FRAMES)
     spec = ScanSpec(scan, frames, frames, True, name="a scan")
     chooser = chooser_for(spec, budgets, backend, estimator)
-    return plan_pipeline(
-        pipeline, spec, budgets, chooser, block=block, fit=fit, notes=notes if assumed else []
-    )
+    notes = notes if assumed else []
+    if cut is not None:
+        from .plan_sweep import prepare_sweep
+
+        return prepare_sweep(
+            cut,
+            spec,
+            budgets,
+            lambda part, data: chooser_for(part, budgets, backend, estimator, data),
+            None,
+            block=block,
+            fit=fit,
+            to_folder=True,
+            content=pipeline,
+            notes=notes,
+        ).whole
+    return plan_pipeline(pipeline, spec, budgets, chooser, block=block, fit=fit, notes=notes)

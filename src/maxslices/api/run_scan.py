@@ -17,13 +17,19 @@ from ..estimate import Chooser
 from ..io import SinkFormat
 from ..measure.process_peak import ProcessPeak
 from ..pipeline.pipeline import PipelineLike, as_pipeline
-from ..planner import Plan
+from ..pipeline.sweep import SweepLike, cut_at_sweep, with_sweep
+from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
 from ..runner import Report, RunFolder, Timeline, execute
 from ..runner.correct_records import correct_records
+from ..runner.earlier_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
 from ..runner.progress import progress_bar
+from ..runner.provenance import as_run
+from ..runner.provenance import provenance as provenance_of
 from ..runner.run_identity import run_identity
+from ..runner.run_log import RunLog
+from ..runner.snapshots import snapshot_bytes
 from ..runner.wall_time import WallTime
 from .check_run import check_plan_here, check_unchanged
 from .plan_scan import plan_pipeline
@@ -55,6 +61,9 @@ def run(
     plan: Plan | None = None,
     resume: bool = False,
     allow_missing_frames: bool = False,
+    sweep: SweepLike | None = None,
+    save_all: bool = False,
+    save_snapshots: bool = False,
 ) -> Report:
     """Run a pipeline on a scan within a memory budget.
 
@@ -96,10 +105,21 @@ def run(
     allow_missing_frames : bool
         Whether frames that were never written are read as the fill value. Otherwise they are an
         error, as are frames in files that are not there.
+    sweep : str or mapping, optional
+        A parameter with several values: ``"fbp.center=203:208:0.5"`` (the stop excluded),
+        ``"fbp.center=[203, 204.5]"`` or ``{"fbp.center": values}``. The middle row is processed
+        with each of them; the pictures go into a TIFF stack and a contact sheet, or become
+        `Report.result`.
+    save_all : bool
+        Whether the data after every step are saved. Otherwise those after the last step are, those
+        of each reconstruction, and what the pipeline says (`save_result`).
+    save_snapshots : bool
+        Whether the middle slice after each step is saved, as a TIFF in the folder `out`.
 
     Returns
     -------
     Report
+        Of a sweep, a `SweepReport`.
 
     Raises
     ------
@@ -129,6 +149,9 @@ def run(
         plan=plan,
         resume=resume,
         allow_missing_frames=allow_missing_frames,
+        sweep=sweep,
+        save_all=save_all,
+        save_snapshots=save_snapshots,
     )
 
 
@@ -150,10 +173,47 @@ def run_announced(
     plan: Plan | None,
     resume: bool,
     allow_missing_frames: bool,
+    sweep: SweepLike | None = None,
+    save_all: bool = False,
+    save_snapshots: bool = False,
 ) -> Report:
     """Run a pipeline as `run` does, and call `announce` with the plan before it begins."""
     wall_time = WallTime()
     checked = as_pipeline(pipeline)
+    if save_all:
+        checked = checked.saving_all()
+    if save_snapshots and (out is None or isinstance(out, np.ndarray)):
+        raise UsageError("snapshots are saved in a folder: name it as `out`")
+    if sweep is not None:
+        checked = with_sweep(checked, sweep)
+    cut = cut_at_sweep(checked)
+    if cut is not None:
+        if save_all or save_snapshots:
+            raise UsageError("a sweep saves a picture for each value, and nothing on the way")
+        if plan is not None or resume:
+            what = "carry out a plan made before" if resume is False else "go on (resume)"
+            raise UsageError(f"a sweep cannot {what}: it is planned and run as a whole")
+        if isinstance(out, np.ndarray):
+            raise UsageError("a sweep fills no array: name a folder, or leave it out")
+        check_out(out, scan)
+        from .run_sweep import run_sweep  # and with it Pillow and tifffile
+
+        return run_sweep(
+            scan,
+            checked,
+            cut,
+            out,
+            announce=announce,
+            device=device,
+            memory=memory,
+            host_memory=host_memory,
+            block=block,
+            fit=fit,
+            overwrite=overwrite,
+            progress=progress,
+            estimator=estimator,
+            allow_missing_frames=allow_missing_frames,
+        )
     given = out if isinstance(out, np.ndarray) else None
     if resume:
         if plan is not None:
@@ -166,14 +226,16 @@ def run_announced(
     check_out(out, scan)
     folder = None
     if out is not None and not isinstance(out, np.ndarray):
-        folder = RunFolder(out, format, overwrite, resume)
-        for path in files_read(scan, checked):
-            folder.check_spares(path)
+        folder = RunFolder(out, format, overwrite, resume, save_snapshots)
+        for each in files_read(scan, checked):
+            folder.check_spares(each)
         if folder.unfinished is not None:
             _check_left_to_plan("resume", memory, host_memory, block, fit, estimator)
             device = _device_of(folder.unfinished.plan, device)
     backend = select_backend(device)
     with _said_how_to_go_on(folder), contextlib.ExitStack() as held:
+        log = held.enter_context(RunLog())
+        path = Path(scan) if isinstance(scan, str | os.PathLike) else None
         source = held.enter_context(
             opened(scan, checked, allow_missing_frames=allow_missing_frames)
         )
@@ -196,23 +258,33 @@ def run_announced(
             spec = spec_of(source, backend)
             budgets = budgets_here(backend, memory, host_memory)
             chooser = chooser_for(spec, budgets, backend, estimator, source)
-            made = plan_pipeline(
-                checked,
-                spec,
-                budgets,
-                chooser,
-                block=block,
-                fit=fit,
-                result_in_memory=folder is None,
-                result_is_direct=given is not None and is_direct(given, backend),
-            )
+
+            def planned(within: Budgets) -> Plan:
+                return plan_pipeline(
+                    checked,
+                    spec,
+                    within,
+                    chooser,
+                    block=block,
+                    fit=fit,
+                    result_in_memory=folder is None,
+                    result_is_direct=given is not None and is_direct(given, backend),
+                )
+
+            made = planned(budgets)
+            if save_snapshots:
+                made = planned(budgets.without(snapshot_bytes(made)))
         if given is not None:
             check_result(given, made)
         wall_time.begin("preparing")
         announce(made)
+        log.add(str(made))
+        device_name = backend.name if folder is None else folder.identity["device"]
+        provenance = provenance_of(made, checked, path, source.name, device_name)
         bar = held.enter_context(progress_bar(progress))
         scratch = Path(tempfile.gettempdir())
         if folder is not None:
+            folder.log = log
             held.enter_context(folder)
             scratch = folder.path
         timeline, process_peak = Timeline(), ProcessPeak()
@@ -238,8 +310,12 @@ def run_announced(
             result=result,
             timeline=timeline,
             timeline_file=written,
+            provenance=provenance,
+            records=() if folder is None else tuple(folder.path / name for name in RECORD_NAMES),
         )
         if folder is not None:
+            log.add(str(report))
+            folder.write_records({PIPELINE_NAME: as_run(checked, provenance), LOG_NAME: log.text})
             folder.write_report(report.to_json())
         return report
 

@@ -8,8 +8,9 @@ import re
 import textwrap
 from typing import Any
 
-from ..errors import UnknownMethodError
+from ..errors import UnknownMethodError, UsageError
 from ..registry.method_meta import MethodMeta
+from ..registry.method_registry import Registry
 
 WIDTH = 100
 """Columns of the list, as of all that the command line prints."""
@@ -30,6 +31,12 @@ def add_parser(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("name", metavar="NAME", nargs="?", help="a method")
+    parser.add_argument(
+        "--from",
+        dest="other",
+        choices=["httomo"],
+        help="list the methods of another program instead, and where each runs here",
+    )
     parser.set_defaults(handle=handle)
 
 
@@ -37,6 +44,10 @@ def handle(parsed: argparse.Namespace) -> str:
     """List of the methods, or the description of one."""
     from ..registry.method_registry import registry
 
+    if parsed.other is not None:
+        if parsed.name is not None:
+            raise UsageError(f"--from {parsed.other} lists all: leave out {parsed.name}")
+        return _from_httomo(registry)
     if parsed.name is not None:
         return _description(registry.get(parsed.name))
     if not len(registry):
@@ -55,6 +66,19 @@ def handle(parsed: argparse.Namespace) -> str:
         head = f"{head:<{width}}  {meta.pattern:<10}  "
         indent = " " * len(head)
         lines += textwrap.wrap(head + _summary(meta), WIDTH, subsequent_indent=indent)
+    return "\n".join(lines)
+
+
+def _from_httomo(registry: Registry) -> str:
+    """List httomo's methods, and where each runs here."""
+    from ..httomo.method_list import httomo_methods
+
+    lines = []
+    for name, where in httomo_methods(registry):
+        lines += [
+            name,
+            *textwrap.wrap(where, WIDTH, initial_indent="    ", subsequent_indent="    "),
+        ]
     return "\n".join(lines)
 
 

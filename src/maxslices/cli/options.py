@@ -54,6 +54,16 @@ def add_allow_missing_frames(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_sweep(parser: argparse.ArgumentParser) -> None:
+    """Add --sweep."""
+    parser.add_argument(
+        "--sweep",
+        metavar="STEP.PARAMETER=VALUES",
+        help="process the middle row with several values of a parameter: fbp.center=203:208:0.5 "
+        "(the stop excluded) or fbp.center=[203,204.5]; a step is named by its id or its method",
+    )
+
+
 def block_size(text: str) -> int | Literal["auto", "max"]:
     """Number of slices in a block, or ``auto`` or ``max``."""
     if text == "auto":

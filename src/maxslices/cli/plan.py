@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .options import add_allow_missing_frames, add_limits, limit_arguments
+from .options import add_allow_missing_frames, add_limits, add_sweep, limit_arguments
 
 
 def add_parser(subparsers: Any) -> None:
@@ -23,6 +23,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--dtype", help="its dtype (default: uint16)")
     add_limits(parser)
+    add_sweep(parser)
     add_allow_missing_frames(parser)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.set_defaults(handle=handle)
@@ -53,5 +54,6 @@ def handle(parsed: argparse.Namespace) -> str:
         parsed.paths[-1],
         **limit_arguments(parsed),
         allow_missing_frames=parsed.allow_missing_frames,
+        sweep=parsed.sweep,
     )
     return made.to_json() if parsed.json else str(made)

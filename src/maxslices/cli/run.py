@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from .options import add_allow_missing_frames, add_limits, limit_arguments
+from .options import add_allow_missing_frames, add_limits, add_sweep, limit_arguments
 from .output import say
 
 if TYPE_CHECKING:
@@ -41,6 +41,15 @@ def add_parser(subparsers: Any) -> None:
         metavar="FILE",
         help="carry out a plan that `maxslices plan --json` wrote, for this scan and pipeline",
     )
+    parser.add_argument(
+        "--save-all", action="store_true", help="save the data after every step, not the last alone"
+    )
+    parser.add_argument(
+        "--save-snapshots",
+        action="store_true",
+        help="save the middle slice after each step, as a TIFF",
+    )
+    add_sweep(parser)
     add_allow_missing_frames(parser)
     parser.set_defaults(handle=handle)
 
@@ -61,6 +70,9 @@ def handle(parsed: argparse.Namespace) -> str:
         resume=parsed.resume,
         plan=None if parsed.plan is None else _read_plan(parsed.plan),
         allow_missing_frames=parsed.allow_missing_frames,
+        sweep=parsed.sweep,
+        save_all=parsed.save_all,
+        save_snapshots=parsed.save_snapshots,
     )
     return str(report)
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..errors import ParameterError
 from .filled_call import FilledCall, edit_signature, to_device, to_host
 from .method_database import DatabaseEntry
+from .row_reach import row_reach
 
 Declaration = dict[str, Any]
 """Keywords for `Registry.register`."""
@@ -56,6 +57,8 @@ def _plain(
         "halo": entry.halo(),
         "output_dims": entry.output_dims(),
         "output_dtype": _output_dtype(entry, call),
+        "row_reach": row_reach(entry, call.names),
+        "saved_by_default": entry.save_result,
     }
 
 

@@ -33,6 +33,8 @@ class DatabaseEntry:
     """True if the other two dims of its result differ from its input's."""
     padding: bool
     """True if it needs a halo."""
+    save_result: bool = False
+    """True if httomo saves its result where a pipeline does not say."""
 
     @property
     def full_name(self) -> str:
@@ -108,6 +110,7 @@ def _walk(node: Mapping[str, Any], path: tuple[str, ...], file: Path) -> Iterato
                 implementation=value["implementation"],
                 output_dims_change=bool(value["output_dims_change"]),
                 padding=bool(value["padding"]),
+                save_result=bool(value.get("save_result_default", False)),
             )
         except KeyError as error:
             name = ".".join((*path, key))

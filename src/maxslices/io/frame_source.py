@@ -6,6 +6,7 @@ the same for all kinds of files, and is here.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,19 @@ class FrameSource(
         if angles is not None:
             self._angles = angles[slice(*angle_range)].copy()
             self._angles.flags.writeable = False
+
+    def with_rows(self, start: int, stop: int) -> FrameSource:
+        """The same scan with some of its rows; both read, and close, the same files."""
+        part = copy.copy(self)
+        columns = (0, self._spec.shape[2])
+        part._data = self._data.crop((start, stop), columns)
+        part._sides = {
+            side: None if each is None else each.crop((start, stop), columns)
+            for side, each in self._sides.items()
+        }
+        part._spec = part._data.spec
+        part._detector_start = self._detector_start[0] + start, self._detector_start[1]
+        return part
 
     @property
     def name(self) -> str:

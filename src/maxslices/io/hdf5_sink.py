@@ -49,8 +49,14 @@ class Hdf5Sink(AtomicSink):
     """A `Sink` that writes an HDF5 file; see `create_sink` for the parameters."""
 
     def __init__(
-        self, path: Path, spec: ArraySpec, slice_dim: int, start: SinkStart = "new"
+        self,
+        path: Path,
+        spec: ArraySpec,
+        slice_dim: int,
+        start: SinkStart = "new",
+        angles: NDArray[Any] | None = None,
     ) -> None:
+        self._angles = angles
         self._fd: int | None = None
         self._ways = [self._write_calls]
         self._took_s: dict[str, float] = {}
@@ -60,11 +66,12 @@ class Hdf5Sink(AtomicSink):
                 f"{path}: a slice of {slice_bytes} bytes is larger than an HDF5 chunk can "
                 "be (4 GiB): write TIFF"
             )
-        needed_bytes = spec.nbytes + 16 * spec.shape[slice_dim] + _OVERHEAD_BYTES
+        n_angles = 0 if angles is None else len(angles)
+        needed_bytes = spec.nbytes + 16 * spec.shape[slice_dim] + 8 * n_angles + _OVERHEAD_BYTES
         super().__init__(path, spec, slice_dim, needed_bytes, start)
 
     def _create(self) -> None:
-        self._offsets = _create_file(self._part, self._spec, self._slice_dim)
+        self._offsets = _create_file(self._part, self._spec, self._slice_dim, self._angles)
         self._open_fd()
 
     def _reopen(self) -> None:
@@ -154,7 +161,9 @@ def _os_errors() -> Iterator[None]:
         raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
-def _create_file(path: Path, spec: ArraySpec, slice_dim: int) -> list[int]:
+def _create_file(
+    path: Path, spec: ArraySpec, slice_dim: int, angles: NDArray[Any] | None
+) -> list[int]:
     """Create a file with allocated, unwritten data; the offset of each slice."""
     chunk = spec.with_slices(slice_dim, 1).shape
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -170,6 +179,10 @@ def _create_file(path: Path, spec: ArraySpec, slice_dim: int) -> list[int]:
         group = entry.create_group("data")
         group.attrs["NX_class"] = "NXdata"
         group.attrs["signal"] = "data"
+        if angles is not None:
+            degrees = np.rad2deg(np.asarray(angles, np.float64))
+            group.create_dataset("rotation_angle", data=degrees).attrs["units"] = "degree"
+            group.attrs["axes"] = ["rotation_angle", ".", "."]
         data = h5py.h5d.create(
             group.id,
             b"data",

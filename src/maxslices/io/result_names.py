@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
-_RESULT = re.compile(r"(result|[0-9]{2,}_\w+)(\.incomplete)?(\.h5)?")
-"""The last result, or the number of a step and its method; ``.h5``, or a folder of TIFFs."""
+_RESULT = re.compile(
+    r"(result|[0-9]{2,}_\w+)(\.incomplete)?(\.h5)?|sweep\.(tif|png)|snapshot_[0-9]{2,}_\w+\.tif"
+)
+"""The last result, or the number of a step and its method; ``.h5``, or a folder of TIFFs; the
+pictures of a sweep; or a snapshot."""
 
 
 def is_result_name(name: str) -> bool:

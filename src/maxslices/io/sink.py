@@ -105,6 +105,7 @@ def create_sink(
     slice_dim: int,
     format: SinkFormat = "hdf5",
     start: SinkStart = "new",
+    angles: NDArray[Any] | None = None,
 ) -> Sink:
     """Create a sink.
 
@@ -123,6 +124,9 @@ def create_sink(
     start : {"new", "replace", "resume"}
         "new": nothing may have its name. "replace": something may, until the result is finished.
         "resume": go on with what another process wrote.
+    angles : ndarray, optional
+        Angle of each projection in radians. HDF5 keeps them, in degrees, so that the result is a
+        scan again.
 
     Raises
     ------
@@ -130,7 +134,12 @@ def create_sink(
         If `path` exists already or cannot be made, or the disk has less free space than the
         result needs.
     """
-    return sink_maker(format)(result_path(Path(path), format), spec, slice_dim, start)
+    found = result_path(Path(path), format)
+    if format == "hdf5":
+        from .hdf5_sink import Hdf5Sink
+
+        return Hdf5Sink(found, spec, slice_dim, start, angles)
+    return sink_maker(format)(found, spec, slice_dim, start)
 
 
 def sink_maker(format: SinkFormat) -> SinkMaker:

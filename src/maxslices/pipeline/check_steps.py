@@ -12,7 +12,8 @@ from ..io import LoaderOptions
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import Registry
 from ..registry.parameters import check_parameters, nearest
-from .steps import RawStep, Reference, Step
+from .steps import RawStep, Reference, Step, Sweep
+from .sweep_values import sweep_fault
 
 LOADER_MODULES = ("httomo.data.hdf.loaders", "maxslices.io")
 """A first step from one of these modules says how the scan is read."""
@@ -36,7 +37,7 @@ def check_steps(
     """
     faults: list[PipelineError] = []
     loader = LoaderOptions()
-    if raw and _is_loader(raw[0].content):
+    if raw and is_loader(raw[0].content):
         loader = _loader_options(raw[0], faults)
         raw = raw[1:]
     steps: list[Step] = []
@@ -51,13 +52,27 @@ def check_steps(
         step_id = entry.content.get("id")
         if isinstance(step_id, str):
             offered[step_id] = None if step is None else set(step.side_outputs.values())
+    _check_one_sweep(steps, faults)
     if unsaid is not None:
         # The last step that makes data; methods with side results leave them as they are.
         steps[unsaid] = replace(steps[unsaid], save_result=True)
     return loader, steps, faults
 
 
-def _is_loader(content: Mapping[str, Any]) -> bool:
+def _check_one_sweep(steps: list[Step], faults: list[PipelineError]) -> None:
+    """Check that no more than one parameter is swept, as in httomo."""
+    found = [(f"{s.meta.name}.{name}", sweep) for s in steps for name, sweep in s.sweeps.items()]
+    for name, sweep in found[1:]:
+        first, where = found[0][0], found[0][1].place
+        text = (
+            f"{name} is a second sweep, beside {first}{f' ({where})' if where else ''}: sweep one "
+            "parameter a run, and give the other one value"
+        )
+        faults.append(PipelineError(text, sweep.place))
+
+
+def is_loader(content: Mapping[str, Any]) -> bool:
+    """True if a step says how the scan is read."""
     return content.get("module_path") in LOADER_MODULES or content.get("method") == LOADER_METHOD
 
 
@@ -75,6 +90,12 @@ def _loader_options(entry: RawStep, faults: list[PipelineError]) -> LoaderOption
         text = f"no loader is in {module!r}: leave module_path out, or give {LOADER_MODULES[0]}"
         faults.append(PipelineError(text, entry.place("module_path")))
     parameters = entry.content.get("parameters")
+    if isinstance(parameters, Mapping):
+        for name, value in parameters.items():
+            if isinstance(value, Sweep):
+                text = f"{name} of the loader cannot be swept: sweep a parameter of a method"
+                faults.append(PipelineError(text, value.place))
+                return LoaderOptions()
     try:
         return LoaderOptions.from_mapping({} if parameters is None else parameters)
     except SourceError as error:
@@ -102,7 +123,7 @@ class _StepCheck:
             return None
         parameters = self._parameters(meta)
         side_outputs = self._side_outputs(meta)
-        save_result = content.get("save_result", False)
+        save_result = content.get("save_result", meta.saved_by_default)
         if not isinstance(save_result, bool):
             text = f"{meta.name}: save_result must be true or false, not {save_result!r}"
             self._fault(text, "save_result")
@@ -155,6 +176,9 @@ class _StepCheck:
             if name in meta.supplied:
                 text = f"{meta.name}: {name} is filled in while it runs: leave it out"
                 self._fault(text, key)
+            elif isinstance(value, Sweep):
+                self._check_sweep(meta, name, value)
+                not_missing.add(name)
             elif not isinstance(value, Reference):
                 if isinstance(value, str) and "${{" in value:
                     text = (
@@ -179,6 +203,12 @@ class _StepCheck:
             place = self._entry.place(f"parameters.{faulty}" if faulty else "method")
             self._faults.append(ParameterError(f"{meta.name} {text}", place))
         return values
+
+    def _check_sweep(self, meta: MethodMeta, name: str, sweep: Sweep) -> None:
+        fault = sweep_fault(Step(meta, {name: sweep}))
+        if fault is not None:
+            place = sweep.place or self._entry.place(f"parameters.{name}")
+            self._faults.append(ParameterError(fault[1], place))
 
     def _check_reference(self, meta: MethodMeta, parameter: str, reference: Reference) -> None:
         key = f"parameters.{parameter}"

@@ -13,7 +13,7 @@ from ..io import LoaderOptions
 from ..model.json_values import plain
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import Registry, registry
-from .check_steps import check_steps
+from .check_steps import check_steps, is_loader
 from .steps import RawStep, Step
 
 
@@ -27,6 +27,8 @@ class Pipeline:
     """How the scan is read, from the loader step."""
     name: str = "pipeline"
     """Name for messages: that of the file."""
+    loader_given: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Parameters of the loader step as they were given."""
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], methods: Registry = registry) -> Pipeline:
@@ -85,14 +87,16 @@ class Pipeline:
             raise PipelineError(f"{len(faults)} faults:\n{lines}", name)
         if not steps:
             raise PipelineError("it has no methods", name)
-        return cls(tuple(steps), loader, name)
+        first = raw[0].content
+        given = first.get("parameters") if is_loader(first) else None
+        return cls(tuple(steps), loader, name, given or {})
 
     def content(self) -> tuple[dict[str, Any], ...]:
         """Whole pipeline as plain values: the loader's options, then step by step."""
         steps = [
             {
                 "method": step.meta.full_name,
-                "parameters": plain(step.parameters),
+                "parameters": plain({**step.parameters, **_sweeps(step)}),
                 "save_result": step.save_result,
                 "id": step.id,
                 "side_outputs": plain(step.side_outputs),
@@ -100,6 +104,11 @@ class Pipeline:
             for step in self.steps
         ]
         return (plain(dataclasses.asdict(self.loader)), *steps)
+
+    def saving_all(self) -> Pipeline:
+        """The same pipeline, with the data after every step saved."""
+        steps = (dataclasses.replace(s, save_result=not s.meta.side_results) for s in self.steps)
+        return dataclasses.replace(self, steps=tuple(steps))
 
     @property
     def result_index(self) -> int | None:
@@ -109,6 +118,10 @@ class Pipeline:
 
     def __str__(self) -> str:
         return " -> ".join(step.meta.name for step in self.steps)
+
+
+def _sweeps(step: Step) -> dict[str, Any]:
+    return {name: {"sweep": list(sweep.values)} for name, sweep in step.sweeps.items()}
 
 
 PipelineLike = Pipeline | str | os.PathLike[str] | Iterable[str | Mapping[str, Any]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..registry.method_meta import MethodMeta
@@ -20,6 +20,19 @@ class Reference:
 
     def __str__(self) -> str:
         return f"${{{{{self.step_id}.side_outputs.{self.name}}}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A parameter that is given several values, one after the other."""
+
+    values: tuple[Any, ...]
+    """The values, in order."""
+    place: str | None = field(default=None, compare=False)
+    """File, line and column where it stands; None if it is not from a file."""
+
+    def __str__(self) -> str:
+        return f"sweep of {len(self.values)} values"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +55,31 @@ class Step:
         """References among the parameters."""
         return tuple(v for v in self.parameters.values() if isinstance(v, Reference))
 
+    @property
+    def sweeps(self) -> dict[str, Sweep]:
+        """Parameters that are swept."""
+        return {name: v for name, v in self.parameters.items() if isinstance(v, Sweep)}
+
+    def with_known(self, known: Mapping[tuple[str, str], Any]) -> Step:
+        """Step with references replaced, as far as (step id, name) are among what is known."""
+        found = {
+            name: known.get((value.step_id, value.name), value)
+            if isinstance(value, Reference)
+            else value
+            for name, value in self.parameters.items()
+        }
+        return replace(self, parameters=found)
+
     def known_parameters(self) -> dict[str, Any]:
         """Parameters as far as they are known before anything has run.
 
-        A reference is replaced by the method's default, or by None if there is none.
+        A reference is replaced by the method's default, or by None if there is none; a sweep by
+        its first value.
         """
-        known = dict(self.parameters)
+        known = {
+            name: value.values[0] if isinstance(value, Sweep) else value
+            for name, value in self.parameters.items()
+        }
         for name, value in self.parameters.items():
             if isinstance(value, Reference):
                 default = self.meta.parameters[name].default

@@ -11,7 +11,8 @@ import yaml
 from ..errors import PipelineError
 from ..registry.parameters import nearest
 from ..system.small_files import read_small_text
-from .steps import RawStep
+from .steps import RawStep, Sweep
+from .yaml_sweeps import SweepLoader
 from .yaml_values import NodeCheck, PlainLoader, place_of, problem_of
 
 MAX_BYTES = 2**20
@@ -53,7 +54,7 @@ def read_pipeline_file(path: str | os.PathLike[str]) -> list[RawStep]:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise PipelineError(f"cannot read the pipeline file {file}: {reason}") from None
     try:
-        loader = PlainLoader(text)
+        loader = SweepLoader(text, name)
         root = loader.get_single_node()
         if root is None:
             raise PipelineError("the file is empty; a pipeline is a list of methods", name)
@@ -62,14 +63,27 @@ def read_pipeline_file(path: str | os.PathLike[str]) -> list[RawStep]:
                 "a pipeline is a YAML list, each entry beginning with '- method: ...'",
                 place_of(name, root),
             )
-        NodeCheck(name, loader).check(root)
-        return [_read_step(loader, node, name) for node in root.value]
+        NodeCheck(name, loader, sweeps=True).check(root)
+        steps = [_read_step(loader, node, name) for node in root.value]
+        _check_sweeps(steps, loader.sweeps)
+        return steps
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{name}:{mark.line + 1}" if mark else name
         raise PipelineError(f"not valid YAML: {problem_of(error)}", where) from None
     except RecursionError:
         raise PipelineError("its lists and mappings are nested too deeply", name) from None
+
+
+def _check_sweeps(steps: list[RawStep], sweeps: list[Sweep]) -> None:
+    """Check that each sweep is the whole value of a parameter."""
+    parameters = [step.content.get("parameters") for step in steps]
+    values = [v for each in parameters if isinstance(each, dict) for v in each.values()]
+    for sweep in sweeps:
+        if not any(sweep is value for value in values):
+            raise PipelineError(
+                "a sweep is the whole value of one parameter of a step", sweep.place
+            )
 
 
 def _read_step(loader: PlainLoader, node: yaml.Node, file: str) -> RawStep:

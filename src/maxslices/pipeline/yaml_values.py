@@ -24,6 +24,9 @@ _TAG = "tag:yaml.org,2002:"
 _PLAIN_TAGS = {
     f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "merge")
 }
+SWEEP_LIST, SWEEP_RANGE = "!Sweep", "!SweepRange"
+SWEEP_TAGS = (SWEEP_LIST, SWEEP_RANGE)
+"""Tags of httomo for a parameter with several values."""
 _NAME_TAGS = (f"{_TAG}str", f"{_TAG}merge")
 
 
@@ -39,8 +42,9 @@ class PlainLoader(yaml.SafeLoader):
 class NodeCheck:
     """Check of every node of a file, before any is turned into a value."""
 
-    def __init__(self, file: str, loader: PlainLoader) -> None:
+    def __init__(self, file: str, loader: PlainLoader, *, sweeps: bool = False) -> None:
         self._file = file
+        self._sweeps = sweeps
         self._loader = loader
         self._sizes: dict[yaml.Node, int] = {}
 
@@ -72,8 +76,9 @@ class NodeCheck:
 
     def _check_tag(self, node: yaml.Node) -> None:
         tag = node.tag
-        if tag in ("!Sweep", "!SweepRange"):
-            raise self._error(f"sweeps ({tag}) are not supported: give one value", node)
+        if tag in SWEEP_TAGS:
+            self._check_sweep(node)
+            return
         if tag not in _PLAIN_TAGS:
             shown = tag.replace(_TAG, "!!")
             raise self._error(f"the tag {shown} is not supported: give plain values", node)
@@ -87,6 +92,19 @@ class NodeCheck:
                 shown = tag.replace(_TAG, "!!")
                 raise self._error(f"{_short(node.value)} is not of the type {shown}", node)
             self._check_number(node)
+
+    def _check_sweep(self, node: yaml.Node) -> None:
+        """Check that a sweep is a list of values, or a range of numbers."""
+        if not self._sweeps:
+            raise self._error(f"a sweep ({node.tag}) stands in pipeline files alone", node)
+        if node.tag == SWEEP_LIST:
+            if not isinstance(node, yaml.SequenceNode):
+                raise self._error(f"{SWEEP_LIST} is followed by a list of values", node)
+            return
+        names = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+        if sorted(map(str, names)) != ["start", "step", "stop"]:
+            given = f", not {', '.join(map(str, names))}" if names else ""
+            raise self._error(f"{SWEEP_RANGE} is followed by start, stop and step{given}", node)
 
     def _check_text(self, node: yaml.ScalarNode) -> None:
         """Check that text is text: YAML's escapes can also write half a character."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..model.allocators import Device
 from ..model.units import format_bytes
@@ -28,6 +28,14 @@ class Budgets:
     def kind(self) -> Device:
         """Kind of device, without its number."""
         return "cuda" if self.device.startswith("cuda") else "cpu"
+
+    def without(self, n_bytes: int) -> Budgets:
+        """Budgets less `n_bytes`, on the device and on the host."""
+        return replace(
+            self,
+            budget_bytes=self.budget_bytes - n_bytes,
+            host_budget_bytes=self.host_budget_bytes - n_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ def describe(
     combine: Callable[[list[Any]], Any] | None = None,
     array_module: str | None = None,
     records: str | os.PathLike[str] | None = None,
+    row_reach: Halo | Callable[..., Halo] | None = None,
+    saved_by_default: bool = False,
 ) -> MethodMeta:
     """Check a declaration and make its record; see the decorator `method` for the parameters.
 
@@ -78,7 +80,10 @@ def describe(
         own_device = "device" in parameters and not isinstance(calc_max_slices, LedgerEstimator)
         told = () if own_device else ("device",)
         declare("calc_max_slices", calc_max_slices, *leading, told=told)
-    for what, pair in (("halo", halo), ("tile_halo", 0 if tile_halo is None else tile_halo)):
+    halos = {"halo": halo, "tile_halo": tile_halo, "row_reach": row_reach}
+    for what, pair in halos.items():
+        if pair is None and what != "halo":
+            continue
         if callable(pair):
             declare(what, pair)
         elif halo_pair(pair) is None:
@@ -115,6 +120,8 @@ def describe(
         estimator=calc_max_slices,
         halo=halo,
         tile_halo=tile_halo,
+        row_reach=row_reach,
+        saved_by_default=saved_by_default,
         output_dims=output_dims,
         declared_dtype=output_dtype,
         side_results=names,

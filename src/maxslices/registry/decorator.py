@@ -32,6 +32,8 @@ def method(
     combine: Callable[[list[Any]], Any] | None = None,
     array_module: str | None = None,
     records: str | os.PathLike[str] | None = None,
+    row_reach: Halo | Callable[..., Halo] | None = None,
+    saved_by_default: bool = False,
     registry: Registry | None = None,
 ) -> Callable[[F], F]:
     """Register a function as a processing method; the function comes back unchanged.
@@ -73,6 +75,12 @@ def method(
     records : path, optional
         File of records that come with the package, made by ``docs/scripts/ship_records.py``:
         without an estimator, the method can then be planned where there is no GPU.
+    row_reach : int, (int, int) or callable, optional
+        Rows (above, below) that a row of the result depends on, for a method on projections that
+        has no `tile_halo`: a sweep, which reads few rows, reads so many. A callable is given the
+        parameters.
+    saved_by_default : bool
+        Whether the result is saved where a pipeline does not say, as a reconstruction is.
     registry : Registry, optional
         Where to register; the global registry by default.
 
@@ -120,6 +128,8 @@ def method(
             combine=combine,
             array_module=array_module,
             records=records,
+            row_reach=row_reach,
+            saved_by_default=saved_by_default,
         )
         target.add(meta)
         # What cannot take attributes (a builtin) is registered all the same.

@@ -56,6 +56,11 @@ class MethodMeta:
     tile_halo: Halo | Callable[..., Halo] | None = None
     """Pixels needed around a tile of a slice: one number, two along the slice's dims, or a function
     of the parameters; None where it needs whole slices."""
+    row_reach: Halo | Callable[..., Halo] | None = None
+    """Rows above and below that a row of the result depends on, where neither halo nor tile_halo
+    say it; None where they do, or nothing is known."""
+    saved_by_default: bool = False
+    """Whether its result is saved where a pipeline does not say."""
     side_results: tuple[str, ...] = ()
     """Names of what it returns in place of an array; the data then pass through unchanged."""
     sample_slices: Callable[..., Iterable[int]] | None = None
@@ -251,6 +256,16 @@ class MethodMeta:
         """
         return None if self.tile_halo is None else self._pair("tile_halo", self.tile_halo, kwargs)
 
+    def rows_reached(self, **kwargs: Any) -> int:
+        """Rows above and below that a row of the result depends on, as far as is declared."""
+        if self.side_results:
+            return 0
+        if self.row_reach is not None:
+            return max(self._pair("row_reach", self.row_reach, kwargs))
+        # The halo of a method on projections counts projections; a 3D one has as many rows.
+        tile = self.tile_margin(**kwargs) if 0 in self.slice_dims() else None
+        return max(*self.halo_slices(**kwargs), 0 if tile is None else tile[0])
+
     def _pair(self, what: str, halo: Any, kwargs: Mapping[str, Any]) -> tuple[int, int]:
         if callable(halo):
             halo = self.callbacks[what].call(self.full_name, (), self.merged(**kwargs))
@@ -336,6 +351,7 @@ class MethodMeta:
 HALO_IS = {
     "halo": "halo must be a number of slices of at least 0, or two: (before, after)",
     "tile_halo": "tile_halo must be a number of pixels of at least 0, or two",
+    "row_reach": "row_reach must be a number of rows of at least 0, or two: (above, below)",
 }
 
 

@@ -27,6 +27,7 @@ from .journal import Journal
 from .read_ahead import Readable
 from .result_queue import ResultQueue
 from .side_results import SideResults
+from .snapshots import Snapshots
 from .tiled_call import in_tiles
 from .writer import Target
 
@@ -59,6 +60,8 @@ class BlockRunner:
     """Indices of steps whose side results are known: they are not called for them."""
     journal: Journal | None = None
     """Notes side results; None if nothing is noted."""
+    snapshots: Snapshots | None = None
+    """Takes the middle slice after each step; None if they are not wanted."""
     keeps_track: bool = True
     """Whether all side results could be noted."""
 
@@ -129,6 +132,7 @@ class BlockRunner:
                 result = self._call(index, data, frames, block.first, block.last)
                 data = self._checked(index, result, block.n_given)
                 del result
+                self._snapshot(index, data, block)
             elif step.meta.sample_slices is None and index not in self.known:
                 cropped = self._cropped(data, block)
                 values[index] = self._call(index, cropped, frames, block.start, block.stop)
@@ -155,6 +159,15 @@ class BlockRunner:
         cropped = self._cropped(data, block)
         results.put(cropped, block.start, targets, held_bytes=held_bytes, waits=waits)
         return values
+
+    def _snapshot(self, index: int, data: Any, block: Block) -> None:
+        """Write the middle slice after a step, if it is in this block."""
+        middle = self.plan.n_slices // 2
+        if self.snapshots is None or not block.start <= middle < block.stop:
+            return
+        place = middle - block.first
+        picture = data[place] if self.plan.slice_dim == 0 else data[:, place]
+        self.snapshots.write(self.plan.steps[index].index, self.backend.to_host(picture.copy()))
 
     def find_ahead(self, reader: Readable | DeviceStore, wants_copies: bool) -> None:
         """Find the side results that depend on a few slices, from these slices alone.

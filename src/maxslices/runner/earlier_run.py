@@ -15,6 +15,9 @@ from ..tuning.deferred_free import close_in_background
 
 REPORT_NAME = "report.json"
 TIMELINE_NAME = "timeline.json"
+PIPELINE_NAME, LOG_NAME = "pipeline_as_run.yaml", "run.log"
+RECORD_NAMES = (PIPELINE_NAME, LOG_NAME)
+"""Files in the folder of a run that say how its results were made."""
 
 
 def foreign_file(path: Path) -> str:
@@ -31,12 +34,21 @@ def results_of(report: Path) -> list[Path]:
             if not is_result_name(name):
                 raise ValueError(f"no run writes {name!r}")
         results = [report.parent / name for name in names]
+        records = [Path(entry).name for entry in earlier.get("records", [])]
+        for name in records:
+            if name not in RECORD_NAMES:
+                raise ValueError(f"no run writes {name!r}")
         has_timeline = earlier.get("timeline") is not None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"cannot replace the run in {report.parent}: {report.name} is not readable as a "
             f"report ({error}); remove the folder by hand"
         ) from None
+    for name in RECORD_NAMES:
+        if name in records:
+            results.append(report.parent / name)
+        elif (report.parent / name).exists():
+            raise StoreError(foreign_file(report.parent / name))
     timeline = report.parent / TIMELINE_NAME
     if has_timeline:
         results.append(timeline)

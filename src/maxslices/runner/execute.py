@@ -33,6 +33,7 @@ from .run_report import SectionReport
 from .run_timeline import Timeline
 from .section_run import SectionRun
 from .side_results import SideResults
+from .snapshots import snapshot_names
 from .stores_between import StoresBetween
 from .unfinished_run import SectionState
 from .wall_time import WallTime
@@ -104,7 +105,9 @@ def execute(
         # Before anything runs, so that a missing library, a name that is taken or a full disk
         # ends the run now.
         with_torch = require_libraries(step.meta for step in pipeline.steps)
-        all_sinks = {} if folder is None else _make_sinks(folder, plan, pipeline, wall_time)
+        all_sinks: dict[int, Sink] = {}
+        if folder is not None:
+            all_sinks = _make_sinks(folder, plan, pipeline, wall_time, source.angles)
         budget_bytes = plan.budget_bytes - plan.reserved_bytes
         held.enter_context(backend.limited(budget_bytes))
         if with_torch and backend.kind == "cuda":
@@ -152,6 +155,7 @@ def execute(
                 facts,
                 known={i - position for i in resumed.known_steps if position <= i < stop},
                 journal=journal,
+                snapshots=None if folder is None else folder.snapshots,
             )
             notes = tuple(text for text in (*section.fitted, note, before.note(section)) if text)
             on_block = None
@@ -200,7 +204,11 @@ def _last_store(section: SectionPlan, given: np.ndarray | None) -> Store | None:
 
 
 def _make_sinks(
-    folder: RunFolder, plan: Plan, pipeline: Pipeline, wall_time: WallTime
+    folder: RunFolder,
+    plan: Plan,
+    pipeline: Pipeline,
+    wall_time: WallTime,
+    angles: np.ndarray | None,
 ) -> dict[int, Sink]:
     """Make the sinks of all results: index of a step in the pipeline -> its sink."""
     names = {
@@ -209,13 +217,21 @@ def _make_sinks(
         if step.save_result
     }
     with wall_time.during("waiting for disk space"):
-        folder.begin(plan, list(names.values()))
+        wanted = snapshot_names(pipeline) if folder.saves_snapshots else None
+        folder.begin(plan, list(names.values()), wanted)
     found = {}
     for number, section in enumerate(plan.sections):
         state = SectionState() if folder.unfinished is None else folder.unfinished.sections[number]
         for step in section.steps:
+            if pipeline.steps[step.index].meta.saved_by_default:
+                angles = None  # a reconstruction, of which the first axis is no longer of angles
             if step.index in names:
+                has_angles = angles is not None and len(angles) == step.output.shape[0]
                 found[step.index] = folder.sink(
-                    names[step.index], step.output, section.slice_dim, has_slices=state.has_slices
+                    names[step.index],
+                    step.output,
+                    section.slice_dim,
+                    has_slices=state.has_slices,
+                    angles=angles if has_angles else None,
                 )
     return {index: sink for index, sink in found.items() if sink is not None}

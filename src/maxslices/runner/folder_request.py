@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import StoreError, UsageError
-from .earlier_run import REPORT_NAME, TIMELINE_NAME, EarlierRun, foreign_file
+from .earlier_run import RECORD_NAMES, REPORT_NAME, TIMELINE_NAME, EarlierRun, foreign_file
 from .folder_lock import FolderLock
 from .unfinished_run import UnfinishedRun
 
@@ -58,5 +58,7 @@ def check_request(
             f"{folder} already holds a run ({REPORT_NAME}): choose another folder, or "
             "allow it to be replaced with --overwrite"
         )
-    elif not earlier.is_there and (folder / TIMELINE_NAME).exists():
-        raise StoreError(foreign_file(folder / TIMELINE_NAME))
+    elif not earlier.is_there:
+        for name in (TIMELINE_NAME, *RECORD_NAMES):
+            if (folder / name).exists():
+                raise StoreError(foreign_file(folder / name))

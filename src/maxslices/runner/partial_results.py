@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ..errors import MethodError, StoreError
 from ..model.json_values import plain
 from ..planner import Plan
+from .earlier_run import LOG_NAME
 from .results_folder import RunFolder
 from .run_report import SectionReport
 
@@ -53,6 +54,7 @@ def keep_finished(
             "files": [str(path) for path, _ in kept],
             "slices": [count for _, count in kept],
             "timeline": None,
+            "records": [] if folder.log is None else [LOG_NAME],
             "plan": plan.to_dict(),
         }
         folder.write_failure(json.dumps(entries, indent=2))

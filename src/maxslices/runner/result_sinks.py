@@ -6,6 +6,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from ..io import Sink, SinkStart, create_sink, incomplete_path, remove_result
 from ..io.sink import SinkFormat
@@ -34,7 +37,14 @@ class ResultSinks:
         return [sink for _, _, sink in self._results if sink is not None]
 
     def add(
-        self, path: Path, spec: ArraySpec, slice_dim: int, start: SinkStart, *, is_whole: bool
+        self,
+        path: Path,
+        spec: ArraySpec,
+        slice_dim: int,
+        start: SinkStart,
+        *,
+        is_whole: bool,
+        angles: NDArray[Any] | None = None,
     ) -> Sink | None:
         """Make a sink; None if the result is whole and has its name.
 
@@ -50,10 +60,12 @@ class ResultSinks:
             See `create_sink`.
         is_whole : bool
             Whether all results of the run were whole when it was stopped.
+        angles : ndarray, optional
+            Angle of each projection in radians.
         """
         sink: Sink | None = None
         if not is_whole or os.path.lexists(hidden_path(path)):
-            sink = create_sink(path, spec, slice_dim, self.format, start)
+            sink = create_sink(path, spec, slice_dim, self.format, start, angles)
         self._results.append((path, slice_dim, sink))
         return sink
 

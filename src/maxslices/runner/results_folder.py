@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from numpy.typing import NDArray
 
 from ..errors import ScanChangedError, StoreError, UsageError
 from ..io import Sink, SinkFormat, SinkStart, result_path, sink_maker
@@ -14,12 +16,14 @@ from ..model.arrays import ArraySpec
 from ..planner import Plan
 from ..system.disk_space import check_absent, check_free_space, hidden_path
 from ..system.fresh_files import replace_text
-from .earlier_run import REPORT_NAME, TIMELINE_NAME, EarlierRun
+from .earlier_run import LOG_NAME, RECORD_NAMES, REPORT_NAME, TIMELINE_NAME, EarlierRun
 from .folder_lock import FolderLock, check_usable
 from .folder_request import check_request
 from .journal import JOURNAL_NAME, Journal
 from .result_sinks import ResultSinks
 from .run_identity import can_go_on
+from .run_log import RunLog
+from .snapshots import PREFIX, Snapshots
 from .unfinished_files import (
     named_results,
     remove_remains,
@@ -51,6 +55,8 @@ class RunFolder:
         Whether the results of an earlier run, finished or not, are replaced.
     resume : bool
         Whether an unfinished run goes on.
+    save_snapshots : bool
+        Whether the middle slice after each step is kept; a run that goes on does as it did.
 
     Raises
     ------
@@ -65,8 +71,13 @@ class RunFolder:
         format: SinkFormat = "hdf5",
         overwrite: bool = False,
         resume: bool = False,
+        save_snapshots: bool = False,
     ) -> None:
         self.path = Path(path)
+        self.saves_snapshots = save_snapshots
+        """Whether the middle slice after each step is kept."""
+        self.snapshots: Snapshots | None = None
+        """Takes them, once the run has begun."""
         self.identity: dict[str, Any] = {}
         """What the run is made for; see `run_identity`."""
         self.journal: Journal | None = None
@@ -77,7 +88,9 @@ class RunFolder:
         self._is_complete = False
         self._lock = FolderLock(self.path)
         self._made: list[Path] = []
-        self._timeline: Path | None = None
+        self.log: RunLog | None = None
+        """Log of the run, which is written where a run that ends early leaves something."""
+        self._beside: list[Path] = []
         check_usable(self.path)
         self._earlier = EarlierRun(self.path)
         found = read_journal(self.path / JOURNAL_NAME)
@@ -89,6 +102,7 @@ class RunFolder:
             if format not in ("hdf5", found.format):
                 raise UsageError(f"the unfinished run writes {found.format}, not {format}")
             self._results.format = found.format
+            self.saves_snapshots = any(n.startswith(PREFIX) for n in found.names.values())
         sink_maker(self._results.format)  # no part of what the run takes
 
     def check_spares(self, path: Path) -> None:
@@ -117,7 +131,9 @@ class RunFolder:
             raise
         return self
 
-    def begin(self, plan: Plan, names: Sequence[str]) -> None:
+    def begin(
+        self, plan: Plan, names: Sequence[str], snapshots: Mapping[int, str] | None = None
+    ) -> None:
         """Begin the run, after all that can be checked before it; or go on with it.
 
         Parameters
@@ -126,12 +142,16 @@ class RunFolder:
             Its plan.
         names : sequence of str
             Name of each result, without a suffix.
+        snapshots : mapping of int to str, optional
+            Index of a step -> name of its snapshot.
 
         Raises
         ------
         StoreError
             If the disk has not enough free space; then nothing was changed.
         """
+        if snapshots is not None:
+            self.snapshots = Snapshots(self.path, dict(snapshots))
         path = self.path / JOURNAL_NAME
         n_bytes = plan.result_bytes + plan.scratch_bytes
         going_on = self.unfinished or self._replaced_run
@@ -151,6 +171,7 @@ class RunFolder:
         if self._replaced_run is not None:
             self._earlier.results += named_results(self.path, self._replaced_run)
         finals = [result_path(self.path / name, self._results.format) for name in names]
+        finals += [self.path / name for name in (snapshots or {}).values()]
         for final in finals:
             if final not in self._earlier.results:
                 check_absent(final)
@@ -168,6 +189,27 @@ class RunFolder:
         }
         self.journal = Journal.create(path, header)
 
+    def begin_alone(self, names: Sequence[str]) -> None:
+        """Begin a run whose results are other files than sinks write, and that cannot go on.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Names of its results.
+
+        Raises
+        ------
+        StoreError
+            If one of them is there and not of the run that is replaced.
+        """
+        if self._replaced_run is not None:
+            self._earlier.results += named_results(self.path, self._replaced_run)
+        for name in names:
+            if self.path / name not in self._earlier.results:
+                check_absent(self.path / name)
+        if self._replaced_run is not None:
+            remove_unfinished(self.path, self._replaced_run)
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -184,15 +226,23 @@ class RunFolder:
         journal, self.journal = self.journal, None
         if journal is not None:
             journal.close()
+        goes_on = self._goes_on(journal) and not isinstance(error, ScanChangedError)
+        is_left = (self._is_complete or goes_on) and not self._replaces
+        if self.log is not None and error is not None and is_left:
+            self.log.add(f"ended early: {type(error).__name__}: {error}")
+            with suppress(StoreError):  # the disk may be full, which is the error then
+                self._write(LOG_NAME, self.log.text)
         if self._is_complete:
             return
-        if self._goes_on(journal) and not isinstance(error, ScanChangedError):
+        if goes_on:
             self._results.suspend()
             self.is_kept = True
             return
         self._results.remove()
-        if self._timeline is not None:
-            self._timeline.unlink(missing_ok=True)
+        if self.snapshots is not None:
+            self.snapshots.remove()
+        for path in self._beside:
+            path.unlink(missing_ok=True)
         if journal is not None:
             remove_remains(self.path)
         for made in self._made:
@@ -221,18 +271,24 @@ class RunFolder:
         )
 
     def sink(
-        self, name: str, spec: ArraySpec, slice_dim: int, *, has_slices: bool = False
+        self,
+        name: str,
+        spec: ArraySpec,
+        slice_dim: int,
+        *,
+        has_slices: bool = False,
+        angles: NDArray[Any] | None = None,
     ) -> Sink | None:
         """Make the sink for a result called `name`; None if it is whole and has its name.
 
-        If it has slices that were written before the run was stopped, it goes on.
+        If it has slices that were written before the run was stopped, it goes on. `angles`, in
+        radians, are kept with it where its format can.
         """
         path = result_path(self.path / name, self._results.format)
         start: SinkStart = "replace" if path in self._earlier.results else "new"
         is_whole = self.unfinished is not None and self.unfinished.is_whole
-        return self._results.add(
-            path, spec, slice_dim, "resume" if has_slices else start, is_whole=is_whole
-        )
+        how: SinkStart = "resume" if has_slices else start
+        return self._results.add(path, spec, slice_dim, how, is_whole=is_whole, angles=angles)
 
     def finish(self) -> tuple[Path, ...]:
         """Complete all results and give them their names; paths of the results.
@@ -244,8 +300,9 @@ class RunFolder:
             self.journal.whole()
         if self._results.have_hidden_names:
             self._earlier.remove()
+        taken = () if self.snapshots is None else self.snapshots.finish()
         self._results.finish()
-        return tuple(self._results.named)
+        return (*taken, *self._results.named)
 
     def keep_finished(self, counts: Sequence[int]) -> list[tuple[Path, int]]:
         """Keep finished slices of a failed run; incomplete results say so in their names.
@@ -275,12 +332,19 @@ class RunFolder:
         self._results.abandon()
         self._write(REPORT_NAME, text)
         if not self._goes_on(self.journal):
+            if self.snapshots is not None:
+                self.snapshots.remove()
             self._end_journal()
 
     def write_timeline(self, text: str) -> Path:
         """Write the timeline beside the results; its path."""
-        self._timeline = self._write(TIMELINE_NAME, text)
-        return self._timeline
+        self._beside.append(self._write(TIMELINE_NAME, text))
+        return self._beside[-1]
+
+    def write_records(self, texts: Mapping[str, str]) -> None:
+        """Write what says how the results were made: name -> text."""
+        for name, text in texts.items():
+            self._beside.append(self._write(name, text))
 
     def write_report(self, text: str) -> None:
         """Write the report, which marks the folder as holding a complete run."""

@@ -15,6 +15,7 @@ from ..model.json_values import plain
 from ..model.units import format_bytes
 from ..planner import Plan
 from ..planner.plan_table import WIDTH, wrapped
+from .provenance import Provenance
 from .run_timeline import STAGES, Stage, StageUse, Timeline
 
 _BOUNDS = {
@@ -136,6 +137,10 @@ class Report:
     """When each stage was at work on each block."""
     timeline_file: Path | None = None
     """Where the timeline was written, for ui.perfetto.dev or chrome://tracing."""
+    provenance: Provenance | None = None
+    """When, where, with what and on which scan it was made."""
+    records: tuple[Path, ...] = ()
+    """The pipeline as it was run, and the log, where there is a folder."""
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the report to plain types, ready for JSON."""
@@ -148,6 +153,10 @@ class Report:
             "side_results": {k: plain(v) for k, v in self.side_results.items()},
             "files": [str(path) for path in self.files],
             "timeline": None if self.timeline_file is None else str(self.timeline_file),
+            "provenance": None
+            if self.provenance is None
+            else plain(dataclasses.asdict(self.provenance)),
+            "records": [str(path) for path in self.records],
             "plan": self.plan.to_dict(),
         }
 

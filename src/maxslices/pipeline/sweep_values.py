@@ -1,0 +1,76 @@
+"""Values of a sweep: ranges and lists, and whether a step may be swept over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..registry.parameters import check_parameters, matches, nearest
+from .steps import Step, Sweep
+
+MAX_SWEEP_VALUES = 10_000
+"""Most values of a sweep. Each is a picture that somebody looks at; more are a step that is too
+small by mistake."""
+
+
+def sweep_range(start: Any, stop: Any, step: Any) -> Sweep:
+    """Make a sweep of equally spaced values, `stop` excluded, as `numpy.arange` does.
+
+    Raises
+    ------
+    UsageError
+        If these are not numbers, or give no values or too many.
+    """
+    given = {"start": start, "stop": stop, "step": step}
+    for name, value in given.items():
+        if not matches(float, value) or not np.isfinite(value):
+            raise UsageError(f"{name} of a range must be a number, not {value!r}")
+    if step == 0:
+        raise UsageError("step of a range must not be 0")
+    n_values = (stop - start) / step
+    shown = f"the range from {start} to {stop} in steps of {step}"
+    if n_values <= 0:
+        raise UsageError(f"{shown} has no values: stop is excluded")
+    if n_values > MAX_SWEEP_VALUES:
+        raise UsageError(f"{shown} has more than {MAX_SWEEP_VALUES:,} values: take larger steps")
+    return Sweep(tuple(np.arange(start, stop, step).tolist()))
+
+
+def sweep_list(values: Iterable[Any]) -> Sweep:
+    """Make a sweep of given values.
+
+    Raises
+    ------
+    UsageError
+        If there are none or too many.
+    """
+    found = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
+    if not found:
+        raise UsageError("a sweep needs at least one value")
+    if len(found) > MAX_SWEEP_VALUES:
+        raise UsageError(f"a sweep has at most {MAX_SWEEP_VALUES:,} values, not {len(found):,}")
+    return Sweep(found)
+
+
+def sweep_fault(step: Step) -> tuple[str, str] | None:
+    """Fault of a step with a sweep: the parameter, and what is wrong; None if there is none."""
+    meta = step.meta
+    for name, sweep in step.sweeps.items():
+        if meta.side_results:
+            return name, (
+                f"{meta.name}: a sweep needs a method that makes data, and {meta.name} finds "
+                f"{', '.join(meta.side_results)} alone"
+            )
+        if name not in meta.parameters and not meta.accepts_any:
+            known = [each for each in meta.parameters if each not in meta.supplied]
+            return name, f"{meta.name} has no parameter {name!r}{nearest(name, known)}"
+        if name in meta.supplied:
+            return name, f"{meta.name}: {name} is filled in while it runs, and cannot be swept"
+        others = set(meta.parameters) - {name}
+        for value in sweep.values:
+            for _, text in check_parameters(meta.function, {name: value}, others):
+                return name, f"{meta.name} {text}"
+    return None

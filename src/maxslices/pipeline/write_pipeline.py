@@ -1,0 +1,109 @@
+"""A pipeline written as a pipeline file, with all defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import yaml
+
+from .pipeline import Pipeline
+from .steps import Reference, Step, Sweep
+from .yaml_values import SWEEP_LIST
+
+_LOADER = {
+    "data_path": "auto",
+    "image_key_path": "auto",
+    "rotation_angles": "auto",
+    "flats": "auto",
+    "darks": "auto",
+}
+"""Parameters of the loader where a pipeline does not give them."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writer of pipeline files: aliases are written out, as they would be hard to edit."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _sweep(dumper: yaml.SafeDumper, sweep: Sweep) -> yaml.Node:
+    return dumper.represent_sequence(SWEEP_LIST, [_plain(v) for v in sweep.values])
+
+
+_Dumper.add_representer(Sweep, _sweep)
+
+
+def pipeline_text(pipeline: Pipeline, header: Sequence[str] = ()) -> str:
+    """Write a pipeline as the text of a file that runs as it does.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The pipeline.
+    header : sequence of str
+        Lines of comment before it.
+
+    Returns
+    -------
+    str
+        YAML. Defaults that a file cannot say, such as functions, are left out.
+    """
+    loader = {
+        "method": "standard_tomo",
+        "module_path": "httomo.data.hdf.loaders",
+        "parameters": {**_LOADER, **_plain(pipeline.loader_given)},
+    }
+    steps = [loader, *(_step(step) for step in pipeline.steps)]
+    comment = "".join(f"# {line}\n" for line in header)
+    text: str = yaml.dump(
+        steps, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=100
+    )
+    return comment + text
+
+
+def _step(step: Step) -> dict[str, Any]:
+    meta = step.meta
+    defaults = {
+        name: _plain(value)
+        for name, value in meta.merged().items()
+        if name not in meta.supplied and _can_be_written(value)
+    }
+    given = {
+        name: value if isinstance(value, Sweep) else _plain(value)
+        for name, value in step.parameters.items()
+    }
+    entry: dict[str, Any] = {
+        "method": meta.name,
+        "module_path": meta.module,
+        "parameters": {**defaults, **given},
+    }
+    if not meta.side_results:
+        entry["save_result"] = step.save_result
+    if step.id is not None:
+        entry["id"] = step.id
+    if step.side_outputs:
+        entry["side_outputs"] = dict(step.side_outputs)
+    return entry
+
+
+def _can_be_written(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_can_be_written, value))
+    if isinstance(value, Mapping):
+        return all(map(_can_be_written, value.values()))
+    return value is None or isinstance(value, bool | int | float | str | np.generic)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Reference):
+        return str(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset | range):
+        return [_plain(item) for item in value]
+    return value if _can_be_written(value) else str(value)

@@ -1,0 +1,55 @@
+"""The log of a run: its plan, what was warned of and logged meanwhile, and its report."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import warnings
+from types import TracebackType
+from typing import Any, Self
+
+
+class RunLog(logging.Handler):
+    """Collects the lines of a log, each with its time, while it is entered.
+
+    Warnings and log records go on to where they went before.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._lines: list[str] = []
+        self._show: Any = None
+
+    @property
+    def text(self) -> str:
+        """The log."""
+        return "".join(f"{line}\n" for line in self._lines)
+
+    def add(self, text: str) -> None:
+        """Add text, one line or several."""
+        now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+        first, *others = text.splitlines() or [""]
+        self._lines += [f"{now}  {first}", *(f"    {line}" for line in others)]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a log record."""
+        self.add(f"{record.levelname.lower()}: {record.getMessage()}")
+
+    def __enter__(self) -> Self:
+        self._show = warnings.showwarning
+        warnings.showwarning = self._warned
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        logging.getLogger().removeHandler(self)
+        warnings.showwarning = self._show
+
+    def _warned(self, message: Warning | str, *where: Any, **more: Any) -> None:
+        self.add(f"warning: {message}")
+        self._show(message, *where, **more)

@@ -1,0 +1,339 @@
+"""Sweeps: each picture is what a run with that value makes of the middle row."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+from maxslices import ArraySpec, Pipeline, Registry, plan, run
+from maxslices.errors import DoesNotFitError, MaxslicesError, StoreError, UsageError
+from maxslices.io.array_source import ArraySource
+from maxslices.pipeline.sweep import cut_at_sweep, with_sweep
+from maxslices.pipeline.sweep_rows import rows_of_sweep
+from maxslices.runner.sharpness import sharpness
+from tests.planner.fakes import fakes
+
+ANGLES, COLUMNS = 19, 64
+FIND = {"method": "find_center_vo", "id": "c", "side_outputs": {"cor": "cor"}}
+NORMALIZE = ["dark_flat_field_correction", "minus_log"]
+
+
+def source(rows=24, seed=1):
+    rng = np.random.default_rng(seed)
+    shape = (ANGLES, rows, COLUMNS)
+    return ArraySource(
+        rng.integers(1000, 3000, shape, np.uint16),
+        flats=rng.integers(3000, 4000, (5, *shape[1:]), np.uint16),
+        darks=rng.integers(0, 9, (3, *shape[1:]), np.uint16),
+        angles=np.linspace(0, np.pi, ANGLES, dtype=np.float32),
+    )
+
+
+def step(method, **parameters):
+    return {"method": method, "parameters": parameters}
+
+
+AXIS = "${{c.side_outputs.cor}}"
+SWEPT = {
+    "centre": ([*NORMALIZE, "fbp"], {"fbp.center": [28.5, 31.0, 33.25]}),
+    "first step": (["dark_flat_field_correction"], {"flats_multiplier": [1.0, 1.5]}),
+    "halo after it": (
+        [*NORMALIZE, "fbp", step("total_variation_rof", iterations=3)],
+        {"fbp.center": [28.5, 31.0]},
+    ),
+    "halo of each value": (
+        [*NORMALIZE, "fbp", "total_variation_rof"],
+        {"total_variation_rof.iterations": [1, 2, 5]},
+    ),
+    "halo before it": (
+        ["median_filter", *NORMALIZE, step("remove_outlier", dif=500.0), "fbp"],
+        {"fbp.center": [28.5, 31.0]},
+    ),
+    "axis found before it": (
+        [*NORMALIZE, FIND, step("fbp", center=AXIS)],
+        {"fbp.filter_type": ["ram-lak", "hann"]},
+    ),
+    "axis found in other rows": (
+        [*NORMALIZE, {**FIND, "parameters": {"ind": 2}}, step("fbp", center=AXIS)],
+        {"fbp.filter_type": ["ram-lak", "hann"]},
+    ),
+    "axis found for each value": (
+        [*NORMALIZE, "remove_stripe_based_sorting", FIND, step("fbp", center=AXIS)],
+        {"remove_stripe_based_sorting.size": [3, 11]},
+    ),
+    "phase filter": (
+        ["dark_flat_field_correction", step("paganin_filter", energy=1000.0), "fbp"],
+        {"paganin_filter.ratio_delta_beta": [1.0, 2.0]},
+    ),
+    "halo of the swept step": (
+        [*NORMALIZE, "total_variation_rof", "remove_stripe_based_sorting", "fbp"],
+        {"total_variation_rof.iterations": [1, 3, 2]},
+    ),
+    "names": ([*NORMALIZE, "fbp"], {"fbp.filter_type": ["ram-lak", "cosine"]}),
+    "whole numbers": ([*NORMALIZE, "remove_stripe_based_sorting"],
+                      {"remove_stripe_based_sorting.size": range(3, 9, 2)}),
+}  # fmt: skip
+
+
+def case(name):
+    steps, sweep = SWEPT[name]
+    ((key, values),) = sweep.items()
+    return steps, f"dark_flat_field_correction.{key}" if "." not in key else key, list(values)
+
+
+def with_value(steps, name, value):
+    method, _, parameter = name.partition(".")
+    found = [{"method": each} if isinstance(each, str) else each for each in steps]
+    return [
+        {**each, "parameters": {**each.get("parameters", {}), parameter: value}}
+        if each["method"] == method
+        else each
+        for each in found
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 6, 23, 24])
+@pytest.mark.parametrize("name", SWEPT)
+def test_each_picture_is_the_middle_row_of_a_run_with_that_value(name, rows):
+    if name == "axis found in other rows" and rows == 1:
+        pytest.skip("there is no other row")
+    steps, key, values = case(name)
+    scan = source(rows)
+    report = run(scan, steps, device="cpu", memory="200MB", sweep={key: values})
+    assert report.values == tuple(values)
+    for value, picture in zip(values, report.result, strict=True):
+        whole = run(scan, with_value(steps, key, value), device="cpu", memory="200MB")
+        expected = whole.result[:, whole.result.shape[1] // 2]
+        assert np.array_equal(picture, expected), value
+
+
+@pytest.mark.parametrize("ratio", [1.0, 3.0])
+def test_a_phase_filter_is_given_as_many_rows_as_it_reaches(ratio):
+    rows = 301
+    rng = np.random.default_rng(3)
+    data = rng.random((2, rows, COLUMNS), np.float32) + 0.5
+    steps = [step("paganin_filter", ratio_delta_beta=ratio)]
+    sweep = {"paganin_filter.ratio_delta_beta": [ratio]}
+    report = run(data, steps, device="cpu", memory="200MB", sweep=sweep)
+    first, last = report.plan.rows
+    assert 0 < first < last < rows
+    whole = run(data, steps, device="cpu", memory="200MB").result[:, rows // 2]
+    assert np.sqrt(np.mean((report.result[0] - whole) ** 2)) <= 1e-5
+
+
+def test_steps_before_the_swept_one_run_once():
+    calls = []
+    registry = Registry()
+
+    def before(data):
+        calls.append("before")
+        return data * 2
+
+    def swept(data, strength: int = 1):
+        calls.append(strength)
+        return data * strength
+
+    for function in (before, swept):
+        registry.register(function, pattern="sinogram", calc_max_slices=fakes["negate"].estimator)
+    pipeline = Pipeline.from_steps(["before", "swept"], registry)
+    data = np.ones((4, 6, 8), np.float32)
+    report = run(data, pipeline, device="cpu", sweep={"swept.strength": [1, 2, 3]})
+    assert calls == ["before", 1, 2, 3]
+    assert report.result[:, 0, 0].tolist() == [2, 4, 6]
+
+
+def test_methods_without_an_estimator_are_measured_on_the_rows_that_they_are_given():
+    registry = Registry()
+
+    def divided(data, flats):
+        return data / flats.mean(axis=0, dtype=np.float32)
+
+    def scaled(data, strength: int = 1):
+        return data * np.float32(strength)
+
+    registry.register(divided, pattern="projection", output_dtype="float32")
+    registry.register(scaled, pattern="sinogram", output_dtype="float32")
+    pipeline = Pipeline.from_steps(["divided", "scaled"], registry)
+    report = run(source(), pipeline, device="cpu", sweep={"scaled.strength": [1, 2]})
+    whole = run(source(), Pipeline.from_steps(["divided"], registry), device="cpu").result[:, 12]
+    assert np.array_equal(report.result[1], 2 * whole)
+
+
+def test_a_folder_holds_a_stack_and_a_contact_sheet(tmp_path):
+    steps, key, values = case("centre")
+    report = run(source(), steps, tmp_path / "out", device="cpu", sweep={key: values})
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "sweep.tif", "sweep.png", "report.json", "pipeline_as_run.yaml", "run.log"
+    }  # fmt: skip
+    in_memory = run(source(), steps, device="cpu", sweep={key: values})
+    with tifffile.TiffFile(tmp_path / "out" / "sweep.tif") as file:
+        assert np.array_equal(file.asarray(), in_memory.result)
+        assert [page.description for page in file.pages] == [f"{key} = {v:g}" for v in values]
+    with Image.open(tmp_path / "out" / "sweep.png") as sheet:
+        assert sheet.mode == "RGB"
+    written = json.loads((tmp_path / "out" / "report.json").read_text())["sweep"]
+    assert written["values"] == values
+    assert written["suggested"] == report.suggested
+    assert report.sharpness == tuple(sharpness(each) for each in in_memory.result)
+
+
+def test_a_sweep_is_replaced_when_it_is_allowed_to_be(tmp_path):
+    steps, key, values = case("centre")
+    run(source(), steps, tmp_path, device="cpu", sweep={key: values})
+    with pytest.raises(StoreError, match="already holds a run"):
+        run(source(), steps, tmp_path, device="cpu", sweep={key: values})
+    run(source(), steps, tmp_path, device="cpu", sweep={key: values[:2]}, overwrite=True)
+    assert tifffile.imread(tmp_path / "sweep.tif").shape[0] == 2
+    run(source(), steps, tmp_path, device="cpu", overwrite=True)
+    assert not (tmp_path / "sweep.tif").exists()
+    assert (tmp_path / "result.h5").exists()
+
+
+def test_a_sweep_that_fails_leaves_nothing(tmp_path):
+    registry = Registry()
+
+    def picky(data, strength: int = 1):
+        if strength == 3:
+            raise ValueError("no")
+        return data * strength
+
+    registry.register(picky, pattern="sinogram", calc_max_slices=fakes["negate"].estimator)
+    data = np.ones((4, 6, 8), np.float32)
+    pipeline = Pipeline.from_steps(["picky"], registry)
+    with pytest.raises(MaxslicesError, match="ValueError: no"):
+        run(data, pipeline, tmp_path / "out", device="cpu", sweep={"picky.strength": [1, 2, 3]})
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_pipeline_as_run_sweeps_again(tmp_path):
+    steps, key, values = case("centre")
+    run(source(), steps, tmp_path / "one", device="cpu", sweep={key: values})
+    written = tmp_path / "one" / "pipeline_as_run.yaml"
+    run(source(), written, tmp_path / "two", device="cpu")
+    first, second = (tifffile.imread(tmp_path / each / "sweep.tif") for each in ("one", "two"))
+    assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("n_values", [5, 50])
+def test_memory_stays_within_the_plan(tmp_path, n_values):
+    values = np.linspace(28, 34, n_values).tolist()
+    made = plan(source(), [*NORMALIZE, "fbp"], device="cpu", sweep={"fbp.center": values})
+    assert len(made.values) == n_values
+    report = run(
+        source(), [*NORMALIZE, "fbp"], tmp_path / "out", device="cpu",
+        memory=made.peak_bytes + 2**20, sweep={"fbp.center": values},
+    )  # fmt: skip
+    measured = [each.measured_bytes for each in report.sections]
+    estimated = [each.estimated_bytes for each in report.plan.sections]
+    assert all(m <= e for m, e in zip(measured, estimated, strict=True))
+
+
+def test_too_little_memory_for_the_pictures_is_said():
+    sweep = {"fbp.center": np.linspace(28, 34, 500).tolist()}
+    with pytest.raises(DoesNotFitError, match=r"the sweep holds .* for data and pictures"):
+        run(source(), [*NORMALIZE, "fbp"], device="cpu", memory="5MB", sweep=sweep)
+
+
+def test_a_plan_says_which_rows_and_why():
+    scan = ArraySpec((61, 100, 64), "uint16")
+    options = {"device": "cpu", "memory": "200MB"}
+    text = str(plan(scan, [*NORMALIZE, "fbp"], **options, sweep="fbp.center=30:34:0.5"))
+    assert "Sweep of fbp.center over 8 values: 30, 30.5, 31, 31.5, ..., 33.5" in text
+    assert "Reads 4 rows in the middle, 48 to 51: as few as methods are usually given" in text
+    assert "-> memory, once" in text
+    assert "for each of 8 values" in text
+    steps = [*NORMALIZE, "fbp", step("total_variation_rof", iterations=7)]
+    text = str(plan(scan, steps, **options, sweep="fbp.center=30:34:0.5"))
+    assert "Reads 16 rows in the middle, 42 to 57: 7 on either side for total_var" in text
+
+
+@pytest.mark.parametrize("n_rows", range(1, 30))
+def test_rows_lie_evenly_around_the_middle(n_rows):
+    pipeline = Pipeline.from_steps([*NORMALIZE, "fbp"])
+    cut = cut_at_sweep(with_sweep(pipeline, "fbp.center=1:3:1"))
+    rows = rows_of_sweep(cut, n_rows)
+    assert rows.start == n_rows - rows.stop
+    assert rows.n_rows == min(n_rows, 5 if n_rows % 2 else 4)  # as httomo takes
+    assert rows.middle - rows.start == rows.n_rows // 2
+
+
+def test_statistics_and_images_are_left_out():
+    steps = [*NORMALIZE, "fbp", step("rescale_to_int", glob_stats=[0, 1, 0.5, 9])]
+    report = run(source(), steps, device="cpu", memory="200MB", sweep="fbp.center=30:33:1")
+    assert report.result.dtype == np.float32
+    assert "left out in a sweep: rescale_to_int" in report.plan.notes
+
+
+WRONG = {
+    "fbp.center": "is no sweep: write STEP.PARAMETER=",
+    "fbp.center=": "is no sweep",
+    "center=1:2:1": "is no parameter of a step",
+    "fbp.center=1:2": "is no sweep",
+    "fbp.center=1:2:3:4": "is no sweep",
+    "fbp.center=1:2:0": "step of a range must not be 0",
+    "fbp.center=a:2:1": "start of a range must be a number",
+    "fbp.center=[]": "a sweep needs at least one value",
+    "fbp.center=[1, x]": "parameter 'center' must be",
+    "fbp.center=[1,": "not valid YAML",
+    "fbp.centre=1:2:1": "fbp has no parameter 'centre'; did you mean center",
+    "fpb.center=1:2:1": "the pipeline has no step 'fpb'; did you mean fbp",
+    "fbp.angles=1:2:1": "angles is filled in while it runs",
+    "find_center_vo.smin=1:3:1": "a sweep needs a method that makes data",
+    "minus_log.x=1:3:1": "2 steps are called minus_log: give the one that is meant an id",
+}
+
+
+@pytest.mark.parametrize("sweep", WRONG)
+def test_a_wrong_sweep_is_said(sweep):
+    steps = ["dark_flat_field_correction", "minus_log", "minus_log", FIND, "fbp"]
+    with pytest.raises(MaxslicesError) as caught:
+        run(source(), steps, device="cpu", sweep=sweep)
+    assert WRONG[sweep] in str(caught.value)
+
+
+def test_values_of_different_shapes_are_refused():
+    with pytest.raises(MaxslicesError, match="the pictures of a sweep have one shape"):
+        run(source(), [*NORMALIZE, "fbp"], device="cpu", sweep={"fbp.recon_size": [32, 64]})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"resume": True, "out": "x"},
+        {"save_all": True},
+        {"out": np.zeros((3, 3, 3), np.float32)},
+        {"save_snapshots": True, "out": "x"},
+    ],
+)
+def test_what_a_sweep_cannot_is_said(options):
+    with pytest.raises(UsageError):
+        run(source(), [*NORMALIZE, "fbp"], device="cpu", sweep="fbp.center=1:3:1", **options)
+
+
+class TestSharpness:
+    picture = np.zeros((64, 64), np.float32)
+    picture[20:40, 24:44] = 1.0
+    picture[28:32, 30:34] = 2.0
+
+    def test_blur_and_noise_make_it_smaller(self):
+        blurred = sum(np.roll(self.picture, (y, x), (0, 1)) for y in (-1, 0, 1) for x in (-1, 0, 1))
+        noise = np.random.default_rng(0).normal(0, 0.1, self.picture.shape)
+        assert sharpness(blurred) < sharpness(self.picture)
+        assert sharpness(self.picture + noise) < sharpness(self.picture)
+
+    def test_scale_and_offset_do_not_count(self):
+        assert sharpness(8 * self.picture + 4) == pytest.approx(sharpness(self.picture))
+
+    @pytest.mark.parametrize("value", [0, np.nan, np.inf])
+    def test_an_even_picture_has_none(self, value):
+        assert sharpness(np.full((9, 9), value)) == 0
+        assert sharpness(np.full((2, 9), value)) == 0
+
+    def test_the_size_of_strips_does_not_count(self, monkeypatch):
+        whole = sharpness(self.picture)
+        monkeypatch.setattr("maxslices.runner.sharpness.STRIP_PIXELS", 64 * 5)
+        assert sharpness(self.picture) == pytest.approx(whole, rel=1e-12)
