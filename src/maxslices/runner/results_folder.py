@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +17,7 @@ from ..model.arrays import ArraySpec
 from ..planner import Plan
 from ..system.disk_space import check_absent, check_free_space, hidden_path
 from ..system.fresh_files import replace_text
-from .earlier_run import LOG_NAME, RECORD_NAMES, REPORT_NAME, TIMELINE_NAME, EarlierRun
+from .earlier_run import LOG_NAME, REPORT_NAME, TIMELINE_NAME, EarlierRun
 from .folder_lock import FolderLock, check_usable
 from .folder_request import check_request
 from .journal import JOURNAL_NAME, Journal
@@ -227,7 +228,7 @@ class RunFolder:
         if journal is not None:
             journal.close()
         goes_on = self._goes_on(journal) and not isinstance(error, ScanChangedError)
-        is_left = (self._is_complete or goes_on) and not self._replaces
+        is_left = (self._is_complete or goes_on) and not self._earlier.results
         if self.log is not None and error is not None and is_left:
             self.log.add(f"ended early: {type(error).__name__}: {error}")
             with suppress(StoreError):  # the disk may be full, which is the error then
