@@ -13,7 +13,7 @@ from ..replay.nested import leaves, mapped
 from .block_state import version_of
 
 
-class _Place:
+class _TensorPlace:
     """Stands for a tensor; no tuple or record, in which `mapped` would look."""
 
     __slots__ = ("number",)
@@ -51,7 +51,7 @@ class GivenArguments:
         """Arguments with tensors in place of those that `tensors` had at the call."""
 
         def put(leaf: Any) -> Any:
-            return tensors[leaf.number] if isinstance(leaf, _Place) else leaf
+            return tensors[leaf.number] if isinstance(leaf, _TensorPlace) else leaf
 
         made: tuple[tuple[Any, ...], dict[str, Any]] = mapped(put, self._copied)
         return made
@@ -69,7 +69,7 @@ class GivenArguments:
             if id(leaf) not in self._numbers:
                 self._numbers[id(leaf)] = len(self.tensors)
                 self.tensors.append(leaf)
-            return _Place(self._numbers[id(leaf)])
+            return _TensorPlace(self._numbers[id(leaf)])
         contents = [*_contents(leaf, set())]
         if len(contents) > 1:
             self._objects.append(_Object(leaf, contents))
