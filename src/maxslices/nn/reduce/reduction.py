@@ -241,6 +241,7 @@ def _fill(
     summary.forward_flops = flops[""].total
     summary.recomputed_flops = sum(c.recomputed_flops for c in chosen)
     summary.predicted_added_s = best.added_s
+    summary.refused_s = best.refused_s
     summary.times_origin = search.times.origin
     summary.holds_peak = after.peak.by_category()
     summary.holds_peak_modules = dict(list(after.peak.by_module().items())[:8])
