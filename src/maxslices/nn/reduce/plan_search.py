@@ -27,9 +27,6 @@ from .step_timeline import Flops, StepTimeline
 LIMIT_FRACTIONS = (1.0, 0.95, 0.9)
 """Fractions of the limit that are searched in turn, as long as the limit makes the steps slower:
 plans with more free memory make the allocator give back less."""
-WORTH = 0.05
-"""Part of a plan's added time that the limit must cause for a search of the next fraction: more
-than that is not gained, for as many replays again, and the rates are no better known."""
 
 
 @dataclass(slots=True)
@@ -85,7 +82,7 @@ class PlanSearch:
                 best is None
                 or searcher.is_over
                 or not searcher.fits(best)
-                or best.reallocation_s <= WORTH * best.added_s
+                or not best.reallocation_s
             ):
                 break
         return best or ReductionPlan([], before, searcher.card_bytes)
