@@ -71,6 +71,8 @@ def convolution_bytes(
         return _pointwise_bytes(kind, shapes, padded, item)
     copies = sum(padded)
     if kind == "weight gradient":
+        if n_in <= 4 and groups == 1 and is_plane and 1 < taps <= 9:
+            return 0
         is_dilated = any(part != "1" for part in options["dilation"].split("x"))
         parts = padded[1] * DILATED_PARTS if is_dilated else padded[1] + 4 * MIB
         return copies + max(parts, _tiles(n_in, n_out, multiprocessors))
