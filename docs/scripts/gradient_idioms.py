@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 import torch
@@ -72,6 +73,67 @@ class Passes(nn.Module):
             state["x"] = each(state)
             state["scale"] *= 0.5
         return state["x"]
+
+
+class Items(MutableMapping[str, Any]):
+    """Mapping of an own class."""
+
+    def __init__(self, items: dict[str, Any]) -> None:
+        self._items = dict(items)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._items[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._items[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class Holder:
+    """Object with attributes, which torch does not look into."""
+
+    def __init__(self, items: dict[str, Any]) -> None:
+        self.held = {"items": [*items.values()]}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.held["items"][name == "scale"]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.held["items"][name == "scale"] = value
+
+
+class _ReadsItems(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = block(norm=None)
+
+    def forward(self, items: Any) -> torch.Tensor:
+        return self.body(items["x"]) * items["scale"] * items["x"]
+
+
+class HandsOn(nn.Module):
+    """An object of some class that is handed on, and changed by the caller."""
+
+    def __init__(self, kind: Callable[[dict[str, Any]], Any]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(_ReadsItems() for _ in range(4))
+        self.kind = kind
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Hand the object from block to block."""
+        items = self.kind({"x": x * 1, "scale": torch.ones(1)})
+        for each in self.blocks:
+            items["x"] = each(items)
+            items["scale"] = items["scale"] * 0.5
+        return items["x"]
 
 
 class Adds(nn.Module):

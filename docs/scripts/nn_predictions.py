@@ -686,14 +686,16 @@ def predict_all(out: Path, names: list[str]) -> None:
 
 
 def stub_operators() -> None:
-    """Name the one compiled operator that torchvision's Python needs when it is imported."""
+    """Declare the compiled operators that torchvision's Python needs when it is imported."""
     try:
         import torchvision  # noqa: F401
     except RuntimeError:
         for name in [each for each in sys.modules if each.startswith("torchvision")]:
             del sys.modules[name]
-        library = torch.library.Library("torchvision", "DEF")
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            if not hasattr(torch.ops.torchvision, name):
+                library.define(f"{name}(Tensor dets, Tensor scores, float threshold) -> Tensor")
         KEPT.append(library)
 
 

@@ -13,7 +13,13 @@ from torch import nn
 
 from maxslices.model.block_memory import CONTEXT_BYTES
 from maxslices.nn.nn_errors import ModelArgumentError, NoDeviceError, TooLargeError
-from maxslices.nn.reduce import reduce_by_level, resolve_device, run_on_device
+from maxslices.nn.reduce import (
+    Rewrite,
+    apply_rewrites,
+    reduce_by_level,
+    resolve_device,
+    run_on_device,
+)
 from maxslices.nn.reduce.presets import how_many, resolve
 from maxslices.nn.replay import Spec
 
@@ -159,3 +165,30 @@ def test_what_takes_batch_statistics_is_not_split_in_time():
     )
     assert summary.rewrites["0"].parts == 1
     assert any("0 is not split in time: 1 layers take" in note for note in summary.notes)
+
+
+class Weighted(nn.Module):
+    """A sequence, and a tensor that happens to be as long."""
+
+    n_seq_inputs = 1
+
+    def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return (x * table.sum(0)).sin()
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "split"])
+def test_arguments_that_are_no_sequences_are_not_cut(kind):
+    x, table = torch.randn(4, 8, requires_grad=True), torch.randn(4, 8)
+    model = Weighted()
+    expected = model(x, table)
+    apply_rewrites(model, {"": Rewrite(kind, (), 2)})
+    assert torch.equal(model(x, table), expected)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3, 4])
+def test_a_recommendation_says_what_to_try_next(level):
+    _, summary = reduce_by_level(
+        nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64)), nn.Linear,
+        Spec((512, 64)), level=level, return_summary=True,
+    )  # fmt: skip
+    assert "reduce_memory" in summary.recommendation

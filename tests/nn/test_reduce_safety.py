@@ -6,6 +6,7 @@ Each model has one idiom that made recomputation wrong: `gradient_idioms` in doc
 from __future__ import annotations
 
 import sys
+from collections import UserDict
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -45,6 +46,8 @@ RECOMPUTED = [
     own.renormalizes,
     own.spectral,
     own.spectral_by_hooks,
+    lambda: own.HandsOn(own.Items),
+    lambda: own.HandsOn(UserDict),
 ]
 """Networks that can be computed again, as their containers and their state are restored."""
 
@@ -157,11 +160,19 @@ def test_a_buffer_that_never_changed_before_is_an_error_once():
         (own.Adds, "modified by an inplace operation"),
         (own.Scales, "its scale is changed"),
         (own.bounded, "weight is changed"),
+        (lambda: own.HandsOn(own.Holder), "the Holder that it was given is changed"),
     ],
 )
 def test_what_is_changed_after_it_was_used_is_an_error_and_never_a_wrong_gradient(make, reason):
     model = make()
     assert reason in difference(model, {path: Rewrite("checkpoint") for path in blocks_of(model)})
+
+
+def test_an_object_that_stays_as_it_is_may_be_given_to_a_block():
+    model = own.HandsOn(own.Holder)
+    model.blocks = model.blocks[:1]
+    model.forward = lambda x: model.blocks[0](own.Holder({"x": x * 1, "scale": x.mean()}))
+    assert difference(model, {"blocks.0": Rewrite("checkpoint")}) == ""
 
 
 def test_inside_of_parts_too_an_argument_that_is_changed_in_place_is_an_error():

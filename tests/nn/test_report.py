@@ -49,10 +49,20 @@ def test_what_is_apart_is_all_there_is(report):
 
 def test_stages_are_those_of_the_last_step(report):
     assert [stage.name for stage in report.stages] == [
-        "model", "input", "forward", "loss", "backward", "step",
+        "model", "input", "forward", "loss", "backward", "step", "delete", "empty_cache",
     ]  # fmt: skip
     assert max(stage.peak_bytes for stage in report.stages) == report.allocated_bytes
     assert all(stage.peak_bytes >= stage.end_bytes for stage in report.stages)
+
+
+def test_deleting_all_leaves_the_workspaces_that_libraries_keep():
+    report = memory_report(nn.Linear(512, 4096), (4096, 512), "inference")
+    last, deleted, emptied = report.stages[-3:]
+    mib = 2**20
+    assert deleted.end_bytes == emptied.end_bytes == (32 + 1) * mib  # of cuBLAS and cublasLt
+    # Weights, input, two outputs and workspaces; 1 MiB lies in a segment of 2.
+    assert last.reserved_bytes == deleted.reserved_bytes == (20 + 64 + 64 + 32 + 2) * mib
+    assert emptied.reserved_bytes == (32 + 2) * mib
 
 
 def test_parts_hold_what_the_forward_pass_leaves(report):

@@ -27,11 +27,14 @@ class MemoryStage:
     """Memory of one stage of the step."""
 
     name: str
-    """One of "model", "input", "forward", "loss", "backward" and "step"."""
+    """One of "model", "input", "forward", "loss", "backward" and "step"; or, after the last,
+    "delete", which leaves nothing of the step, and "empty_cache"."""
     end_bytes: int
     """In use at its end: ``torch.cuda.memory_allocated()`` there."""
     peak_bytes: int
     """Peak of allocated memory during the stage."""
+    reserved_bytes: int
+    """Held by the allocator at its end: ``torch.cuda.memory_reserved()``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +81,20 @@ def categories_of(peak: ReplayPeak, ddp: bool) -> dict[str, int]:
 
 
 def stages_of(trace: Trace) -> tuple[MemoryStage, ...]:
-    """Stages before the steps, and those of the last step."""
-    usage = trace.handed_out_bytes
+    """Stages before the steps, those of the last step, and what is left of it."""
+    usage, held = trace.handed_out_bytes, trace.held_bytes
     stages: list[MemoryStage] = []
     first = 0
     marks = trace.marks
     last = last_mark(trace, "forward")
     for index, mark in enumerate(marks):
         if index < 2 or index >= last:
-            stages.append(
-                MemoryStage(
-                    mark.name, usage[mark.event], max(usage[first : mark.event + 1], default=0)
-                )
-            )
+            end, most = usage[mark.event], max(usage[first : mark.event + 1], default=0)
+            stages.append(MemoryStage(mark.name, end, most, held[mark.event]))
         first = mark.event + 1
+    kept, before, after = trace.after_deletion
+    stages.append(MemoryStage("delete", kept, stages[-1].end_bytes, before))
+    stages.append(MemoryStage("empty_cache", kept, kept, after))
     return tuple(stages)
 
 

@@ -77,11 +77,11 @@ def _peak(report: ReportFigures) -> str:
 def _stages(report: ReportFigures) -> str:
     lines = [
         "Stage by stage (at its end: torch.cuda.memory_allocated(); in MiB: that / 2**20)",
-        f"  {'':<12}{'most':>10}{'at its end':>12}{'in MiB':>12}",
+        f"  {'':<12}{'most':>10}{'at its end':>12}{'in MiB':>12}{'reserved':>12}",
     ]
     lines += [
         f"  {stage.name:<12}{format_bytes(stage.peak_bytes):>10}{format_bytes(stage.end_bytes):>12}"
-        f"{stage.end_bytes / 2**20:>12,.2f}"
+        f"{stage.end_bytes / 2**20:>12,.2f}{format_bytes(stage.reserved_bytes):>12}"
         for stage in report.stages
     ]
     return "\n".join(lines)
@@ -207,7 +207,12 @@ def report_json(report: ReportFigures) -> dict[str, Any]:
         "notes": list(report.trace.notes),
         "categories": dict(report.categories),
         "stages": [
-            {"name": s.name, "end_bytes": s.end_bytes, "peak_bytes": s.peak_bytes}
+            {
+                "name": s.name,
+                "end_bytes": s.end_bytes,
+                "peak_bytes": s.peak_bytes,
+                "reserved_bytes": s.reserved_bytes,
+            }
             for s in report.stages
         ],
         "parts": [

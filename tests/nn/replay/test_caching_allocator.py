@@ -103,7 +103,7 @@ def test_accounts_never_lose_memory(requests):
         allocator.free(key)
     assert allocator.allocated_bytes == 0
     assert sum(size for pool in allocator._free for size, _, _ in pool) == allocator.reserved_bytes
-    allocator._give_back()
+    allocator.give_back()
     assert allocator.reserved_bytes == 0
 
 

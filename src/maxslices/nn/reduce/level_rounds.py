@@ -20,6 +20,7 @@ from .gradient_check import OTHER_DRAWS, GradientCheck
 from .layer_state import refuses_time_split
 from .module_ranges import ModuleOrder
 from .module_study import StepStudy, study_step
+from .presets import LEVELS
 from .reduction_plan import needed_bytes
 from .reduction_summary import ReductionSummary
 from .rewrite import Rewrite
@@ -270,7 +271,7 @@ class LevelReduction:
         summary.gc_container_count = sum(t.parts == 1 for t in self.plan.values())
         summary.tcgc_container_count = sum(t.parts > 1 for t in self.plan.values())
         if self.now is None or self.searcher is None:
-            summary.recommendation = "Give inputs, and the peak is predicted."
+            summary.recommendation = "Give inputs: the peak is predicted then, and reduced more."
             return
         summary.peak_after_bytes = self.now.allocated_bytes
         summary.needed_after_bytes = needed_bytes(self.now, summary.limit_bytes)
@@ -279,7 +280,19 @@ class LevelReduction:
         summary.n_replays = self.searcher.n_replays
         summary.recomputed_flops = sum(self.flops.get(path, 0.0) for path in self.plan)
         summary.predicted_added_s = sum(self.costs.get(path, 0.0) for path in self.plan)
-        if not summary.gc_candidate_count and summary.applied_level:
-            summary.recommendation = "No module is of the classes given: nothing was done."
-        elif summary.peak_after_bytes >= summary.peak_before_bytes and summary.applied_level:
-            summary.recommendation = "The peak is no lower: checkpoint larger modules."
+        level = summary.applied_level or 0
+        is_lower = summary.peak_after_bytes < summary.peak_before_bytes
+        if level and not summary.gc_candidate_count:
+            held = next(iter(summary.holds_peak_modules), "")
+            summary.recommendation = (
+                "No module is of the classes given, so nothing was done: give the class of "
+                f"{held or 'the model'}, or call reduce_memory, which needs none."
+            )
+        elif level and not is_lower:
+            summary.recommendation = (
+                "The peak is no lower: checkpoint larger modules, or call reduce_memory."
+            )
+        elif level < LEVELS[-1]:
+            summary.recommendation = f"For a lower peak, try level {level + 1} or reduce_memory."
+        else:
+            summary.recommendation = "For a lower peak, call reduce_memory with a card's memory."

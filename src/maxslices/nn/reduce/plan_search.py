@@ -28,8 +28,9 @@ LIMIT_FRACTIONS = (1.0, 0.95, 0.9)
 """Fractions of the limit that are searched in turn, as long as the limit makes the steps slower:
 plans with more free memory make the allocator give back less."""
 WORTH = 0.05
-"""Part of a plan's added time that the limit must cause for a search of the next fraction: more
-than that is not gained, for as many replays again, and the rates are no better known."""
+"""Part of a plan's added time that the limit must cause for a search of the next fraction. No more
+than that can be gained, and rates are known no better: RegNetY-400 at 0.6 of its peak has 0.1 of
+3.3 ms by the limit, for which 54 replays in place of 7 found the same plan."""
 
 
 @dataclass(slots=True)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from ..nn_errors import RewriteError
 from .block_state import BlockState, version_of
+from .given_arguments import GivenArguments
 
 _AGAIN = "computed again"
 _MUTATED = "cached during selective activation checkpoint has been mutated"
@@ -36,7 +36,7 @@ def recomputed(
     path : str
         Path of the block, for errors.
     args, kwargs : tuple, dict
-        Arguments. Lists, dicts and tuples are given again as they were at the call; their
+        Arguments. Containers are given again as they were at the call, see `GivenArguments`; their
         tensors are saved by autograd.
     contexts : mapping
         More arguments of `torch.utils.checkpoint.checkpoint`.
@@ -44,18 +44,11 @@ def recomputed(
     Raises
     ------
     RewriteError
-        In the backward pass, if tensors that it was given, buffers or parameters were changed
-        in place and are no longer what the first pass read.
+        In the backward pass, if tensors or objects that it was given, buffers or parameters were
+        changed in place and are no longer what the first pass read.
     """
-    leaves, spec = tree_flatten((args, kwargs))
-    are_tensors = [torch.is_tensor(leaf) for leaf in leaves]
-    others = [None if torch.is_tensor(leaf) else leaf for leaf in leaves]
-    # An object given twice stays one: attention compares its arguments by identity.
-    single = {id(leaf): leaf for leaf in leaves if torch.is_tensor(leaf)}
-    numbers = {key: number for number, key in enumerate(single)}
-    order = [numbers[id(leaf)] for leaf in leaves if torch.is_tensor(leaf)]
-    tensors = [*single.values()]
-    del leaves, single
+    arguments = GivenArguments(args, kwargs)
+    tensors, arguments.tensors = arguments.tensors, []  # autograd holds them
     versions = [tensor_version(t) for t in tensors]
     before = state.before()
     first = [(args, kwargs)]
@@ -69,9 +62,11 @@ def recomputed(
         changed = state.changed_since(before)
         if changed:
             raise RewriteError(path, _AGAIN, f"its {changed} is changed by that, or later")
-        again = iter([given[number] for number in order])
-        old = [next(again) if is_one else o for is_one, o in zip(are_tensors, others, strict=True)]
-        its_args, its_kwargs = tree_unflatten(old, spec)
+        changed = arguments.changed()
+        if changed:
+            reason = f"the {changed} that it was given is changed by that, or later"
+            raise RewriteError(path, _AGAIN, reason)
+        its_args, its_kwargs = arguments.again(given)
         with state.restored(before, of_state[0].tensors() if of_state else ()):
             try:
                 return run(*its_args, **its_kwargs)

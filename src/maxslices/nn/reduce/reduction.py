@@ -241,6 +241,7 @@ def _fill(
     summary.forward_flops = flops[""].total
     summary.recomputed_flops = sum(c.recomputed_flops for c in chosen)
     summary.predicted_added_s = best.added_s
+    summary.refused_s = best.refused_s
     summary.times_origin = search.times.origin
     summary.holds_peak = after.peak.by_category()
     summary.holds_peak_modules = dict(list(after.peak.by_module().items())[:8])
@@ -252,12 +253,21 @@ def _fill(
         f"{len(again)} modules are computed again: the least time for which the traced peak "
         "stays within the limit."
     )
-    if chosen and not has_expandable_segments():
-        lost = after.needed_bytes - after.peak_bytes
+    lost = after.needed_bytes - after.peak_bytes
+    if not chosen:
+        summary.recommendation = (
+            "Nothing is computed again: max_batch_size says how large a batch may be."
+        )
+    elif not has_expandable_segments():
         summary.recommendation = (
             f"{format_bytes(lost)} are needed for gaps between blocks: "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, set before the process starts, "
             "avoids them, and a cheaper plan may then fit"
+        )
+    else:
+        summary.recommendation = (
+            "For a faster step, run parts of the batch by backward_in_parts, or a smaller batch; "
+            f"unreduced, the step needs {format_bytes(summary.needed_before_bytes)} for tensors"
         )
     names = [name for c in chosen for name in c.rewrite.compressors]
     summary.bit_compressor_count = names.count("bit")

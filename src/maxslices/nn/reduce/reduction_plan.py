@@ -69,8 +69,9 @@ class SearchSpace(NamedTuple):
     def planned(self, chosen: list[Candidate], trace: Trace, limit_bytes: int) -> ReductionPlan:
         """Plan of rewrites for a limit of the allocator."""
         plan = ReductionPlan(chosen, trace, limit_bytes, self.added_s(chosen))
+        plan.refused_s = self.rates.without_workspaces_s(trace, plan.later.refused)
         plan.reallocation_s = plan.later.taken_bytes / self.rates.reallocated_bytes_per_s
-        plan.reallocation_s += self.rates.without_workspaces_s(trace, plan.later.refused)
+        plan.reallocation_s += plan.refused_s
         plan.added_s += plan.reallocation_s
         return plan
 
@@ -88,6 +89,8 @@ class ReductionPlan:
     reallocation_s: float = 0.0
     """Part of it due to the limit: memory is given back to the device and taken again, and
     convolutions whose workspaces find no room take slower kernels."""
+    refused_s: float = 0.0
+    """Part of that due to the slower kernels."""
     first_bytes: int = field(init=False)
     """Smallest limit under which the first two steps run."""
     needed_bytes: int = field(init=False)

@@ -70,6 +70,9 @@ class ReductionSummary:
     """Floating-point operations of one forward pass."""
     predicted_added_s: float = 0.0
     """Predicted added time of a step."""
+    refused_s: float = 0.0
+    """Part of it that convolutions add only if their workspaces find no room: in some runs of a
+    plan they found it."""
     predicted_step_s: float = 0.0
     """Predicted time of a reduced step; 0.0 if that of the unreduced step is not known."""
     measured_step_before_s: float = 0.0
@@ -111,6 +114,11 @@ class ReductionSummary:
                 f"  measured   {format_bytes(self.measured_after_bytes)} on {self.device}; "
                 f"{self.measured_step_s * 1e3:.1f} ms a step, "
                 f"{self.predicted_step_s * 1e3:.1f} ms predicted"
+            )
+        if self.refused_s:
+            lines.append(
+                f"  of that    {self.refused_s * 1e3:.1f} ms only if cuDNN finds no room for "
+                "workspaces, which differs from run to run"
             )
         if self.forward_flops:
             lines.append(

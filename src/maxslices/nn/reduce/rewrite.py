@@ -120,7 +120,12 @@ class Rewritten:
             return self._whole(args, kwargs)
         # With `tensor_split`, the gradient of each part would be as large as that of the whole.
         sizes = [size // parts + (part < size % parts) for part in range(parts)]
-        cut = [a.split(sizes) if a.dim() and a.shape[0] == size else (a,) * parts for a in given]
+        # spikingjelly's modules say how many of their arguments are sequences.
+        n_cut = getattr(self.module, "n_seq_inputs", len(given))
+        cut = [
+            a.split(sizes) if i < n_cut and a.dim() and a.shape[0] == size else (a,) * parts
+            for i, a in enumerate(given)
+        ]
         results = []
         for part in range(parts):
             pieces = iter(cut)

@@ -204,7 +204,7 @@ class CachingAllocator(Holding):
         segment = segment_bytes(size)
         limit = self.limit_bytes
         if limit is not None and self.reserved_bytes + segment > limit:
-            self._give_back()
+            self.give_back()
             self.retries += 1
             if self.reserved_bytes + segment > limit:
                 return None
@@ -224,7 +224,7 @@ class CachingAllocator(Holding):
         self._lowest -= span
         return self._lowest
 
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
         """Give segments without blocks in use back to the device."""
         for pool in self._free:
             whole = [e for e in pool if e[2].previous is None and e[2].following is None]

@@ -42,6 +42,9 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, MutableMapping):
             made = copy.copy(leaf)
+            own = getattr(made, "__dict__", {})
+            # A mapping of an own class keeps its items in a dict, which the copy would share.
+            own.update({name: {**held} for name, held in own.items() if type(held) is dict})
             for name, item in leaf.items():
                 made[name] = mapped(function, item)
             return made

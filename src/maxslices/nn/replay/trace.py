@@ -239,15 +239,39 @@ class Trace:
     @cached_property
     def handed_out_bytes(self) -> list[int]:
         """Bytes handed out after each event; for a call, while it runs."""
+        return [allocated for allocated, _ in self._followed[0]]
+
+    @cached_property
+    def held_bytes(self) -> list[int]:
+        """Bytes that the allocator holds after each event: ``torch.cuda.memory_reserved``."""
+        return [held for _, held in self._followed[0]]
+
+    @cached_property
+    def _followed(self) -> tuple[list[tuple[int, int]], CachingAllocator]:
+        """Bytes handed out and held after each event, and the allocator at the end."""
         allocator = CachingAllocator()
-        at: list[int] = []
+        at: list[tuple[int, int]] = []
         for requests in self.requests_by_event():
             most = 0
             for request in requests:
                 allocator.run((request,))
                 most = max(most, allocator.allocated_bytes if request[1] >= 0 else 0)
-            at.append(max(most, allocator.allocated_bytes))
-        return at
+            at.append((max(most, allocator.allocated_bytes), allocator.reserved_bytes))
+        return at, allocator
+
+    @cached_property
+    def after_deletion(self) -> tuple[int, int, int]:
+        """What stays when model, optimizer and all results are deleted.
+
+        Bytes handed out, which are workspaces that libraries keep, and bytes that the allocator
+        holds, before and after ``torch.cuda.empty_cache()``.
+        """
+        allocator = self._followed[1]
+        for index in range(len(self.storages)):
+            allocator.free(index)
+        held = allocator.reserved_bytes
+        allocator.give_back()
+        return allocator.allocated_bytes, held, allocator.reserved_bytes
 
     @cached_property
     def _simulated(self) -> CachingAllocator:

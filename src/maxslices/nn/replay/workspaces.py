@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from .convolution_allowance import convolution_bytes
 from .reductions import reduction_bytes
 
 Kind = Literal[
@@ -107,12 +108,7 @@ class Workspaces:
     multiprocessors: int = 0
     """Multiprocessors of the device, by which sums take buffers; 0 leaves these out."""
     convolution_rule: bool = False
-    """Whether a convolution that is not in the table is given room for copies of its operands.
-
-    cuDNN's kernels for tensor cores need channels last: input, weight and output are copied into
-    that order. Convolutions of 1x1 with stride 1 need no copies, except for the gradient of the
-    weight in volumes; neither do small kernels on few channels.
-    """
+    """Whether a convolution that is not in the table is given the room of `convolution_bytes`."""
 
     @classmethod
     def none(cls) -> Workspaces:
@@ -165,20 +161,10 @@ class Workspaces:
             return between(points, call.batch)
         if not self.convolution_rule or call.channels_last:
             return 0
-        weight = call.shapes[1]
-        taps = math.prod(weight[2:])
-        strided = not call.options.startswith(f"stride {'x'.join('1' for _ in weight[2:])} ")
-        # The gradient of a weight in volumes was measured to copy its operands even for 1x1x1.
-        in_volume = call.kind == "weight gradient" and len(weight) == 5
-        if taps == 1 and not strided and not in_volume:
-            return 0
-        if weight[1] <= 4 and taps <= 9 and not (in_volume and taps == 1):
-            return 0
+        words = call.options.split()
+        options = dict(zip(words[::2], words[1::2], strict=True))
         item = ITEM_BYTES.get(call.dtype, 4)
-        operands = sum(item * math.prod(shape) for shape in call.shapes)
-        if call.kind == "weight gradient":
-            operands += item * math.prod(weight) + 4 * MIB
-        return operands
+        return convolution_bytes(call.kind, call.shapes, options, item, self.multiprocessors)
 
     def missing(self, calls: Iterable[OperatorCall]) -> list[OperatorCall]:
         """One call of each signature and batch that is not in the table."""

@@ -1,0 +1,91 @@
+"""Workspaces that are allowed for without a device, beside those that an H200 took."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from maxslices.nn.replay import OperatorCall, Workspaces
+
+MIB = 2**20
+MEASURED = json.loads(
+    gzip.decompress((Path(__file__).parent / "h200_workspaces.json.gz").read_bytes())
+)
+"""Calls in single precision of which more than 4 MiB were measured or allowed for."""
+
+
+def call(kind, x, weight, y, stride=1, padding=0, dilation=1, more=""):
+    numbers = ["x".join([str(each)] * (len(x) - 2)) for each in (stride, padding, dilation)]
+    options = "stride {} padding {} dilation {}".format(*numbers) + more
+    return OperatorCall(kind, "aten.convolution", (x, weight, y), "float32", options)
+
+
+def allowed(*given, **named):
+    return Workspaces.allowance().for_op(call(*given, **named))
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "mib"),
+    [
+        # Copies of input, weight and output, the input's 3 channels padded to 4.
+        (("convolution", (32, 3, 224, 224), (64, 3, 7, 7), (32, 64, 112, 112)),
+         {"stride": 2, "padding": 3}, 122.55),
+        (("convolution", (16, 512, 40, 40), (512, 512, 3, 3), (16, 512, 40, 40)),
+         {"padding": 4, "dilation": 4}, 123.50),
+        (("convolution", (16, 1024, 40, 40), (2048, 1024, 1, 1), (16, 2048, 40, 40)), {}, 300.0),
+        (("convolution", (16, 2048, 40, 40), (512, 2048, 1, 1), (16, 512, 40, 40)), {}, 0.0),
+        (("input gradient", (8, 2048, 40, 40), (512, 2048, 1, 1), (8, 512, 40, 40)), {}, 125.0),
+        # Channels of a group are padded from 24 to 32.
+        (("convolution", (32, 120, 28, 28), (120, 24, 3, 3), (32, 120, 28, 28)),
+         {"padding": 1, "more": " groups 5"}, 30.80),
+        # A gradient for each image.
+        (("weight gradient", (32, 256, 56, 56), (64, 256, 1, 1), (32, 64, 56, 56)), {}, 2.0),
+        (("weight gradient", (8, 2048, 40, 40), (256, 2048, 3, 3), (8, 256, 40, 40)),
+         {"padding": 12, "dilation": 12}, 256.5),
+        (("convolution", (16, 768, 32, 32), (768, 1, 7, 7), (16, 768, 32, 32)),
+         {"padding": 3, "more": " groups 768"}, 0.0),
+    ],
+)  # fmt: skip
+def test_kernels_take_what_was_measured_or_somewhat_more(given, named, mib):
+    found = allowed(*given, **named) / MIB
+    assert mib - 1 <= found <= 1.1 * mib + 1
+
+
+def test_a_transposed_convolution_is_the_input_gradient_of_one():
+    small, weight, large = (4, 512, 20, 20), (512, 256, 2, 2), (4, 256, 40, 40)
+    one = allowed("convolution", small, weight, large, stride=2, more=" transposed 0x0")
+    assert one == allowed("input gradient", large, weight, small, stride=2)
+    assert one > 0
+
+
+def test_groups_of_a_convolution_keep_their_numbers():
+    # Distinct primes: a swapped factor shows.
+    x, weight, y = (7, 2 * 11, 13, 17), (2 * 5, 11, 3, 3), (7, 2 * 5, 19, 23)
+    expected = 4 * (7 * 32 * 13 * 17 + 32 * 16 * 9 + 7 * 32 * 19 * 23)
+    assert allowed("convolution", x, weight, y, more=" groups 2") == expected
+
+
+def test_few_calls_of_networks_took_more_than_is_allowed_for():
+    rows = [row for row in MEASURED["rows"] if row[0] == "network"]
+    assert len(rows) > 1900
+    low, least, most = 0, 0, 0
+    for _, kind, dtype, x, weight, y, options, last, n_bytes in rows:
+        shapes = (tuple(x), tuple(weight), tuple(y))
+        like = OperatorCall(kind, "aten.convolution", shapes, dtype, options, last)
+        found = Workspaces.allowance().for_op(like)
+        low += found < 0.98 * n_bytes - MIB
+        assert found >= n_bytes - 34 * MIB
+        least, most = least + n_bytes, most + found
+    assert low <= 0.05 * len(rows)
+    assert most <= 1.4 * least
+
+
+def test_an_unknown_kernel_never_counts_below_zero():
+    assert allowed("convolution", (1, 1, 1), (1, 1, 1), (1, 1, 1)) == 0
+    assert math.isfinite(allowed("weight gradient", (0, 8, 4, 4), (8, 8, 3, 3), (0, 8, 4, 4)))
