@@ -1,4 +1,5 @@
 import importlib.util
+import re
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -21,8 +22,6 @@ exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
 myst_heading_anchors = 3
 
-# Networks are described without torch too; its classes are then stood in for.
-autodoc_mock_imports = [] if importlib.util.find_spec("torch") else ["torch"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
@@ -36,14 +35,17 @@ html_css_files = ["custom.css"]
 html_theme_options = {"navigation_with_keys": True}
 
 
-def add_methods(app, page, source):
-    """Put the reference of the methods, generated from what they declare, into its page."""
+def fill(app, page, source):
+    """Add the reference of the methods; without torch, leave out what only it can describe."""
     if page == "reference/methods":
         from method_reference import markdown
 
         source[0] += markdown()
+    elif page == "reference/networks" and importlib.util.find_spec("torch") is None:
+        missing = "```{note}\nLeft out: these pages were built without torch.\n```"
+        source[0] = re.sub(r"```\{eval-rst\}.*?```", missing, source[0], flags=re.DOTALL)
 
 
 def setup(app):
-    """Connect what is generated at build time."""
-    app.connect("source-read", add_methods)
+    """Connect what is filled in at build time."""
+    app.connect("source-read", fill)
