@@ -31,7 +31,8 @@ lint: .venv/test.stamp
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-docs: .venv/test.stamp
+# What the tests need has it all; alone, the docs need neither torch nor httomo.
+docs: $(or $(wildcard .venv/test.stamp),.venv/docs.stamp)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
 clean:
@@ -46,6 +47,11 @@ clean:
 .venv/demo.stamp: .venv/bin/python $(INPUTS)
 	@echo "installing maxslices with what the demo needs into .venv (once)"
 	$(PIP) --editable '.[demo]' --editable ./methods
+	@touch $@
+
+.venv/docs.stamp: .venv/bin/python $(INPUTS)
+	@echo "installing maxslices with what its docs need into .venv (once)"
+	$(PIP) --editable '.[docs]' --editable ./methods
 	@touch $@
 
 .venv/test.stamp: .venv/bin/python $(INPUTS)

@@ -1,11 +1,23 @@
+import importlib.util
+import re
+import sys
 from importlib.metadata import version as installed_version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "scripts"))
 
 project = "maxslices"
 author = "the maxslices developers"
 copyright = "2026, the maxslices developers"
 release = version = installed_version("maxslices")
 
-extensions = ["myst_parser", "numpydoc", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx_argparse_cli",
+]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
 myst_heading_anchors = 3
@@ -21,3 +33,19 @@ html_title = f"maxslices {release}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_theme_options = {"navigation_with_keys": True}
+
+
+def fill(app, page, source):
+    """Add the reference of the methods; without torch, leave out what only it can describe."""
+    if page == "reference/methods":
+        from method_reference import markdown
+
+        source[0] += markdown()
+    elif page == "reference/networks" and importlib.util.find_spec("torch") is None:
+        missing = "```{note}\nLeft out: these pages were built without torch.\n```"
+        source[0] = re.sub(r"```\{eval-rst\}.*?```", missing, source[0], flags=re.DOTALL)
+
+
+def setup(app):
+    """Connect what is filled in at build time."""
+    app.connect("source-read", fill)

@@ -10,9 +10,11 @@ import importlib.util
 import linecache
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,7 +29,14 @@ from maxslices.devices.cpu import CpuBackend
 from maxslices.testing import EstimateError
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").glob("[a-z]*/*.md")),
+]
+NAMES = [str(page.relative_to(ROOT).with_suffix("")) for page in PAGES]
+OUTSIDE = ("make", "pip")
+"""Programs whose commands are read and not run: targets and extras are looked up."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -102,6 +111,11 @@ def run_commands(text):
             )  # fmt: skip
             print(done.stdout, done.stderr)
             assert done.returncode == 0, done.stdout
+        elif program == "python":
+            (script,) = arguments
+            runpy.run_path(script, run_name="__main__")
+        else:
+            assert program in OUTSIDE, line
 
 
 def run_python(page, text, namespace):
@@ -116,7 +130,7 @@ def run_python(page, text, namespace):
         exec(compile(text, page.name, "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_examples(page, workplace, capsys):
     namespace = {"__name__": f"docs_{page.stem}"}
     found, printed = blocks(page), ""
@@ -129,6 +143,8 @@ def test_examples(page, workplace, capsys):
             assert same_text(printed, text), f"{page.name} shows\n{text}\nbut printed\n{printed}"
         elif language == "yaml":
             write_yaml(text)
+        elif language == "toml":
+            tomllib.loads(text)
         elif language in ("console", "python"):
             try:
                 if language == "console":
@@ -170,9 +186,9 @@ def test_the_synopses_of_the_readme_are_those_of_the_command_line():
         assert set(options) <= set(known), line
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_links_and_pictures_are_there(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
 
@@ -182,3 +198,20 @@ def test_make_targets_are_there():
     for page in PAGES:
         for target in re.findall(r"(?:^    |`|\$ )make (\w+)", page.read_text(), re.MULTILINE):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name}: make {target}"
+
+
+def test_extras_that_are_named_are_there():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [re.findall(r"'(?:maxslices|\.)\[(\w+)\]'", page.read_text()) for page in PAGES]
+    assert {"cuda12", "cuda13", "torch"} <= set().union(*named)
+    assert set().union(*named) <= set(project["optional-dependencies"])
+
+
+def test_every_language_of_a_block_is_one_that_is_looked_at():
+    known = {"python", "console", "text", "yaml", "toml", "bash"}
+    for page in PAGES:
+        assert {language for language, _ in blocks(page)} <= known, page
+
+
+def test_the_readme_shows_no_picture_by_a_relative_path():
+    assert re.findall(r"!\[[^]]*\]\((?!https://)", (ROOT / "README.md").read_text()) == []

@@ -49,8 +49,8 @@ class CudaBackend:
             import cupy
         except ImportError:
             raise DeviceError(
-                "a GPU needs CuPy, which is not installed: pip install 'maxslices[gpu]', "
-                "or use --device cpu"
+                "a GPU needs CuPy, which is not installed: pip install 'maxslices[cuda13]' (or "
+                "cuda12, as nvidia-smi says), or use --device cpu"
             ) from None
         if number >= n_devices:
             there = f"there are {n_devices}" if n_devices else "CuPy finds no GPU here"

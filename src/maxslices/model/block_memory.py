@@ -107,7 +107,7 @@ UNMEASURED_RESERVE_BYTES = CONTEXT_BYTES + MODULES_BYTES
 
 POOL_SPARE = (5, 4)
 """Size that CuPy's pool is given before a section begins, as a ratio to its estimated peak: some
-memory is lost between arrays of different sizes (measured in docs/runner.md)."""
+memory is lost between arrays of different sizes (measured in docs/benchmarks/tried.md)."""
 
 ROOMY = 3
 """Multiple of the estimated peak that must be available for a pool to keep what it holds between

@@ -16,7 +16,7 @@ BlockChoice = int | Literal["auto", "max"]
 AUTO_SLICES = 32
 """Slices from which a block's fixed costs (calls, launches, seeks) hardly count. Flat-field and
 minus-log took as long in blocks of 16, 32 or 64 slices, Paganin 5 % less in 32 than in
-16 (H200, docs/runner.md)."""
+16 (H200, docs/benchmarks/tried.md)."""
 AUTO_BLOCKS = 32
 """Number of blocks that a scan is cut into if they are then larger than `AUTO_SLICES`. Fewer blocks
 gain nothing: nothing is computed before the first has come, on the CPU one of them is measured,
