@@ -22,7 +22,7 @@ from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
 from ..runner import Report, RunFolder, Timeline, execute
 from ..runner.correct_records import correct_records
-from ..runner.progress import progress_bar
+from ..runner.progress import progress_shown
 from ..runner.run_identity import run_identity
 from ..runner.wall_time import WallTime
 from .check_run import check_plan_here, check_unchanged
@@ -84,7 +84,7 @@ def run(
     overwrite : bool
         Whether the results of an earlier run in `out` may be replaced.
     progress : bool
-        Whether to show a progress bar, if standard error is a terminal.
+        Whether to show progress on standard error: a bar on a terminal, else a line now and then.
     estimator : {"declared", "recorded", "replayed", "probed", "bisected"}, optional
         The only source of estimates to use; see `plan`.
     plan : Plan, optional
@@ -210,7 +210,7 @@ def run_announced(
             check_result(given, made)
         wall_time.begin("preparing")
         announce(made)
-        bar = held.enter_context(progress_bar(progress))
+        bar = held.enter_context(progress_shown(progress))
         scratch = Path(tempfile.gettempdir())
         if folder is not None:
             held.enter_context(folder)
@@ -238,9 +238,13 @@ def run_announced(
             result=result,
             timeline=timeline,
             timeline_file=written,
+            page_file=None if folder is None else folder.page_path,
         )
         if folder is not None:
+            from .run_page import leave_page
+
             folder.write_report(report.to_json())
+            leave_page(report, folder)
         return report
 
 

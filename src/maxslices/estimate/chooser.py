@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # measuring is imported when something is measured
     from .probed import Probe
     from .recorded import Records
 
+LOGGER = logging.getLogger("maxslices.plan")
 Origin = Literal["declared", "recorded", "replayed", "probed", "bisected"]
 """Where a model comes from, in the order in which they are tried; bisection only if asked for."""
 
@@ -105,6 +107,7 @@ class Chooser:
             If no source has an answer, naming what would give one; or one fails.
         """
         choice = self._choose(request)
+        LOGGER.info("%s: memory as %s", request.meta.name, choice.origin)
         self.chosen.append((request, choice))
         return choice
 
@@ -143,6 +146,7 @@ class Chooser:
                 f"{self._described(request)}: {', '.join([*has, 'there is no such device here'])} "
                 "to measure it on: import records from one (maxslices records import)"
             )
+        LOGGER.info("%s: its memory is measured, by runs on a few slices", request.meta.name)
         if forced == "bisected":
             return self._bisected(request)
         made = self._probed(request)

@@ -14,6 +14,9 @@ from ..tuning.deferred_free import close_in_background
 
 REPORT_NAME = "report.json"
 TIMELINE_NAME = "timeline.json"
+PAGE_NAME = "report.html"
+BESIDE = {"timeline": TIMELINE_NAME, "page": PAGE_NAME}
+"""Files that a run leaves beside its results, by the key of its report that names each."""
 
 
 def foreign_file(path: Path) -> str:
@@ -30,17 +33,18 @@ def results_of(report: Path) -> list[Path]:
             if not is_result_name(name):
                 raise ValueError(f"no run writes {name!r}")
         results = [report.parent / name for name in names]
-        has_timeline = earlier.get("timeline") is not None
+        beside = {name: earlier.get(key) is not None for key, name in BESIDE.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"cannot replace the run in {report.parent}: {report.name} is not readable as a "
             f"report ({error}); remove the folder by hand"
         ) from None
-    timeline = report.parent / TIMELINE_NAME
-    if has_timeline:
-        results.append(timeline)
-    elif timeline.exists():
-        raise StoreError(foreign_file(timeline))
+    for name, is_of_run in beside.items():
+        path = report.parent / name
+        if is_of_run:
+            results.append(path)
+        elif path.exists():
+            raise StoreError(foreign_file(path))
     return results
 
 

@@ -21,7 +21,15 @@ from ..model.arrays import ArraySpec
 from ..planner import Plan
 from ..system.disk_space import check_absent, check_free_space, hidden_path
 from ..system.fresh_files import replace_text
-from .earlier_run import REPORT_NAME, TIMELINE_NAME, foreign_file, remove_earlier, results_of
+from .earlier_run import (
+    BESIDE,
+    PAGE_NAME,
+    REPORT_NAME,
+    TIMELINE_NAME,
+    foreign_file,
+    remove_earlier,
+    results_of,
+)
 from .folder_lock import FolderLock, check_usable
 from .journal import JOURNAL_NAME, Journal
 from .result_sinks import ResultSinks
@@ -120,8 +128,10 @@ class RunFolder:
                 f"{self.path} already holds a run ({REPORT_NAME}): choose another folder, or "
                 "allow it to be replaced with --overwrite"
             )
-        elif self._earlier is None and (self.path / TIMELINE_NAME).exists():
-            raise StoreError(foreign_file(self.path / TIMELINE_NAME))
+        elif self._earlier is None:
+            for path in (self.path / name for name in BESIDE.values()):
+                if path.exists():
+                    raise StoreError(foreign_file(path))
 
     def check_spares(self, path: Path) -> None:
         """Check that a file or folder is none of the earlier results that will be removed.
@@ -350,6 +360,15 @@ class RunFolder:
         """Write the report, which marks the folder as holding a complete run."""
         self._write(REPORT_NAME, text)
         self._end_journal()
+
+    @property
+    def page_path(self) -> Path:
+        """Where the page for people is."""
+        return self.path / PAGE_NAME
+
+    def write_page(self, text: str) -> None:
+        """Write the page for people, after the report."""
+        self._write(PAGE_NAME, text)
 
     def _end_journal(self) -> None:
         """Remove the journal: there is nothing to go on with."""
