@@ -21,6 +21,8 @@ less than the width of a bar."""
 BINS = 100
 """Bars of the histogram, three pixels of a phone's width each."""
 HISTOGRAM_HEIGHT = 40
+LARGEST = float(np.finfo(np.float64).max) / 4
+"""Largest value that is told apart, so that no difference overflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ def draw_slice(title: str, image: NDArray[Any], side: int) -> SlicePicture:
     n_not_finite = image.size - int(np.count_nonzero(finite))
     step = max(1, image.size // SAMPLES)
     sample = image.ravel()[::step][finite.ravel()[::step]].astype(np.float64)
+    sample = sample.clip(-LARGEST, LARGEST)
     if sample.size == 0:
         sample = np.zeros(1)
     black, white = np.percentile(sample, LIMITS)
@@ -121,8 +124,6 @@ def _averaged(image: NDArray[Any], side: int) -> NDArray[np.float64]:
 def _histogram_path(values: NDArray[np.float64]) -> str:
     """Outline of a histogram as a path of SVG."""
     least, most = float(values.min()), float(values.max())
-    if not np.isfinite(most - least):  # the widest range of doubles has no width
-        values, least, most = values / 4, least / 4, most / 4
     # NumPy refuses a range too small to have so many bins
     if most - least <= BINS * max(abs(np.spacing(least)), abs(np.spacing(most))):
         counts = np.zeros(BINS)
