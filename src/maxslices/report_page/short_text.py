@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
-from unicodedata import category
 
 LONGEST = 160
 """Characters of a value; two lines on a page, four on a phone."""
 FIRST = 4
 """Values of a list that are written out."""
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\uffff"
+    "\ud800-\udfff]"
+)
+"""Control characters but tab and newline, marks without a width, and single surrogates."""
 
 
 def short(value: Any) -> str:
@@ -47,7 +52,4 @@ def printable(value: Any) -> Any:
     That are control characters, marks that change the direction of writing, and the single
     surrogates as which Python reads names of files that are not text.
     """
-    if not isinstance(value, str) or value.isprintable():
-        return value
-    characters = (c if c in "\n\t" or category(c)[0] != "C" else "\ufffd" for c in value)
-    return type(value)("".join(characters))
+    return type(value)(_HIDDEN.sub("\ufffd", value)) if isinstance(value, str) else value

@@ -104,7 +104,7 @@ def grey_png(image: NDArray[np.uint8]) -> bytes:
     lines = np.zeros((rows, columns + 1), np.uint8)  # each begins with the number of its filter
     lines[:, 1:] = image
     header = struct.pack(">2I5B", columns, rows, 8, 0, 0, 0, 0)
-    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")]
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in parts
