@@ -101,6 +101,7 @@ def test_a_run_writes_to_its_folder_alone(tmp_path, monkeypatch):
     run(scan, Pipeline.from_steps(["to_float"], fakes), tmp_path / "out", device="cpu")
     assert scan.read_bytes() == before
     assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == [
+        "report.html",
         "report.json",
         "result.h5",
         "scan.nxs",

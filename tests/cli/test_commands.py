@@ -25,7 +25,9 @@ def test_run_prints_the_plan_and_the_report(cli, scan, pipeline, tmp_path):
     assert (status, err) == (0, "")
     assert text.index("Plan for") < text.index("Section 1: 30 projections") < text.index("Ran on")
     assert f"wrote {out}/result.h5" in text.replace("\n    ", "")
-    assert sorted(p.name for p in out.iterdir()) == ["report.json", "result.h5", "timeline.json"]
+    assert sorted(p.name for p in out.iterdir()) == [
+        "report.html", "report.json", "result.h5", "timeline.json"
+    ]  # fmt: skip
     assert json.loads((out / "report.json").read_text())["device"] == "cpu"
 
 

@@ -82,7 +82,9 @@ def test_a_stopped_run_says_how_to_go_on_and_does(tmp_path, arguments, number):
     done = subprocess.run([*arguments[:7], "--resume"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"went on from projection \d+", done.stdout)
-    assert names(tmp_path / "out") == ["report.json", "result.h5", "timeline.json"]
+    assert names(tmp_path / "out") == [
+        "report.html", "report.json", "result.h5", "timeline.json"
+    ]  # fmt: skip
     with h5py.File(tmp_path / "out" / "result.h5") as file:
         assert (file["entry/data/data"][()] == -1).all()
 
@@ -120,7 +122,9 @@ def test_a_folder_with_a_killed_run_names_both_commands_and_goes_on(tmp_path, ar
     assert "start anew with --overwrite" in refused.stderr
     (tmp_path / "p.yaml").write_text(steps)
     subprocess.run([*arguments[:7], "--resume"], check=True, stdout=subprocess.DEVNULL)
-    assert names(tmp_path / "out") == ["report.json", "result.h5", "timeline.json"]
+    assert names(tmp_path / "out") == [
+        "report.html", "report.json", "result.h5", "timeline.json"
+    ]  # fmt: skip
 
 
 def on_terminal(command):

@@ -59,6 +59,7 @@ def test_a_second_run_into_a_folder_is_refused_and_costs_the_first_nothing(tmp_p
     open_files = len(os.listdir("/proc/self/fd"))
     run(FRAMES, Pipeline.from_steps(["during"], methods), tmp_path / "out", device="cpu")
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        "report.html",
         "report.json",
         "result.h5",
         "timeline.json",

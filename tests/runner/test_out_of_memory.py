@@ -220,7 +220,9 @@ def test_what_was_finished_before_memory_ran_out_for_good_is_kept(on_fake_gpu, t
     with pytest.raises(StoreError, match="already holds a run"):
         run(data, simple, out, device="cpu")
     run(data, simple, out, device="cpu", overwrite=True)
-    assert sorted(p.name for p in out.iterdir()) == ["report.json", "result.h5", "timeline.json"]
+    assert sorted(p.name for p in out.iterdir()) == [
+        "report.html", "report.json", "result.h5", "timeline.json"
+    ]  # fmt: skip
 
 
 def test_a_single_slice_that_needs_all_of_the_memory_runs_alone(on_fake_gpu, tmp_path):

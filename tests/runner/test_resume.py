@@ -375,7 +375,9 @@ def test_a_method_that_failed_once_goes_on(tmp_path, scan):
     }  # fmt: skip
     run(scan, pipeline, out, device="cpu", resume=True)
     assert seen.calls == [4, 4, 4, 4, 4, 4, 3]
-    assert {path.name for path in out.iterdir()} == {"result.h5", "report.json", "timeline.json"}
+    assert {path.name for path in out.iterdir()} == {
+        "result.h5", "report.html", "report.json", "timeline.json"
+    }  # fmt: skip
     with h5py.File(out / "result.h5") as file:
         np.testing.assert_array_equal(file["entry/data/data"], 2 * np.load(scan))
 
@@ -470,7 +472,8 @@ class TestOverwrite:
             with h5py.File(out / "result.h5") as file:
                 assert file["entry/data/data"][()].tobytes() == before[0]["result.h5"]
             assert {path.name for path in out.iterdir()} == {
-                "result.h5", "report.json", "timeline.json", ".run.journal", ".result.h5.part"
+                "result.h5", "report.html", "report.json", "timeline.json", ".run.journal",
+                ".result.h5.part"
             }  # fmt: skip
         run(scan, of(["negate"]), out, device="cpu", resume=True)
         run(scan, of(["negate"]), tmp_path / "new", device="cpu")
@@ -518,5 +521,5 @@ class TestOverwrite:
         assert len(list((tmp_path / "killed").glob(".*.part"))) == 2
         run(scan, of(["to_float"]), tmp_path / "killed", device="cpu", overwrite=True)
         assert {path.name for path in (tmp_path / "killed").iterdir()} == {
-            "result.h5", "report.json", "timeline.json"
+            "result.h5", "report.html", "report.json", "timeline.json"
         }  # fmt: skip
