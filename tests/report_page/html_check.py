@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 """Elements that have no end tag."""
-EMPTY_ALLOWED = {"line", "path"}
+EMPTY_ALLOWED = {"line", "path", "rect"}
 """Elements of SVG that may end in their start tag."""
 INLINE = {"strong", "span", "code", "b", "i"}
 """Elements whose text goes on in the line."""

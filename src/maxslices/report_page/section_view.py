@@ -8,7 +8,7 @@ from typing import Any
 
 from ..model.arrays import SLICE_NAMES
 
-MOST_CUTS = 100
+MOST_CUTS = 150
 """Cuts between blocks that are drawn: with more the lines would lie side by side on a phone."""
 PLACES = {
     "scan": "the scan",
@@ -50,6 +50,8 @@ class SectionView:
     """Where its output goes."""
     cuts: tuple[float, ...]
     """Cuts between its blocks, as shares of all slices; none if there are too many to draw."""
+    has_more_cuts: bool
+    """Whether there are too many."""
     blocks: str
     """Its blocks in words."""
     bound: tuple[str, str] | None
@@ -74,7 +76,7 @@ def _section_view(
     sizes = [] if run is None else [(use["first_slice"], use["block"]) for use in run["blocks"]]
     sizes = sizes or [(0, planned["block"])]
     starts = _starts(sizes, n_slices)
-    is_drawn = planned["on_blocks"] and len(starts) <= MOST_CUTS
+    cuts = [start / n_slices for start in starts[1:]] if planned["on_blocks"] else []
     name = SLICE_NAMES[planned["slice_dim"]]
     bound = None if run is None else run["bound_by"]
     return SectionView(
@@ -84,7 +86,8 @@ def _section_view(
         slices=_counted(n_slices, name),
         origin=PLACES.get(planned["origin"], planned["origin"]),
         destination=PLACES.get(planned["destination"], planned["destination"]),
-        cuts=tuple(start / n_slices for start in starts[1:]) if is_drawn else (),
+        cuts=tuple(cuts) if len(cuts) <= MOST_CUTS else (),
+        has_more_cuts=len(cuts) > MOST_CUTS,
         blocks=_blocks(planned, name, sizes, len(starts)),
         bound=None if bound is None else BOUNDS.get(bound, (bound, "")),
     )
