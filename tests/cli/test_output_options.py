@@ -47,6 +47,15 @@ def test_a_verbose_run_says_what_it_does(cli, run_arguments):
     assert last.startswith("maxslices: section 1/1: 30 slices done in ")
 
 
+def test_progress_is_printed_once(cli, run_arguments, monkeypatch, tmp_path):
+    monkeypatch.setattr("maxslices.runner.progress.LEAST_S", 0.0)
+    log = tmp_path / "run.log"
+    _, _, err = cli(*run_arguments, "--block", "10", "-v", "--log-file", log)
+    for text in (err, log.read_text()):
+        assert text.count("section 1/1: 20 of 30 slices (67 %)") == 1
+        assert text.count("section 1/1: 30 slices done in ") == 1
+
+
 def test_a_log_holds_all_that_was_said(cli, run_arguments, tmp_path):
     log = tmp_path / "run.log"
     status, _, err = cli(*run_arguments, "--log-file", log)

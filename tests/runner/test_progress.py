@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import maxslices
-from maxslices.runner.progress import LOGGER, ProgressLines, progress_shown
+from maxslices.runner.progress import ENDS, ProgressLines, progress_shown
 
 
 class Clock:
@@ -95,7 +95,7 @@ def test_the_first_block_alone_has_no_speed(lines, clock):
 
 
 def test_ends_are_written_if_wanted(lines, clock):
-    progress = ProgressLines(lines.append, ends=True, clock=clock)
+    progress = ProgressLines(lines.append, at_end=lines.append, clock=clock)
     progress.start("section 1/1", 30)
     passes(progress, clock, 1.5, 30)
     assert lines == ["section 1/1: 30 slices done in 1.5 s"]
@@ -121,7 +121,7 @@ def test_a_closed_standard_error_is_no_fault(wanted, monkeypatch):
 
 def test_a_run_logs_its_sections_for_whoever_listens(caplog):
     data = np.ones((5, 6, 8), np.float32)
-    with caplog.at_level(logging.INFO, LOGGER.name):
+    with caplog.at_level(logging.INFO, "maxslices"):
         maxslices.run(data, ["minus_log"], device="cpu")
-    (said,) = [each.getMessage() for each in caplog.records if each.name == LOGGER.name]
+    (said,) = [each.getMessage() for each in caplog.records if each.name == ENDS.name]
     assert said.startswith("section 1/1: 5 slices done in ")

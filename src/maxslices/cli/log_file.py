@@ -15,6 +15,8 @@ from .output import SAID, complain
 
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
 """Begin of each line that the logger's formatter writes."""
+_PRINTED = (SAID.name, "maxslices.progress")
+"""Loggers of what is on the screen already."""
 
 
 @contextmanager
@@ -51,11 +53,12 @@ def logged_where_asked(parsed: argparse.Namespace) -> Iterator[None]:
 
 
 class _Screen(logging.Handler):
-    """Prints what is not printed anyway, as warnings are."""
+    """Prints what is not printed anyway, as warnings and progress are."""
 
     def emit(self, record: logging.LogRecord) -> None:
         # the present standard error: it is another while a progress bar is shown
-        if record.name != SAID.name and record.levelno < logging.WARNING and sys.stderr is not None:
+        is_printed = record.name in _PRINTED or record.levelno >= logging.WARNING
+        if not is_printed and sys.stderr is not None:
             with suppress(OSError):
                 print(f"maxslices: {record.getMessage()}", file=sys.stderr)
 

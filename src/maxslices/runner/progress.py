@@ -11,8 +11,10 @@ from typing import Protocol
 
 from ..model.units import format_duration
 
-LOGGER = logging.getLogger("maxslices.run")
+LOGGER = logging.getLogger("maxslices.progress")
 """Where lines about progress go as well, with the level INFO."""
+ENDS = logging.getLogger("maxslices.run")
+"""Where the end of each section is logged."""
 STEP = 0.1
 """Share of a section after which a line is due."""
 LEAST_S, MOST_S = 10.0, 60.0
@@ -37,8 +39,8 @@ class ProgressLines:
     ----------
     write : callable
         Given each line.
-    ends : bool
-        Whether the end of each section is written too.
+    at_end : callable, optional
+        Given a line at the end of each section.
     clock : callable
         Seconds, which only increase.
     """
@@ -47,10 +49,10 @@ class ProgressLines:
         self,
         write: Callable[[str], None],
         *,
-        ends: bool = False,
+        at_end: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._write, self._ends, self._clock = write, ends, clock
+        self._write, self._at_end, self._clock = write, at_end, clock
         self._label, self._n_slices, self._done = "", 0, 0
         self._began_s = 0.0
         self._first: tuple[float, int] | None = None
@@ -72,9 +74,9 @@ class ProgressLines:
             self._first = now_s, self._done
         waited_s = now_s - self._line_s
         has_step = self._done - self._line_done >= STEP * self._n_slices
-        if self._ends and self._done == self._n_slices:
+        if self._at_end is not None and self._done == self._n_slices:
             took = format_duration(now_s - self._began_s)
-            self._write(f"{self._label}: {self._n_slices} slices done in {took}")
+            self._at_end(f"{self._label}: {self._n_slices} slices done in {took}")
         elif waited_s >= LEAST_S and (has_step or waited_s >= MOST_S):
             self._write(self._line(now_s))
             self._line_s, self._line_done = now_s, self._done
@@ -120,7 +122,7 @@ def progress_shown(wanted: bool) -> Iterator[Progress]:
             is_terminal = sys.stderr.isatty()
             found.append(held.enter_context(_bar()) if is_terminal else ProgressLines(_to_stderr))
         if LOGGER.isEnabledFor(logging.INFO):
-            found.append(ProgressLines(LOGGER.info, ends=True))
+            found.append(ProgressLines(LOGGER.info, at_end=ENDS.info))
         yield ProgressOnAll(found)
 
 
