@@ -102,6 +102,7 @@ def test_a_run_writes_to_its_folder_alone(tmp_path, monkeypatch):
     assert scan.read_bytes() == before
     assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == [
         "pipeline_as_run.yaml",
+        "report.html",
         "report.json",
         "result.h5",
         "run.log",

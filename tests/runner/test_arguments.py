@@ -60,6 +60,7 @@ def test_a_second_run_into_a_folder_is_refused_and_costs_the_first_nothing(tmp_p
     run(FRAMES, Pipeline.from_steps(["during"], methods), tmp_path / "out", device="cpu")
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
         "pipeline_as_run.yaml",
+        "report.html",
         "report.json",
         "result.h5",
         "run.log",

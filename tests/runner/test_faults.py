@@ -324,7 +324,7 @@ def test_results_are_kept_where_there_is_no_room_for_their_report(tmp_path, monk
     monkeypatch.undo()
     run_fakes(out, resume=True)
     assert {path.name for path in out.iterdir()} == {
-        "report.json", "result.h5", "timeline.json", *RECORD_NAMES
+        "report.html", "report.json", "result.h5", "timeline.json", *RECORD_NAMES
     }  # fmt: skip
 
 

@@ -116,7 +116,7 @@ def test_files_hold_what_memory_holds(tmp_path, format):
     np.testing.assert_array_equal(got[1], expected)
     np.testing.assert_array_equal(got[0], result(steps[:2]).result)
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
-        "report.json", "timeline.json", *RECORD_NAMES, *(path.name for path in report.files)
+        "report.html", "report.json", "timeline.json", *RECORD_NAMES, *(path.name for path in report.files)
     }  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def test_a_scratch_file_between_sections_changes_nothing(tmp_path):
     with h5py.File(report.files[0]) as file:
         np.testing.assert_array_equal(file["entry/data/data"], expected)
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
-        "report.json", "result.h5", "timeline.json", *RECORD_NAMES
+        "report.html", "report.json", "result.h5", "timeline.json", *RECORD_NAMES
     }  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def test_nothing_is_written_where_nothing_is_to_be_saved(tmp_path):
     steps = [{"method": "to_float", "save_result": False}]
     report = result(steps, out=tmp_path)
     assert report.files == ()
-    assert {p.name for p in tmp_path.iterdir()} == {"report.json", "timeline.json", *RECORD_NAMES}
+    assert {p.name for p in tmp_path.iterdir()} == {"report.html", "report.json", "timeline.json", *RECORD_NAMES}
     assert result(steps).result is None
 
 

@@ -378,7 +378,7 @@ def test_a_method_that_failed_once_goes_on(tmp_path, scan):
     assert seen.calls == [4, 4, 4, 4, 4, 4, 3]
     assert {path.name for path in out.iterdir()} == {
         "result.h5",
-        "report.json",
+        "report.html", "report.json",
         "timeline.json",
         *RECORD_NAMES,
     }
@@ -476,7 +476,7 @@ class TestOverwrite:
             with h5py.File(out / "result.h5") as file:
                 assert file["entry/data/data"][()].tobytes() == before[0]["result.h5"]
             assert {path.name for path in out.iterdir()} == {
-                "result.h5", "report.json", "timeline.json", ".run.journal", ".result.h5.part",
+                "result.h5", "report.html", "report.json", "timeline.json", ".run.journal", ".result.h5.part",
                 *RECORD_NAMES,
             }  # fmt: skip
         run(scan, of(["negate"]), out, device="cpu", resume=True)
@@ -525,5 +525,5 @@ class TestOverwrite:
         assert len(list((tmp_path / "killed").glob(".*.part"))) == 2
         run(scan, of(["to_float"]), tmp_path / "killed", device="cpu", overwrite=True)
         assert {path.name for path in (tmp_path / "killed").iterdir()} == {
-            "result.h5", "report.json", "timeline.json", *RECORD_NAMES
+            "result.h5", "report.html", "report.json", "timeline.json", *RECORD_NAMES
         }  # fmt: skip

@@ -24,7 +24,7 @@ from ..planner.tile_and_offload import FitChoice
 from ..runner import Report, RunFolder, Timeline, execute
 from ..runner.correct_records import correct_records
 from ..runner.earlier_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
-from ..runner.progress import progress_bar
+from ..runner.progress import progress_shown
 from ..runner.provenance import as_run
 from ..runner.provenance import provenance as provenance_of
 from ..runner.run_identity import run_identity
@@ -93,7 +93,7 @@ def run(
     overwrite : bool
         Whether the results of an earlier run in `out` may be replaced.
     progress : bool
-        Whether to show a progress bar, if standard error is a terminal.
+        Whether to show progress on standard error: a bar on a terminal, else a line now and then.
     estimator : {"declared", "recorded", "replayed", "probed", "bisected"}, optional
         The only source of estimates to use; see `plan`.
     plan : Plan, optional
@@ -281,7 +281,7 @@ def run_announced(
         log.add(str(made))
         device_name = backend.name if folder is None else folder.identity["device"]
         provenance = provenance_of(made, checked, path, source.name, device_name)
-        bar = held.enter_context(progress_bar(progress))
+        bar = held.enter_context(progress_shown(progress))
         scratch = Path(tempfile.gettempdir())
         if folder is not None:
             folder.log = log
@@ -310,13 +310,17 @@ def run_announced(
             result=result,
             timeline=timeline,
             timeline_file=written,
+            page_file=None if folder is None else folder.page_path,
             provenance=provenance,
             records=() if folder is None else tuple(folder.path / name for name in RECORD_NAMES),
         )
         if folder is not None:
+            from .run_page import leave_page
+
             log.add(str(report))
             folder.write_records({PIPELINE_NAME: as_run(checked, provenance), LOG_NAME: log.text})
             folder.write_report(report.to_json())
+            leave_page(report, folder)
         return report
 
 

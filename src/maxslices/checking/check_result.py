@@ -140,8 +140,24 @@ class CheckResult:
             f"{format_bytes(self.peak_bytes)}{peak_at}"
         )
 
-    def __str__(self) -> str:
-        """Write the headline and the table."""
+    def __repr__(self) -> str:
+        return f"<CheckResult: {self.headline}>"
+
+    def _repr_html_(self) -> str:
+        """The check for a notebook."""
+        from ..report_page.page import check_fragment
+
+        return check_fragment(
+            self.headline,
+            self.ok,
+            self.estimated_bytes,
+            self.peak_bytes,
+            self._facts(),
+            _alive_cells(self),
+        )
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """Names and texts of the table."""
         shape = "x".join(map(str, self.shape))
         parameters = ", ".join(f"{k}={v!r}" for k, v in self.parameters.items())
         rows = [
@@ -157,8 +173,11 @@ class CheckResult:
         ]
         if self.where is not None:
             rows.append(("peak at", f"{self.where}  {self.where.code}"))
-        rows += [("note", note) for note in self.notes]
-        lines = [self.headline, *(f"  {name:<11} {text}" for name, text in rows)]
+        return [*rows, *(("note", note) for note in self.notes)]
+
+    def __str__(self) -> str:
+        """Write the headline and the table."""
+        lines = [self.headline, *(f"  {name:<11} {text}" for name, text in self._facts())]
         if self.alive:
             lines += ["  alive at the peak", *_alive_rows(self)]
         return "\n".join(lines)
@@ -182,6 +201,18 @@ class EstimateError(AssertionError):
 
 
 def _alive_rows(result: CheckResult) -> list[str]:
+    cells = _alive_cells(result)
+    where_width = max(len(cell[2]) for cell in cells)
+    code_width = min(_MAX_CODE, max(len(cell[3]) for cell in cells))
+    return [
+        f"  {size:>9} {part:>5}  {where:<{where_width}}  {code[:_MAX_CODE]:<{code_width}}  "
+        f"{what}".rstrip()
+        for size, part, where, code, what in cells
+    ]
+
+
+def _alive_cells(result: CheckResult) -> list[tuple[str, str, str, str, str]]:
+    """Size, share, place, code and kind of each allocation at the peak; the smaller ones as one."""
     input_bytes = math.prod(result.shape) * np.dtype(result.dtype).itemsize
     rows = [r for r in result.alive if not is_input(r.where) or r.n_bytes >= input_bytes]
     shown, rest = rows[:_MAX_ROWS], rows[_MAX_ROWS:]
@@ -197,13 +228,7 @@ def _alive_rows(result: CheckResult) -> list[str]:
     if rest:
         n_bytes = sum(row.n_bytes for row in rest)
         cells.append((format_bytes(n_bytes), f"{n_bytes / total:.0%}", "", f"{len(rest)} more", ""))
-    where_width = max(len(cell[2]) for cell in cells)
-    code_width = min(_MAX_CODE, max(len(cell[3]) for cell in cells))
-    return [
-        f"  {size:>9} {part:>5}  {where:<{where_width}}  {code[:_MAX_CODE]:<{code_width}}  "
-        f"{what}".rstrip()
-        for size, part, where, code, what in cells
-    ]
+    return cells
 
 
 def _file_and_line(place: Place) -> str:

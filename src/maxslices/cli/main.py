@@ -11,12 +11,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import MaxslicesError
 from . import check, demo, info, measure, methods, plan, records, run
+from .log_file import logged_where_asked
 from .output import complain, say
 
 COMMANDS = (demo, info, run, plan, check, measure, methods, records)
@@ -90,10 +91,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         understood, 3 for what does not fit in memory, 130 after Ctrl-C.
     """
     _open_standard_files()
-    with warnings.catch_warnings(), _stoppable(), _logged():
+    with warnings.catch_warnings(), _stoppable(), _logged(), ExitStack() as log:
         warnings.showwarning = _show_warning  # type: ignore[assignment]
         try:
             parsed = _parsed(arguments)
+            log.enter_context(logged_where_asked(parsed))
             text = parsed.handle(parsed)
             if text is not None:
                 say(text)

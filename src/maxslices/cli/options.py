@@ -64,6 +64,20 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_output_options(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add --json, --quiet, --verbose and --log-file; `what` is printed."""
+    parser.add_argument("--json", action="store_true", help=f"print {what} as JSON")
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="print warnings, errors and --json only"
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="say on standard error what is being done"
+    )
+    parser.add_argument(
+        "--log-file", metavar="FILE", help="append all that is said, and when, to a file"
+    )
+
+
 def block_size(text: str) -> int | Literal["auto", "max"]:
     """Number of slices in a block, or ``auto`` or ``max``."""
     if text == "auto":

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from contextlib import suppress
 
 from ..errors import StoreError
+
+SAID = logging.getLogger("maxslices.said")
+"""Logger of what is printed; for files alone, since it is on the screen already."""
 
 
 def say(text: str) -> None:
@@ -33,7 +37,8 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Print a line to standard error, if that can be written."""
+    """Print a line to standard error, if that can be written, and log it."""
+    SAID.info("%s", text)
     if sys.stderr is not None:  # print would write to standard output instead
         with suppress(OSError):
             print(f"maxslices: {text}", file=sys.stderr)

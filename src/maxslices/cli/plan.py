@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .options import add_allow_missing_frames, add_limits, add_sweep, limit_arguments
+from .options import (
+    add_allow_missing_frames,
+    add_limits,
+    add_output_options,
+    add_sweep,
+    limit_arguments,
+)
+from .output import SAID
 
 
 def add_parser(subparsers: Any) -> None:
@@ -25,15 +32,17 @@ def add_parser(subparsers: Any) -> None:
     add_limits(parser)
     add_sweep(parser)
     add_allow_missing_frames(parser)
-    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    add_output_options(parser, "the plan")
+    parser.add_argument("--html", metavar="FILE", help="write a page of the plan, to be looked at")
     parser.set_defaults(handle=handle)
 
 
-def handle(parsed: argparse.Namespace) -> str:
-    """Make the plan; its text, or JSON."""
+def handle(parsed: argparse.Namespace) -> str | None:
+    """Make the plan, and a page of it if wanted; its text, or JSON."""
     from ..api import plan
     from ..errors import UsageError
     from ..model.arrays import ArraySpec, parse_shape
+    from .plan_page import check_page, write_page
 
     n_paths = len(parsed.paths)
     if parsed.shape is None and n_paths != 2:
@@ -49,6 +58,7 @@ def handle(parsed: argparse.Namespace) -> str:
     if parsed.shape is not None:
         dtype: Any = "uint16" if parsed.dtype is None else parsed.dtype
         scan = ArraySpec(parse_shape(parsed.shape), dtype)
+    page = None if parsed.html is None else check_page(parsed.html)
     made = plan(
         scan,
         parsed.paths[-1],
@@ -56,4 +66,9 @@ def handle(parsed: argparse.Namespace) -> str:
         allow_missing_frames=parsed.allow_missing_frames,
         sweep=parsed.sweep,
     )
-    return made.to_json() if parsed.json else str(made)
+    SAID.info("%s", made)
+    if page is not None:
+        write_page(page, made)
+    if parsed.json:
+        return made.to_json()
+    return None if parsed.quiet else str(made)

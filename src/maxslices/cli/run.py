@@ -5,8 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from .options import add_allow_missing_frames, add_limits, add_sweep, limit_arguments
-from .output import say
+from .options import (
+    add_allow_missing_frames,
+    add_limits,
+    add_output_options,
+    add_sweep,
+    limit_arguments,
+)
+from .output import SAID, say
 
 if TYPE_CHECKING:
     from ..planner import Plan
@@ -17,8 +23,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "run",
         help="run a pipeline on a scan",
-        description="Run a pipeline on a scan within a memory budget; results and report.json go "
-        "to a folder.",
+        description="Run a pipeline on a scan within a memory budget; results, report.html and "
+        "report.json go to a folder.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -51,22 +57,28 @@ def add_parser(subparsers: Any) -> None:
     )
     add_sweep(parser)
     add_allow_missing_frames(parser)
+    add_output_options(parser, "the report")
     parser.set_defaults(handle=handle)
 
 
-def handle(parsed: argparse.Namespace) -> str:
-    """Print the plan and run it; the report as text."""
+def handle(parsed: argparse.Namespace) -> str | None:
+    """Print the plan and run it; the report as text, or as JSON."""
     from ..api.run_scan import run_announced
+
+    def announce(plan: Plan) -> None:
+        SAID.info("%s", plan)
+        if not (parsed.json or parsed.quiet):
+            say(f"{plan}\n")
 
     report = run_announced(
         parsed.scan,
         parsed.pipeline,
         parsed.out,
-        announce=lambda plan: say(f"{plan}\n"),
+        announce=announce,
         **limit_arguments(parsed),
         format=parsed.format,
         overwrite=parsed.overwrite,
-        progress=True,
+        progress=not parsed.quiet,
         resume=parsed.resume,
         plan=None if parsed.plan is None else _read_plan(parsed.plan),
         allow_missing_frames=parsed.allow_missing_frames,
@@ -74,7 +86,10 @@ def handle(parsed: argparse.Namespace) -> str:
         save_all=parsed.save_all,
         save_snapshots=parsed.save_snapshots,
     )
-    return str(report)
+    SAID.info("%s", report)
+    if parsed.json:
+        return report.to_json()
+    return None if parsed.quiet else str(report)
 
 
 MAX_PLAN_BYTES = 2**24

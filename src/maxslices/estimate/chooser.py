@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ if TYPE_CHECKING:  # measuring is imported when something is measured
     from .recorded import Records
     from .size_record import SizedProbe
 
+LOGGER = logging.getLogger("maxslices.plan")
 Origin = Literal["declared", "recorded", "replayed", "probed", "bisected"]
 """Where a model comes from, in the order in which they are tried; bisection only if asked for."""
 
@@ -108,6 +110,7 @@ class Chooser:
             If no source has an answer, naming what would give one; or one fails.
         """
         choice = self._choose(request)
+        LOGGER.info("%s: memory as %s", request.meta.name, choice.origin)
         self.chosen.append((request, choice))
         return choice
 
@@ -152,6 +155,7 @@ class Chooser:
                 f"{self._described(request)}: {', '.join([*has, 'there is no such device here'])} "
                 "to measure it on: import records from one (maxslices records import)"
             )
+        LOGGER.info("%s: its memory is measured, by runs on a few slices", request.meta.name)
         if forced == "bisected":
             return self._bisected(request)
         made = self._probed(request)

@@ -1,4 +1,4 @@
-"""Byte counts as people write and read them."""
+"""Byte counts and durations as people write and read them."""
 
 from __future__ import annotations
 
@@ -90,3 +90,22 @@ def format_bytes(n_bytes: int | None) -> str:
         del units[0]
     whole = units[0] == "B" or abs(value) >= 99.95
     return f"{value:.{0 if whole else 1 if abs(value) >= 9.995 else 2}f} {units[0]}"
+
+
+def format_duration(duration_s: float) -> str:
+    """Write a duration with a unit.
+
+    Examples
+    --------
+    >>> [format_duration(each) for each in (0.0042, 2.649, 95.2, 7384)]
+    ['4 ms', '2.6 s', '1 min 35 s', '2 h 03 min']
+    """
+    if duration_s < 0.1:
+        return f"{1000 * duration_s:.0f} ms"
+    if duration_s < 59.95:
+        return f"{duration_s:.1f} s"
+    minutes, rest_s = divmod(round(duration_s), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest_s} s"
+    hours, minutes = divmod(round(duration_s / 60), 60)
+    return f"{hours} h {minutes:02d} min"

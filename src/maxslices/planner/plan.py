@@ -138,6 +138,17 @@ class Plan:
         check_sections(plan.sections, plan.budget_bytes - plan.reserved_bytes)
         return plan
 
+    def __repr__(self) -> str:
+        methods = ", ".join(step.name for section in self.sections for step in section.steps)
+        peak, budget = map(format_bytes, (self.estimated_bytes, self.budget_bytes))
+        return f"<Plan: {methods} on {self.scan}, {peak} of {budget} on {self.device}>"
+
+    def _repr_html_(self) -> str:
+        """The plan for a notebook."""
+        from ..report_page.page import plan_fragment
+
+        return plan_fragment(self.to_dict())
+
     def __str__(self) -> str:
         lines = headed(
             self.scan, self.device, self.budget_bytes, self.reserved_bytes, self.host_budget_bytes

@@ -17,7 +17,7 @@ from ..model.arrays import ArraySpec
 from ..planner import Plan
 from ..system.disk_space import check_absent, check_free_space, hidden_path
 from ..system.fresh_files import replace_text
-from .earlier_run import LOG_NAME, REPORT_NAME, TIMELINE_NAME, EarlierRun
+from .earlier_run import LOG_NAME, PAGE_NAME, REPORT_NAME, TIMELINE_NAME, EarlierRun
 from .folder_lock import FolderLock, check_usable
 from .folder_request import check_request
 from .journal import JOURNAL_NAME, Journal
@@ -351,6 +351,15 @@ class RunFolder:
         """Write the report, which marks the folder as holding a complete run."""
         self._write(REPORT_NAME, text)
         self._end_journal()
+
+    @property
+    def page_path(self) -> Path:
+        """Where the page for people is."""
+        return self.path / PAGE_NAME
+
+    def write_page(self, text: str) -> None:
+        """Write the page for people, after the report."""
+        self._write(PAGE_NAME, text)
 
     def _end_journal(self) -> None:
         """Remove the journal: there is nothing to go on with."""

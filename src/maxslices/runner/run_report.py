@@ -32,6 +32,8 @@ MISSED = 1.05
 is never exceeded; 5 % are left to other allocations that a meter sees as well."""
 PRINTED_S = 0.05
 """Seconds from which on a phase is printed: less would be printed as 0.0 s."""
+NOTEBOOK_PIXELS = 256
+"""Side of the result's picture in a notebook, which keeps all that its cells showed: 70 kB."""
 _STAGE_OF: dict[str, Stage] = {"link in": "in", "link out": "out"}
 
 
@@ -141,6 +143,8 @@ class Report:
     """When, where, with what and on which scan it was made."""
     records: tuple[Path, ...] = ()
     """The pipeline as it was run, and the log, where there is a folder."""
+    page_file: Path | None = None
+    """Where the page for people was written."""
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the report to plain types, ready for JSON."""
@@ -149,7 +153,10 @@ class Report:
             "duration_s": self.duration_s,
             "phases_s": self.phases_s,
             "process_bytes": self.process_bytes,
-            "sections": [_section(s) for s in self.sections],
+            "sections": [
+                {**_section(s), "findings": _findings(s, planned.limited_by)}
+                for s, planned in zip(self.sections, self.plan.sections, strict=True)
+            ],
             "side_results": {k: plain(v) for k, v in self.side_results.items()},
             "files": [str(path) for path in self.files],
             "timeline": None if self.timeline_file is None else str(self.timeline_file),
@@ -157,12 +164,30 @@ class Report:
             if self.provenance is None
             else plain(dataclasses.asdict(self.provenance)),
             "records": [str(path) for path in self.records],
+            "page": None if self.page_file is None else str(self.page_file),
             "plan": self.plan.to_dict(),
         }
 
     def to_json(self) -> str:
         """Convert the report to JSON text."""
         return json.dumps(self.to_dict(), indent=2)
+
+    def __repr__(self) -> str:
+        methods = ", ".join(name for section in self.sections for name in section.methods)
+        return f"<Report: {methods} on {self.device} in {self.duration_s:.1f} s>"
+
+    def _repr_html_(self) -> str:
+        """The report for a notebook."""
+        from ..report_page.page import run_fragment
+        from ..report_page.slice_picture import draw_slice
+
+        pictures = []
+        if self.result is not None and self.result.size:
+            axis = self.plan.sections[-1].slice_dim
+            middle = self.result.shape[axis] // 2
+            title = f"slice {middle} of the result"
+            pictures = [draw_slice(title, self.result.take(middle, axis), NOTEBOOK_PIXELS)]
+        return run_fragment(self.to_dict(), pictures)
 
     def __str__(self) -> str:
         lines = [
@@ -183,18 +208,8 @@ class Report:
             lines += [f"    {note}" for note in section.notes]
             lines += ["    ran before the run was stopped"] * section.is_earlier
             lines += [f"    warning: {warning}" for warning in section.warnings]
-            if (section.ratio or 0) > MISSED:
-                method = self.plan.sections[number - 1].limited_by
-                lines.append(
-                    f"    more than estimated: the estimate of {method} is likely too low; hold it "
-                    f"against what it takes with maxslices measure {method}"
-                )
-            if section.n_splits:
-                lines.append(
-                    f"    memory ran out: the block was halved "
-                    f"{'once' if section.n_splits == 1 else f'{section.n_splits} times'}, from "
-                    f"{section.block} to {section.smallest_block} slices"
-                )
+            findings = _findings(section, self.plan.sections[number - 1].limited_by)
+            lines += [f"    {finding}" for finding in findings]
         lines += _process_lines(self)
         lines += _wall_time_lines(self)
         lines += [f"  {name} = {_short(value)}" for name, value in self.side_results.items()]
@@ -209,6 +224,23 @@ def _section(section: SectionReport) -> dict[str, Any]:
         entry["stages"][name]["gb_per_s"] = use.gb_per_s
     entry.update(slices_per_s=section.slices_per_s, ratio=section.ratio, gb_per_s=section.gb_per_s)
     return entry
+
+
+def _findings(section: SectionReport, limited_by: str) -> list[str]:
+    """Ways in which a section took other memory than planned, in words."""
+    found = []
+    if (section.ratio or 0) > MISSED:
+        found.append(
+            f"more than estimated: the estimate of {limited_by} is likely too low; hold it "
+            f"against what it takes with maxslices measure {limited_by}"
+        )
+    if section.n_splits:
+        times = "once" if section.n_splits == 1 else f"{section.n_splits} times"
+        found.append(
+            f"memory ran out: the block was halved {times}, from {section.block} to "
+            f"{section.smallest_block} slices"
+        )
+    return found
 
 
 def _stages_lines(section: SectionReport) -> list[str]:

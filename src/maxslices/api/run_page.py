@@ -1,0 +1,72 @@
+"""The page that a run leaves beside its results."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import SourceError, StoreError
+from ..io.result_slice import middle_slice
+from ..report_page.page import run_page
+from ..report_page.slice_picture import SlicePicture, draw_slice
+from ..report_page.stage_lanes import Lanes, SectionSpans, draw_lanes
+from ..runner import Report, RunFolder
+from ..runner.run_timeline import STAGES, Span
+
+SIDE, OTHER_SIDE = 512, 256
+"""Most pixels of a picture of the final result, and of one of another: 270 and 70 kB in the page,
+if it is all noise."""
+MOST_PICTURES = 8
+"""Pictures of a page, those of the last steps: it stays under 1 MB, small enough to be mailed."""
+
+
+def page_of_run(report: Report) -> str:
+    """Write the page of a run, as text of an HTML file."""
+    return run_page(
+        report.to_dict(),
+        written=time.strftime("%Y-%m-%d %H:%M"),
+        lanes=_lanes(report),
+        pictures=_pictures(report.files),
+    )
+
+
+def leave_page(report: Report, folder: RunFolder) -> None:
+    """Leave the page of a run in its folder; where it cannot be, warn, for the run is whole."""
+    try:
+        folder.write_page(page_of_run(report))
+    except (StoreError, MemoryError) as error:
+        warnings.warn(f"no page of the run: {error or 'memory ran out'}", stacklevel=2)
+
+
+def _pictures(files: Iterable[Path]) -> list[SlicePicture]:
+    """Draw the middle slices of results, of the final one first; one that cannot be read not."""
+    found = []
+    for number, path in enumerate(list(files)[::-1][:MOST_PICTURES]):
+        try:
+            middle, image = middle_slice(path)
+        except SourceError:
+            continue
+        title = f"{path.name}, slice {middle}"
+        found.append(draw_slice(title, image, OTHER_SIDE if number else SIDE))
+    return found
+
+
+def _lanes(report: Report) -> Lanes | None:
+    """Outlines of the stages of the sections that ran now."""
+    if report.timeline is None:
+        return None
+    found = []
+    for section in report.timeline.sections:
+        by_stage: dict[str, list[Span]] = {}
+        for span in section.spans:
+            by_stage.setdefault(span.stage, []).append(span)
+        stages = {
+            stage: np.array([(span.start_s, span.stop_s) for span in spans])
+            for stage, spans in by_stage.items()
+        }
+        found.append(SectionSpans(section.start_s, section.stop_s, stages))
+    return draw_lanes(found, STAGES)

@@ -1,0 +1,93 @@
+"""What is logged of a command: to standard error with -v, and to a file."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..errors import StoreError, UsageError
+from .output import SAID, complain
+
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
+"""Begin of each line that the logger's formatter writes."""
+_PRINTED = (SAID.name, "maxslices.progress")
+"""Loggers of what is on the screen already."""
+
+
+@contextmanager
+def logged_where_asked(parsed: argparse.Namespace) -> Iterator[None]:
+    """Log from INFO on to standard error with --verbose, and to --log-file.
+
+    Raises
+    ------
+    UsageError
+        If something else than a log is there.
+    StoreError
+        If the file cannot be written.
+    """
+    path: str | None = getattr(parsed, "log_file", None)
+    handlers: list[logging.Handler] = []
+    if getattr(parsed, "verbose", False):
+        handlers.append(_Screen())
+    if path is not None:
+        handlers.append(_opened(path))
+    logger = logging.getLogger("maxslices")
+    level = logger.level
+    if handlers:
+        logger.setLevel(logging.INFO)
+    for each in handlers:
+        logger.addHandler(each)
+    try:
+        yield
+    finally:
+        for each in handlers:
+            logger.removeHandler(each)
+            with suppress(OSError):  # a full disk, which was said
+                each.close()
+        logger.setLevel(level)
+
+
+class _Screen(logging.Handler):
+    """Prints what is not printed anyway, as warnings and progress are."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # the present standard error: it is another while a progress bar is shown
+        is_printed = record.name in _PRINTED or record.levelno >= logging.WARNING
+        if not is_printed and sys.stderr is not None:
+            with suppress(OSError):
+                print(f"maxslices: {record.getMessage()}", file=sys.stderr)
+
+
+class _LogFile(logging.FileHandler):
+    """Writes lines with their time; a disk that is full ends the log, not the run."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say once that the log cannot be written."""
+        logging.getLogger("maxslices").removeHandler(self)
+        complain(f"warning: cannot write the log {self.baseFilename}: {sys.exception()}")
+
+
+def _opened(path: str) -> logging.Handler:
+    if not path:
+        raise UsageError("the path of the log is empty")
+    file = Path(path)
+    try:
+        if file.exists() and not file.is_file():
+            raise UsageError(f"--log-file {path}: is no file")
+        if file.exists():
+            with file.open("rb") as there:
+                first = there.read(32)
+            if first and not _STAMP.match(first):
+                raise UsageError(
+                    f"--log-file {path}: is there already and no log: choose another name"
+                )
+        handler = _LogFile(file, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from None
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    return handler

@@ -1,0 +1,55 @@
+"""Values as short texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+LONGEST = 160
+"""Characters of a value; two lines on a page, four on a phone."""
+FIRST = 4
+"""Values of a list that are written out."""
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\uffff"
+    "\ud800-\udfff]"
+)
+"""Control characters but tab and newline, marks without a width, and single surrogates."""
+
+
+def short(value: Any) -> str:
+    """Write a value of JSON as a short text.
+
+    Examples
+    --------
+    >>> short(128.24461)
+    '128.245'
+    >>> short([0.5, 1, 1.5, 2, 2.5, 3])
+    '6 values: 0.5, 1, 1.5, 2, ...'
+    >>> short({"size": 7, "mode": None})
+    'size: 7, mode: none'
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{key}: {short(item)}" for key, item in value.items())
+    elif isinstance(value, list | tuple):
+        text = ", ".join(short(item) for item in value[:FIRST])
+        if len(value) > FIRST:
+            text = f"{len(value)} values: {text}, ..."
+        elif any(isinstance(item, list | tuple) for item in value):
+            text = f"[{text}]"
+    else:
+        text = str(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def printable(value: Any) -> Any:
+    """Replace what is no character for people, in a text; other values stay as they are.
+
+    That are control characters, marks that change the direction of writing, and the single
+    surrogates as which Python reads names of files that are not text.
+    """
+    return type(value)(_HIDDEN.sub("\ufffd", value)) if isinstance(value, str) else value

@@ -1,0 +1,157 @@
+"""What run and plan print, log and draw: --quiet, --verbose, --json, --log-file, --html."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import sys
+
+import pytest
+
+from maxslices.report_page.page import plan_page
+
+LOG = "method: minus_log"
+STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
+
+
+@pytest.fixture
+def run_arguments(scan, pipeline, tmp_path):
+    return "run", scan, pipeline(LOG), tmp_path / "out", "--device", "cpu"
+
+
+def test_a_quiet_run_says_nothing(cli, run_arguments, tmp_path):
+    assert cli(*run_arguments, "--quiet") == (0, "", "")
+    assert (tmp_path / "out" / "report.json").exists()
+
+
+def test_a_quiet_run_says_what_is_wrong(cli, run_arguments, tmp_path):
+    cli(*run_arguments, "-q")
+    status, out, err = cli(*run_arguments, "-q")
+    assert (status, out) == (1, "")
+    assert "already holds a run" in err
+
+
+def test_a_report_as_json_is_all_that_is_printed(cli, run_arguments, tmp_path):
+    status, out, err = cli(*run_arguments, "--json", "-q")
+    assert (status, err) == (0, "")
+    assert json.loads(out) == json.loads((tmp_path / "out" / "report.json").read_text())
+
+
+def test_a_verbose_run_says_what_it_does(cli, run_arguments):
+    status, out, err = cli(*run_arguments, "-v")
+    assert status == 0
+    assert "Plan for" in out
+    first, last = err.splitlines()
+    assert first == "maxslices: minus_log: memory as declared"
+    assert last.startswith("maxslices: section 1/1: 30 slices done in ")
+
+
+def test_progress_is_printed_once(cli, run_arguments, monkeypatch, tmp_path):
+    monkeypatch.setattr("maxslices.runner.progress.LEAST_S", 0.0)
+    log = tmp_path / "run.log"
+    _, _, err = cli(*run_arguments, "--block", "10", "-v", "--log-file", log)
+    for text in (err, log.read_text()):
+        assert text.count("section 1/1: 20 of 30 slices (67 %)") == 1
+        assert text.count("section 1/1: 30 slices done in ") == 1
+
+
+def test_a_log_holds_all_that_was_said(cli, run_arguments, tmp_path):
+    log = tmp_path / "run.log"
+    status, _, err = cli(*run_arguments, "--log-file", log)
+    assert (status, err) == (0, "")
+    text = log.read_text()
+    assert STAMP.match(text)
+    for said in ("minus_log: memory as declared", "Plan for", "Ran on cpu", "30 slices done in"):
+        assert said in text
+    assert cli(*run_arguments, "--log-file", log)[0] == 1
+    assert log.read_text().startswith(text)
+    last = log.read_text().splitlines()[-1]
+    assert "already holds a run" in STAMP.sub("", last)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_log_keeps_warnings_once(cli, scan, pipeline, tmp_path, monkeypatch):
+    import warnings
+
+    from maxslices import api
+
+    made = api.plan
+
+    def plan(*args, **options):
+        warnings.warn("the beam is low", stacklevel=2)
+        return made(*args, **options)
+
+    monkeypatch.setattr(api, "plan", plan)
+    log = tmp_path / "plan.log"
+    arguments = ("plan", scan, pipeline(LOG), "--device", "cpu", "--log-file", log)
+    _, _, err = cli(*arguments, "-v")
+    assert err.count("the beam is low") == 1
+    assert log.read_text().count("warning: the beam is low") == 1
+
+
+def test_what_is_no_log_is_not_written_to(cli, run_arguments, scan, tmp_path):
+    before = scan.read_bytes()
+    status, _, err = cli(*run_arguments, "--log-file", scan)
+    assert status == 2
+    assert "is there already and no log" in err
+    assert scan.read_bytes() == before
+    for path, said in ((tmp_path, "is no file"), ("", "is empty"), ("no/x.log", "cannot write")):
+        status, _, err = cli(*run_arguments, "--log-file", path)
+        assert status in (1, 2)
+        assert said in err
+        assert "Traceback" not in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_log_that_cannot_grow_ends_and_not_the_run(cli, scan, pipeline, tmp_path):
+    log = tmp_path / "plan.log"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        status, out, err = cli("plan", scan, pipeline(LOG), "--device", "cpu", "--log-file", log)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert status == 0
+    assert "Plan for" in out
+    assert err.count("cannot write the log") == 1
+    assert "Traceback" not in err
+
+
+def test_a_plan_as_a_page(cli, scan, pipeline, tmp_path):
+    page = tmp_path / "plan.html"
+    arguments = ("plan", scan, pipeline(LOG), "--device", "cpu", "--memory", "40MB")
+    _, out, _ = cli(*arguments, "--json", "--html", page)
+    assert page.read_text() == plan_page(json.loads(out))
+    page.write_text("an earlier one")
+    assert cli(*arguments, "--html", page, "--quiet") == (0, "", "")
+    assert page.read_text() == plan_page(json.loads(out))
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "status"),
+    [
+        ("pipeline.yaml", "give a name ending in .html", 2),
+        ("no/plan.html", "there is no folder", 1),
+        ("folder.html", "it is a folder", 1),
+        ("", "give a name ending in .html", 2),
+    ],
+)
+def test_a_page_that_cannot_be_written(cli, scan, pipeline, tmp_path, name, said, status):
+    (tmp_path / "folder.html").mkdir()
+    steps = pipeline(LOG)
+    before = steps.read_bytes()
+    found = cli("plan", scan, steps, "--device", "cpu", "--html", name and tmp_path / name)
+    assert found[0] == status
+    assert said in found[2]
+    assert found[1] == ""
+    assert steps.read_bytes() == before
+
+
+def test_a_name_that_is_not_text_is_shown_all_the_same(cli, scan, pipeline, tmp_path):
+    if sys.getfilesystemencoding() != "utf-8":
+        pytest.skip("names of files are not UTF-8")
+    odd = scan.rename(tmp_path / "scan-\udcff<b>.nxs")
+    status, _, err = cli("run", odd, pipeline(LOG), tmp_path / "out", "--device", "cpu")
+    assert (status, err) == (0, "")
+    assert "scan-\ufffd&lt;b&gt;.nxs" in (tmp_path / "out" / "report.html").read_text()

@@ -1,0 +1,221 @@
+"""Pages and fragments: what stands in them, and that they are valid and safe whatever it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from maxslices.report_page.page import (
+    check_fragment,
+    plan_fragment,
+    plan_page,
+    run_fragment,
+    run_page,
+)
+from maxslices.report_page.slice_picture import draw_slice
+from maxslices.report_page.stage_lanes import SectionSpans, draw_lanes
+
+from .html_check import checked, text_of
+from .reports import RUN_SECTION, SECTION, STEP, a_plan, a_report, everywhere
+
+EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&amp;{{ 7 * 7 }}{% raise %}"
+STAGES = ("read", "in", "compute", "out", "write")
+
+
+def a_run_page(report, **fields):
+    return run_page(report, written="2026-11-23 01:34", **fields)
+
+
+def lanes():
+    spans = np.array([[0.0, 0.5], [1.0, 2.0]])
+    return draw_lanes([SectionSpans(0.0, 1.0, {"read": spans}), SectionSpans(1.0, 2.0, {})], STAGES)
+
+
+def pages(name=""):
+    """One of each kind, with a name in every text."""
+    picture = draw_slice(f"result.h5{name}", np.eye(12, 16, dtype=np.float32), 64)
+    report = everywhere(a_report({"warnings": ["it is 0"], "findings": ["too low"]}), name)
+    report["side_results"] = {f"find.cor{name}": 12.5, f"other.x{name}": [name] * 9}
+    plan = report["plan"]
+    step = plan["sections"][0]["steps"][0]
+    step["parameters"] = {f"size{name}": f"3{name}", "table": {name: [1, [name]]}}
+    plan["made_for"]["versions"] |= {f"lab{name}": f"1.0{name}"}
+    plan["notes"] = [f"a note{name}"]
+    return {
+        "plan page": plan_page(plan),
+        "plan fragment": plan_fragment(plan),
+        "run page": a_run_page(report, lanes=lanes(), pictures=[picture]),
+        "run fragment": run_fragment(report, [picture]),
+        "check fragment": check_fragment(
+            f"ok{name}", True, 10, 9, [(f"note{name}", name)], [("1 B", "5%", name, name, name)]
+        ),
+    }
+
+
+KINDS = list(pages())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["", EVIL, "\x00\x1b[31m\u202e\ud800\x85", "x" * 5000])
+def test_each_is_valid_and_loads_nothing_whatever_its_names(kind, name):
+    html = pages(name)[kind]
+    assert checked(html).faults == []
+    html.encode("utf-8")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_are_shown_as_they_are_and_are_no_html(kind):
+    html = pages(EVIL)[kind]
+    assert "<script" not in html
+    assert EVIL in "".join(checked(html).text)
+    plain = {tag for tag, _ in checked(pages()[kind]).elements}
+    assert {tag for tag, _ in checked(html).elements} == plain
+
+
+@pytest.mark.parametrize("kind", ["plan page", "run page"])
+def test_a_page_forbids_itself_all_but_styles_and_its_pictures(kind):
+    policies = [
+        attributes["content"]
+        for tag, attributes in checked(pages()[kind]).elements
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+
+
+def test_the_check_itself_finds_faults():
+    for html in (
+        "<p><b></p></b>",
+        "<p>",
+        "<p id=a></p><p id=a></p>",
+        "<img src='http://x/y.png'>",
+        "<p onclick=''></p>",
+        "<style>a { background: url(x) }</style>",
+        "<script></script>",
+        "<p>\x07</p>",
+    ):
+        assert checked(html).faults, html
+
+
+def test_a_page_of_a_run_says_what_a_reader_asks():
+    text = text_of(a_run_page(a_report(), lanes=lanes()))
+    for said in (
+        "scan.nxs: 180x64x256 uint16",
+        "Ran on cpu in 2.6 s, until 2026-11-23 01:34.",
+        "Section 1: 180 projections",
+        "minus_log 180x64x256 float32 4.06 MB a block, declared",
+        "6 blocks of 32 (block auto: 32 keep it busy; all fit)",
+        "Bound by computing, 50.0 MB/s: the methods set the pace.",
+        "read 20 %, compute 70 %, idle 10 % of the time.",
+        "estimated 11.0 MB measured 9.44 MB",
+        "Allowed on cpu: 40.0 MB.",
+        "opening 0.8 s",
+        "out/result.h5",
+        "maxslices 0.1.0",
+        "cupy none",
+    ):
+        assert said in text, said
+
+
+def test_a_plan_has_no_measurements():
+    text = text_of(plan_page(a_plan()))
+    assert "Estimated memory" in text
+    assert "measured" not in text
+    assert "Bound by" not in text
+
+
+def test_warnings_stand_at_the_top_with_their_section():
+    html = a_run_page(a_report({"warnings": ["it is NaN throughout"], "findings": ["too much"]}))
+    text = text_of(html)
+    assert "Section 1: it is NaN throughout Section 1: too much" in text
+    assert text.index("NaN throughout") < text.index("Pipeline")
+    assert 'class="warnings"' not in a_run_page(a_report())
+
+
+def test_side_results_have_the_names_that_the_user_gave():
+    pipeline = [
+        {},
+        {"method": "lab.find_center", "id": "centering", "side_outputs": {"cor": "axis"}},
+        {"method": "lab.minus_log", "id": None, "side_outputs": {}},
+        {"method": "lab.find_center", "id": "again", "side_outputs": {"cor": "axis2"}},
+    ]
+    plan = a_plan()
+    plan["made_for"]["pipeline"] = pipeline
+    found = {"find_center.cor": 128.2446, "find_center_2.cor": 128.5, "find_center.width": 3}
+    text = text_of(a_run_page(a_report(plan=plan, side_results=found)))
+    assert "centering.axis 128.245 (find_center.cor)" in text
+    assert "again.axis2 128.5 (find_center_2.cor)" in text
+    assert "find_center.width 3" in text
+
+
+def test_bars_and_the_limit_share_a_scale():
+    def widths(**fields):
+        section = {"estimated_bytes": 8_000_000, "available_bytes": 10_000_000}
+        html = a_run_page(a_report(fields, plan=a_plan(section)))
+        return [
+            attributes["style"]
+            for tag, attributes in checked(html).elements
+            if tag in ("i", "b") and "style" in attributes
+        ]
+
+    assert widths(measured_bytes=5_000_000) == [
+        "width: 80.00%", "left: 100.00%", "width: 50.00%", "left: 100.00%"
+    ]  # fmt: skip
+    assert widths(measured_bytes=16_000_000) == [
+        "width: 50.00%", "left: 62.50%", "width: 100.00%", "left: 62.50%"
+    ]  # fmt: skip
+
+
+def test_a_limit_far_beyond_the_bars_is_only_said():
+    html = plan_page(a_plan({"available_bytes": 10**12}, budget_bytes=10**12))
+    assert "Allowed on cpu: 1.00 TB." in text_of(html)
+    assert "the red line" not in text_of(html)
+    assert "<b style" not in html
+
+
+def test_cuts_between_blocks_are_drawn_as_they_were():
+    blocks = [
+        {"first_slice": 0, "block": 60, "why": "planned"},
+        {"first_slice": 60, "block": 40, "why": "memory ran out"},
+    ]
+    html = a_run_page(a_report({"blocks": blocks}))
+    at = [float(attributes["x1"]) for tag, attributes in checked(html).elements if tag == "line"]
+    assert at == pytest.approx([60 / 180, 100 / 180, 140 / 180], abs=1e-4)
+    assert "4 blocks of 60, 40 from slice 60 on" in text_of(html)
+
+
+def test_too_many_blocks_are_counted_and_not_drawn():
+    html = plan_page(a_plan({"n_slices": 10_000, "block": 1, "halo": [5, 5]}))
+    assert "<line" not in html
+    assert "10,000 blocks of 1, halo 5+5" in text_of(html)
+
+
+def test_a_section_for_side_results_alone_has_no_blocks():
+    html = plan_page(a_plan({"on_blocks": False, "destination": "nothing"}))
+    assert 'class="blocks"' not in html
+    assert "a few projections alone" in text_of(html)
+    assert text_of(html).count("nothing is kept") == 1
+
+
+def test_without_a_measurement_there_is_no_bar_for_one():
+    html = a_run_page(a_report({"measured_bytes": None}, process_bytes=None))
+    assert 'class="measured"' not in html
+    assert "0 B" not in text_of(html)
+
+
+def test_a_section_of_an_earlier_run_is_said_to_be_one():
+    text = text_of(a_run_page(a_report({"is_earlier": True, "idle_share": None})))
+    assert "Ran before the run was stopped, in 1.5 s." in text
+    assert "idle" not in text
+
+
+def test_the_sample_data_have_the_fields_of_a_real_report():
+    import maxslices
+
+    data = np.ones((5, 6, 8), np.float32)
+    real = maxslices.run(data, ["minus_log"], device="cpu").to_dict()
+    assert set(real) == set(a_report())
+    assert set(real["sections"][0]) == set(RUN_SECTION)
+    assert set(real["plan"]) == set(a_plan())
+    assert set(real["plan"]["sections"][0]) == set(SECTION)
+    assert set(real["plan"]["sections"][0]["steps"][0]) == set(STEP)
+    assert set(real["plan"]["made_for"]) == set(a_plan()["made_for"])

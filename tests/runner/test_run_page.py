@@ -1,0 +1,158 @@
+"""The page in the folder of a run."""
+
+from __future__ import annotations
+
+import errno
+import json
+
+import h5py
+import numpy as np
+import pytest
+
+from maxslices import Pipeline, run
+from maxslices.api.run_page import MOST_PICTURES, page_of_run
+from maxslices.errors import StoreError
+from maxslices.io.result_slice import middle_slice
+from maxslices.runner import Report
+from maxslices.runner.run_timeline import STAGES, Timeline
+from tests.planner.fakes import fakes
+from tests.report_page.html_check import checked, text_of
+from tests.runner.test_report_text import section
+
+DATA = np.random.default_rng(0).random((9, 5, 7)).astype(np.float32)
+SAVED = [{"method": "to_float", "save_result": True}, "to_float"]
+
+
+def a_run(out, format="hdf5", **options):
+    steps = Pipeline.from_steps(SAVED, fakes)
+    return run(DATA, steps, out, device="cpu", format=format, **options)
+
+
+@pytest.mark.parametrize("format", ["hdf5", "tiff"])
+def test_a_run_leaves_a_page_with_a_slice_of_each_result(tmp_path, format):
+    report = a_run(tmp_path / "out", format)
+    assert report.page_file == tmp_path / "out" / "report.html"
+    html = report.page_file.read_text()
+    assert checked(html).faults == []
+    titles = [given["alt"] for tag, given in checked(html).elements if tag == "img"]
+    assert titles == [f"{path.name}, slice 4" for path in reversed(report.files)]
+    entry = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert entry["page"] == str(report.page_file)
+
+
+@pytest.mark.parametrize("format", ["hdf5", "tiff"])
+def test_the_middle_slice_is_that_of_the_result(tmp_path, format):
+    report = a_run(tmp_path / "out", format)
+    number, image = middle_slice(report.files[-1])
+    assert number == 4
+    np.testing.assert_array_equal(image, DATA[4])
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks", "wanted"),
+    [((5, 9, 7), (5, 1, 7), 4), ((5, 1, 7), (5, 1, 7), 0), ((9, 1, 7), (1, 1, 7), 4)],
+)
+def test_the_axis_of_slices_is_that_of_the_chunks(tmp_path, shape, chunks, wanted):
+    data = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("entry/data/data", data=data, chunks=chunks)
+    number, image = middle_slice(tmp_path / "x.h5")
+    axis = next((i for i, n in enumerate(chunks) if n == 1 and shape[i] > 1), 1)
+    assert number == wanted
+    np.testing.assert_array_equal(image, data.take(wanted, axis))
+
+
+def test_a_result_that_is_gone_has_no_picture(tmp_path):
+    report = a_run(tmp_path / "out")
+    report.files[-1].write_bytes(b"broken")
+    report.files[0].unlink()
+    assert "<img" not in page_of_run(report)
+
+
+def test_a_page_goes_with_its_run(tmp_path):
+    a_run(tmp_path)
+    (tmp_path / "report.html").write_text("old")
+    a_run(tmp_path, overwrite=True)
+    assert (tmp_path / "report.html").read_text() != "old"
+
+
+def test_a_page_of_somebody_else_is_never_replaced(tmp_path):
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(StoreError, match=r"report\.html is there already and of no run"):
+        a_run(tmp_path)
+    (tmp_path / "report.json").write_text('{"files": []}')
+    with pytest.raises(StoreError, match=r"report\.html is there already"):
+        a_run(tmp_path, overwrite=True)
+    assert (tmp_path / "report.html").read_text() == "mine"
+
+
+def test_a_page_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
+    from maxslices.runner import results_folder
+
+    def replace_text(path, text):
+        if path.name == "report.html":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replaced(path, text)
+
+    replaced = results_folder.replace_text
+    monkeypatch.setattr(results_folder, "replace_text", replace_text)
+    with pytest.warns(UserWarning, match="no page of the run: cannot write .* No space left"):
+        a_run(tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "01_to_float.h5", "result.h5", "report.json", "timeline.json"
+    }  # fmt: skip
+
+
+def test_a_run_into_memory_draws_nothing(monkeypatch):
+    monkeypatch.setattr("maxslices.api.run_page.page_of_run", lambda report: 1 / 0)
+    a_run(None)
+
+
+def test_a_page_of_ten_thousand_blocks_and_many_results_is_small(tmp_path):
+    whole = a_run(tmp_path / "out")
+    timeline = Timeline()
+    timeline.begin_section("to_float", at_s=0.0)
+    for block in range(10_000):
+        for number, stage in enumerate(STAGES):
+            begin = 0.01 * block + 0.001 * number
+            timeline.add(stage, begin, begin + 0.004, block, block + 1, 1000)
+    timeline.end_section(at_s=100.0)
+    noise = np.random.default_rng(1).random((1, 1100, 1100)).astype(np.float32)
+    path = tmp_path / "noise.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("entry/data/data", data=noise, chunks=noise.shape)
+    one = section(n_slices=10_000, block=1, stages={}, methods=("to_float",))
+    report = Report(
+        whole.plan, "cpu", (one,), {}, (path,) * (MOST_PICTURES + 3), 100.0, timeline=timeline
+    )
+    html = page_of_run(report)
+    assert len(html.encode()) < 10**6
+    assert html.count("<img") == MOST_PICTURES
+    assert "compute 40 %" in text_of(html)
+
+
+class TestInNotebooks:
+    """Plans, reports and checks in cells."""
+
+    def test_a_report_shows_itself(self):
+        report = a_run(None)
+        html = report._repr_html_()
+        assert checked(html).faults == []
+        assert 'alt="slice 4 of the result"' in html
+        assert repr(report).startswith("<Report: to_float, to_float on cpu in ")
+        assert len(repr(report)) < 200
+
+    def test_a_plan_shows_itself(self):
+        plan = a_run(None).plan
+        assert checked(plan._repr_html_()).faults == []
+        assert repr(plan).startswith("<Plan: to_float, to_float on array: 9x5x7 float32, ")
+        assert len(repr(plan)) < 200
+
+    def test_a_check_shows_itself(self):
+        from maxslices.testing import check_max_slices
+
+        result = check_max_slices("minus_log", (60, 8, 16), "float32", device="cpu")
+        html = result._repr_html_()
+        assert checked(html).faults == []
+        assert result.headline in text_of(html)
+        assert repr(result) == f"<CheckResult: {result.headline}>"
