@@ -27,7 +27,8 @@ def test_run_prints_the_plan_and_the_report(cli, scan, pipeline, tmp_path):
     assert text.index("Plan for") < text.index("Section 1: 30 projections") < text.index("Ran on")
     assert f"wrote {out}/result.h5" in text.replace("\n    ", "")
     assert {p.name for p in out.iterdir()} == {
-        "report.html", "report.json",
+        "report.html",
+        "report.json",
         "result.h5",
         "timeline.json",
         *RECORD_NAMES,

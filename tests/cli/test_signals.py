@@ -106,7 +106,8 @@ def test_a_stopped_run_says_how_to_go_on_and_does(tmp_path, arguments, number):
     assert re.search(r"went on from projection \d+", done.stdout)
     assert names(tmp_path / "out") == [
         "pipeline_as_run.yaml",
-        "report.html", "report.json",
+        "report.html",
+        "report.json",
         "result.h5",
         "run.log",
         "timeline.json",
@@ -150,7 +151,8 @@ def test_a_folder_with_a_killed_run_names_both_commands_and_goes_on(tmp_path, ar
     subprocess.run([*arguments[:7], "--resume"], check=True, stdout=subprocess.DEVNULL)
     assert names(tmp_path / "out") == [
         "pipeline_as_run.yaml",
-        "report.html", "report.json",
+        "report.html",
+        "report.json",
         "result.h5",
         "run.log",
         "timeline.json",

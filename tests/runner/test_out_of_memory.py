@@ -222,7 +222,8 @@ def test_what_was_finished_before_memory_ran_out_for_good_is_kept(on_fake_gpu, t
         run(data, simple, out, device="cpu")
     run(data, simple, out, device="cpu", overwrite=True)
     assert {p.name for p in out.iterdir()} == {
-        "report.html", "report.json",
+        "report.html",
+        "report.json",
         "result.h5",
         "timeline.json",
         *RECORD_NAMES,

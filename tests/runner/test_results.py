@@ -137,7 +137,12 @@ def test_nothing_is_written_where_nothing_is_to_be_saved(tmp_path):
     steps = [{"method": "to_float", "save_result": False}]
     report = result(steps, out=tmp_path)
     assert report.files == ()
-    assert {p.name for p in tmp_path.iterdir()} == {"report.html", "report.json", "timeline.json", *RECORD_NAMES}
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "report.html",
+        "report.json",
+        "timeline.json",
+        *RECORD_NAMES,
+    }
     assert result(steps).result is None
 
 

@@ -378,7 +378,8 @@ def test_a_method_that_failed_once_goes_on(tmp_path, scan):
     assert seen.calls == [4, 4, 4, 4, 4, 4, 3]
     assert {path.name for path in out.iterdir()} == {
         "result.h5",
-        "report.html", "report.json",
+        "report.html",
+        "report.json",
         "timeline.json",
         *RECORD_NAMES,
     }

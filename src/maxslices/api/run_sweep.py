@@ -25,7 +25,7 @@ from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
 from ..runner import RunFolder, SectionReport, Timeline, execute
 from ..runner.earlier_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
-from ..runner.progress import NoProgress, progress_bar
+from ..runner.progress import NoProgress, progress_shown
 from ..runner.provenance import as_run
 from ..runner.provenance import provenance as provenance_of
 from ..runner.run_log import RunLog
@@ -94,7 +94,7 @@ def run_sweep(
         provenance = provenance_of(
             prepared.whole, pipeline, path, source.name, device_name(backend)
         )
-        bar = held.enter_context(progress_bar(progress))
+        bar = held.enter_context(progress_shown(progress))
         if folder is not None:
             held.enter_context(folder)
         process_peak = ProcessPeak()
