@@ -116,7 +116,8 @@ def test_files_hold_what_memory_holds(tmp_path, format):
     np.testing.assert_array_equal(got[1], expected)
     np.testing.assert_array_equal(got[0], result(steps[:2]).result)
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
-        "report.html", "report.json", "timeline.json", *RECORD_NAMES, *(path.name for path in report.files)
+        "report.html", "report.json", "timeline.json", *RECORD_NAMES,
+        *(path.name for path in report.files)
     }  # fmt: skip
 
 

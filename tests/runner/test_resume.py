@@ -477,7 +477,8 @@ class TestOverwrite:
             with h5py.File(out / "result.h5") as file:
                 assert file["entry/data/data"][()].tobytes() == before[0]["result.h5"]
             assert {path.name for path in out.iterdir()} == {
-                "result.h5", "report.html", "report.json", "timeline.json", ".run.journal", ".result.h5.part",
+                "result.h5", "report.html", "report.json", "timeline.json", ".run.journal",
+                ".result.h5.part",
                 *RECORD_NAMES,
             }  # fmt: skip
         run(scan, of(["negate"]), out, device="cpu", resume=True)

@@ -25,7 +25,7 @@ from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
 from ..runner import RunFolder, SectionReport, Timeline, execute
 from ..runner.earlier_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
-from ..runner.progress import NoProgress, progress_shown
+from ..runner.progress import ProgressOnAll, progress_shown
 from ..runner.provenance import as_run
 from ..runner.provenance import provenance as provenance_of
 from ..runner.run_log import RunLog
@@ -236,7 +236,7 @@ class _SweepSteps:
             source,
             self.backend,
             None,
-            NoProgress(),
+            ProgressOnAll([]),
             scratch,
             Timeline(),
             self.wall_time,
