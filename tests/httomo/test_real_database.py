@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from maxslices import Registry
-from maxslices.errors import PipelineError, UnknownMethodError
+from maxslices.errors import UnknownMethodError
 from maxslices.httomo.register_methods import NOT_SUPPORTED, register_all
 from maxslices.pipeline import Pipeline
 from maxslices.pipeline.sections import cut_into_sections
@@ -228,7 +228,7 @@ def test_pipelines_are_cut_as_httomo_cuts_them(real, theirs, name, tmp_path):
 
 
 @pytest.mark.parametrize("tag", ["!Sweep [10, 150]", "!SweepRange {start: 1, stop: 5, step: 2}"])
-def test_a_sweep_is_refused_in_one_line(real, theirs, tag, tmp_path):
+def test_a_sweep_is_read(real, theirs, tag, tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(
         "- method: paganin_filter\n"
@@ -236,9 +236,9 @@ def test_a_sweep_is_refused_in_one_line(real, theirs, tag, tmp_path):
         "  parameters:\n"
         f"    ratio_delta_beta: {tag}\n"
     )
-    with pytest.raises(PipelineError, match=r"^sweep.yaml:4: sweeps .* are not supported") as error:
-        Pipeline.from_file(file, real)
-    assert "\n" not in str(error.value)
+    ((name, sweep),) = Pipeline.from_file(file, real).steps[0].sweeps.items()
+    assert name == "ratio_delta_beta"
+    assert sweep.values == ((10, 150) if "150" in tag else (1, 3))
 
 
 def test_a_plain_name_means_a_method_of_another_package(real):
@@ -257,3 +257,35 @@ def test_nothing_is_registered_without_httomo_backends(monkeypatch):
     methods = Registry()
     register_all(methods)
     assert [meta.full_name for meta in methods] == ["httomo.methods.calculate_stats"]
+
+
+def test_what_is_saved_is_what_the_database_says(real):
+    import yaml
+
+    path = "httomo_backends/methods_database/packages/backends/httomolibgpu/httomolibgpu.yaml"
+    entries = yaml.safe_load((Path(sys.prefix) / "httomo" / path).read_text())
+    said = {
+        name: entry["save_result_default"] for name, entry in entries["recon"]["algorithm"].items()
+    }
+    assert any(said.values())
+    for name, is_saved in said.items():
+        if f"httomolibgpu.recon.algorithm.{name}" in real:
+            meta = real.get(name, "httomolibgpu.recon.algorithm")
+            assert meta.saved_by_default is is_saved
+
+
+def test_a_phase_filter_reaches_farther_with_a_larger_ratio(real):
+    meta = real.get("paganin_filter", "httomolibgpu.prep.phase")
+    reach = [meta.rows_reached(ratio_delta_beta=ratio) for ratio in (10, 150, 350)]
+    assert reach == sorted(reach)
+    assert 600 < reach[2] < 700  # 16.6 times L, of 40 pixels
+    assert real.get("dark_flat_field_correction", "httomolibgpu.prep.normalize").rows_reached() == 0
+
+
+def test_all_methods_of_the_database_are_listed(real):
+    from maxslices.httomo.method_list import httomo_methods
+
+    found = dict(httomo_methods(real))
+    assert found["httomolibgpu.prep.phase.paganin_filter"].startswith("on a GPU")
+    refused = found["httomolib.misc.morph.data_reducer"]
+    assert refused.startswith("not here: ") or refused.startswith("on a CPU")

@@ -9,7 +9,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from maxslices import ArraySpec, Pipeline, Registry, plan, run
+from maxslices import ArraySpec, Pipeline, Plan, Registry, plan, run
 from maxslices.errors import DoesNotFitError, MaxslicesError, StoreError, UsageError
 from maxslices.io.array_source import ArraySource
 from maxslices.pipeline.sweep import cut_at_sweep, with_sweep
@@ -337,3 +337,10 @@ class TestSharpness:
         whole = sharpness(self.picture)
         monkeypatch.setattr("maxslices.runner.sharpness.STRIP_PIXELS", 64 * 5)
         assert sharpness(self.picture) == pytest.approx(whole, rel=1e-12)
+
+
+def test_the_plan_of_a_sweep_is_not_carried_out():
+    made = plan(source(), [*NORMALIZE, "fbp"], device="cpu", sweep="fbp.center=30:32:1")
+    assert json.loads(made.to_json())["values"] == [30, 31]
+    with pytest.raises(UsageError, match="the plan is of a sweep"):
+        Plan.from_json(made.to_json())

@@ -134,6 +134,8 @@ class Plan:
             value = json.loads(text, object_pairs_hook=_without_repeats)
         except (ValueError, RecursionError) as error:
             raise UsageError(f"the plan is not JSON: {error}") from None
+        if isinstance(value, dict) and "n_before" in value:
+            raise UsageError("the plan is of a sweep, which is planned when it is run")
         plan = from_plain(cls, value, "plan")
         check_sections(plan.sections, plan.budget_bytes - plan.reserved_bytes)
         return plan

@@ -1,0 +1,203 @@
+"""What a run saves: results, by default and on demand, snapshots, angles, and its provenance."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pytest
+import tifffile
+
+from maxslices import Pipeline, Registry, run
+from maxslices.errors import MethodError, StoreError, UsageError
+from maxslices.io.structure import structure_checksum
+from maxslices.runner.earlier_run import RECORD_NAMES
+from tests.io import scans
+
+N_ANGLES = int((scans.KEYS == 0).sum())
+FRAMES = np.random.default_rng(4).integers(500, 3000, (scans.KEYS.size, 6, 16), np.uint16)
+FRAMES[scans.KEYS == 1] += 3000
+FRAMES[scans.KEYS == 2] //= 100
+RECON = {"method": "fbp", "parameters": {"center": 7.5}}
+STEPS = ["dark_flat_field_correction", "minus_log", RECON, "median_filter"]
+OPTIONS = {"device": "cpu", "memory": "100MB"}
+
+
+@pytest.fixture
+def scan(tmp_path):
+    return scans.write_dls(tmp_path / "scan.nxs", FRAMES)
+
+
+def names(folder):
+    beside = {"report.json", "timeline.json", *RECORD_NAMES}
+    return {path.name for path in folder.iterdir()} - beside
+
+
+def two(slice_dim, other_dims, dtype, available_memory):
+    return available_memory // (other_dims[0] * other_dims[1] * 24), np.float32
+
+
+def data(path):
+    with h5py.File(path) as file:
+        return file["entry/data/data"][()]
+
+
+def test_a_reconstruction_is_saved_beside_the_last_result(tmp_path, scan):
+    run(scan, STEPS, tmp_path / "out", **OPTIONS)
+    assert names(tmp_path / "out") == {"03_fbp.h5", "result.h5"}
+    alone = run(scan, STEPS[:3], **OPTIONS)
+    saved = data(tmp_path / "out" / "03_fbp.h5")
+    assert saved.dtype == np.float32
+    assert np.array_equal(saved, alone.result)
+
+
+def test_a_reconstruction_is_not_saved_where_its_step_says_so(tmp_path, scan):
+    steps = [*STEPS[:2], {**RECON, "save_result": False}, STEPS[3]]
+    run(scan, steps, tmp_path / "out", **OPTIONS)
+    assert names(tmp_path / "out") == {"result.h5"}
+
+
+def test_all_is_saved_on_demand(tmp_path, scan):
+    find = {"method": "find_center_vo", "id": "c", "side_outputs": {"cor": "cor"}}
+    steps = [*STEPS[:2], find, {**RECON, "save_result": False}, STEPS[3]]
+    run(scan, steps, tmp_path / "out", **OPTIONS, save_all=True)
+    assert names(tmp_path / "out") == {
+        "01_dark_flat_field_correction.h5", "02_minus_log.h5", "04_fbp.h5", "result.h5"
+    }  # fmt: skip
+
+
+def test_data_before_the_reconstruction_are_a_scan_again(tmp_path, scan):
+    run(scan, STEPS, tmp_path / "out", **OPTIONS, save_all=True)
+    run(tmp_path / "out" / "02_minus_log.h5", STEPS[2:], tmp_path / "rest", **OPTIONS)
+    assert np.array_equal(*(data(tmp_path / f / "result.h5") for f in ("out", "rest")))
+    with h5py.File(tmp_path / "out" / "02_minus_log.h5") as file:
+        assert len(file["entry/data/rotation_angle"]) == N_ANGLES
+    with h5py.File(tmp_path / "out" / "03_fbp.h5") as file:
+        assert "rotation_angle" not in file["entry/data"]
+
+
+@pytest.mark.parametrize("block", [1, 4, "auto"])
+def test_snapshots_are_middle_slices(tmp_path, scan, block):
+    out = tmp_path / "out"
+    report = run(scan, STEPS, out, **OPTIONS, block=block, save_all=True, save_snapshots=True)
+    for number, (name, dim) in enumerate(
+        [("dark_flat_field_correction", 0), ("minus_log", 0), ("fbp", 1)], start=1
+    ):
+        whole = data(out / f"{number:02d}_{name}.h5")
+        middle = whole.take(whole.shape[dim] // 2, axis=dim)
+        assert np.array_equal(tifffile.imread(out / f"snapshot_{number:02d}_{name}.tif"), middle)
+    assert (out / "snapshot_04_median_filter.tif") in report.files
+    run(scan, STEPS, out, **OPTIONS, overwrite=True)
+    assert names(out) == {"03_fbp.h5", "result.h5"}
+
+
+def test_snapshots_of_a_run_that_is_stopped_are_kept_for_it(tmp_path, scan):
+    registry, seen = Registry(), SimpleNamespace(calls=0)
+
+    def fragile(data):
+        seen.calls += 1
+        if seen.calls == 8:
+            raise ValueError("no")
+        return data * np.float32(2)
+
+    registry.register(
+        fragile, pattern="projection", output_dtype="float32", calc_max_slices=two
+    )  # fmt: skip
+    pipeline, out = Pipeline.from_steps(["fragile"], registry), tmp_path / "out"
+    with pytest.raises(MethodError):
+        run(scan, pipeline, out, device="cpu", block=1, save_snapshots=True)
+    assert "ended early: MethodError" in (out / "run.log").read_text()
+    report = run(scan, pipeline, out, device="cpu", resume=True)
+    assert names(out) == {"result.h5", "snapshot_01_fragile.tif"}
+    assert np.array_equal(tifffile.imread(report.files[0]), data(out / "result.h5")[N_ANGLES // 2])
+
+
+def test_snapshots_need_a_folder(scan):
+    with pytest.raises(UsageError, match="snapshots are saved in a folder"):
+        run(scan, STEPS, **OPTIONS, save_snapshots=True)
+
+
+class TestProvenance:
+    def test_the_folder_says_how_its_results_were_made(self, tmp_path, scan):
+        report = run(scan, STEPS, tmp_path / "out", **OPTIONS)
+        written = json.loads((tmp_path / "out" / "report.json").read_text())["provenance"]
+        assert written["scan"] == str(scan)
+        assert written["scan_structure"] == structure_checksum(scan)
+        assert {"Python", "maxslices", "numpy", "maxslices_methods"} <= set(written["versions"])
+        assert written["date"] == report.provenance.date
+        log = (tmp_path / "out" / "run.log").read_text()
+        assert "Plan for" in log
+        assert "Ran on cpu in" in log
+
+    def test_the_pipeline_as_run_has_all_defaults_and_runs_again(self, tmp_path, scan):
+        run(scan, STEPS, tmp_path / "out", **OPTIONS)
+        path = tmp_path / "out" / "pipeline_as_run.yaml"
+        text = path.read_text()
+        assert "filter_type: shepp-logan" in text  # a default that the steps do not give
+        assert structure_checksum(scan) in text.splitlines()[1]
+        run(scan, path, tmp_path / "again", **OPTIONS)
+        assert names(tmp_path / "again") == names(tmp_path / "out")
+        assert np.array_equal(*(data(tmp_path / f / "result.h5") for f in ("out", "again")))
+
+    def test_the_loader_is_written_as_it_was_given(self, tmp_path, scan):
+        loader = {
+            "method": "standard_tomo",
+            "parameters": {"preview": {"detector_y": {"start": 1, "stop": 4}}},
+        }
+        run(scan, [loader, *STEPS], tmp_path / "out", **OPTIONS)
+        again = Pipeline.from_file(tmp_path / "out" / "pipeline_as_run.yaml")
+        assert again.loader == Pipeline.from_steps([loader, *STEPS]).loader
+
+    def test_a_file_of_that_name_is_not_replaced(self, tmp_path, scan):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "run.log").write_text("mine")
+        with pytest.raises(StoreError, match=r"run\.log is there already and of no run"):
+            run(scan, STEPS, tmp_path / "out", **OPTIONS)
+        assert (tmp_path / "out" / "run.log").read_text() == "mine"
+
+    def test_warnings_are_in_the_log_and_are_still_shown(self, tmp_path, scan):
+        registry = Registry()
+
+        def warns(data):
+            import warnings
+
+            warnings.warn("look out", stacklevel=1)
+            return data
+
+        registry.register(warns, pattern="projection", output_dtype="uint16")
+        with pytest.warns(UserWarning, match="look out"):
+            run(scan, Pipeline.from_steps(["warns"], registry), tmp_path / "out", device="cpu")
+        assert "warning: look out" in (tmp_path / "out" / "run.log").read_text()
+
+
+class TestStructure:
+    def test_data_do_not_count(self, tmp_path):
+        first = scans.write_dls(tmp_path / "a.nxs", FRAMES)
+        second = scans.write_dls(tmp_path / "b.nxs", FRAMES + 1)
+        assert structure_checksum(first) == structure_checksum(second)
+
+    def test_shapes_names_and_dtypes_do(self, tmp_path, scan):
+        before = structure_checksum(scan)
+        found = {before}
+        for change in (
+            lambda file: file.create_dataset("more", data=[1, 2]),
+            lambda file: file.move("more", "other"),
+            lambda file: (file.pop("other"), file.create_dataset("other", data=[1.0, 2.0])),
+        ):
+            with h5py.File(scan, "r+") as file:
+                change(file)
+            found.add(structure_checksum(scan))
+        assert len(found) == 4
+
+    def test_a_folder_counts_by_its_files(self, tmp_path):
+        (tmp_path / "a.tif").write_bytes(b"12")
+        before = structure_checksum(tmp_path)
+        (tmp_path / "b.tif").write_bytes(b"1")
+        assert structure_checksum(tmp_path) != before
+
+    def test_what_is_not_there_any_more_has_none(self, tmp_path):
+        assert structure_checksum(tmp_path / "none.h5") is None
+        (tmp_path / "damaged.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(99))
+        assert structure_checksum(tmp_path / "damaged.h5") is None
