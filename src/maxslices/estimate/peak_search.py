@@ -237,13 +237,14 @@ class PeakSearch:
     def result(self, available_bytes: int, duration_s: float) -> Probe:
         """Result of the probe."""
         calls, peaks = self.calls, self._peaks()
-        points = self._all_points()[:1]  # even the fewest slices may not fit
+        # Even the fewest slices may not fit, or not run with the data that take most.
+        points = self._all_points()[:1] or [(1, calls.available_bytes + 1)]
         if peaks.points:
             points = peaks.curve(self._above())
         lost, note = self.retained.lost(points, calls.available_bytes, calls.total_slices)
         points = [(n, size + lost) for n, size in points]
         answer = MemoryModel.piecewise(points).max_slices(available_bytes, calls.total_slices)
-        most = max(self._taken)
+        most = max(self._taken, default=0)
         if self._is_stopped:
             self.notes.append(f"{most} slices were called, more take too long: not proven")
         is_proven = answer <= most or peaks.is_known_line

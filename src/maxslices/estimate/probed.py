@@ -58,13 +58,14 @@ def probe(
         Flats, darks and angles, not counted in the peak. What is missing, or given as an
         `ArraySpec`, is made up.
     limit_s : float
-        Time for the measurements. Up to 3.2 times as much is used if every call is long, and up to
-        five times if that is at most a twentieth of the time of the whole scan.
+        Time for a search by peaks alone: up to 3.2 times as much if every call is long, and a
+        twentieth of the time of the whole scan if that is more, up to 40 s.
     strictly : bool
         Whether measuring itself must stay within `available_bytes`, flats and darks included. On a
         GPU the pool is limited, and a call that runs out of it had too many slices. Where nothing
-        limits memory (outside the pool, on the CPU) a call is not made if it may take more at
-        worst. The fewest slices that the method runs on are exempt: their peak is always measured.
+        limits memory (outside the pool, on the CPU) a call is not made if it is predicted to take
+        more. The fewest slices that the method runs on are exempt: their peak is always measured.
+        Otherwise calls may take what the device has free.
 
     Returns
     -------
@@ -132,12 +133,10 @@ def probe(
 def _noticed(rungs: Sequence[Rung], retained: RetainedMemory, backend: Backend) -> list[str]:
     """What the calls showed beside their peaks, in words."""
     notes = []
-    most = max(rungs, key=lambda rung: rung.outside_bytes)
-    if most.outside_bytes:
-        notes.append(
-            f"{format_bytes(most.outside_bytes)} with {most.n_slices} slices were outside the "
-            "pool: counted"
-        )
+    outside = [(rung.outside_bytes, rung.n_slices) for rung in rungs if rung.outside_bytes]
+    if outside:
+        most, n = max(outside)
+        notes.append(f"{format_bytes(most)} with {n} slices were outside the pool: counted")
     if retained.outside_bytes:
         stays = format_bytes(retained.outside_bytes)
         notes.append(f"{stays} stay outside the pool after calls: counted")

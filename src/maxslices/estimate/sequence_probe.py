@@ -202,10 +202,11 @@ class SequenceProbe:
                 others = [fewest + 1]
         if len(self._seen) >= len(MORE) and not self._is_told(self._fit()):
             self.keeps_its_ways = False
-            before = self._seen[other_data].n_bytes
-            self.rungs = [rung for rung in self.rungs if rung.n_slices != other_data]
-            self._call(other_data, None)
-            if abs(self._seen[other_data].n_bytes - before) > SAME * before:
+            n = other_data if other_data in self._seen else max(self._seen)
+            before = self._seen[n].n_bytes
+            self.rungs = [rung for rung in self.rungs if rung.n_slices != n]
+            self._call(n, None)
+            if abs(self._seen[n].n_bytes - before) > SAME * before:
                 raise NotExplainedError("its memory depends on the data")
 
     def _is_dear(self, n: int) -> bool:
@@ -244,7 +245,7 @@ class SequenceProbe:
 
     def _may_call(self, n: int, model: PeakModel) -> bool:
         """True if n slices may fit, by the model or by as much per slice as the most called."""
-        most = max(self._seen)
+        most = max(self._seen, default=self._first.n_slices)
         n_bytes = min(model.bytes(n), model.bytes(most) * n // most)
         return n < self._too_many and self.calls.may_take(n_bytes)
 
@@ -288,7 +289,8 @@ class SequenceProbe:
         """Model of all calls but the first, which allocates what later ones find."""
         model = PeakModel.fit(list(self._seen.values()) or [self._first_seen], self._granule)
         objects = self._objects_bytes + CUSHION_BYTES[self.calls.backend.kind]
-        model = model.plus("stays", Growth(self.left_bytes)).plus(OBJECTS, Growth(objects))
+        stays = self.left_bytes if self._seen else 0  # the first call's sequence has it
+        model = model.plus("stays", Growth(stays)).plus(OBJECTS, Growth(objects))
         model = model.plus(OUTSIDE, self._outside())
         measured = {r.n_slices: r.n_bytes + self.left_bytes for r in self.rungs}
         first = self._first_seen.n_bytes + self._first.outside_bytes + self._objects_bytes
