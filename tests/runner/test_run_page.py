@@ -11,7 +11,7 @@ import pytest
 
 from maxslices import Pipeline, run
 from maxslices.api.run_page import MOST_PICTURES, page_of_run
-from maxslices.errors import StoreError
+from maxslices.errors import SourceError, StoreError
 from maxslices.io.result_slice import middle_slice
 from maxslices.runner import Report
 from maxslices.runner.run_timeline import STAGES, Timeline
@@ -60,6 +60,33 @@ def test_the_axis_of_slices_is_that_of_the_chunks(tmp_path, shape, chunks, wante
     axis = next((i for i, n in enumerate(chunks) if n == 1 and shape[i] > 1), 1)
     assert number == wanted
     np.testing.assert_array_equal(image, data.take(wanted, axis))
+
+
+@pytest.mark.parametrize(("shape", "wanted"), [((5, 7), None), ((4, 5, 7), 2)])
+def test_a_tiff_is_a_slice_or_a_stack(tmp_path, shape, wanted):
+    import tifffile
+
+    data = np.random.default_rng(0).random(shape).astype(np.float32)
+    tifffile.imwrite(tmp_path / "x.tif", data, photometric="minisblack")
+    number, image = middle_slice(tmp_path / "x.tif")
+    assert number == wanted
+    np.testing.assert_array_equal(image, data if wanted is None else data[wanted])
+
+
+def test_what_is_no_picture_of_slices_is_an_error(tmp_path):
+    for name in ("x.tif", "x.h5", "x.png"):
+        (tmp_path / name).write_bytes(b"\x89PNG no picture")
+        with pytest.raises(SourceError, match=f"{name}: is damaged"):
+            middle_slice(tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match="has no TIFFs"):
+        middle_slice(tmp_path / "empty")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["entry/data/data"] = np.zeros((3, 4, 5))  # not in chunks
+    with pytest.raises(SourceError, match="is no result of a run"):
+        middle_slice(tmp_path / "other.h5")
+    with pytest.raises(SourceError, match="is damaged"):
+        middle_slice(tmp_path / "missing.h5")
 
 
 def test_a_result_that_is_gone_has_no_picture(tmp_path):

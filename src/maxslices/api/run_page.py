@@ -43,14 +43,14 @@ def leave_page(report: Report, folder: RunFolder) -> None:
 
 
 def _pictures(files: Iterable[Path]) -> list[SlicePicture]:
-    """Draw the middle slices of results, of the final one first; one that cannot be read not."""
+    """Draw the middle slices of results, of the final one first, as far as they can be read."""
     found = []
     for number, path in enumerate(list(files)[::-1][:MOST_PICTURES]):
         try:
             middle, image = middle_slice(path)
         except SourceError:
             continue
-        title = f"{path.name}, slice {middle}"
+        title = path.name if middle is None else f"{path.name}, slice {middle}"
         found.append(draw_slice(title, image, OTHER_SIDE if number else SIDE))
     return found
 

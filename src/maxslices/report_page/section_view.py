@@ -13,7 +13,7 @@ MOST_CUTS = 150
 PLACES = {
     "scan": "the scan",
     "device": "the device",
-    "memory": "memory",
+    "memory": "host memory",
     "scratch file": "a scratch file",
     "result": "the result",
     "nothing": "nothing is kept",
