@@ -44,8 +44,17 @@ class Difference(Exception):
     """The result is another than it should be, and nobody said so."""
 
 
-def in_child(case: Callable[[], object]) -> Outcome:
-    """Run a case in a child of its own; how it ended."""
+def in_child(case: Callable[[], object], wall_s: float | None = None) -> Outcome:
+    """Run a case in a child of its own; how it ended.
+
+    Parameters
+    ----------
+    case : callable
+        The case.
+    wall_s : float, optional
+        Seconds by the clock after which it counts as hanging; `WALL_S` if not given.
+    """
+    wall_s = WALL_S if wall_s is None else wall_s
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -59,12 +68,12 @@ def in_child(case: Callable[[], object]) -> Outcome:
         os._exit(0)
     os.close(writing)
     try:
-        said = _said(reading, child)
+        said = _said(reading, child, wall_s)
     finally:
         os.close(reading)
     _, status = os.waitpid(child, 0)
     if said is None:
-        return Outcome("hang", f"it did not end within {WALL_S} s")
+        return Outcome("hang", f"it did not end within {wall_s} s")
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         kind = "hang" if number == signal.SIGXCPU else "died"
@@ -74,9 +83,9 @@ def in_child(case: Callable[[], object]) -> Outcome:
     return Outcome(*json.loads(said))
 
 
-def _said(reading: int, child: int) -> bytes | None:
+def _said(reading: int, child: int, wall_s: float) -> bytes | None:
     """What the child wrote before it ended; None if it hung, and was killed."""
-    said, end_s = b"", time.monotonic() + WALL_S
+    said, end_s = b"", time.monotonic() + wall_s
     while True:
         ready, _, _ = select.select([reading], [], [], max(0, end_s - time.monotonic()))
         if not ready:

@@ -35,7 +35,7 @@ from maxslices.runner.journal import Journal
 from maxslices.runner.unfinished_run import read_journal
 from tests.planner.fakes import fakes
 
-from .child import Difference, Outcome, in_child
+from .child import WALL_S, Difference, Outcome, in_child
 from .kills import REFUSED, ended, fork
 from .random_runs import import_what_runs_need, read_result
 
@@ -54,6 +54,8 @@ PIPELINES = {
 """Name of a pipeline -> its steps, and the options of its run."""
 FOREIGN = {"notes.txt": b"notes", ".hidden": b"", "result.h5.bak": b"old", "03_mine": b"mine"}
 """Files that no run wrote."""
+N_RUNS = 60
+"""Most runs of a case, each of which has the time of one."""
 MOST_MOMENTS = 40
 """Moments of a run at which it may be killed; the longest of these has about as many."""
 
@@ -278,5 +280,5 @@ def cases(kind: str, folder: Path, seed_: int) -> Iterator[tuple[str, Outcome]]:
             raise Difference(traceback.format_exc()) from error
 
     while True:
-        yield f"{kind} {seed_} {number}", in_child(go)
+        yield f"{kind} {seed_} {number}", in_child(go, N_RUNS * WALL_S)
         number += 1

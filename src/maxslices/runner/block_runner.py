@@ -24,6 +24,7 @@ from .block_ranges import Block
 from .constant_result import CheckedTarget, ConstantCheck
 from .device_store import DeviceStore
 from .journal import Journal
+from .long_calls import LongCalls
 from .read_ahead import Readable
 from .result_queue import ResultQueue
 from .side_results import SideResults
@@ -64,6 +65,9 @@ class BlockRunner:
     """Takes the middle slice after each step; None if they are not wanted."""
     keeps_track: bool = True
     """Whether all side results could be noted."""
+
+    long_calls: LongCalls = field(default_factory=LongCalls)
+    """Says so while a call takes long."""
 
     def __post_init__(self) -> None:
         self._checks = {index: ConstantCheck() for index in self.sinks}
@@ -262,8 +266,10 @@ class BlockRunner:
             supplied["angles"] = self.source.angles[span]
         parameters = {k: self.side_results.resolve(v) for k, v in step.parameters.items()}
         filled = {name: supplied[name] for name in meta.supplied if name in supplied}
+        n_left = -(-(self.plan.n_slices - first) // (last - first))
         try:
-            return self._as_planned(index, data, parameters, filled)
+            with self.long_calls.call(meta.name, step.parameters, n_left):
+                return self._as_planned(index, data, parameters, filled)
         except MaxslicesError:
             raise
         except Exception as error:

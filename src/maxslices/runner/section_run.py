@@ -98,7 +98,7 @@ class SectionRun:
         try:
             if not looks_ahead:  # looking ahead would give it back
                 self._pool.reserve(plan)  # before the meter notes what is in use
-            with meter.whole():
+            with meter.whole(), runner.long_calls:
                 if looks_ahead:
                     with meter.part():
                         self._prepare()
