@@ -28,8 +28,8 @@ FAULTS = {
     "method is null": (({"method": None},), "method must be the name of a method, not None"),
     "unknown method": (("nagate",), "step 1: unknown method 'nagate'; did you mean negate?"),
     "other module": (
-        ({"method": "negate", "module_path": "httomolibgpu.prep"},),
-        "no method 'negate' in module 'httomolibgpu.prep'; there is one in tests.planner.fakes",
+        ({"method": "negate", "module_path": "othergpu.prep"},),
+        "no method 'negate' in module 'othergpu.prep'; there is one in tests.planner.fakes",
     ),
     "module is a number": (({"method": "negate", "module_path": 3},), "module_path must be"),
     "late loader": (("negate", "standard_tomo"), "step 2: standard_tomo says how the scan is read"),
@@ -47,7 +47,7 @@ FAULTS = {
     ),
     "required": (
         (step("crop", keep="REQUIRED"),),
-        "crop parameter 'keep' must be int, not 'REQUIRED' (str)",
+        "step 1: crop: keep is REQUIRED, which stands for a value of yours: give one, int",
     ),
     "nothing like it": ((step("flat_field", zzz=1),), "has no parameter 'zzz'; it has: none"),
     "slice_dim": ((step("neighbours", slice_dim=1),), "slice_dim is filled in while it runs"),
