@@ -70,7 +70,7 @@ def median_filter(data: Any, kernel_size: KernelSize = 3) -> Any:
     return _filtered(data, kernel_size, None)
 
 
-@method("all", calc_max_slices=_outlier_memory, halo=_halo, tile_halo=_halo)
+@method("all", calc_max_slices=_outlier_memory, halo=_halo, tile_halo=_halo, side_data="too")
 def remove_outlier(data: Any, kernel_size: KernelSize = 3, dif: float = 1000.0) -> Any:
     """Replace the voxels that differ from the median of the cube around them.
 

@@ -52,11 +52,35 @@ def _plain(
     def method(data: Any, /, **parameters: Any) -> Any:
         return call(data, call.arguments(data, parameters))
 
+    side_data = SIDE_DATA.get(entry.name)
     return method, {
         "halo": entry.halo(),
-        "output_dims": entry.output_dims(),
+        # The database speaks of the flats and darks there.
+        "output_dims": None if side_data == "alone" else entry.output_dims(),
         "output_dtype": _output_dtype(entry, call),
+        "output_angles": OUTPUT_ANGLES.get(entry.name),
+        "side_data": side_data,
     }
+
+
+def _averaged(angles: NDArray[Any], projection_averaging_factor: int = 2) -> NDArray[Any]:
+    """Mean angle of each group of projections; the last group may be smaller."""
+    starts = range(0, len(angles), projection_averaging_factor)
+    groups = [angles[i : i + projection_averaging_factor] for i in starts]
+    return np.array([group.mean() for group in groups], angles.dtype)
+
+
+def _first_half(angles: NDArray[Any]) -> NDArray[Any]:
+    return angles[: len(angles) // 2]
+
+
+OUTPUT_ANGLES: dict[str, Callable[..., NDArray[Any]]] = {
+    "average_projection_frames": _averaged,
+    "sino_360_to_180": _first_half,
+}
+"""Methods that httomo's wrappers change the angles for; the database does not tell."""
+SIDE_DATA = {"remove_outlier": "too", "data_reducer": "alone"}
+"""Methods that they call with flats and darks."""
 
 
 _MODULES_TO_FLOAT = ("normalize", "phase", "algorithm")

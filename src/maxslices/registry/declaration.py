@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from numpy.typing import DTypeLike
 
@@ -27,6 +27,8 @@ def describe(
     tile_halo: Halo | Callable[..., Halo] | None = None,
     output_dims: Callable[..., tuple[int, int]] | None = None,
     output_dtype: DTypeLike | Callable[..., DTypeLike] | None = None,
+    output_angles: Callable[..., Any] | None = None,
+    side_data: Literal["too", "alone"] | None = None,
     side_results: Iterable[str] = (),
     sample_slices: Callable[..., Iterable[int]] | None = None,
     combine: Callable[[list[Any]], Any] | None = None,
@@ -82,6 +84,13 @@ def describe(
             raise RegistrationError(f"{label}: {HALO_IS[what]}, not {with_type(pair)}")
     if output_dims is not None:
         declare("output_dims", output_dims, "other_dims", told=("slice_dim",))
+    if output_angles is not None:
+        declare("output_angles", output_angles, "angles")
+    if side_data not in (None, "too", "alone"):
+        raise RegistrationError(
+            f"{label}: side_data is 'too' or 'alone', or left out for methods that leave flats and "
+            f"darks as they are, not {side_data!r}"
+        )
     if callable(output_dtype) and not isinstance(output_dtype, type):
         declare("output_dtype", output_dtype, "dtype")
     elif output_dtype is not None:
@@ -114,6 +123,8 @@ def describe(
         tile_halo=tile_halo,
         output_dims=output_dims,
         declared_dtype=output_dtype,
+        output_angles=output_angles,
+        side_data=side_data,
         side_results=names,
         sample_slices=sample_slices,
         combine=combine,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from numpy.typing import DTypeLike
 
@@ -26,6 +26,8 @@ def method(
     tile_halo: Halo | Callable[..., Halo] | None = None,
     output_dims: Callable[..., tuple[int, int]] | None = None,
     output_dtype: DTypeLike | Callable[..., DTypeLike] | None = None,
+    output_angles: Callable[..., Any] | None = None,
+    side_data: Literal["too", "alone"] | None = None,
     side_results: Iterable[str] = (),
     sample_slices: Callable[..., Iterable[int]] | None = None,
     combine: Callable[[list[Any]], Any] | None = None,
@@ -55,6 +57,12 @@ def method(
     output_dtype : dtype-like or callable, optional
         The result's dtype, or ``(dtype, **kwargs) -> dtype``. By default what the
         estimator returns.
+    output_angles : callable, optional
+        ``(angles, **kwargs) -> angles`` of the result, where it has other projections than the
+        data: float32 arrays, in radians.
+    side_data : {"too", "alone"}, optional
+        The mean of the flats, and that of the darks, go through the method as well, or alone:
+        then the data pass through unchanged. Later methods are given these frames.
     side_results : iterable of str, optional
         The function returns these values (one, or a tuple in this order) and no array:
         the data go on unchanged, and later methods may refer to the values.
@@ -110,6 +118,8 @@ def method(
             tile_halo=tile_halo,
             output_dims=output_dims,
             output_dtype=output_dtype,
+            output_angles=output_angles,
+            side_data=side_data,
             side_results=side_results,
             sample_slices=sample_slices,
             combine=combine,

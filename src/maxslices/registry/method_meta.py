@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from ..errors import EstimatorError, ParameterError, UsageError
 from ..model.arrays import as_dtype
@@ -52,6 +52,10 @@ class MethodMeta:
     """``output_dims(other_dims, **kwargs)`` of the result; None where they do not change."""
     declared_dtype: DTypeLike | Callable[..., DTypeLike] | None = None
     """Dtype of the result, or ``(dtype, **kwargs) -> dtype``; None: what the estimator returns."""
+    output_angles: Callable[..., Any] | None = None
+    """``output_angles(angles, **kwargs)`` of the result; None where they do not change."""
+    side_data: Literal["too", "alone"] | None = None
+    """Whether it changes flats and darks "too", or "alone"; None where it leaves them."""
     tile_halo: Halo | Callable[..., Halo] | None = None
     """Pixels needed around a tile of a slice: one number, two along the slice's dims, or a function
     of the parameters; None where it needs whole slices."""
@@ -282,6 +286,22 @@ class MethodMeta:
             )
             raise EstimatorError(f"{asked} must return two positive ints, not {with_type(dims)}")
         return int(dims[0]), int(dims[1])
+
+    def angles_after(
+        self, angles: NDArray[np.float32], parameters: Mapping[str, Any]
+    ) -> NDArray[np.float32]:
+        """Angles of the result's projections, in radians, from those of the data."""
+        if self.output_angles is None:
+            return angles
+        callback, merged = self.callbacks["output_angles"], self.merged(**parameters)
+        found = np.asarray(callback.call(self.full_name, (angles,), merged))
+        if found.ndim != 1 or found.dtype.kind != "f":
+            asked = callback.describe_call(self.full_name, (angles,), merged)
+            raise EstimatorError(
+                f"{asked} must return a one-dimensional array of floats, not "
+                f"{found.ndim}-dimensional {found.dtype}"
+            )
+        return found.astype(np.float32, copy=False)
 
     def _output_dtype(
         self, dtype: DTypeLike, returned: Any, kwargs: Mapping[str, Any]

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..devices import Backend, call_method, is_copyable
 from ..devices.cpu import CpuBackend
 from ..devices.in_place import slices_in_place
 from ..errors import MaxslicesError, MethodError, ReadOnlyInputError
-from ..io import MemoryStore, SideName, Sink, Source, Store, SupportsSideWindow
+from ..io import MemoryStore, SideName, Sink, Store
 from ..model.arrays import SLICE_NAMES
 from ..model.tiling import Tiling
 from ..pipeline import Step
@@ -26,6 +27,7 @@ from .device_store import DeviceStore
 from .journal import Journal
 from .read_ahead import Readable
 from .result_queue import ResultQueue
+from .side_frames import SideFrames
 from .side_results import SideResults
 from .tiled_call import in_tiles
 from .writer import Target
@@ -39,8 +41,10 @@ class BlockRunner:
     """The section as planned."""
     steps: tuple[Step, ...]
     """The methods."""
-    source: Source
-    """The scan: its flats, darks and angles."""
+    side_frames: SideFrames
+    """Flats and darks."""
+    angles: NDArray[np.float32] | None
+    """Angles of the section's input; None if the scan has none."""
     backend: Backend
     """The device."""
     side_results: SideResults
@@ -53,8 +57,8 @@ class BlockRunner:
     """Values by name that are the same for all blocks, for methods that ask (see `SUPPLIED`)."""
     _checks: dict[int, ConstantCheck] = field(default_factory=dict)
     """Index of a step that is saved -> what was seen of its result."""
-    _frames: dict[str, Any] = field(default_factory=dict)
-    """Flats and darks, if they are the same for all blocks."""
+    _frames: list[dict[str, Any]] = field(default_factory=list)
+    """Flats and darks of each step, if they are the same for all blocks."""
     known: set[int] = field(default_factory=set)
     """Indices of steps whose side results are known: they are not called for them."""
     journal: Journal | None = None
@@ -84,7 +88,8 @@ class BlockRunner:
         """Bytes on the device for all blocks."""
         if self.plan.side_on_host:
             return 0
-        return sum(int(frames.nbytes) for frames in self._frames.values())
+        frames = {id(each): each for given in self._frames for each in given.values()}
+        return sum(int(each.nbytes) for each in frames.values())
 
     def load_frames(self) -> None:
         """Load flats and darks, if they are the same for all blocks."""
@@ -93,7 +98,7 @@ class BlockRunner:
 
     def close(self) -> None:
         """Free flats and darks."""
-        self._frames = {}
+        self._frames = []
 
     def run(
         self, block: Block, feed: BlockFeed, results: ResultQueue, clock: BlockClock
@@ -125,7 +130,9 @@ class BlockRunner:
         values: dict[int, Any] = {}
         last = max(i for i, step in enumerate(self.steps) if i == 0 or not step.meta.side_results)
         for index, step in enumerate(self.steps):
-            if not step.meta.side_results:
+            if step.meta.side_data == "alone":
+                pass
+            elif not step.meta.side_results:
                 result = self._call(index, data, frames, block.first, block.last)
                 data = self._checked(index, result, block.n_given)
                 del result
@@ -173,7 +180,7 @@ class BlockRunner:
             self.load_frames()
             frames = self._frames or self._side_data(first, last)
             for index, before in enumerate(self.steps[:position]):
-                if not before.meta.side_results:
+                if not before.meta.side_results and before.meta.side_data != "alone":
                     result = self._call(index, data, frames, first, last)
                     data = self._checked(index, result, last - first)
                     del result
@@ -219,34 +226,39 @@ class BlockRunner:
         reader.read(slice_dim, first, last, host)
         return self.backend.to_device(host)
 
-    def _side_data(self, first: int, last: int) -> dict[str, Any]:
-        wanted = {name for step in self.steps for name in step.meta.supplied}
-        names: list[SideName] = []
-        if self.source.flats is not None and "flats" in wanted:
-            names.append("flats")
-        if self.source.darks is not None and "darks" in wanted:
-            names.append("darks")
-        return {name: self._side(name, first, last) for name in names}
+    def _side_data(self, first: int, last: int) -> list[dict[str, Any]]:
+        """Flats and darks of each step, for a block; those that steps share are one array."""
+        found: dict[tuple[SideName, int | None], Any] = {}
+        given: list[dict[str, Any]] = []
+        source = self.side_frames.source
+        sides: tuple[SideName, ...] = ("flats", "darks")
+        for planned, step in zip(self.plan.steps, self.steps, strict=True):
+            given.append({})
+            changed_by = self.side_frames.changed_by(planned.index)
+            for name in sides:
+                if name not in step.meta.supplied or getattr(source, name) is None:
+                    continue
+                if (name, changed_by) not in found:
+                    found[name, changed_by] = self._side(name, changed_by, first, last)
+                given[-1][name] = found[name, changed_by]
+        return given
 
-    def _side(self, name: SideName, first: int, last: int) -> Any:
-        where = (name, self.plan.slice_dim, first, last)
-        if self.plan.side_on_host:
-            return self.source.read_side(*where)
-        if self.backend.kind == "cuda" and isinstance(self.source, SupportsSideWindow):
-            frames = self.source.side_window(*where)  # on the device it is a copy anyway
-            if frames is not None:
-                return self.backend.to_device(frames)
-        return self.backend.to_device(self.source.read_side(*where))
+    def _side(self, name: SideName, changed_by: int | None, first: int, last: int) -> Any:
+        frames = self.side_frames.read(name, changed_by, self.plan.slice_dim, first, last)
+        return frames if self.plan.side_on_host else self.backend.to_device(frames)
 
-    def _call(self, index: int, data: Any, frames: dict[str, Any], first: int, last: int) -> Any:
+    def _call(
+        self, index: int, data: Any, frames: list[dict[str, Any]], first: int, last: int
+    ) -> Any:
         """Call a method on slices `first` to `last`, with its parameters and supplied values."""
         step, slice_dim = self.steps[index], self.plan.slice_dim
         meta = step.meta
-        supplied = {**self.facts, **frames, "slice_dim": slice_dim, "first_slice": first}
-        if self.source.angles is not None:
+        supplied = {**self.facts, **frames[index], "slice_dim": slice_dim, "first_slice": first}
+        angles = self.side_results.angles_after(self.steps[:index], self.angles)
+        if angles is not None:
             # Where an earlier method left fewer projections, these are the first ones.
             span = slice(first, last) if slice_dim == 0 else slice(data.shape[0])
-            supplied["angles"] = self.source.angles[span]
+            supplied["angles"] = angles[span]
         parameters = {k: self.side_results.resolve(v) for k, v in step.parameters.items()}
         filled = {name: supplied[name] for name in meta.supplied if name in supplied}
         try:
