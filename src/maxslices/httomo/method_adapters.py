@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..errors import ParameterError
 from .filled_call import FilledCall, edit_signature, to_device, to_host
 from .method_database import DatabaseEntry
+from .value_checks import value_check
 
 Declaration = dict[str, Any]
 """Keywords for `Registry.register`."""
@@ -60,6 +61,7 @@ def _plain(
         "output_dtype": _output_dtype(entry, call),
         "output_angles": OUTPUT_ANGLES.get(entry.name),
         "side_data": side_data,
+        "check_values": value_check(entry.module, entry.name),
     }
 
 
@@ -173,7 +175,11 @@ def _rotation(
             given["proj2"] = others[0]
         return _centre(call(first, given))
 
-    return method, {"side_results": names, "combine": combine}
+    return method, {
+        "side_results": names,
+        "combine": combine,
+        "check_values": value_check(entry.module, entry.name),
+    }
 
 
 def _accept_mid(stub: Callable[..., Any]) -> None:

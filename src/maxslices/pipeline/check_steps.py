@@ -160,6 +160,7 @@ class _StepCheck:
             return {}
         values = {str(name): _reference_or_value(value) for name, value in given.items()}
         known: dict[str, Any] = {}
+        n_before = len(self._faults)
         unread = {key.removeprefix("parameters.") for key in self._entry.faulty}
         not_missing = {*meta.supplied, *unread}
         for name, value in values.items():
@@ -191,7 +192,19 @@ class _StepCheck:
             key = f"parameters.{faulty}" if faulty else "method"
             text = f"{meta.name} {text}"
             self._faults.append(self._entry.fault(text, key, ParameterError))
+        if len(self._faults) == n_before:
+            self._check_values(meta, known)
         return values
+
+    def _check_values(self, meta: MethodMeta, known: Mapping[str, Any]) -> None:
+        """Check that the method takes the values, whatever the data are."""
+        refusal = meta.refusal(known)
+        if refusal is None:
+            return
+        named = re.findall(r"\w+", refusal)
+        faulty = next((f"parameters.{name}" for name in named if name in known), "method")
+        text = f"{meta.name} refuses this: {refusal}"
+        self._faults.append(self._entry.fault(text, faulty, ParameterError))
 
     def _fill_in(self, meta: MethodMeta, name: str) -> None:
         """Fault of a value that a template leaves to the user."""

@@ -29,6 +29,7 @@ def describe(
     output_dtype: DTypeLike | Callable[..., DTypeLike] | None = None,
     output_angles: Callable[..., Any] | None = None,
     side_data: Literal["too", "alone"] | None = None,
+    check_values: Callable[..., None] | None = None,
     side_results: Iterable[str] = (),
     sample_slices: Callable[..., Iterable[int]] | None = None,
     combine: Callable[[list[Any]], Any] | None = None,
@@ -86,6 +87,8 @@ def describe(
         declare("output_dims", output_dims, "other_dims", told=("slice_dim",))
     if output_angles is not None:
         declare("output_angles", output_angles, "angles")
+    if check_values is not None:
+        declare("check_values", check_values)
     if side_data not in (None, "too", "alone"):
         raise RegistrationError(
             f"{label}: side_data is 'too' or 'alone', or left out for methods that leave flats and "
@@ -125,6 +128,7 @@ def describe(
         declared_dtype=output_dtype,
         output_angles=output_angles,
         side_data=side_data,
+        check_values=check_values,
         side_results=names,
         sample_slices=sample_slices,
         combine=combine,

@@ -28,6 +28,7 @@ def method(
     output_dtype: DTypeLike | Callable[..., DTypeLike] | None = None,
     output_angles: Callable[..., Any] | None = None,
     side_data: Literal["too", "alone"] | None = None,
+    check_values: Callable[..., None] | None = None,
     side_results: Iterable[str] = (),
     sample_slices: Callable[..., Iterable[int]] | None = None,
     combine: Callable[[list[Any]], Any] | None = None,
@@ -63,6 +64,9 @@ def method(
     side_data : {"too", "alone"}, optional
         The mean of the flats, and that of the darks, go through the method as well, or alone:
         then the data pass through unchanged. Later methods are given these frames.
+    check_values : callable, optional
+        ``(**kwargs)``: raises ValueError for values that the method refuses whatever the data
+        are, so that a pipeline is told of them before it runs. References are left out.
     side_results : iterable of str, optional
         The function returns these values (one, or a tuple in this order) and no array:
         the data go on unchanged, and later methods may refer to the values.
@@ -120,6 +124,7 @@ def method(
             output_dtype=output_dtype,
             output_angles=output_angles,
             side_data=side_data,
+            check_values=check_values,
             side_results=side_results,
             sample_slices=sample_slices,
             combine=combine,

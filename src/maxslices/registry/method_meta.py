@@ -56,6 +56,8 @@ class MethodMeta:
     """``output_angles(angles, **kwargs)`` of the result; None where they do not change."""
     side_data: Literal["too", "alone"] | None = None
     """Whether it changes flats and darks "too", or "alone"; None where it leaves them."""
+    check_values: Callable[..., None] | None = None
+    """``check_values(**kwargs)`` raises ValueError for values that the method refuses."""
     tile_halo: Halo | Callable[..., Halo] | None = None
     """Pixels needed around a tile of a slice: one number, two along the slice's dims, or a function
     of the parameters; None where it needs whole slices."""
@@ -222,6 +224,18 @@ class MethodMeta:
         if self.estimator_gives_dtype:
             returned = self.ask_estimator(slice_dim, other_dims, dtype, _AMPLE_BYTES, kwargs)[1]
         return self._output_dtype(dtype, returned, kwargs)
+
+    def refusal(self, parameters: Mapping[str, Any]) -> str | None:
+        """Why the method refuses values, as far as they are known; None if it does not."""
+        if self.check_values is None:
+            return None
+        callback, merged = self.callbacks["check_values"], self.merged(**parameters)
+        known = {name: value for name, value in merged.items() if name in callback.keywords}
+        try:
+            self.check_values(**(merged if callback.accepts_all else known))
+        except ValueError as error:
+            return str(error)
+        return None
 
     def halo_slices(self, **kwargs: Any) -> tuple[int, int]:
         """Slices (before, after) that the method needs around its block."""
