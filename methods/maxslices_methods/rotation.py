@@ -60,10 +60,22 @@ def _find_center_vo_bytes(
     m.alloc(half, np.complex64)  # spectrum
 
 
+def _check_search(
+    smin: float, smax: float, srad: float, step: float, ratio: float, drop: int
+) -> None:
+    sizes_are_right = all(0 < size < math.inf for size in (srad, step, ratio))
+    if not (smin < smax and sizes_are_right and drop >= 0):
+        raise ValueError(
+            "find_center_vo needs smin < smax, finite srad, step and ratio over 0, and drop of at "
+            f"least 0; it was given {smin=}, {smax=}, {srad=}, {step=}, {ratio=}, {drop=}"
+        )
+
+
 @method(
     "sinogram",
     calc_max_slices=_find_center_vo_bytes,
     side_results=("cor",),
+    check_values=_check_search,
     sample_slices=_middle_sinograms,
 )
 def find_center_vo(
@@ -120,12 +132,7 @@ def find_center_vo(
     works on means of 4 or 2. The fine search interpolates by cubic convolution. A parabola
     through the three smallest values gives the fraction of a step.
     """
-    sizes_are_right = all(0 < size < math.inf for size in (srad, step, ratio))
-    if not (smin < smax and sizes_are_right and drop >= 0):
-        raise ValueError(
-            "find_center_vo needs smin < smax, finite srad, step and ratio over 0, and drop of at "
-            f"least 0; it was given {smin=}, {smax=}, {srad=}, {step=}, {ratio=}, {drop=}"
-        )
+    _check_search(smin, smax, srad, step, ratio, drop)
     xp = array_namespace(data)
     n_angles, _, width = data.shape
     middle = (width - 1) / 2

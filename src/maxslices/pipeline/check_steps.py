@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..errors import ParameterError, PipelineError, UnknownMethodError
+from ..errors import EstimatorError, ParameterError, PipelineError, UnknownMethodError
 from ..io import LoaderOptions, parse_loader
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import Registry
@@ -122,7 +122,13 @@ class _StepCheck:
             self._fault(f"{meta.name}: an earlier step has the id {step_id!r} already", "id")
         if len(self._faults) > n_before:
             return None
-        return Step(meta, parameters, save_result, step_id, side_outputs)
+        step = Step(meta, parameters, save_result, step_id, side_outputs)
+        try:
+            meta.halo_slices(**step.known_parameters())
+        except EstimatorError as error:
+            self._fault(str(error), "parameters")
+            return None
+        return step
 
     def _fault(self, text: str, key: str = "") -> None:
         self._faults.append(self._entry.fault(text, key))
