@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..devices import Backend, call_method, is_copyable
 from ..devices.cpu import CpuBackend
 from ..devices.in_place import slices_in_place
+from ..devices.non_finite import NonFiniteCount
 from ..errors import MaxslicesError, MethodError, ReadOnlyInputError
 from ..io import MemoryStore, SideName, Sink, Store
 from ..model.arrays import SLICE_NAMES
@@ -63,10 +64,16 @@ class BlockRunner:
     """Indices of steps whose side results are known: they are not called for them."""
     journal: Journal | None = None
     """Notes side results; None if nothing is noted."""
+    given_non_finite: tuple[int, int] = (0, 0)
+    """NaN and infinite values in the section's input, as far as they were counted."""
     keeps_track: bool = True
     """Whether all side results could be noted."""
 
+    _non_finite: NonFiniteCount = field(init=False)
+    """NaN and infinite values in the results of the steps."""
+
     def __post_init__(self) -> None:
+        self._non_finite = NonFiniteCount(len(self.steps))
         self._checks = {index: ConstantCheck() for index in self.sinks}
 
     @property
@@ -77,7 +84,34 @@ class BlockRunner:
             in_memory = ConstantCheck()
             in_memory.look(self.store.array)
             found[f"the output of {self.steps[-1].meta.name}"] = in_memory.warning
-        return tuple(f"{name} {warning}" for name, warning in found.items() if warning)
+        constant = [f"{name} {warning}" for name, warning in found.items() if warning]
+        return (*constant, *self._non_finite_warnings())
+
+    @property
+    def non_finite(self) -> tuple[int, int]:
+        """NaN and infinite values in the section's output."""
+        return ([self.given_non_finite] + [count for _, count in self._non_finite_of_steps()])[-1]
+
+    def _non_finite_of_steps(self) -> list[tuple[str, tuple[int, int]]]:
+        """Method and counts of each step that makes data."""
+        counts = self._non_finite.totals().tolist()
+        return [
+            (step.meta.name, (nan, infinite))
+            for step, (nan, infinite) in zip(self.steps, counts, strict=True)
+            if not step.meta.side_results and step.meta.side_data != "alone"
+        ]
+
+    def _non_finite_warnings(self) -> list[str]:
+        """Which methods made NaN or infinite values."""
+        found, before = [], self.given_non_finite
+        for name, (nan, infinite) in self._non_finite_of_steps():
+            if nan > before[0] or infinite > before[1]:
+                found.append(
+                    f"the result of {name} has {nan:,} NaN and {infinite:,} infinite "
+                    "values: they are left as they are"
+                )
+            before = nan, infinite
+        return found
 
     def _target(self, index: int) -> Target:
         """Where a step's output is saved, with a check of what is written."""
@@ -136,6 +170,7 @@ class BlockRunner:
                 result = self._call(index, data, frames, block.first, block.last)
                 data = self._checked(index, result, block.n_given)
                 del result
+                self._non_finite.look(index, self._cropped(data, block))
             elif step.meta.sample_slices is None and index not in self.known:
                 cropped = self._cropped(data, block)
                 values[index] = self._call(index, cropped, frames, block.start, block.stop)

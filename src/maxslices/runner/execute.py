@@ -94,7 +94,7 @@ def execute(
     reports: list[SectionReport] = []
     reader: Readable | DeviceStore = source
     position = 0
-    angles = source.angles
+    angles, non_finite = source.angles, (0, 0)
     side_frames = SideFrames(source, pipeline.steps, backend, side_results.resolve)
     done: dict[int, int] = {}  # index of a step -> slices of its result
     with contextlib.ExitStack() as held:
@@ -157,6 +157,7 @@ def execute(
                 facts,
                 known={i - position for i in resumed.known_steps if position <= i < stop},
                 journal=journal,
+                given_non_finite=non_finite,
             )
             notes = tuple(text for text in (*section.fitted, note, before.note(section)) if text)
             on_block = None
@@ -190,6 +191,7 @@ def execute(
                 if is_last and isinstance(store, MemoryStore):
                     result = store.array
             angles = side_results.angles_after(pipeline.steps[position:stop], angles)
+            non_finite = block_runner.non_finite
             position = stop
             if not is_last:
                 backend.release()
