@@ -151,3 +151,11 @@ def test_the_last_step_that_makes_data_is_saved_unless_said_otherwise():
     assert not pipeline({"method": "negate", "save_result": False}).steps[0].save_result
     assert [s.save_result for s in pipeline("negate", "find_middle").steps] == [True, False]
     assert not any(s.save_result for s in pipeline("find_middle").steps)
+
+
+def test_a_step_that_saves_has_the_one_before_it_saved():
+    saves = {"method": "save_intermediate_data", "module_path": "httomo.methods"}
+    checked = pipeline("negate", FIND, saves, "negate")
+    assert [each.save_result for each in checked.steps] == [True, False, True]
+    with pytest.raises(PipelineError, match="saves the data of a step before it: there is none"):
+        pipeline(saves, "negate")

@@ -22,6 +22,9 @@ means what it means there."""
 LOADER_METHOD = "standard_tomo"
 _REFERENCE = re.compile(r"\s*\$\{\{\s*([\w-]+)\.side_outputs\.([\w-]+)\s*\}\}\s*")
 _STEP_KEYS = ("method", "module_path", "parameters", "save_result", "id", "side_outputs")
+_SAVES_BEFORE = ("save_intermediate_data", "httomo.methods")
+"""A method of httomo, and its module, for which the step before is saved; what httomo asks for in its
+parameters, the runner knows."""
 _TO_FILL_IN = "REQUIRED"
 """What httomo's templates have in place of values that a user has to give."""
 _Offered = dict[str, set[str] | None]
@@ -48,11 +51,11 @@ def check_steps(
     unsaid = None
     missing = MissingPackages()
     for entry in raw:
-        step = (
-            None
-            if missing.has(entry, methods)
-            else _StepCheck(entry, offered, faults).step(methods)
-        )
+        if (entry.content.get("method"), entry.content.get("module_path")) == _SAVES_BEFORE:
+            _save_before(steps, entry, faults)
+            continue
+        checked = _StepCheck(entry, offered, faults)
+        step = None if missing.has(entry, methods) else checked.step(methods)
         if step is not None:
             if not step.meta.side_results:
                 unsaid = None if "save_result" in entry.content else len(steps)
@@ -64,6 +67,16 @@ def check_steps(
         # The last step that makes data; methods with side results leave them as they are.
         steps[unsaid] = replace(steps[unsaid], save_result=True)
     return loader, steps, faults + missing.faults(methods)
+
+
+def _save_before(steps: list[Step], entry: RawStep, faults: list[PipelineError]) -> None:
+    """Have the data saved that a step stands behind."""
+    making = [index for index, step in enumerate(steps) if not step.meta.side_results]
+    if making:
+        steps[making[-1]] = replace(steps[making[-1]], save_result=True)
+    else:
+        text = f"{_SAVES_BEFORE[0]} saves the data of a step before it: there is none"
+        faults.append(entry.fault(text, "method"))
 
 
 def _is_loader(content: Mapping[str, Any]) -> bool:
