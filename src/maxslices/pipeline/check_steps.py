@@ -23,8 +23,8 @@ LOADER_METHOD = "standard_tomo"
 _REFERENCE = re.compile(r"\s*\$\{\{\s*([\w-]+)\.side_outputs\.([\w-]+)\s*\}\}\s*")
 _STEP_KEYS = ("method", "module_path", "parameters", "save_result", "id", "side_outputs")
 _SAVES_BEFORE = ("save_intermediate_data", "httomo.methods")
-"""A method of httomo, and its module, for which the step before is saved; what httomo asks for in its
-parameters, the runner knows."""
+"""A method of httomo, and its module, for which the step before is saved. httomo fills in all of
+its parameters, so they are not looked at."""
 _TO_FILL_IN = "REQUIRED"
 """What httomo's templates have in place of values that a user has to give."""
 _Offered = dict[str, set[str] | None]
