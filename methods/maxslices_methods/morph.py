@@ -196,7 +196,7 @@ def _resample_memory(
 def data_resampler(
     data: Any,
     newshape: list[int],
-    axis: int | None = None,
+    axis: int | Literal["auto"] | None = None,
     interpolation: Literal["linear", "nearest"] = "linear",
     slice_dim: int | None = None,
 ) -> Any:
@@ -208,9 +208,9 @@ def data_resampler(
         Shape (angles, detector_y, detector_x), any real dtype.
     newshape : list of int
         The two dims of a slice of the result, in array order.
-    axis : int, optional
+    axis : int or "auto", optional
         Axis of the slices, which is left as it is: 0 for projections, 1 for sinograms.
-        By default that along which the data are cut.
+        By default, and for "auto", that along which the data are cut.
     interpolation : {"linear", "nearest"}
         Between the four pixels around a place, or the value of the nearest one (halfway,
         the earlier).
@@ -237,6 +237,7 @@ def data_resampler(
     _new_dims((1, 1), newshape)
     if interpolation not in ("linear", "nearest"):
         raise ValueError(f"interpolation must be 'linear' or 'nearest', not {interpolation!r}")
+    axis = None if axis == "auto" else axis
     if axis is not None and slice_dim is not None and axis != slice_dim:
         raise ValueError(
             f"axis={axis} but the data are cut along axis {slice_dim}: leave axis out, or put a "

@@ -82,6 +82,7 @@ def find_center_vo(
     data: Any,
     ind: int | Literal["mid"] | None = None,
     average_radius: int = 0,
+    cor_initialisation_value: float | None = None,
     smin: int = -50,
     smax: int = 50,
     srad: float = 6.0,
@@ -101,8 +102,11 @@ def find_center_vo(
         the runner gives, and the function itself does not read it.
     average_radius : int
         Sinograms on either side of `ind` to average with it.
+    cor_initialisation_value : float, optional
+        Where the axis is about, in pixels counted as in the result; the middle of the detector by
+        default.
     smin, smax : int
-        Where to search, in pixels from the middle of the detector.
+        Where to search, in pixels from there.
     srad : float
         How far around the coarse result the fine search goes, in pixels.
     step : float
@@ -141,11 +145,13 @@ def find_center_vo(
 
     by_rows, by_columns = _reductions(n_angles, width)
     columns = width // by_columns
-    steps = np.arange(math.floor(smin / by_columns), math.ceil(smax / by_columns) + 1)
+    about = 0.0 if cor_initialisation_value is None else cor_initialisation_value - middle
+    low, high = math.floor(about + smin), math.ceil(about + smax)
+    steps = np.arange(math.floor(low / by_columns), math.ceil(high / by_columns) + 1)
     steps = steps[np.abs(steps) <= (columns - 1) / 2]
     if len(steps) == 0:
         raise ValueError(
-            f"find_center_vo: {smin} to {smax} pixels from the middle is not on a detector of "
+            f"find_center_vo: {low} to {high} pixels from the middle is not on a detector of "
             f"{width} pixels"
         )
     metrics = _metrics(_stacked(sinogram, (3, 1), by_rows, by_columns), 2 * steps, ratio, drop)
@@ -154,8 +160,8 @@ def find_center_vo(
         logger.warning(
             "find_center_vo: the best axis is at an end of the search, %d to %d pixels from the "
             "middle: change smin or smax",
-            smin,
-            smax,
+            low,
+            high,
         )
     coarse = (steps[best] + (columns - 1) / 2) * by_columns + (by_columns - 1) / 2 - middle
 

@@ -141,3 +141,10 @@ def test_a_wrong_parameter_is_told_by_the_plan(name, parameters, words):
 def test_wrong_resampling(parameters, words):
     with pytest.raises(ValueError, match=words):
         data_resampler(values((3, 4, 5)), **{"newshape": [2, 2]} | parameters)
+
+
+def test_auto_is_the_axis_along_which_the_data_are_cut():
+    data = values((4, 6, 9))
+    for dim in (0, 1):
+        got = data_resampler(data, [5, 7], axis="auto", slice_dim=dim)
+        np.testing.assert_array_equal(got, data_resampler(data, [5, 7], axis=dim))
