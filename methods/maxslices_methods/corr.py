@@ -70,7 +70,19 @@ def median_filter(data: Any, kernel_size: KernelSize = 3) -> Any:
     return _filtered(data, kernel_size, None)
 
 
-@method("all", calc_max_slices=_outlier_memory, halo=_halo, tile_halo=_halo)
+def _check_dif(dif: float) -> None:
+    if not dif > 0:
+        raise ValueError(f"dif must be above 0, not {dif!r}: it is in the unit of the data")
+
+
+@method(
+    "all",
+    calc_max_slices=_outlier_memory,
+    halo=_halo,
+    tile_halo=_halo,
+    side_data="too",
+    check_values=_check_dif,
+)
 def remove_outlier(data: Any, kernel_size: KernelSize = 3, dif: float = 1000.0) -> Any:
     """Replace the voxels that differ from the median of the cube around them.
 
@@ -97,8 +109,7 @@ def remove_outlier(data: Any, kernel_size: KernelSize = 3, dif: float = 1000.0) 
     ValueError
         If the size or the dtype is not one of these, or `dif` is not above 0.
     """
-    if not dif > 0:
-        raise ValueError(f"dif must be above 0, not {dif!r}: it is in the unit of the data")
+    _check_dif(dif)
     return _filtered(data, kernel_size, float(dif))
 
 

@@ -35,7 +35,7 @@ def _stitched_dims(other_dims: tuple[int, int], overlap: float) -> tuple[int, in
         raise ValueError(f"sino_360_to_180 needs two angles or more, not {n_angles}")
     if not abs(overlap) < width - 1 or abs(_even(overlap)) >= width - 1:  # NaN is not less
         raise ValueError(f"overlap must be less than {width - 1} pixels, not {overlap!r}")
-    return n_angles // 2, 2 * width - _even(overlap)
+    return n_angles // 2, 2 * width - min(0, _even(overlap))
 
 
 def _blend_angles(n_rows: int, n_angles: int, overlap: int, device: str) -> int:
@@ -61,7 +61,16 @@ def _stitch_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any], overla
         m.alloc_bytes(VIEWS_BYTES)
 
 
-@method("sinogram", calc_max_slices=_stitch_memory, output_dims=_stitched_dims)
+def _first_half(angles: np.ndarray) -> np.ndarray:
+    return angles[: len(angles) // 2]
+
+
+@method(
+    "sinogram",
+    calc_max_slices=_stitch_memory,
+    output_dims=_stitched_dims,
+    output_angles=_first_half,
+)
 def sino_360_to_180(
     data: Any, overlap: float = 0.0, side: Literal["left", "right"] = "left"
 ) -> Any:
@@ -76,16 +85,16 @@ def sino_360_to_180(
         Shape (angles, detector_y, detector_x) over 360 degrees; uint16 or float32.
     overlap : float
         Pixels that both views see, rounded to an even number; across them one view fades
-        into the other. Negative: pixels that neither sees; they get the value at the
-        edge of the left one.
+        into the other, and at both ends the outermost pixel is repeated half as often.
+        Negative: pixels that neither sees; they get the value at the edge of the left one.
     side : {"left", "right"}
         Side of the field of view that the rotation axis is on.
 
     Returns
     -------
     array
-        Shape (angles // 2, detector_y, 2 * detector_x - overlap), of the same dtype; the
-        rotation axis is in the middle of a row.
+        Shape (angles // 2, detector_y, 2 * detector_x), wider by what neither view sees, of
+        the same dtype; the rotation axis is in the middle of a row.
 
     Raises
     ------
@@ -95,8 +104,8 @@ def sino_360_to_180(
 
     Notes
     -----
-    Follows the method of this name in httomolibgpu and Algotom [1]_, without the columns
-    that the former repeats at both ends to make the rows twice as wide.
+    Follows the method of this name in httomolibgpu and Algotom [1]_. The columns repeated at both
+    ends, as in the former, make the width one that is known before the overlap is.
 
     References
     ----------
@@ -119,9 +128,12 @@ def sino_360_to_180(
             out[:, :, width : width - pixels] = left[:, :, -1:]
         out[:, :, width - pixels :] = right
         return out
-    seam = width - pixels
-    out[:, :, :seam] = left[:, :, :seam]
-    out[:, :, width:] = right[:, :, pixels:]
+    seam, margin = width - pixels, pixels // 2
+    out[:, :, :margin] = left[:, :, :1]
+    out[:, :, stitched_width - margin :] = right[:, :, -1:]
+    stitched = out[:, :, margin : stitched_width - margin]
+    stitched[:, :, :seam] = left[:, :, :seam]
+    stitched[:, :, width:] = right[:, :, pixels:]
     rising = xp.linspace(0, 1, pixels, dtype=xp.float32)
     step = _blend_angles(n_rows, half, pixels, "cuda" if on_gpu(data) else "cpu")
     buffers = xp.empty((2, step, n_rows, pixels), dtype=xp.float32)
@@ -136,7 +148,7 @@ def sino_360_to_180(
         fading += growing
         if data.dtype.kind in "iu":
             xp.rint(fading, out=fading)
-        out[own, :, seam:width] = fading
+        stitched[own, :, seam:width] = fading
     return out
 
 
@@ -184,7 +196,7 @@ def _resample_memory(
 def data_resampler(
     data: Any,
     newshape: list[int],
-    axis: int | None = None,
+    axis: int | Literal["auto"] | None = None,
     interpolation: Literal["linear", "nearest"] = "linear",
     slice_dim: int | None = None,
 ) -> Any:
@@ -196,9 +208,9 @@ def data_resampler(
         Shape (angles, detector_y, detector_x), any real dtype.
     newshape : list of int
         The two dims of a slice of the result, in array order.
-    axis : int, optional
+    axis : int or "auto", optional
         Axis of the slices, which is left as it is: 0 for projections, 1 for sinograms.
-        By default that along which the data are cut.
+        By default, and for "auto", that along which the data are cut.
     interpolation : {"linear", "nearest"}
         Between the four pixels around a place, or the value of the nearest one (halfway,
         the earlier).
@@ -225,6 +237,7 @@ def data_resampler(
     _new_dims((1, 1), newshape)
     if interpolation not in ("linear", "nearest"):
         raise ValueError(f"interpolation must be 'linear' or 'nearest', not {interpolation!r}")
+    axis = None if axis == "auto" else axis
     if axis is not None and slice_dim is not None and axis != slice_dim:
         raise ValueError(
             f"axis={axis} but the data are cut along axis {slice_dim}: leave axis out, or put a "

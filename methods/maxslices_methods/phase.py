@@ -169,7 +169,26 @@ def _row_reach(pixel_size: float, distance: float, energy: float, ratio_delta_be
     return math.ceil(min(reach, 2**31))
 
 
-@method("projection", calc_max_slices=_paganin_needs, output_dtype="float32", row_reach=_row_reach)
+def _check_optics(
+    pixel_size: float, distance: float, energy: float, ratio_delta_beta: float
+) -> None:
+    for name, value in (
+        ("pixel_size", pixel_size),
+        ("distance", distance),
+        ("energy", energy),
+        ("ratio_delta_beta", ratio_delta_beta),
+    ):
+        if not 0 < value < math.inf:
+            raise ValueError(f"paganin_filter: {name} must be positive and finite, not {value!r}")
+
+
+@method(
+    "projection",
+    calc_max_slices=_paganin_needs,
+    output_dtype="float32",
+    row_reach=_row_reach,
+    check_values=_check_optics,
+)
 def paganin_filter(
     data: Any,
     pixel_size: float = 1.28,
@@ -223,14 +242,7 @@ def paganin_filter(
     D. Paganin et al., J. Microsc. 206, 33 (2002); D. M. Paganin et al., Phys. Med. Biol. 65,
     205007 (2020).
     """
-    for name, value in (
-        ("pixel_size", pixel_size),
-        ("distance", distance),
-        ("energy", energy),
-        ("ratio_delta_beta", ratio_delta_beta),
-    ):
-        if not 0 < value < math.inf:
-            raise ValueError(f"paganin_filter: {name} must be positive and finite, not {value!r}")
+    _check_optics(pixel_size, distance, energy, ratio_delta_beta)
     margins, (height, width) = _padding(data.shape, calculate_padding_value_method, pad_x_y)
     xp = array_namespace(data)
     wavelength_um = HC_KEV_UM / energy

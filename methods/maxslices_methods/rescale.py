@@ -143,7 +143,20 @@ def _rescale_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any], bits:
     _count_pieces(m, shape, "float64")
 
 
-@method("all", calc_max_slices=_rescale_memory, output_dtype=_output_dtype)
+def _check_range(perc_range_min: float, perc_range_max: float) -> None:
+    if not 0 <= perc_range_min < perc_range_max <= 100:
+        raise ValueError(
+            "perc_range_min and perc_range_max must be between 0 and 100, the first below the "
+            f"second, not {perc_range_min!r} and {perc_range_max!r}"
+        )
+
+
+@method(
+    "all",
+    calc_max_slices=_rescale_memory,
+    output_dtype=_output_dtype,
+    check_values=_check_range,
+)
 def rescale_to_int(
     data: Any,
     perc_range_min: float = 0.0,
@@ -186,11 +199,7 @@ def rescale_to_int(
     and takes NaN and infinities for the value 0.
     """
     dtype = _integer(bits)
-    if not 0 <= perc_range_min < perc_range_max <= 100:
-        raise ValueError(
-            "perc_range_min and perc_range_max must be between 0 and 100, the first below the "
-            f"second, not {perc_range_min!r} and {perc_range_max!r}"
-        )
+    _check_range(perc_range_min, perc_range_max)
     low, high = _range_of(glob_stats)
     span = high - low
     low, high = low + perc_range_min / 100 * span, low + perc_range_max / 100 * span

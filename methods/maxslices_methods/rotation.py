@@ -60,16 +60,29 @@ def _find_center_vo_bytes(
     m.alloc(half, np.complex64)  # spectrum
 
 
+def _check_search(
+    smin: float, smax: float, srad: float, step: float, ratio: float, drop: int
+) -> None:
+    sizes_are_right = all(0 < size < math.inf for size in (srad, step, ratio))
+    if not (smin < smax and sizes_are_right and drop >= 0):
+        raise ValueError(
+            "find_center_vo needs smin < smax, finite srad, step and ratio over 0, and drop of at "
+            f"least 0; it was given {smin=}, {smax=}, {srad=}, {step=}, {ratio=}, {drop=}"
+        )
+
+
 @method(
     "sinogram",
     calc_max_slices=_find_center_vo_bytes,
     side_results=("cor",),
+    check_values=_check_search,
     sample_slices=_middle_sinograms,
 )
 def find_center_vo(
     data: Any,
     ind: int | Literal["mid"] | None = None,
     average_radius: int = 0,
+    cor_initialisation_value: float | None = None,
     smin: int = -50,
     smax: int = 50,
     srad: float = 6.0,
@@ -89,8 +102,11 @@ def find_center_vo(
         the runner gives, and the function itself does not read it.
     average_radius : int
         Sinograms on either side of `ind` to average with it.
+    cor_initialisation_value : float, optional
+        Where the axis is about, in pixels counted as in the result; the middle of the detector by
+        default.
     smin, smax : int
-        Where to search, in pixels from the middle of the detector.
+        Where to search, in pixels from there.
     srad : float
         How far around the coarse result the fine search goes, in pixels.
     step : float
@@ -120,12 +136,7 @@ def find_center_vo(
     works on means of 4 or 2. The fine search interpolates by cubic convolution. A parabola
     through the three smallest values gives the fraction of a step.
     """
-    sizes_are_right = all(0 < size < math.inf for size in (srad, step, ratio))
-    if not (smin < smax and sizes_are_right and drop >= 0):
-        raise ValueError(
-            "find_center_vo needs smin < smax, finite srad, step and ratio over 0, and drop of at "
-            f"least 0; it was given {smin=}, {smax=}, {srad=}, {step=}, {ratio=}, {drop=}"
-        )
+    _check_search(smin, smax, srad, step, ratio, drop)
     xp = array_namespace(data)
     n_angles, _, width = data.shape
     middle = (width - 1) / 2
@@ -134,11 +145,13 @@ def find_center_vo(
 
     by_rows, by_columns = _reductions(n_angles, width)
     columns = width // by_columns
-    steps = np.arange(math.floor(smin / by_columns), math.ceil(smax / by_columns) + 1)
+    about = 0.0 if cor_initialisation_value is None else cor_initialisation_value - middle
+    low, high = math.floor(about + smin), math.ceil(about + smax)
+    steps = np.arange(math.floor(low / by_columns), math.ceil(high / by_columns) + 1)
     steps = steps[np.abs(steps) <= (columns - 1) / 2]
     if len(steps) == 0:
         raise ValueError(
-            f"find_center_vo: {smin} to {smax} pixels from the middle is not on a detector of "
+            f"find_center_vo: {low} to {high} pixels from the middle is not on a detector of "
             f"{width} pixels"
         )
     metrics = _metrics(_stacked(sinogram, (3, 1), by_rows, by_columns), 2 * steps, ratio, drop)
@@ -147,8 +160,8 @@ def find_center_vo(
         logger.warning(
             "find_center_vo: the best axis is at an end of the search, %d to %d pixels from the "
             "middle: change smin or smax",
-            smin,
-            smax,
+            low,
+            high,
         )
     coarse = (steps[best] + (columns - 1) / 2) * by_columns + (by_columns - 1) / 2 - middle
 

@@ -47,7 +47,12 @@ def _sorting_needs(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any],
         account_sorting(m, shape, dtype)
 
 
-@method("sinogram", calc_max_slices=_sorting_needs)
+def _check_size(size: int) -> None:
+    if size < 1:
+        raise ValueError(f"size must be at least 1 pixel, not {size}")
+
+
+@method("sinogram", calc_max_slices=_sorting_needs, check_values=_check_size)
 def remove_stripe_based_sorting(data: Any, size: int = 11, dim: Literal[1, 2] = 1) -> Any:
     """Remove stripes by sorting every column, a median across the columns, and sorting back.
 
@@ -76,8 +81,7 @@ def remove_stripe_based_sorting(data: Any, size: int = 11, dim: Literal[1, 2] = 
     N. T. Vo, R. C. Atwood, M. Drakopoulos, Opt. Express 26, 28396 (2018).
     """
     _require_dtype(data, "remove_stripe_based_sorting")
-    if size < 1:
-        raise ValueError(f"size must be at least 1 pixel, not {size}")
+    _check_size(size)
     if dim not in (1, 2):
         raise ValueError(f"dim must be 1 or 2, not {dim!r}")
     xp, ndimage = array_namespace(data), scipy_module(data, "ndimage")
@@ -142,7 +146,12 @@ def _ti_response(width: int, beta: float) -> np.ndarray[Any, np.dtype[np.float64
     return np.ascontiguousarray(scipy.fft.rfft(kernel).real)
 
 
-@method("sinogram", calc_max_slices=_ti_max_slices)
+def _check_beta(beta: float) -> None:
+    if not 0 < beta <= 1:
+        raise ValueError(f"beta must be over 0 and at most 1, not {beta!r}")
+
+
+@method("sinogram", calc_max_slices=_ti_max_slices, check_values=_check_beta)
 def remove_stripe_ti(data: Any, beta: float = 0.1) -> Any:
     """Remove stripes by a smooth mean over the angles (Titarenko et al. 2010).
 
@@ -176,8 +185,7 @@ def remove_stripe_ti(data: Any, beta: float = 0.1) -> Any:
     S. Titarenko, P. J. Withers, A. Yagola, Appl. Math. Lett. 23, 1489 (2010).
     """
     _require_dtype(data, "remove_stripe_ti")
-    if not 0 < beta <= 1:
-        raise ValueError(f"beta must be over 0 and at most 1, not {beta!r}")
+    _check_beta(beta)
     xp, fft = array_namespace(data), scipy_module(data, "fft")
     _, n, width = data.shape
     even = width + width % 2
@@ -249,7 +257,13 @@ def _fw_needs(
     m.alloc_bytes(filtering)
 
 
-@method("sinogram", calc_max_slices=_fw_needs, output_dtype="float32")
+def _check_wavelet(sigma: float, wname: str) -> None:
+    if not 0 < sigma < float("inf"):
+        raise ValueError(f"sigma must be positive and finite, not {sigma!r}")
+    filter_length(wname)
+
+
+@method("sinogram", calc_max_slices=_fw_needs, output_dtype="float32", check_values=_check_wavelet)
 def remove_stripe_fw(
     data: Any, sigma: float = 2, wname: str = "db5", level: int | None = None
 ) -> Any:
@@ -291,9 +305,7 @@ def remove_stripe_fw(
     B. Münch, P. Trtik, F. Marone, M. Stampanoni, Opt. Express 17, 8567 (2009).
     """
     _require_dtype(data, "remove_stripe_fw")
-    if not 0 < sigma < float("inf"):
-        raise ValueError(f"sigma must be positive and finite, not {sigma!r}")
-    filter_length(wname)
+    _check_wavelet(sigma, wname)
     xp = array_namespace(data)
     n_angles, n, width = data.shape
     levels = level_count(n_angles, width, level)

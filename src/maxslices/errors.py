@@ -44,11 +44,14 @@ class PipelineError(MaxslicesError):
     message : str
         What is wrong and what would be right.
     where : str, optional
-        File and line, for example ``"pipeline.yaml:12"``; put before the message.
+        File, line and column, for example ``"pipeline.yaml:12:5"``; put before the message.
+    pointer : str, optional
+        The line of the file, and a mark below its fault; put after the message.
     """
 
-    def __init__(self, message: str, where: str | None = None) -> None:
-        super().__init__(f"{where}: {message}" if where else message)
+    def __init__(self, message: str, where: str | None = None, pointer: str = "") -> None:
+        text = f"{where}: {message}" if where else message
+        super().__init__(f"{text}\n{pointer}" if pointer else text)
         self.where = where
 
 

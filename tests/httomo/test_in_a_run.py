@@ -9,7 +9,7 @@ import pytest
 
 import maxslices
 from maxslices import Registry, from_ledger, method
-from maxslices.io import LoaderOptions
+from maxslices.io import LoaderOptions, Preview
 from maxslices.pipeline import Pipeline
 
 told = Registry()
@@ -42,9 +42,7 @@ def widened(data):
 def test_blocks_are_told_where_they_lie(steps, tmp_path):
     seen.clear()
     scan = np.zeros((11, 6, 5), np.float32)
-    loader = LoaderOptions.from_mapping(
-        {"preview": {"detector_y": {"start": 2}, "detector_x": {"start": 1, "stop": 4}}}
-    )
+    loader = LoaderOptions(preview=Preview(detector_y=(2, None), detector_x=(1, 4)))
     checked = Pipeline.from_steps(steps, told)
     pipeline = Pipeline(checked.steps, loader)
     maxslices.run(scan, pipeline, tmp_path / "out", device="cpu", block=4)

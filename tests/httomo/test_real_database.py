@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from maxslices import Registry
-from maxslices.errors import UnknownMethodError
-from maxslices.httomo.register_methods import NOT_SUPPORTED, register_all
+from maxslices.httomo.method_adapters import OUTPUT_ANGLES
+from maxslices.httomo.register_methods import register_all
 from maxslices.pipeline import Pipeline
 from maxslices.pipeline.sections import cut_into_sections
 
@@ -53,15 +53,13 @@ def test_all_methods_that_are_installed_are_registered(real, theirs, package):
     }
     assert len(said) > (20 if package == "httomolibgpu" else 2)
     for name, entry in said.items():
-        if name in NOT_SUPPORTED:
-            continue
         meta = real.get(*name.rsplit(".", 1)[::-1])
         assert meta.pattern == entry["pattern"], name
         assert meta.estimator is None, name
         halo = meta.halo_slices(**required(meta.parameters))
         assert (halo != (0, 0)) == entry["padding"], name
         dims = meta.output_other_dims(meta.slice_dims()[0], (30, 22), **required(meta.parameters))
-        if not entry["output_dims_change"]:
+        if not entry["output_dims_change"] or meta.side_data == "alone":
             assert dims == (30, 22), name
 
 
@@ -154,9 +152,18 @@ def test_their_source_is_what_inspect_finds(real):
     assert "return" in source
 
 
-def test_what_only_changes_flats_and_darks_is_refused(real):
-    with pytest.raises(UnknownMethodError, match=r"data_reducer is not supported: .*leave it out"):
-        real.get("data_reducer", "httomolib.misc.morph")
+def test_methods_that_their_wrappers_treat_in_a_way_of_their_own(real):
+    assert real.get("data_reducer", "httomolib.misc.morph").side_data == "alone"
+    assert real.get("remove_outlier", "httomolibgpu.misc.corr").side_data == "too"
+    morph = "httomolibgpu.misc.morph"
+    halved = real.get("sino_360_to_180", morph).angles_after(np.arange(7, dtype="f4"), {})
+    np.testing.assert_array_equal(halved, [0, 1, 2])
+
+
+def test_averaged_projections_have_the_mean_angle_of_their_group():
+    averaged = OUTPUT_ANGLES["average_projection_frames"]
+    found = averaged(np.arange(7, dtype="f4"), projection_averaging_factor=3)
+    np.testing.assert_array_equal(found, np.array([1, 4, 6], "f4"))
 
 
 def template(theirs: Path, module: str, name: str) -> dict[str, Any]:
@@ -179,7 +186,7 @@ def test_templates_are_well_formed(real, theirs):
             elif isinstance(value, str) and "${{" in value:
                 del given[name]
         full_name = f"{step['module_path']}.{step['method']}"
-        if full_name in NOT_SUPPORTED or not source_of(theirs, full_name):
+        if not source_of(theirs, full_name):
             continue
         Pipeline.from_steps([step], real)
         checked += 1

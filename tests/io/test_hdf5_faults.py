@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from maxslices.errors import SourceError
-from maxslices.io import LoaderOptions, SideData, open_source
+from maxslices.io import AngleRange, LoaderOptions, SideData, open_source
 
 from . import scans
 
@@ -195,7 +195,7 @@ def test_an_image_key_path_that_is_not_there(dls):
 
 def test_angles_of_another_length(dls):
     replace(dls, ANGLES, np.arange(11.0))
-    refused(dls, "11 angles for 9 projections .15 frames with darks and flats")
+    refused(dls, "11 rotation angles for 9 projections .15 frames with darks and flats")
 
 
 def test_angles_that_are_text(dls):
@@ -357,9 +357,8 @@ def test_a_part_that_is_damaged_is_not_a_part_that_is_missing(dls, name):
 
 
 def test_more_angles_than_frames_are_refused_before_they_are_computed(dls):
-    given = {"user_defined": {"start_angle": 0, "stop_angle": 180, "angles_total": 2 * 10**9}}
-    options = LoaderOptions.from_mapping({"rotation_angles": given})
-    refused(dls, "2000000000 angles for 9 projections", options=options)
+    options = LoaderOptions(rotation_angles=AngleRange(0, 180, 2 * 10**9))
+    refused(dls, "2000000000 rotation angles for 9 projections", options=options)
 
 
 def test_a_chunk_that_stands_for_gigabytes(tmp_path):

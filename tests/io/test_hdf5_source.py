@@ -5,6 +5,7 @@ import hdf5plugin
 import numpy as np
 import pytest
 
+from maxslices.errors import SourceError
 from maxslices.io import AngleRange, LoaderOptions, SideData, open_source
 from maxslices.model.arrays import ArraySpec
 
@@ -155,7 +156,7 @@ def test_sides_in_another_scan(tmp_path, dls, given):
     options = LoaderOptions(flats=SideData(other, given.data_path, key), darks="ignore")
     with open_source(dls, options) as source:
         np.testing.assert_array_equal(source.read_side("flats", 0, 0, 0), DATA[scans.KEYS == 1] + 1)
-        assert source.darks is None
+        assert source.dummies == ("darks",)
 
 
 def test_a_virtual_data_set_is_read(tmp_path):
@@ -185,3 +186,25 @@ def test_a_layout_helps_out_other_data_of_as_many_frames(dls, n_frames):
 def test_hdf5_under_another_name(tmp_path):
     with open_source(scans.write_dls(tmp_path / "scan.tomo", DATA)) as source:
         assert source.spec.shape[0] == 9
+
+
+def test_a_scan_behind_links_is_found(tmp_path, dls):
+    path = tmp_path / "master.h5"
+    with h5py.File(path, "w") as file:
+        file["raw"] = h5py.ExternalLink(dls.name, "entry1")
+        file["runs/one/scan"] = h5py.SoftLink("/raw/tomo_entry")
+        file["runs/loop"] = h5py.SoftLink("/")
+    with h5py.File(dls, "a") as file:
+        file["entry1/tomo_entry/definition"] = "NXtomo"
+    with open_source(path) as source, open_source(dls) as expected:
+        assert source.spec == expected.spec
+        assert (source.flats, source.darks) == (expected.flats, expected.darks)
+
+
+def test_stacks_behind_links_are_listed(tmp_path, dls):
+    path = tmp_path / "master.h5"
+    with h5py.File(path, "w") as file:
+        file["somewhere"] = h5py.ExternalLink(dls.name, "entry1/tomo_entry/data/data")
+        file["nowhere"] = h5py.ExternalLink("lost.h5", "data")
+    with pytest.raises(SourceError, match=r"3D data sets in the file: /somewhere \(15x7x11 uint16"):
+        open_source(path)

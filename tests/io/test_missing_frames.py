@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from maxslices.errors import SourceError
-from maxslices.io import LoaderOptions, open_source
+from maxslices.io import LoaderOptions, Preview, open_source
 
 from . import scans
 
@@ -62,8 +62,8 @@ def test_frames_that_are_not_read_may_be_missing(tmp_path):
 
 def test_frames_beside_the_preview_may_be_missing(tmp_path):
     path = unfinished(tmp_path / "a.nxs", 12, chunks=(1, 7, 11))
-    parts = {"preview": {"angles": {"start": 0, "stop": 7}}, "flats": "ignore"}
-    with open_source(path, LoaderOptions.from_mapping(parts)) as source:
+    parts = LoaderOptions(preview=Preview(angles=(2, 11)), flats="ignore")
+    with open_source(path, parts) as source:
         assert source.spec.shape[0] == 7
 
 

@@ -6,21 +6,26 @@ import numpy as np
 import pytest
 import yaml
 
-from maxslices.errors import SourceError
-from maxslices.io import AngleRange, LoaderOptions, Preview, SideData
+from maxslices.io import AngleRange, LoaderOptions, Preview, SideData, parse_loader
+
+
+def found(given) -> LoaderOptions:
+    options, faults = parse_loader(given)
+    assert not faults
+    return options
 
 
 def parse(text: str) -> LoaderOptions:
-    return LoaderOptions.from_mapping(yaml.safe_load(text))
+    return found(yaml.safe_load(text))
 
 
 def test_nothing_given_finds_everything():
-    assert LoaderOptions.from_mapping({}) == LoaderOptions()
+    assert found({}) == LoaderOptions()
 
 
 def test_auto_everywhere():
     names = ("data_path", "image_key_path", "rotation_angles", "flats", "darks")
-    assert LoaderOptions.from_mapping(dict.fromkeys(names, "auto")) == LoaderOptions()
+    assert found(dict.fromkeys(names, "auto")) == LoaderOptions()
 
 
 def test_a_loader_with_everything():
@@ -104,23 +109,24 @@ def test_both_ends_of_a_range_are_angles():
         ("darks: none", "darks of the loader must be given as names and values"),
         ("darks: {file: a, path: b}", "darks of the loader has no parameter 'path'"),
         ("preview: {angle: 1}", "no parameter 'angle'; did you mean angles"),
-        ("preview: {detector_y: {start: middle}}", "must be whole numbers, begin, mid or end"),
-        ("preview: {detector_y: {start: 1.5}}", "must be whole numbers, begin, mid or end"),
-        ("preview: {detector_y: {start_offset: mid}}", "offsets whole numbers"),
+        ("preview: {detector_y: {start: middle}}", "must be a whole number, begin, mid or end"),
+        ("preview: {detector_y: {start: 1.5}}", "must be a whole number, begin, mid or end"),
+        ("preview: {detector_y: {start_offset: mid}}", "start_offset must be a whole number"),
+        ("continuous_scan_subset: {start: 3}", "stop must be the number of a frame, not None"),
+        ("continuous_scan_subset: 3", "must be given as names and values (start, stop)"),
         ("preview: {angles: mid}", "must be given as names and values (start, stop"),
         ("preview: {detector_y: {begin: 1}}", "no parameter 'begin'; it has: start, stop"),
     ],
 )
 def test_what_cannot_be_meant(text, message):
-    with pytest.raises(SourceError) as raised:
-        parse(text)
-    assert message in str(raised.value)
+    _, faults = parse_loader(yaml.safe_load(text))
+    assert [fault.text for fault in faults if message in fault.text]
 
 
 @pytest.mark.parametrize(
     ("text", "even", "odd"),  # of 10, and of 11 rows
     [
-        ("mid", (3, 6), (4, 7)),
+        ("mid", (3, 6), (4, 6)),
         ("{start: mid, stop: mid, start_offset: -2, stop_offset: 2}", (2, 6), (3, 7)),
         ("{start: begin, start_offset: 3, stop: end, stop_offset: -4}", (3, 6), (3, 7)),
         ("{start_offset: 3, stop_offset: -4}", (3, 6), (3, 7)),
@@ -133,3 +139,44 @@ def test_a_preview_from_where_the_detector_begins_has_its_middle_and_ends(text, 
     assert preview.bounds(1, 10, "scan") == even
     assert preview.bounds(1, 11, "scan") == odd
     assert preview.bounds(2, 10, "scan") == (0, 10)
+
+
+def test_every_fault_of_a_loader_is_found_at_once_each_at_its_key():
+    _, faults = parse_loader(
+        yaml.safe_load(
+            """
+            data_pth: auto
+            image_key_path: 3
+            rotation_angles: {user_defined: {start_angle: a, stop_angle: 180, total: 3}}
+            preview: {detector_y: {start: middle, stop_offset: 3.5}, detector_z: mid}
+            flats: {data_path: 1}
+            """
+        )
+    )
+    assert {".".join(fault.keys) for fault in faults} == {
+        "data_pth",
+        "image_key_path",
+        "rotation_angles.user_defined",
+        "rotation_angles.user_defined.start_angle",
+        "rotation_angles.user_defined.total",
+        "preview.detector_y.start",
+        "preview.detector_y.stop_offset",
+        "preview.detector_z",
+        "flats.file",
+        "flats.data_path",
+    }
+
+
+def test_a_subset_of_a_continuous_scan_replaces_the_angles_of_the_preview():
+    options = parse(
+        "{continuous_scan_subset: {start: 7, stop: 9}, preview: {angles: {stop: 3}, "
+        "detector_x: mid}}"
+    )
+    assert options.preview == Preview(angles=(7, 9), detector_x="mid")
+
+
+def test_what_httomos_loader_leaves_out_means_what_it_means_there():
+    options, _ = parse_loader({"data_path": "/d", "rotation_angles": "/a"}, as_httomo=True)
+    assert (options.image_key_path, options.dummies) == (None, True)
+    options, _ = parse_loader({"image_key_path": "auto"}, as_httomo=True)
+    assert options.image_key_path == "auto"

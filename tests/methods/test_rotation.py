@@ -43,6 +43,13 @@ def test_axis_is_found_within_a_quarter_of_a_pixel(offset, step):
     assert abs(found - MIDDLE - offset) < 0.25
 
 
+@pytest.mark.parametrize("offset", [78.0, -83.4])
+def test_the_search_is_around_the_value_that_is_given(offset):
+    data, about = sinogram(offset), MIDDLE + offset + 7
+    found = find_center_vo(data, cor_initialisation_value=about, smin=-20, smax=10)
+    assert abs(found - MIDDLE - offset) < 0.25
+
+
 def test_algotom_finds_the_same():
     data = sinogram(7.3)
     reference = algotom.find_center_vo(

@@ -28,8 +28,8 @@ FAULTS = {
     "method is null": (({"method": None},), "method must be the name of a method, not None"),
     "unknown method": (("nagate",), "step 1: unknown method 'nagate'; did you mean negate?"),
     "other module": (
-        ({"method": "negate", "module_path": "httomolibgpu.prep"},),
-        "no method 'negate' in module 'httomolibgpu.prep'; there is one in tests.planner.fakes",
+        ({"method": "negate", "module_path": "othergpu.prep"},),
+        "no method 'negate' in module 'othergpu.prep'; there is one in tests.planner.fakes",
     ),
     "module is a number": (({"method": "negate", "module_path": 3},), "module_path must be"),
     "late loader": (("negate", "standard_tomo"), "step 2: standard_tomo says how the scan is read"),
@@ -47,7 +47,7 @@ FAULTS = {
     ),
     "required": (
         (step("crop", keep="REQUIRED"),),
-        "crop parameter 'keep' must be int, not 'REQUIRED' (str)",
+        "step 1: crop: keep is REQUIRED, which stands for a value of yours: give one, int",
     ),
     "nothing like it": ((step("flat_field", zzz=1),), "has no parameter 'zzz'; it has: none"),
     "slice_dim": ((step("neighbours", slice_dim=1),), "slice_dim is filled in while it runs"),
@@ -151,3 +151,11 @@ def test_the_last_step_that_makes_data_is_saved_unless_said_otherwise():
     assert not pipeline({"method": "negate", "save_result": False}).steps[0].save_result
     assert [s.save_result for s in pipeline("negate", "find_middle").steps] == [True, False]
     assert not any(s.save_result for s in pipeline("find_middle").steps)
+
+
+def test_a_step_that_saves_has_the_one_before_it_saved():
+    saves = {"method": "save_intermediate_data", "module_path": "httomo.methods"}
+    checked = pipeline("negate", FIND, saves, "negate")
+    assert [each.save_result for each in checked.steps] == [True, False, True]
+    with pytest.raises(PipelineError, match="saves the data of a step before it: there is none"):
+        pipeline(saves, "negate")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from itertools import pairwise
 
 import pytest
@@ -16,6 +17,13 @@ def read(tmp_path, text):
     path = tmp_path / "p.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return Pipeline.from_file(path, fakes)
+
+
+def without_columns(error: PipelineError) -> str:
+    """Lines of a message that begin with a place, or have none; without columns and pointers."""
+    lines = str(error).splitlines()
+    told = [line for line in lines if line.strip(" ^") and not line.startswith("    ")]
+    return re.sub(r"(p\.yaml:\d+):\d+:", r"\1:", "\n".join(told))
 
 
 BOMB = "- method: to_float\n  parameters:\n    a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -159,10 +167,9 @@ def test_a_malformed_file_is_refused_with_its_line(tmp_path, case):
     text, expected = FAULTS[case]
     with pytest.raises(PipelineError) as caught:
         read(tmp_path, text)
-    message = str(caught.value)
-    assert expected in message
-    assert "\n" not in message
-    assert len(message) < 300
+    lines = without_columns(caught.value).splitlines()
+    assert any(expected in line for line in lines)
+    assert all(len(line) < 300 for line in lines)
 
 
 def test_a_missing_file_is_named_with_the_nearest(tmp_path):
@@ -204,7 +211,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path):
 
 
 def test_faults_of_values_come_with_the_line_of_the_parameter(tmp_path):
-    with pytest.raises(PipelineError, match=r"^p.yaml:4: to_float parameter 'factor' must be"):
+    with pytest.raises(PipelineError, match=r"^p.yaml:4:5: to_float parameter 'factor' must be"):
         read(tmp_path, "- method: to_float\n  parameters:\n\n    factor: fast\n")
 
 
@@ -217,13 +224,13 @@ def test_several_faults_are_told_at_once_each_with_its_line(tmp_path):
     )
     with pytest.raises(PipelineError) as caught:
         read(tmp_path, text)
-    head, *lines = str(caught.value).splitlines()
+    head, *lines = without_columns(caught.value).splitlines()
     assert head == "p.yaml: 5 faults:"
-    assert [line.split()[0] for line in lines] == [f"p.yaml:{n}:" for n in (1, 4, 5, 8, 7)]
+    assert [line.split()[0] for line in lines] == [f"p.yaml:{n}:" for n in (1, 4, 5, 7, 8)]
     assert "did you mean to_float?" in lines[0]
     assert "did you mean factor?" in lines[1]
     assert "needs the parameter 'keep'" in lines[2]
-    assert "did you mean parameters?" in lines[3]
+    assert "did you mean parameters?" in lines[4]
 
 
 def test_a_pipe_that_says_nothing_does_not_hang(tmp_path, monkeypatch):

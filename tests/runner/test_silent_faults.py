@@ -112,7 +112,7 @@ def test_a_result_without_a_picture_is_warned_about(tmp_path, factor, said, out)
         assert report.sections[-1].warnings == ()
         assert "warning" not in str(report)
         return
-    (warning,) = report.sections[-1].warnings
+    warning = report.sections[-1].warnings[0]
     assert warning.startswith(f"{name} {said}")
     assert f"warning: {name} {said}" in " ".join(str(report).split())
     if out == "folder":

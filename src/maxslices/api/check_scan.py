@@ -51,6 +51,8 @@ def check(
         lines.append(f"{spec.name}: {spec.projections}")
         for name, frames in (("flats", spec.flats), ("darks", spec.darks)):
             lines.append(f"  {name}: {frames.shape[0] if frames else 'none'}")
+        wanted = {name for step in checked.steps for name in step.meta.supplied}
+        lines += [f"  {text}" for text in spec.says_of_dummies(wanted)]
         angles = source.angles
         if angles is None:
             lines.append("  angles: none")

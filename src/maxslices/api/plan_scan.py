@@ -140,6 +140,7 @@ def plan_pipeline(
         If the scan lacks what a method needs, an estimator fails, or it does not fit.
     """
     models = section_models(pipeline, scan, chooser or Chooser(budgets.kind))
+    taken = {name for step in pipeline.steps for name in step.meta.supplied}
     made = make_plan(
         models,
         budgets,
@@ -149,7 +150,7 @@ def plan_pipeline(
         fit=fit,
         result_in_memory=result_in_memory,
         result_is_direct=result_is_direct,
-        notes=notes,
+        notes=(*notes, *scan.says_of_dummies(taken)),
         made_for=made_for(pipeline, scan, budgets.kind),
     )
     check_planned(models, made.sections)
@@ -166,15 +167,19 @@ def _plan_shape(
     estimator: str | None,
     cut: SweptPipeline | None,
 ) -> Plan:
-    """Plan for a scan whose shape alone is known."""
+    """Plan for a scan whose shape alone is known, or for the preview of the loader in it."""
     check_dtype("a scan", scan.dtype)
+    whole, preview = scan, pipeline.loader.preview
+    ends = [preview.bounds(axis, n, "a scan") for axis, n in enumerate(scan.shape)]
+    scan = ArraySpec(tuple(stop - start for start, stop in ends), scan.dtype)
     wanted = {name for step in pipeline.steps for name in step.meta.supplied}
     assumed = [name for name in ("flats", "darks") if name in wanted]
-    notes = [f"{ASSUMED_FRAMES} frames each of {' and '.join(assumed)} are assumed"]
+    notes = [f"{ASSUMED_FRAMES} frames each of {' and '.join(assumed)} are assumed"] * bool(assumed)
+    if scan != whole:
+        notes.append(f"the preview leaves {scan} of {whole}")
     frames = scan.with_slices(0, ASSUMED_FRAMES)
     spec = ScanSpec(scan, frames, frames, True, name="a scan")
     chooser = chooser_for(spec, budgets, backend, estimator)
-    notes = notes if assumed else []
     if cut is not None:
         from .plan_sweep import prepare_sweep
 

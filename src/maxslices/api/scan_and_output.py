@@ -13,7 +13,7 @@ import numpy as np
 from ..devices import Backend
 from ..devices.in_place import slices_in_place
 from ..errors import UsageError
-from ..io import Source, open_source
+from ..io import HasDummies, Source, open_source
 from ..io.loader_options import SideData
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Plan
@@ -41,6 +41,7 @@ def spec_of(source: Source, backend: Backend | None = None) -> ScanSpec:
         source.flats,
         source.darks,
         source.angles is not None,
+        source.dummies if isinstance(source, HasDummies) else (),
         in_memory=backend is not None and _is_in_place(source, backend),
         name=source.name,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -116,6 +117,10 @@ class Chooser:
 
     def _choose(self, request: ModelRequest) -> Choice:
         meta, forced = request.meta, self._forced
+        if meta.side_data == "alone":  # the data pass through, and nothing is taken beside them
+            slice_bytes = math.prod(request.other_dims) * request.dtype.itemsize
+            model, dims = MemoryModel.linear(0, slice_bytes), request.other_dims
+            return Choice(model, "declared", output_dtype=request.dtype, output_dims=dims)
         if forced in (None, "declared") and meta.estimator is not None:
             return self._declared(request)
         if forced == "declared":

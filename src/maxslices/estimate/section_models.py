@@ -10,6 +10,7 @@ from ..model.json_values import plain
 from ..model.memory_model import MemoryModel
 from ..model.section_model import SectionModel, StepModel
 from ..pipeline import Pipeline, ScanSpec, Section, Step, cut_into_sections
+from ..pipeline.changed_frames import scan_after
 from ..pipeline.requirements import check_shapes, check_supplied
 from .chooser import Chooser
 from .declared import declared_models, speaks_of
@@ -52,7 +53,8 @@ def section_models(
     found: list[SectionModel] = []
     current, index = scan.projections, 0
     for section in cut_into_sections(pipeline):
-        found.append(_section_model(section, index, current, scan, chooser, allocator))
+        scans = [scan_after(pipeline.steps, index + i, scan) for i in range(len(section.steps))]
+        found.append(_section_model(section, index, current, scans, chooser, allocator))
         current, index = found[-1].output, index + len(section.steps)
     return tuple(found)
 
@@ -61,14 +63,15 @@ def _section_model(
     section: Section,
     index: int,
     current: ArraySpec,
-    scan: ScanSpec,
+    scans: list[ScanSpec],
     chooser: Chooser,
     allocator: ArrayAllocator,
 ) -> SectionModel:
+    """Model of a section; `scans` has the scan as each of its steps is given it."""
     slice_dim = section.slice_dim
     total, extra = current.shape[slice_dim], sum(section.halo)
     steps: list[StepModel] = []
-    for number, step in enumerate(section.steps, start=index):
+    for number, (step, scan) in enumerate(zip(section.steps, scans, strict=True), start=index):
         check_shapes(step, current, scan)
         is_first = current is scan.projections
         steps.append(
@@ -79,7 +82,7 @@ def _section_model(
         slice_dim=slice_dim,
         halo=section.halo,
         steps=tuple(steps),
-        side=_side_model(section, scan, slice_dim, total, allocator).widened(extra, total),
+        side=_side_model(section, scans, slice_dim, total, allocator).widened(extra, total),
         allocator=allocator,
     )
 
@@ -138,10 +141,17 @@ def _step_model(
 
 
 def _side_model(
-    section: Section, scan: ScanSpec, slice_dim: int, total: int, allocator: ArrayAllocator
+    section: Section,
+    scans: list[ScanSpec],
+    slice_dim: int,
+    total: int,
+    allocator: ArrayAllocator,
 ) -> MemoryModel:
     """Model of the flats and darks: whole beside projections, else the rows of the block."""
-    specs = scan.frames({name for step in section.steps for name in step.meta.supplied})
+    wanted: dict[ScanSpec, set[str]] = {}
+    for step, scan in zip(section.steps, scans, strict=True):
+        wanted.setdefault(scan, set()).update(step.meta.supplied)
+    specs = [spec for scan, names in wanted.items() for spec in scan.frames(names)]
     model = MemoryModel.linear(0, 0)
     for spec in specs:
         if slice_dim == 0:

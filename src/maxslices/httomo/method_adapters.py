@@ -20,6 +20,7 @@ from ..errors import ParameterError
 from .filled_call import FilledCall, edit_signature, to_device, to_host
 from .method_database import DatabaseEntry
 from .row_reach import row_reach
+from .value_checks import value_check
 
 Declaration = dict[str, Any]
 """Keywords for `Registry.register`."""
@@ -53,13 +54,38 @@ def _plain(
     def method(data: Any, /, **parameters: Any) -> Any:
         return call(data, call.arguments(data, parameters))
 
+    side_data = SIDE_DATA.get(entry.name)
     return method, {
         "halo": entry.halo(),
-        "output_dims": entry.output_dims(),
+        # The database speaks of the flats and darks there.
+        "output_dims": None if side_data == "alone" else entry.output_dims(),
         "output_dtype": _output_dtype(entry, call),
         "row_reach": row_reach(entry, call.names),
         "saved_by_default": entry.save_result,
+        "output_angles": OUTPUT_ANGLES.get(entry.name),
+        "side_data": side_data,
+        "check_values": value_check(entry.module, entry.name),
     }
+
+
+def _averaged(angles: NDArray[Any], projection_averaging_factor: int = 2) -> NDArray[Any]:
+    """Mean angle of each group of projections; the last group may be smaller."""
+    starts = range(0, len(angles), projection_averaging_factor)
+    groups = [angles[i : i + projection_averaging_factor] for i in starts]
+    return np.array([group.mean() for group in groups], angles.dtype)
+
+
+def _first_half(angles: NDArray[Any]) -> NDArray[Any]:
+    return angles[: len(angles) // 2]
+
+
+OUTPUT_ANGLES: dict[str, Callable[..., NDArray[Any]]] = {
+    "average_projection_frames": _averaged,
+    "sino_360_to_180": _first_half,
+}
+"""Methods that httomo's wrappers change the angles for; the database does not tell."""
+SIDE_DATA = {"remove_outlier": "too", "data_reducer": "alone"}
+"""Methods that they call with flats and darks."""
 
 
 _MODULES_TO_FLOAT = ("normalize", "phase", "algorithm")
@@ -152,7 +178,11 @@ def _rotation(
             given["proj2"] = others[0]
         return _centre(call(first, given))
 
-    return method, {"side_results": names, "combine": combine}
+    return method, {
+        "side_results": names,
+        "combine": combine,
+        "check_values": value_check(entry.module, entry.name),
+    }
 
 
 def _accept_mid(stub: Callable[..., Any]) -> None:

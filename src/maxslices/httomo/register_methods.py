@@ -14,15 +14,6 @@ PACKAGES = ("httomolibgpu", "httomolib")
 """Packages whose methods are registered."""
 RECORDS = Path(__file__).with_name("records")
 """Folder of records, made on an H200 by ``docs/scripts/ship_records.py``."""
-NOT_SUPPORTED = {
-    "httomolib.misc.morph.data_reducer": (
-        "it changes flats and darks alone; leave it out: dark_flat_field_correction averages them"
-    ),
-    "httomolibgpu.misc.morph.average_projection_frames": (
-        "the angles of the averaged projections would be lost; average the scan beforehand"
-    ),
-}
-"""Full name -> why the method cannot run here; the database does not tell."""
 
 
 def register_all(methods: Registry) -> None:
@@ -54,9 +45,6 @@ def records_of(full_name: str) -> Path | None:
 
 def register_entry(methods: Registry, entry: DatabaseEntry) -> None:
     """Register one method, if it is installed, or the reason why it cannot be used."""
-    if entry.full_name in NOT_SUPPORTED:
-        methods.refuse(entry.full_name, NOT_SUPPORTED[entry.full_name])
-        return
     try:
         stub = make_stub(entry.module, entry.name)
         if stub is None:

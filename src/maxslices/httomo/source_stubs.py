@@ -60,14 +60,10 @@ def make_stub(module: str, name: str) -> Callable[..., Any] | None:
     Exception
         Any error of default values that need an import.
     """
-    file = source_file(module)
-    if file is None:
+    file, node = source_file(module), function_node(module, name)
+    if file is None or node is None:
         return None
     tree = _parsed(file)
-    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
-    if not found:
-        return None
-    node = found[-1]
     empty = copy.copy(node)
     empty.decorator_list = []
     if ast.get_docstring(node) is not None:
@@ -81,6 +77,14 @@ def make_stub(module: str, name: str) -> Callable[..., Any] | None:
     _execute([empty], file, namespace)
     function: Callable[..., Any] = namespace[name]
     return function
+
+
+def function_node(module: str, name: str) -> ast.FunctionDef | None:
+    """Definition of a function in a module's source; None if there is none, or no module."""
+    file = source_file(module)
+    tree = None if file is None else _parsed(file)
+    found = [] if tree is None else [n for n in tree.body if isinstance(n, ast.FunctionDef)]
+    return next((n for n in reversed(found) if n.name == name), None)
 
 
 def namespace_of(module: str) -> dict[str, Any]:

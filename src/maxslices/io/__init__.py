@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .access import (
     HasDetectorStart,
+    HasDummies,
     SupportsChangeCheck,
     SupportsSideWindow,
     SupportsView,
@@ -11,6 +12,7 @@ from .access import (
 )
 from .atomic_sink import SinkStart, incomplete_path
 from .loader_options import AngleRange, LoaderOptions, Preview, SideData
+from .loader_parameters import LoaderFault, parse_loader
 from .open_source import open_source
 from .scratch import ScratchStore
 from .side_name import SideName
@@ -21,6 +23,8 @@ from .store import MemoryStore, Store
 __all__ = [
     "AngleRange",
     "HasDetectorStart",
+    "HasDummies",
+    "LoaderFault",
     "LoaderOptions",
     "MemoryStore",
     "Preview",
@@ -39,6 +43,7 @@ __all__ = [
     "create_sink",
     "incomplete_path",
     "open_source",
+    "parse_loader",
     "remove_result",
     "result_path",
     "sink_maker",

@@ -101,6 +101,16 @@ class HasDetectorStart(Protocol):
 
 
 @runtime_checkable
+class HasDummies(Protocol):
+    """A scan whose flats or darks may be made up: one frame of ones, or of zeros."""
+
+    @property
+    def dummies(self) -> tuple[SideName, ...]:
+        """Which of them are."""
+        ...
+
+
+@runtime_checkable
 class SupportsChangeCheck(Protocol):
     """A scan in files, which other programs may write to while it is read."""
 

@@ -16,16 +16,19 @@ from ..errors import SourceError
 from ..model.arrays import ArraySpec
 from .access import (
     HasDetectorStart,
+    HasDummies,
     SupportsChangeCheck,
     SupportsSideWindow,
     SupportsView,
     SupportsWindow,
 )
+from .array_frames import ArrayFrames
 from .check_arrays import check_output_block
 from .closing import Closing
 from .file_stamps import FileStamps
 from .loader_options import Preview
 from .missing_frames import check_written
+from .preview_angles import previewed, previewed_angles
 from .read_only import read_only
 from .selection import Selection
 from .side_name import SideName
@@ -38,6 +41,7 @@ class FrameSource(
     SupportsSideWindow,
     SupportsChangeCheck,
     HasDetectorStart,
+    HasDummies,
 ):
     """A `Source` made of stacks of frames.
 
@@ -50,9 +54,13 @@ class FrameSource(
     flats, darks : Selection, optional
         Frames of the projections' rows and columns.
     angles : ndarray, optional
-        Angle of each projection in radians.
+        Angles in radians: of each projection, of each that is in the preview, or of each frame
+        of the stack that `data` selects from.
     preview : Preview, optional
         Part of the scan to read.
+    dummies : tuple of SideName
+        Which of flats and darks are made up if they are not given: one frame of ones, or zeros,
+        as httomo's loader makes it.
     allow_missing_frames : bool
         Whether frames that were never written are read as the fill value.
 
@@ -71,12 +79,13 @@ class FrameSource(
         darks: Selection | None = None,
         angles: NDArray[np.float32] | None = None,
         preview: Preview | None = None,
+        dummies: tuple[SideName, ...] = (),
         allow_missing_frames: bool = False,
     ) -> None:
         preview = preview or Preview()
         self._name = name
         self._sides: dict[SideName, Selection | None] = {"flats": flats, "darks": darks}
-        n_angles, n_rows, n_columns = data.spec.shape
+        _, n_rows, n_columns = data.spec.shape
         for side, selection in self._sides.items():
             if selection is not None and selection.spec.shape[1:] != (n_rows, n_columns):
                 found = "x".join(map(str, selection.spec.shape[1:]))
@@ -85,12 +94,11 @@ class FrameSource(
                     f"projections of {name}, {n_rows}x{n_columns}: give {side} taken with the "
                     "same detector window"
                 )
-        if angles is not None and angles.shape != (n_angles,):
-            raise SourceError(
-                f"{name}: {angles.size} rotation angles for {n_angles} projections: give one angle "
-                "a projection (rotation_angles)"
-            )
-        angle_range = preview.bounds(0, n_angles, name)
+        self._angles = None
+        if angles is not None:
+            self._angles = previewed_angles(name, angles, data, preview).copy()
+            self._angles.flags.writeable = False
+        angle_range = previewed(name, data, preview)
         rows = preview.bounds(1, n_rows, name)
         columns = preview.bounds(2, n_columns, name)
         self._detector_start = rows[0], columns[0]
@@ -106,10 +114,11 @@ class FrameSource(
                 check_written(selection, side, allow_missing=allow_missing_frames)
                 paths += selection.frames.files
         self._stamps = FileStamps(paths)
-        self._angles = None
-        if angles is not None:
-            self._angles = angles[slice(*angle_range)].copy()
-            self._angles.flags.writeable = False
+        self._dummies = tuple(side for side in dummies if self._sides[side] is None)
+        for side in self._dummies:
+            made = np.ones if side == "flats" else np.zeros
+            frame = made((1, *self._spec.shape[1:]), self._spec.dtype)
+            self._sides[side] = Selection.of(ArrayFrames(f"dummy {side} of {name}", frame))
 
     def with_rows(self, start: int, stop: int) -> FrameSource:
         """The same scan with some of its rows; both read, and close, the same files."""
@@ -133,6 +142,11 @@ class FrameSource(
     def detector_start(self) -> tuple[int, int]:
         """First row and first column of the detector that are read."""
         return self._detector_start
+
+    @property
+    def dummies(self) -> tuple[SideName, ...]:
+        """Which of flats and darks are made up."""
+        return self._dummies
 
     @property
     def spec(self) -> ArraySpec:

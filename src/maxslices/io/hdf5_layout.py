@@ -15,7 +15,7 @@ from pathlib import Path
 import h5py
 
 from ..errors import SourceError
-from .hdf5_links import BrokenPath, look_up
+from .hdf5_links import BrokenPath, look_up, walk
 from .library_errors import raised_by_library
 from .loader_options import LoaderOptions
 
@@ -137,21 +137,10 @@ def _layout_beside(file: h5py.File, data_path: str) -> Layout:
 
 
 def _nxtomo_entries(file: h5py.File) -> Iterator[str]:
-    """Iterate over groups, at most two levels down, whose definition is NXtomo."""
-    for name, group in _groups(file):
-        if _is_nxtomo(group):
-            yield name
-        for below, subgroup in _groups(group):
-            if _is_nxtomo(subgroup):
-                yield f"{name}/{below}"
-
-
-def _groups(parent: h5py.Group) -> Iterator[tuple[str, h5py.Group]]:
-    for name in parent:
-        if parent.get(name, getclass=True, getlink=True) is h5py.HardLink:
-            child = look_up(parent, name)
-            if isinstance(child, h5py.Group):
-                yield name, child
+    """Iterate over groups, whose definition is NXtomo."""
+    for name, item in walk(file):
+        if isinstance(item, h5py.Group) and _is_nxtomo(item):
+            yield name.strip("/")
 
 
 def _is_nxtomo(group: h5py.Group) -> bool:
@@ -203,13 +192,11 @@ def list_stacks(file: h5py.File) -> str:
     """List of the 3D data sets of a file, as the end of a message."""
     found: list[str] = []
 
-    def visit(name: str, item: object) -> None:
-        if isinstance(item, h5py.Dataset) and item.ndim == 3:
-            shape = "x".join(map(str, item.shape))
-            found.append(f"/{name} ({shape} {item.dtype})")
-
     try:
-        file.visititems(visit)
+        for name, item in walk(file):
+            if isinstance(item, h5py.Dataset) and item.ndim == 3:
+                shape = "x".join(map(str, item.shape))
+                found.append(f"{name} ({shape} {item.dtype})")
     except Exception as error:
         if not raised_by_library(error):
             raise

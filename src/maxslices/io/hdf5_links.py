@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import h5py
@@ -47,6 +48,40 @@ def look_up(file: h5py.Group, path: str) -> h5py.Dataset | h5py.Group | BrokenPa
                 raise
             return BrokenPath(path, f"{_of(where, path)}{_reason(link, error)}")
     return item if isinstance(item, h5py.Dataset | h5py.Group) else None
+
+
+MAX_OBJECTS = 20_000
+"""Most objects of a file that are looked at: files of detectors with a group a frame have millions,
+and a person waits for the answer."""
+
+
+def walk(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset | h5py.Group]]:
+    """Iterate over groups and data sets with their paths, breadth first; each comes once.
+
+    Soft and external links are followed; those that lead nowhere, and damaged objects, are left
+    out. After `MAX_OBJECTS` links it ends.
+    """
+    groups: list[tuple[str, h5py.Group]] = [("", file)]
+    seen = {_identity(file)}
+    n_looked_at = 0
+    while groups:
+        place, group = groups.pop(0)
+        for name in group:
+            n_looked_at += 1
+            if n_looked_at > MAX_OBJECTS:
+                return
+            item = look_up(group, name)
+            if item is None or isinstance(item, BrokenPath) or _identity(item) in seen:
+                continue
+            seen.add(_identity(item))
+            yield f"{place}/{name}", item
+            if isinstance(item, h5py.Group):
+                groups.append((f"{place}/{name}", item))
+
+
+def _identity(item: h5py.Dataset | h5py.Group) -> tuple[str, int]:
+    """File and address of an object, which tell it from all others."""
+    return item.file.filename, h5py.h5o.get_info(item.id).addr
 
 
 def _is_no_file(link: h5py.ExternalLink, file: h5py.File) -> bool:

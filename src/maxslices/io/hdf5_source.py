@@ -17,8 +17,9 @@ from .hdf5_layout import Layout, find_layout
 from .hdf5_side import KIND_PROJECTION, frames_of_kind, hdf5_side, read_image_key, side_of_layout
 from .library_errors import library_errors
 from .loader_options import LoaderOptions, SideData
+from .preview_angles import check_angle_count
 from .selection import Selection
-from .side_data import angles_option, check_angle_count, open_side, side_option
+from .side_data import angles_option, dummies_of, open_side, side_option
 from .side_name import SideName
 
 
@@ -77,8 +78,9 @@ def hdf5_source(path: Path, options: LoaderOptions) -> FrameSource:
             data,
             flats=sides.get("flats"),
             darks=sides.get("darks"),
-            angles=_angles(path, file, layout, options, data, frames.spec.shape[0]),
+            angles=_angles(path, file, layout, options, data),
             preview=options.preview,
+            dummies=dummies_of(options),
             allow_missing_frames=allow_missing,
         )
         opened.pop_all()
@@ -91,31 +93,24 @@ def _angles(
     layout: Layout,
     options: LoaderOptions,
     data: Selection,
-    n_frames: int,
 ) -> NDArray[np.float32] | None:
-    """Angles of the projections in radians; None without any."""
-    n_projections = data.spec.shape[0]
-    given = angles_option(str(path), options, n_projections, n_frames)
+    """Angles in radians, as many as `previewed_angles` takes; None without any."""
+    given = angles_option(str(path), options, data)
     if isinstance(given, np.ndarray):
-        angles, name = given, f"{path}: rotation_angles"
-        check_angle_count(name, angles.size, n_projections, n_frames)
-    else:
-        where = layout.angles if given is None else given
-        if where is None:
-            return None
-        stored = dataset(path, file, where, "rotation_angles")
-        name = f"{path}: {where}"
-        if stored.ndim != 1:
-            raise SourceError(
-                f"{name}: has {stored.ndim} dims, not one angle a projection: give others with "
-                "rotation_angles"
-            )
-        check_angle_count(name, stored.shape[0], n_projections, n_frames)
-        convert = check_angles if _in_radians(name, stored) else radians_from_degrees
-        angles = convert(name, read_column(name, stored, options.allow_missing_frames))
-    if angles.size == n_projections:
-        return angles
-    return np.concatenate([angles[slice(*run)] for run in data.runs])
+        return given
+    where = layout.angles if given is None else given
+    if where is None:
+        return None
+    stored = dataset(path, file, where, "rotation_angles")
+    name = f"{path}: {where}"
+    if stored.ndim != 1:
+        raise SourceError(
+            f"{name}: has {stored.ndim} dims, not one angle a projection: give others with "
+            "rotation_angles"
+        )
+    check_angle_count(name, stored.shape[0], data, options.preview)
+    convert = check_angles if _in_radians(name, stored) else radians_from_degrees
+    return convert(name, read_column(name, stored, options.allow_missing_frames))
 
 
 def _in_radians(name: str, stored: h5py.Dataset) -> bool:

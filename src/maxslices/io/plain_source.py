@@ -11,7 +11,7 @@ from ..errors import SourceError
 from .frame_source import FrameSource
 from .loader_options import LoaderOptions, SideData
 from .selection import Selection
-from .side_data import angles_option, open_side, side_option
+from .side_data import angles_option, dummies_of, open_side, side_option
 from .side_name import SideName
 
 
@@ -64,8 +64,7 @@ def plain_source(
                 found[side] = None
             elif selection is not None:
                 opened.callback(selection.frames.close)
-        n_angles = data.spec.shape[0]
-        given_angles = angles_option(name, options, n_angles, n_angles)
+        given_angles = angles_option(name, options, data)
         if isinstance(given_angles, str):
             raise SourceError(
                 f"{name}: is not an HDF5 file, so the rotation angles cannot be at "
@@ -78,6 +77,7 @@ def plain_source(
             darks=found["darks"],
             angles=angles if given_angles is None else given_angles,
             preview=options.preview,
+            dummies=dummies_of(options),
             allow_missing_frames=options.allow_missing_frames,
         )
         opened.pop_all()

@@ -67,6 +67,10 @@ class Selection:
             return None
         return whole[slice(*self.runs[0]), slice(*self.rows), slice(*self.columns)]
 
+    def n_before(self, frame: int) -> int:
+        """Number of selected frames before a frame of the stack."""
+        return sum(min(stop, max(start, frame)) - start for start, stop in self.runs)
+
     def part(self, frames: IndexRange) -> Selection:
         """Select a range of the selected frames."""
         runs, offset = [], 0

@@ -13,6 +13,7 @@ from ..errors import SourceError
 from .check_arrays import radians_from_degrees
 from .loader_options import AngleRange, LoaderOptions, SideData
 from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, holds_hdf5
+from .preview_angles import check_angle_count
 from .selection import Selection
 from .side_name import SideName
 
@@ -22,40 +23,32 @@ def side_option(options: LoaderOptions, side: SideName) -> SideData | str:
     return options.flats if side == "flats" else options.darks
 
 
+def dummies_of(options: LoaderOptions) -> tuple[SideName, ...]:
+    """Which of flats and darks are made up where a scan has none."""
+    sides: tuple[SideName, ...] = ("flats", "darks")
+    return tuple(s for s in sides if options.dummies or side_option(options, s) == "ignore")
+
+
 def angles_option(
-    name: str, options: LoaderOptions, n_projections: int, n_frames: int
+    name: str, options: LoaderOptions, data: Selection
 ) -> NDArray[np.float32] | str | None:
     """Angles given by the options, in radians; a path in the file, or None for "auto".
+
+    `data` are all projections of the scan.
 
     Raises
     ------
     SourceError
-        If they are not finite numbers, or a range is not of one for each projection (or frame).
+        If they are not finite numbers, or a range has another number of them than `data` may have.
     """
     given: Any = options.rotation_angles
     if isinstance(given, str):
         return None if given == "auto" else given
     if isinstance(given, AngleRange):
-        check_angle_count(f"{name}: rotation_angles", given.count, n_projections, n_frames)
+        # Before they are computed: a wrong number may be a huge one.
+        check_angle_count(name, given.count, data, options.preview)
         return radians_from_degrees(name, given.degrees())
     return radians_from_degrees(name, given)
-
-
-def check_angle_count(name: str, n_angles: int, n_projections: int, n_frames: int) -> None:
-    """Check that there is an angle for each projection, or for each frame.
-
-    Raises
-    ------
-    SourceError
-        If there are more or fewer.
-    """
-    if n_angles in (n_projections, n_frames):
-        return
-    frames = "" if n_frames == n_projections else f" ({n_frames} frames with darks and flats)"
-    raise SourceError(
-        f"{name}: {n_angles} angles for {n_projections} projections{frames}: give one a "
-        "projection with rotation_angles"
-    )
 
 
 def open_side(

@@ -14,13 +14,10 @@ import numpy as np
 from ..errors import SourceError
 from .hdf5_frames import open_file
 from .hdf5_layout import Layout, find_layout
-from .hdf5_links import look_up
+from .hdf5_links import MAX_OBJECTS, look_up
 from .loader_options import LoaderOptions
 from .paths import HDF5_SUFFIXES, holds_hdf5
 
-MAX_OBJECTS = 20_000
-"""Most objects of a file that are looked at: files of detectors with a group a frame have millions,
-and a person waits for the answer."""
 _FACTS = {
     "pixel_size": ("x_pixel_size", "y_pixel_size", "pixel_size_x", "pixel_size_y", "pixel_size"),
     "distance": ("distance", "sample_detector_distance"),

@@ -7,20 +7,27 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..errors import ParameterError, PipelineError, SourceError, UnknownMethodError
-from ..io import LoaderOptions
+from ..errors import EstimatorError, ParameterError, PipelineError, UnknownMethodError
+from ..io import LoaderOptions, parse_loader
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import Registry
-from ..registry.parameters import check_parameters, nearest
+from ..registry.parameters import annotations_of, check_parameters, nearest, type_name
+from .missing_packages import MissingPackages
 from .steps import RawStep, Reference, Step, Sweep
 from .sweep_values import sweep_fault
 
-LOADER_MODULES = ("httomo.data.hdf.loaders", "maxslices.io")
-"""A first step from one of these modules says how the scan is read."""
+HTTOMO_LOADER = "httomo.data.hdf.loaders"
+LOADER_MODULES = (HTTOMO_LOADER, "maxslices.io")
+"""A first step from one of these modules says how the scan is read; what one of httomo's leaves out
+means what it means there."""
 LOADER_METHOD = "standard_tomo"
-
 _REFERENCE = re.compile(r"\s*\$\{\{\s*([\w-]+)\.side_outputs\.([\w-]+)\s*\}\}\s*")
 _STEP_KEYS = ("method", "module_path", "parameters", "save_result", "id", "side_outputs")
+_SAVES_BEFORE = ("save_intermediate_data", "httomo.methods")
+"""A method of httomo, and its module, for which the step before is saved. httomo fills in all of
+its parameters, so they are not looked at."""
+_TO_FILL_IN = "REQUIRED"
+"""What httomo's templates have in place of values that a user has to give."""
 _Offered = dict[str, set[str] | None]
 """id of a step -> names under its side_outputs; None if the step itself is faulty."""
 
@@ -43,8 +50,13 @@ def check_steps(
     steps: list[Step] = []
     offered: _Offered = {}
     unsaid = None
+    missing = MissingPackages()
     for entry in raw:
-        step = _StepCheck(entry, offered, faults).step(methods)
+        if (entry.content.get("method"), entry.content.get("module_path")) == _SAVES_BEFORE:
+            _save_before(steps, entry, faults)
+            continue
+        checked = _StepCheck(entry, offered, faults)
+        step = None if missing.has(entry, methods) else checked.step(methods)
         if step is not None:
             if not step.meta.side_results:
                 unsaid = None if "save_result" in entry.content else len(steps)
@@ -56,7 +68,17 @@ def check_steps(
     if unsaid is not None:
         # The last step that makes data; methods with side results leave them as they are.
         steps[unsaid] = replace(steps[unsaid], save_result=True)
-    return loader, steps, faults
+    return loader, steps, faults + missing.faults(methods)
+
+
+def _save_before(steps: list[Step], entry: RawStep, faults: list[PipelineError]) -> None:
+    """Have the data saved that a step stands behind."""
+    making = [index for index, step in enumerate(steps) if not step.meta.side_results]
+    if making:
+        steps[making[-1]] = replace(steps[making[-1]], save_result=True)
+    else:
+        text = f"{_SAVES_BEFORE[0]} saves the data of a step before it: there is none"
+        faults.append(entry.fault(text, "method"))
 
 
 def _check_one_sweep(steps: list[Step], faults: list[PipelineError]) -> None:
@@ -80,27 +102,26 @@ def _loader_options(entry: RawStep, faults: list[PipelineError]) -> LoaderOption
     for key in entry.content:
         if key not in ("method", "module_path", "parameters"):
             known = "; the loader has method, module_path and parameters"
-            faults.append(PipelineError(f"unknown key {key!r}{known}", entry.place(str(key))))
+            faults.append(entry.fault(f"unknown key {key!r}{known}", str(key)))
     name = entry.content.get("method", LOADER_METHOD)
     if name != LOADER_METHOD:
         text = f"unknown loader {name!r}; there is {LOADER_METHOD}"
-        faults.append(PipelineError(text, entry.place("method")))
+        faults.append(entry.fault(text, "method"))
     module = entry.content.get("module_path")
     if module not in (None, *LOADER_MODULES):
         text = f"no loader is in {module!r}: leave module_path out, or give {LOADER_MODULES[0]}"
-        faults.append(PipelineError(text, entry.place("module_path")))
+        faults.append(entry.fault(text, "module_path"))
     parameters = entry.content.get("parameters")
+    parameters = {} if parameters is None else parameters
     if isinstance(parameters, Mapping):
-        for name, value in parameters.items():
-            if isinstance(value, Sweep):
-                text = f"{name} of the loader cannot be swept: sweep a parameter of a method"
-                faults.append(PipelineError(text, value.place))
-                return LoaderOptions()
-    try:
-        return LoaderOptions.from_mapping({} if parameters is None else parameters)
-    except SourceError as error:
-        faults.append(PipelineError(str(error), entry.place("parameters")))
-        return LoaderOptions()
+        swept = [name for name, value in parameters.items() if isinstance(value, Sweep)]
+        for name in swept:
+            text = f"{name} of the loader cannot be swept: sweep a parameter of a method"
+            faults.append(entry.fault(text, f"parameters.{name}"))
+        parameters = {name: value for name, value in parameters.items() if name not in swept}
+    options, found = parse_loader(parameters, as_httomo=module == HTTOMO_LOADER)
+    faults += [entry.fault(each.text, ".".join(("parameters", *each.keys))) for each in found]
+    return options
 
 
 class _StepCheck:
@@ -134,13 +155,21 @@ class _StepCheck:
             self._fault(f"{meta.name}: an earlier step has the id {step_id!r} already", "id")
         if len(self._faults) > n_before:
             return None
-        return Step(meta, parameters, save_result, step_id, side_outputs)
+        step = Step(meta, parameters, save_result, step_id, side_outputs)
+        try:
+            meta.halo_slices(**step.known_parameters())
+        except EstimatorError as error:
+            self._fault(str(error), "parameters")
+            return None
+        return step
 
-    def _fault(self, text: str, *keys: str) -> None:
-        self._faults.append(PipelineError(text, self._entry.place(*keys)))
+    def _fault(self, text: str, key: str = "") -> None:
+        self._faults.append(self._entry.fault(text, key))
 
     def _method(self, methods: Registry) -> MethodMeta | None:
         content = self._entry.content
+        if {"method", "module_path"} & self._entry.faulty:
+            return None
         if "method" not in content:
             self._fault("a step needs the key 'method'")
             return None
@@ -170,7 +199,9 @@ class _StepCheck:
             return {}
         values = {str(name): _reference_or_value(value) for name, value in given.items()}
         known: dict[str, Any] = {}
-        not_missing = set(meta.supplied)
+        n_before = len(self._faults)
+        unread = {key.removeprefix("parameters.") for key in self._entry.faulty}
+        not_missing = {*meta.supplied, *unread}
         for name, value in values.items():
             key = f"parameters.{name}"
             if name in meta.supplied:
@@ -180,7 +211,10 @@ class _StepCheck:
                 self._check_sweep(meta, name, value)
                 not_missing.add(name)
             elif not isinstance(value, Reference):
-                if isinstance(value, str) and "${{" in value:
+                if value == _TO_FILL_IN:
+                    self._fill_in(meta, name)
+                    not_missing.add(name)
+                elif isinstance(value, str) and "${{" in value:
                     text = (
                         f"{meta.name}: {name} is not a reference: write "
                         f"${{{{id.side_outputs.name}}}}, not {value!r}"
@@ -194,21 +228,47 @@ class _StepCheck:
                 not_missing.add(name)
             else:
                 hint = nearest(name, meta.parameters)
-                self._faults.append(
-                    ParameterError(
-                        f"{meta.name} has no parameter {name!r}{hint}", self._entry.place(key)
-                    )
-                )
+                text = f"{meta.name} has no parameter {name!r}{hint}"
+                self._faults.append(self._entry.fault(text, key, ParameterError))
         for faulty, text in check_parameters(meta.function, known, not_missing):
-            place = self._entry.place(f"parameters.{faulty}" if faulty else "method")
-            self._faults.append(ParameterError(f"{meta.name} {text}", place))
+            key = f"parameters.{faulty}" if faulty else "method"
+            text = f"{meta.name} {text}"
+            self._faults.append(self._entry.fault(text, key, ParameterError))
+        if len(self._faults) == n_before:
+            self._check_values(meta, known)
         return values
 
     def _check_sweep(self, meta: MethodMeta, name: str, sweep: Sweep) -> None:
         fault = sweep_fault(Step(meta, {name: sweep}))
         if fault is not None:
-            place = sweep.place or self._entry.place(f"parameters.{name}")
-            self._faults.append(ParameterError(fault[1], place))
+            key = f"parameters.{name}"
+            self._faults.append(self._entry.fault(fault[1], key, ParameterError))
+
+    def _check_values(self, meta: MethodMeta, known: Mapping[str, Any]) -> None:
+        """Check that the method takes the values, whatever the data are."""
+        refusal = meta.refusal(known)
+        if refusal is None:
+            return
+        named = re.findall(r"\w+", refusal)
+        faulty = next((f"parameters.{name}" for name in named if name in known), "method")
+        text = f"{meta.name} refuses this: {refusal}"
+        self._faults.append(self._entry.fault(text, faulty, ParameterError))
+
+    def _fill_in(self, meta: MethodMeta, name: str) -> None:
+        """Fault of a value that a template leaves to the user."""
+        parameter = meta.parameters.get(name)
+        allowed = annotations_of(meta.function).get(name, Any)
+        what = "" if allowed is Any else f", {type_name(allowed)}"
+        if parameter is not None and parameter.default is not parameter.empty:
+            what += f", or leave it out for {parameter.default!r}"
+        self._faults.append(
+            self._entry.fault(
+                f"{meta.name}: {name} is {_TO_FILL_IN}, which stands for a value of yours: give "
+                f"one{what}",
+                f"parameters.{name}",
+                ParameterError,
+            )
+        )
 
     def _check_reference(self, meta: MethodMeta, parameter: str, reference: Reference) -> None:
         key = f"parameters.{parameter}"
@@ -237,7 +297,7 @@ class _StepCheck:
             if result not in meta.side_results:
                 has = ", ".join(meta.side_results) or "none"
                 text = f"{meta.name} has no side result {result!r}; it has: {has}"
-                self._fault(text, "side_outputs")
+                self._fault(text, f"side_outputs.{result}")
         return dict(given)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..model.json_values import plain
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import Registry, registry
 from .check_steps import check_steps, is_loader
-from .steps import RawStep, Step
+from .steps import RawStep, Step, TextPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,22 @@ class Pipeline:
         """
         from .yaml_file import read_pipeline_file
 
-        return cls._checked(read_pipeline_file(path), methods, os.path.basename(path))
+        raw, faults = read_pipeline_file(path)
+        return cls._checked(raw, methods, os.path.basename(path), faults)
+
+    @classmethod
+    def from_json(cls, text: str, methods: Registry = registry) -> Pipeline:
+        """Read a pipeline from JSON: a list of steps with a pipeline file's keys.
+
+        Raises
+        ------
+        PipelineError
+            If it is not well formed; each fault with its line in the text.
+        """
+        from .yaml_file import read_pipeline_text
+
+        raw, faults = read_pipeline_text(text, "pipeline")
+        return cls._checked(raw, methods, "pipeline", faults)
 
     @classmethod
     def from_steps(
@@ -74,16 +89,23 @@ class Pipeline:
                     f"step {number}",
                 )
             content = {"method": step} if isinstance(step, str) else step
-            raw.append(RawStep(content, {"": f"step {number}"}))
+            raw.append(RawStep(content, {"": TextPlace(f"step {number}")}))
         return cls._checked(raw, methods, "pipeline")
 
     @classmethod
-    def _checked(cls, raw: list[RawStep], methods: Registry, name: str) -> Pipeline:
+    def _checked(
+        cls,
+        raw: list[RawStep],
+        methods: Registry,
+        name: str,
+        unread: Sequence[PipelineError] = (),
+    ) -> Pipeline:
         loader, steps, faults = check_steps(raw, methods)
+        faults = sorted([*unread, *faults], key=_line_of)
         if len(faults) == 1:
             raise faults[0]
         if faults:
-            lines = "\n".join(f"  {fault}" for fault in faults)
+            lines = "\n".join(f"  {fault}".replace("\n", "\n  ") for fault in faults)
             raise PipelineError(f"{len(faults)} faults:\n{lines}", name)
         if not steps:
             raise PipelineError("it has no methods", name)
@@ -124,14 +146,22 @@ def _sweeps(step: Step) -> dict[str, Any]:
     return {name: {"sweep": list(sweep.values)} for name, sweep in step.sweeps.items()}
 
 
+def _line_of(fault: PipelineError) -> tuple[int, int]:
+    """Line and column of a fault in a file, to sort by; (0, 0) if it has none."""
+    numbers = (fault.where or "").split(":")[-2:]
+    return (int(numbers[0]), int(numbers[1])) if all(map(str.isdecimal, numbers)) else (0, 0)
+
+
 PipelineLike = Pipeline | str | os.PathLike[str] | Iterable[str | Mapping[str, Any]]
-"""A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them."""
+"""A pipeline, its YAML file, JSON, or steps as `Pipeline.from_steps` takes them."""
 
 
 def as_pipeline(pipeline: PipelineLike) -> Pipeline:
     """Make a `Pipeline` of any `PipelineLike`."""
     if isinstance(pipeline, Pipeline):
         return pipeline
+    if isinstance(pipeline, str) and pipeline.lstrip().startswith("["):
+        return Pipeline.from_json(pipeline)
     if isinstance(pipeline, str | os.PathLike):
         return Pipeline.from_file(pipeline)
     return Pipeline.from_steps(pipeline)

@@ -19,10 +19,22 @@ class ScanSpec:
     """Shape and dtype of the darks, if there are any."""
     has_angles: bool = True
     """Whether the angle of each projection is known."""
+    dummies: tuple[str, ...] = ()
+    """Which of flats and darks are made up."""
     in_memory: bool = False
     """Whether blocks can be used, or copied to the device, from where they lie."""
     name: str = "array"
     """For messages and the plan's title."""
+
+    def says_of_dummies(self, taken: set[str]) -> tuple[str, ...]:
+        """Notes on flats and darks that are made up, as far as they are in `taken`."""
+        made = {"flats": "ones", "darks": "zeros"}
+        return tuple(
+            f"{self.name} has no {side}, or they are to be ignored: a frame of {made[side]} stands "
+            "in their place, as in httomo"
+            for side in self.dummies
+            if side in taken
+        )
 
     def frames(self, names: set[str]) -> list[ArraySpec]:
         """Flats and darks that are in `names` and that the scan has."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..errors import PipelineError
 from ..registry.method_meta import MethodMeta
 
 
@@ -88,14 +89,31 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class TextPlace:
+    """Where something stands in what a user wrote."""
+
+    where: str | None
+    """File, line and column, such as ``"pipeline.yaml:12:5"``, or the number of a step."""
+    pointer: str = ""
+    """The line and a mark below; empty if it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class RawStep:
     """A step as a user wrote it, not yet checked."""
 
     content: Mapping[str, Any]
     """Keys method, module_path, parameters, save_result, id, side_outputs."""
-    places: Mapping[str, str] = field(default_factory=dict)
-    """Key, or ``parameters.<name>`` -> where it stands, such as ``"pipeline.yaml:12"``."""
+    places: Mapping[str, TextPlace] = field(default_factory=dict)
+    """Key, or keys within keys as in ``parameters.preview.angles`` -> where it stands."""
+    faulty: frozenset[str] = frozenset()
+    """Keys, and ``parameters.<name>``, without a readable value; they are not in `content`."""
 
-    def place(self, *keys: str) -> str | None:
-        """Place of the first of `keys` that has one, else that of the step."""
-        return next((self.places[k] for k in (*keys, "") if k in self.places), None)
+    def fault(
+        self, text: str, key: str = "", kind: type[PipelineError] = PipelineError
+    ) -> PipelineError:
+        """Make the error for what stands under a key, or nearest above it."""
+        while key not in self.places and key:
+            key = key.rpartition(".")[0]
+        place = self.places.get(key, TextPlace(None))
+        return kind(text, place.where, place.pointer)

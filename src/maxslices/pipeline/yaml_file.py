@@ -1,4 +1,4 @@
-"""Pipeline files: YAML in httomo's form, read safely, with the line of each key."""
+"""Pipeline files: YAML in httomo's form, read safely, with the place of each key."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import yaml
 from ..errors import PipelineError
 from ..registry.parameters import nearest
 from ..system.small_files import read_small_text
-from .steps import RawStep, Sweep
+from .steps import RawStep, TextPlace
 from .yaml_sweeps import SweepLoader
-from .yaml_values import NodeCheck, PlainLoader, place_of, problem_of
+from .yaml_values import FAULTY, JsonLoader, NodeCheck, PlainLoader, place_of, problem_of
 
 MAX_BYTES = 2**20
 """Largest pipeline file: PyYAML reads some 100 kB a second, and pipelines have a few."""
 
 
-def read_pipeline_file(path: str | os.PathLike[str]) -> list[RawStep]:
+def read_pipeline_file(
+    path: str | os.PathLike[str],
+) -> tuple[list[RawStep], list[PipelineError]]:
     """Read the steps of a pipeline file, without checking their content.
 
     Parameters
@@ -28,16 +30,20 @@ def read_pipeline_file(path: str | os.PathLike[str]) -> list[RawStep]:
         A YAML list of mappings with the keys method, module_path, parameters,
         save_result, id and side_outputs.
 
+    Returns
+    -------
+    (list of RawStep, list of PipelineError)
+        The steps, and the faults that leave the rest of the file readable: keys that stand
+        twice or are no names, tags that plain YAML does not have, values that are none.
+
     Raises
     ------
     PipelineError
-        If the file cannot be read or is not such a list, has a key twice, or a tag that
-        plain YAML does not have.
+        If the file cannot be read or is not such a list.
     """
     if not os.fspath(path):
         raise PipelineError("the path of the pipeline file is empty")
     file = Path(path)
-    name = file.name
     try:
         text = read_small_text(file, MAX_BYTES)
     except FileNotFoundError:
@@ -53,62 +59,99 @@ def read_pipeline_file(path: str | os.PathLike[str]) -> list[RawStep]:
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise PipelineError(f"cannot read the pipeline file {file}: {reason}") from None
+    return read_pipeline_text(text, file.name)
+
+
+def read_pipeline_text(text: str, name: str) -> tuple[list[RawStep], list[PipelineError]]:
+    """Read the steps of a pipeline from the text of a file, or from JSON.
+
+    Parameters
+    ----------
+    text : str
+        YAML or JSON; the latter if it begins with a bracket.
+    name : str
+        For messages.
+
+    Returns, and raises, what `read_pipeline_file` does.
+    """
     try:
-        loader = SweepLoader(text, name)
+        loader = JsonLoader(text) if is_json(text) else SweepLoader(text, name)
         root = loader.get_single_node()
         if root is None:
             raise PipelineError("the file is empty; a pipeline is a list of methods", name)
         if not isinstance(root, yaml.SequenceNode):
+            place = place_of(name, root)
             raise PipelineError(
                 "a pipeline is a YAML list, each entry beginning with '- method: ...'",
-                place_of(name, root),
+                place.where,
+                place.pointer,
             )
-        NodeCheck(name, loader, sweeps=True).check(root)
-        steps = [_read_step(loader, node, name) for node in root.value]
-        _check_sweeps(steps, loader.sweeps)
-        return steps
+        check = NodeCheck(name, loader, sweeps=True)
+        check.check(root)
+        read = [_read_step(loader, node, name, check.faults) for node in root.value]
+        steps = [step for step in read if step is not None]
+        if isinstance(loader, SweepLoader):
+            check.faults += loader.faults_in(steps)
+        return steps, check.faults
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"{name}:{mark.line + 1}" if mark else name
+        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
         raise PipelineError(f"not valid YAML: {problem_of(error)}", where) from None
     except RecursionError:
         raise PipelineError("its lists and mappings are nested too deeply", name) from None
 
 
-def _check_sweeps(steps: list[RawStep], sweeps: list[Sweep]) -> None:
-    """Check that each sweep is the whole value of a parameter."""
-    parameters = [step.content.get("parameters") for step in steps]
-    values = [v for each in parameters if isinstance(each, dict) for v in each.values()]
-    for sweep in sweeps:
-        if not any(sweep is value for value in values):
-            raise PipelineError(
-                "a sweep is the whole value of one parameter of a step", sweep.place
-            )
+def is_json(text: str) -> bool:
+    """True if text is a list in brackets, as JSON has it."""
+    return text.lstrip().startswith("[")
 
 
-def _read_step(loader: PlainLoader, node: yaml.Node, file: str) -> RawStep:
+def _read_step(
+    loader: PlainLoader, node: yaml.Node, file: str, faults: list[PipelineError]
+) -> RawStep | None:
+    """One entry of the list; None if it is no step."""
     if not isinstance(node, yaml.MappingNode):
-        raise PipelineError("a step is a mapping with the key 'method'", place_of(file, node))
-    content, places = _read_mapping(loader, node, file)
-    places[""] = place_of(file, node)
-    for key_node, value_node in node.value:
-        if key_node.value == "parameters" and isinstance(value_node, yaml.MappingNode):
-            _, lines = _read_mapping(loader, value_node, file)
-            places |= {f"parameters.{key}": place for key, place in lines.items()}
-    return RawStep(content, places)
+        place = place_of(file, node)
+        if node not in loader.faulty:
+            text = "a step is a mapping with the key 'method'"
+            faults.append(PipelineError(text, place.where, place.pointer))
+        return None
+    places = {"": place_of(file, node)}
+    _note_places(loader, node, file, "", places)
+    content: dict[str, Any] = loader.construct_object(node, deep=True)
+    faulty = {key for key, value in content.items() if _is_faulty(value)}
+    parameters = content.get("parameters")
+    if isinstance(parameters, dict):
+        faulty -= {"parameters"}
+        unread = {name for name, value in parameters.items() if _is_faulty(value)}
+        content["parameters"] = {k: v for k, v in parameters.items() if k not in unread}
+        faulty |= {f"parameters.{name}" for name in unread}
+    return RawStep(
+        {key: value for key, value in content.items() if key not in faulty},
+        places,
+        frozenset(faulty),
+    )
 
 
-def _read_mapping(
-    loader: PlainLoader, node: yaml.MappingNode, file: str
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Content of a mapping, and the place of each key."""
+def _note_places(
+    loader: PlainLoader, node: yaml.Node, file: str, prefix: str, places: dict[str, TextPlace]
+) -> None:
+    """Note where each key of a mapping stands, and those in it."""
+    if not isinstance(node, yaml.MappingNode):
+        return
     loader.flatten_mapping(node)  # merge keys (<<); their content comes before the mapping's own
-    content: dict[str, Any] = {}
-    places: dict[str, str] = {}
     for key_node, value_node in node.value:
-        content[key_node.value] = loader.construct_object(value_node, deep=True)
-        places[key_node.value] = place_of(file, key_node)
-    return content, places
+        places[f"{prefix}{key_node.value}"] = place_of(file, key_node)
+        _note_places(loader, value_node, file, f"{prefix}{key_node.value}.", places)
+
+
+def _is_faulty(value: Any) -> bool:
+    """True if a value, or one in it, could not be read."""
+    if isinstance(value, dict):
+        return any(_is_faulty(each) for each in value.values())
+    if isinstance(value, list):
+        return any(_is_faulty(each) for each in value)
+    return value is FAULTY
 
 
 def _others(file: Path) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 import yaml
 
 from ..errors import PipelineError, UsageError
-from .steps import Sweep
+from .steps import RawStep, Sweep, TextPlace
 from .sweep_values import sweep_list, sweep_range
-from .yaml_values import SWEEP_LIST, SWEEP_RANGE, PlainLoader
+from .yaml_values import FAULTY, SWEEP_LIST, SWEEP_RANGE, PlainLoader, place_of
 
 
 class SweepLoader(PlainLoader):
@@ -18,30 +18,44 @@ class SweepLoader(PlainLoader):
     def __init__(self, text: str, file: str) -> None:
         super().__init__(text)
         self._file = file
-        self.sweeps: list[Sweep] = []
-        """Sweeps that were made."""
+        self._made: list[tuple[Sweep, TextPlace]] = []
+        self._faults: list[PipelineError] = []
 
-    def construct_sweep(self, node: yaml.Node) -> Sweep:
-        """Make a sweep of a node that `NodeCheck` has seen.
+    def construct_sweep(self, node: yaml.Node) -> Any:
+        """Sweep of a node that `NodeCheck` has seen.
 
-        Raises
-        ------
-        PipelineError
-            If it has no values or too many, or a range is not of numbers.
+        `FAULTY`, and a fault, if it has no values or too many, or a range is not of numbers.
         """
-        mark = node.start_mark
-        place = f"{self._file}:{mark.line + 1}:{mark.column + 1}"
+        place = place_of(self._file, node)
         try:
             if isinstance(node, yaml.SequenceNode):
-                found = sweep_list(self.construct_sequence(node, deep=True))
+                values = self.construct_sequence(node, deep=True)
+                if FAULTY in values:
+                    return FAULTY
+                found = sweep_list(values)
             else:
                 assert isinstance(node, yaml.MappingNode)
                 ends: dict[Any, Any] = self.construct_mapping(node, deep=True)
+                if FAULTY in ends.values():
+                    return FAULTY
                 found = sweep_range(ends["start"], ends["stop"], ends["step"])
         except UsageError as error:
-            raise PipelineError(str(error), place) from None
-        self.sweeps.append(Sweep(found.values, place))
-        return self.sweeps[-1]
+            self._faults.append(PipelineError(str(error), place.where, place.pointer))
+            return FAULTY
+        sweep = Sweep(found.values, place.where)
+        self._made.append((sweep, place))
+        return sweep
+
+    def faults_in(self, steps: list[RawStep]) -> list[PipelineError]:
+        """Faults of the sweeps in steps: each is the whole value of a parameter."""
+        parameters = [step.content.get("parameters") for step in steps]
+        values = [v for each in parameters if isinstance(each, dict) for v in each.values()]
+        text = "a sweep is the whole value of one parameter of a step"
+        return self._faults + [
+            PipelineError(text, place.where, place.pointer)
+            for sweep, place in self._made
+            if not any(sweep is value for value in values)
+        ]
 
 
 SweepLoader.add_constructor(SWEEP_LIST, SweepLoader.construct_sweep)

@@ -6,11 +6,13 @@ that, plain values are read.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
 
 from ..errors import PipelineError
+from .steps import TextPlace
 
 MAX_VALUES = 100_000
 """Most values of a file with its aliases written out: far more than pipelines have, and few enough
@@ -30,13 +32,39 @@ SWEEP_TAGS = (SWEEP_LIST, SWEEP_RANGE)
 _NAME_TAGS = (f"{_TAG}str", f"{_TAG}merge")
 
 
+FAULTY = object()
+"""Stands for a value that could not be read."""
+
+
 class PlainLoader(yaml.SafeLoader):
     """Loader of plain values: what looks like a date stays text."""
+
+    faulty: set[yaml.Node]
+    """Nodes that `NodeCheck` finds faulty: each becomes `FAULTY`."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.faulty = set()
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Value of a node."""
+        if node in self.faulty:
+            return FAULTY
+        return super().construct_object(node, deep)
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (declared so by PyYAML)
         first: [(tag, pattern) for tag, pattern in entries if tag in _PLAIN_TAGS]
         for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+
+class JsonLoader(PlainLoader):
+    """Loader of JSON, whose numbers may have an exponent without a point or a sign: 1e-3."""
+
+
+JsonLoader.add_implicit_resolver(
+    f"{_TAG}float", re.compile(r"-?\d+(\.\d+)?[eE][-+]?\d+$"), list("-0123456789")
+)
 
 
 class NodeCheck:
@@ -47,15 +75,18 @@ class NodeCheck:
         self._sweeps = sweeps
         self._loader = loader
         self._sizes: dict[yaml.Node, int] = {}
+        self.faults: list[PipelineError] = []
 
     def check(self, node: yaml.Node) -> int:
         """Check a node and those in it; the number of its values, aliases written out.
 
+        Faults are collected: keys that stand twice or are no names, tags that plain YAML does
+        not have, text and numbers that are none.
+
         Raises
         ------
         PipelineError
-            If these are too many, a node contains itself, a key stands twice, or a tag is
-            not one of plain YAML.
+            If the values are too many, or a node contains itself.
         """
         if node in self._sizes:
             if self._sizes[node] == 0:
@@ -75,6 +106,13 @@ class NodeCheck:
         return size
 
     def _check_tag(self, node: yaml.Node) -> None:
+        try:
+            self._check_value(node)
+        except PipelineError as fault:
+            self.faults.append(fault)
+            self._loader.faulty.add(node)
+
+    def _check_value(self, node: yaml.Node) -> None:
         tag = node.tag
         if tag in SWEEP_TAGS:
             self._check_sweep(node)
@@ -128,18 +166,26 @@ class NodeCheck:
             raise too_large
 
     def _check_keys(self, node: yaml.MappingNode) -> None:
+        """Check the keys of a mapping, and take out what cannot be a key."""
         first: dict[str, yaml.Node] = {}
-        for key, _ in node.value:
+        named = []
+        for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag not in _NAME_TAGS:
                 shown = key.value if isinstance(key, yaml.ScalarNode) else "that is not text"
-                raise self._error(f"the key {shown} must be a name; quotes make it one", key)
+                text = f"the key {shown} must be a name; quotes make it one"
+                self.faults.append(self._error(text, key))
+                continue
             if key.value in first:
                 line = first[key.value].start_mark.line + 1
-                raise self._error(f"the key {key.value!r} stands twice; first in line {line}", key)
+                text = f"the key {key.value!r} stands twice; first in line {line}"
+                self.faults.append(self._error(text, key))
             first[key.value] = key
+            named.append((key, value))
+        node.value = named
 
     def _error(self, text: str, node: yaml.Node) -> PipelineError:
-        return PipelineError(text, place_of(self._file, node))
+        place = place_of(self._file, node)
+        return PipelineError(text, place.where, place.pointer)
 
 
 def read_value(text: str, name: str) -> Any:
@@ -162,7 +208,13 @@ def read_value(text: str, name: str) -> Any:
         root = loader.get_single_node()
         if root is None:
             return None
-        NodeCheck(name, loader).check(root)
+        check = NodeCheck(name, loader)
+        try:
+            check.check(root)
+        except PipelineError as fault:
+            check.faults.insert(0, fault)
+        if check.faults:  # without a pointer, as the value is a line of a command or less
+            raise PipelineError(str(check.faults[0]).splitlines()[0])
         return loader.construct_document(root)
     except yaml.YAMLError as error:
         raise PipelineError(f"not valid YAML: {problem_of(error)}", name) from None
@@ -180,9 +232,34 @@ def problem_of(error: yaml.YAMLError) -> str:
     return str(problem)
 
 
-def place_of(file: str, node: yaml.Node) -> str:
-    """File and line of a node."""
-    return f"{file}:{node.start_mark.line + 1}"
+def place_of(file: str, node: yaml.Node) -> TextPlace:
+    """TextPlace of a node in a file."""
+    mark = node.start_mark
+    where = f"{file}:{mark.line + 1}:{mark.column + 1}"
+    return TextPlace(where, _pointer(mark))
+
+
+_MOST_SHOWN = 75
+"""Most characters of a line that are shown before and after a fault."""
+
+
+def _pointer(mark: yaml.Mark) -> str:
+    """The line of a mark, and a caret below it."""
+    text = mark.buffer or ""
+    begin = max(_line_begin(text, mark.pointer), mark.pointer - _MOST_SHOWN)
+    end = mark.pointer
+    while end < len(text) and text[end] not in "\0\r\n\x85\u2028\u2029":
+        end += 1
+    line = text[begin : min(end, mark.pointer + _MOST_SHOWN)].rstrip()
+    if not line.isprintable():
+        return ""
+    return f"    {line}\n    {' ' * (mark.pointer - begin)}^"
+
+
+def _line_begin(text: str, position: int) -> int:
+    while position > 0 and text[position - 1] not in "\0\r\n\x85\u2028\u2029":
+        position -= 1
+    return position
 
 
 def _short(text: str) -> str:

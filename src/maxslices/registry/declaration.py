@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from numpy.typing import DTypeLike
 
@@ -29,6 +29,9 @@ def describe(
     tile_halo: Halo | Callable[..., Halo] | None = None,
     output_dims: Callable[..., tuple[int, int]] | None = None,
     output_dtype: DTypeLike | Callable[..., DTypeLike] | None = None,
+    output_angles: Callable[..., Any] | None = None,
+    side_data: Literal["too", "alone"] | None = None,
+    check_values: Callable[..., None] | None = None,
     side_results: Iterable[str] = (),
     sample_slices: Callable[..., Iterable[int]] | None = None,
     combine: Callable[[list[Any]], Any] | None = None,
@@ -90,6 +93,15 @@ def describe(
             raise RegistrationError(f"{label}: {HALO_IS[what]}, not {with_type(pair)}")
     if output_dims is not None:
         declare("output_dims", output_dims, "other_dims", told=("slice_dim",))
+    if output_angles is not None:
+        declare("output_angles", output_angles, "angles")
+    if check_values is not None:
+        declare("check_values", check_values)
+    if side_data not in (None, "too", "alone"):
+        raise RegistrationError(
+            f"{label}: side_data is 'too' or 'alone', or left out for methods that leave flats and "
+            f"darks as they are, not {side_data!r}"
+        )
     if callable(output_dtype) and not isinstance(output_dtype, type):
         declare("output_dtype", output_dtype, "dtype")
     elif output_dtype is not None:
@@ -124,6 +136,9 @@ def describe(
         saved_by_default=saved_by_default,
         output_dims=output_dims,
         declared_dtype=output_dtype,
+        output_angles=output_angles,
+        side_data=side_data,
+        check_values=check_values,
         side_results=names,
         sample_slices=sample_slices,
         combine=combine,

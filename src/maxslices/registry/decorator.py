@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from numpy.typing import DTypeLike
 
@@ -27,6 +27,9 @@ def method(
     tile_halo: Halo | Callable[..., Halo] | None = None,
     output_dims: Callable[..., tuple[int, int]] | None = None,
     output_dtype: DTypeLike | Callable[..., DTypeLike] | None = None,
+    output_angles: Callable[..., Any] | None = None,
+    side_data: Literal["too", "alone"] | None = None,
+    check_values: Callable[..., None] | None = None,
     side_results: Iterable[str] = (),
     sample_slices: Callable[..., Iterable[int]] | None = None,
     combine: Callable[[list[Any]], Any] | None = None,
@@ -59,6 +62,15 @@ def method(
     output_dtype : dtype-like or callable, optional
         The result's dtype, or ``(dtype, **kwargs) -> dtype``. By default what the
         estimator returns.
+    output_angles : callable, optional
+        ``(angles, **kwargs) -> angles`` of the result, where it has other projections than the
+        data: float32 arrays, in radians.
+    side_data : {"too", "alone"}, optional
+        The mean of the flats, and that of the darks, go through the method as well, or alone:
+        then the data pass through unchanged. Later methods are given these frames.
+    check_values : callable, optional
+        ``(**kwargs)``: raises ValueError for values that the method refuses whatever the data
+        are, so that a pipeline is told of them before it runs. References are left out.
     side_results : iterable of str, optional
         The function returns these values (one, or a tuple in this order) and no array:
         the data go on unchanged, and later methods may refer to the values.
@@ -123,6 +135,9 @@ def method(
             tile_halo=tile_halo,
             output_dims=output_dims,
             output_dtype=output_dtype,
+            output_angles=output_angles,
+            side_data=side_data,
+            check_values=check_values,
             side_results=side_results,
             sample_slices=sample_slices,
             combine=combine,

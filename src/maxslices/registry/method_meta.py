@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from ..errors import EstimatorError, ParameterError, UsageError
 from ..model.arrays import as_dtype
@@ -53,6 +53,12 @@ class MethodMeta:
     """``output_dims(other_dims, **kwargs)`` of the result; None where they do not change."""
     declared_dtype: DTypeLike | Callable[..., DTypeLike] | None = None
     """Dtype of the result, or ``(dtype, **kwargs) -> dtype``; None: what the estimator returns."""
+    output_angles: Callable[..., Any] | None = None
+    """``output_angles(angles, **kwargs)`` of the result; None where they do not change."""
+    side_data: Literal["too", "alone"] | None = None
+    """Whether it changes flats and darks "too", or "alone"; None where it leaves them."""
+    check_values: Callable[..., None] | None = None
+    """``check_values(**kwargs)`` raises ValueError for values that the method refuses."""
     tile_halo: Halo | Callable[..., Halo] | None = None
     """Pixels needed around a tile of a slice: one number, two along the slice's dims, or a function
     of the parameters; None where it needs whole slices."""
@@ -245,6 +251,18 @@ class MethodMeta:
             returned = self.ask_estimator(slice_dim, other_dims, dtype, _AMPLE_BYTES, kwargs)[1]
         return self._output_dtype(dtype, returned, kwargs)
 
+    def refusal(self, parameters: Mapping[str, Any]) -> str | None:
+        """Why the method refuses values, as far as they are known; None if it does not."""
+        if self.check_values is None:
+            return None
+        callback, merged = self.callbacks["check_values"], self.merged(**parameters)
+        known = {name: value for name, value in merged.items() if name in callback.keywords}
+        try:
+            self.check_values(**(merged if callback.accepts_all else known))
+        except ValueError as error:
+            return str(error)
+        return None
+
     def halo_slices(self, **kwargs: Any) -> tuple[int, int]:
         """Slices (before, after) that the method needs around its block."""
         return self._pair("halo", self.halo, kwargs)
@@ -318,6 +336,22 @@ class MethodMeta:
             )
             raise EstimatorError(f"{asked} must return two positive ints, not {with_type(dims)}")
         return int(dims[0]), int(dims[1])
+
+    def angles_after(
+        self, angles: NDArray[np.float32], parameters: Mapping[str, Any]
+    ) -> NDArray[np.float32]:
+        """Angles of the result's projections, in radians, from those of the data."""
+        if self.output_angles is None:
+            return angles
+        callback, merged = self.callbacks["output_angles"], self.merged(**parameters)
+        found = np.asarray(callback.call(self.full_name, (angles,), merged))
+        if found.ndim != 1 or found.dtype.kind != "f":
+            asked = callback.describe_call(self.full_name, (angles,), merged)
+            raise EstimatorError(
+                f"{asked} must return a one-dimensional array of floats, not "
+                f"{found.ndim}-dimensional {found.dtype}"
+            )
+        return found.astype(np.float32, copy=False)
 
     def _output_dtype(
         self, dtype: DTypeLike, returned: Any, kwargs: Mapping[str, Any]

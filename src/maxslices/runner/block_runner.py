@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..devices import Backend, call_method, is_copyable
 from ..devices.cpu import CpuBackend
 from ..devices.in_place import slices_in_place
+from ..devices.non_finite import NonFiniteCount
 from ..errors import MaxslicesError, MethodError, ReadOnlyInputError
-from ..io import MemoryStore, SideName, Sink, Source, Store, SupportsSideWindow
+from ..io import MemoryStore, SideName, Sink, Store
 from ..model.arrays import SLICE_NAMES
 from ..model.tiling import Tiling
 from ..pipeline import Step
@@ -27,6 +29,7 @@ from .journal import Journal
 from .long_calls import LongCalls
 from .read_ahead import Readable
 from .result_queue import ResultQueue
+from .side_frames import SideFrames
 from .side_results import SideResults
 from .snapshots import Snapshots
 from .tiled_call import in_tiles
@@ -41,8 +44,10 @@ class BlockRunner:
     """The section as planned."""
     steps: tuple[Step, ...]
     """The methods."""
-    source: Source
-    """The scan: its flats, darks and angles."""
+    side_frames: SideFrames
+    """Flats and darks."""
+    angles: NDArray[np.float32] | None
+    """Angles of the section's input; None if the scan has none."""
     backend: Backend
     """The device."""
     side_results: SideResults
@@ -55,8 +60,8 @@ class BlockRunner:
     """Values by name that are the same for all blocks, for methods that ask (see `SUPPLIED`)."""
     _checks: dict[int, ConstantCheck] = field(default_factory=dict)
     """Index of a step that is saved -> what was seen of its result."""
-    _frames: dict[str, Any] = field(default_factory=dict)
-    """Flats and darks, if they are the same for all blocks."""
+    _frames: list[dict[str, Any]] = field(default_factory=list)
+    """Flats and darks of each step, if they are the same for all blocks."""
     known: set[int] = field(default_factory=set)
     """Indices of steps whose side results are known: they are not called for them."""
     journal: Journal | None = None
@@ -68,8 +73,13 @@ class BlockRunner:
 
     long_calls: LongCalls = field(default_factory=LongCalls)
     """Says so while a call takes long."""
+    given_non_finite: tuple[int, int] = (0, 0)
+    """NaN and infinite values in the section's input, as far as they were counted."""
+    _non_finite: NonFiniteCount = field(init=False)
+    """NaN and infinite values in the results of the steps."""
 
     def __post_init__(self) -> None:
+        self._non_finite = NonFiniteCount(len(self.steps))
         self._checks = {index: ConstantCheck() for index in self.sinks}
 
     @property
@@ -80,7 +90,34 @@ class BlockRunner:
             in_memory = ConstantCheck()
             in_memory.look(self.store.array)
             found[f"the output of {self.steps[-1].meta.name}"] = in_memory.warning
-        return tuple(f"{name} {warning}" for name, warning in found.items() if warning)
+        constant = [f"{name} {warning}" for name, warning in found.items() if warning]
+        return (*constant, *self._non_finite_warnings())
+
+    @property
+    def non_finite(self) -> tuple[int, int]:
+        """NaN and infinite values in the section's output."""
+        return ([self.given_non_finite] + [count for _, count in self._non_finite_of_steps()])[-1]
+
+    def _non_finite_of_steps(self) -> list[tuple[str, tuple[int, int]]]:
+        """Method and counts of each step that makes data."""
+        counts = self._non_finite.totals().tolist()
+        return [
+            (step.meta.name, (nan, infinite))
+            for step, (nan, infinite) in zip(self.steps, counts, strict=True)
+            if not step.meta.side_results and step.meta.side_data != "alone"
+        ]
+
+    def _non_finite_warnings(self) -> list[str]:
+        """Which methods made NaN or infinite values."""
+        found, before = [], self.given_non_finite
+        for name, (nan, infinite) in self._non_finite_of_steps():
+            if nan > before[0] or infinite > before[1]:
+                found.append(
+                    f"the result of {name} has {nan:,} NaN and {infinite:,} infinite "
+                    "values: they are left as they are"
+                )
+            before = nan, infinite
+        return found
 
     def _target(self, index: int) -> Target:
         """Where a step's output is saved, with a check of what is written."""
@@ -91,7 +128,8 @@ class BlockRunner:
         """Bytes on the device for all blocks."""
         if self.plan.side_on_host:
             return 0
-        return sum(int(frames.nbytes) for frames in self._frames.values())
+        frames = {id(each): each for given in self._frames for each in given.values()}
+        return sum(int(each.nbytes) for each in frames.values())
 
     def load_frames(self) -> None:
         """Load flats and darks, if they are the same for all blocks."""
@@ -100,7 +138,7 @@ class BlockRunner:
 
     def close(self) -> None:
         """Free flats and darks."""
-        self._frames = {}
+        self._frames = []
 
     def run(
         self, block: Block, feed: BlockFeed, results: ResultQueue, clock: BlockClock
@@ -132,11 +170,14 @@ class BlockRunner:
         values: dict[int, Any] = {}
         last = max(i for i, step in enumerate(self.steps) if i == 0 or not step.meta.side_results)
         for index, step in enumerate(self.steps):
-            if not step.meta.side_results:
+            if step.meta.side_data == "alone":
+                pass
+            elif not step.meta.side_results:
                 result = self._call(index, data, frames, block.first, block.last)
                 data = self._checked(index, result, block.n_given)
                 del result
                 self._snapshot(index, data, block)
+                self._non_finite.look(index, self._cropped(data, block))
             elif step.meta.sample_slices is None and index not in self.known:
                 cropped = self._cropped(data, block)
                 values[index] = self._call(index, cropped, frames, block.start, block.stop)
@@ -190,7 +231,7 @@ class BlockRunner:
             self.load_frames()
             frames = self._frames or self._side_data(first, last)
             for index, before in enumerate(self.steps[:position]):
-                if not before.meta.side_results:
+                if not before.meta.side_results and before.meta.side_data != "alone":
                     result = self._call(index, data, frames, first, last)
                     data = self._checked(index, result, last - first)
                     del result
@@ -236,34 +277,39 @@ class BlockRunner:
         reader.read(slice_dim, first, last, host)
         return self.backend.to_device(host)
 
-    def _side_data(self, first: int, last: int) -> dict[str, Any]:
-        wanted = {name for step in self.steps for name in step.meta.supplied}
-        names: list[SideName] = []
-        if self.source.flats is not None and "flats" in wanted:
-            names.append("flats")
-        if self.source.darks is not None and "darks" in wanted:
-            names.append("darks")
-        return {name: self._side(name, first, last) for name in names}
+    def _side_data(self, first: int, last: int) -> list[dict[str, Any]]:
+        """Flats and darks of each step, for a block; those that steps share are one array."""
+        found: dict[tuple[SideName, int | None], Any] = {}
+        given: list[dict[str, Any]] = []
+        source = self.side_frames.source
+        sides: tuple[SideName, ...] = ("flats", "darks")
+        for planned, step in zip(self.plan.steps, self.steps, strict=True):
+            given.append({})
+            changed_by = self.side_frames.changed_by(planned.index)
+            for name in sides:
+                if name not in step.meta.supplied or getattr(source, name) is None:
+                    continue
+                if (name, changed_by) not in found:
+                    found[name, changed_by] = self._side(name, changed_by, first, last)
+                given[-1][name] = found[name, changed_by]
+        return given
 
-    def _side(self, name: SideName, first: int, last: int) -> Any:
-        where = (name, self.plan.slice_dim, first, last)
-        if self.plan.side_on_host:
-            return self.source.read_side(*where)
-        if self.backend.kind == "cuda" and isinstance(self.source, SupportsSideWindow):
-            frames = self.source.side_window(*where)  # on the device it is a copy anyway
-            if frames is not None:
-                return self.backend.to_device(frames)
-        return self.backend.to_device(self.source.read_side(*where))
+    def _side(self, name: SideName, changed_by: int | None, first: int, last: int) -> Any:
+        frames = self.side_frames.read(name, changed_by, self.plan.slice_dim, first, last)
+        return frames if self.plan.side_on_host else self.backend.to_device(frames)
 
-    def _call(self, index: int, data: Any, frames: dict[str, Any], first: int, last: int) -> Any:
+    def _call(
+        self, index: int, data: Any, frames: list[dict[str, Any]], first: int, last: int
+    ) -> Any:
         """Call a method on slices `first` to `last`, with its parameters and supplied values."""
         step, slice_dim = self.steps[index], self.plan.slice_dim
         meta = step.meta
-        supplied = {**self.facts, **frames, "slice_dim": slice_dim, "first_slice": first}
-        if self.source.angles is not None:
+        supplied = {**self.facts, **frames[index], "slice_dim": slice_dim, "first_slice": first}
+        angles = self.side_results.angles_after(self.steps[:index], self.angles)
+        if angles is not None:
             # Where an earlier method left fewer projections, these are the first ones.
             span = slice(first, last) if slice_dim == 0 else slice(data.shape[0])
-            supplied["angles"] = self.source.angles[span]
+            supplied["angles"] = angles[span]
         parameters = {k: self.side_results.resolve(v) for k, v in step.parameters.items()}
         filled = {name: supplied[name] for name in meta.supplied if name in supplied}
         n_left = -(-(self.plan.n_slices - first) // (last - first))

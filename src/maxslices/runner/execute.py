@@ -32,6 +32,7 @@ from .resumed_sections import ResumedSections
 from .run_report import SectionReport
 from .run_timeline import Timeline
 from .section_run import SectionRun
+from .side_frames import SideFrames
 from .side_results import SideResults
 from .snapshots import snapshot_names
 from .stores_between import StoresBetween
@@ -94,6 +95,8 @@ def execute(
     reports: list[SectionReport] = []
     reader: Readable | DeviceStore = source
     position = 0
+    angles, non_finite = source.angles, (0, 0)
+    side_frames = SideFrames(source, pipeline.steps, backend, side_results.resolve)
     done: dict[int, int] = {}  # index of a step -> slices of its result
     with contextlib.ExitStack() as held:
         facts = {
@@ -125,6 +128,7 @@ def execute(
             before = resumed.state(number)
             sinks = {i: sink for i, sink in all_sinks.items() if position <= i < stop}
             if not resumed.runs(number) and before.report is not None:
+                angles = side_results.angles_after(pipeline.steps[position:stop], angles)
                 reports.append(replace(before.report, is_earlier=True))
                 if resumed.runs(number + 1):
                     reader = stores.reopen(number, before)
@@ -147,7 +151,8 @@ def execute(
             block_runner = BlockRunner(
                 section,
                 pipeline.steps[position:stop],
-                source,
+                side_frames,
+                angles,
                 backend,
                 side_results,
                 {i - position: sink for i, sink in sinks.items()},
@@ -156,6 +161,7 @@ def execute(
                 known={i - position for i in resumed.known_steps if position <= i < stop},
                 journal=journal,
                 snapshots=None if folder is None else folder.snapshots,
+                given_non_finite=non_finite,
             )
             notes = tuple(text for text in (*section.fitted, note, before.note(section)) if text)
             on_block = None
@@ -188,6 +194,8 @@ def execute(
                 reader = store
                 if is_last and isinstance(store, MemoryStore):
                     result = store.array
+            angles = side_results.angles_after(pipeline.steps[position:stop], angles)
+            non_finite = block_runner.non_finite
             position = stop
             if not is_last:
                 backend.release()

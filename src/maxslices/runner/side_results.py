@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import MethodError
 from ..pipeline import Reference, Step
@@ -43,6 +47,16 @@ class SideResults:
             self.by_method[f"{label}.{name}"] = item
             if step.id is not None and name in step.side_outputs:
                 self.by_reference[step.id, step.side_outputs[name]] = item
+
+    def angles_after(
+        self, steps: Iterable[Step], angles: NDArray[np.float32] | None
+    ) -> NDArray[np.float32] | None:
+        """Angles of the result of steps, from those of the first one's data; None without any."""
+        for step in steps:
+            if angles is not None and step.meta.output_angles is not None:
+                given = {name: self.resolve(value) for name, value in step.parameters.items()}
+                angles = step.meta.angles_after(angles, given)
+        return angles
 
     def resolve(self, value: Any) -> Any:
         """Value of a parameter, looked up if it is a reference."""

@@ -1,0 +1,66 @@
+"""Projections of a preview, and their angles among those that are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SourceError
+from .frames import IndexRange
+from .loader_options import Preview
+from .selection import Selection
+
+
+def previewed(name: str, data: Selection, preview: Preview) -> IndexRange:
+    """Range of the projections that are in a preview, which counts frames as they are stored.
+
+    Raises
+    ------
+    SourceError
+        If the preview reaches beyond the frames, or none of its frames is a projection.
+    """
+    start, stop = preview.bounds(0, data.frames.spec.shape[0], name)
+    first, last = data.n_before(start), data.n_before(stop)
+    if first == last:
+        raise SourceError(
+            f"{name}: none of the frames {start}:{stop} of preview angles is a projection: it "
+            "counts frames as they are stored, flats and darks included"
+        )
+    return first, last
+
+
+def check_angle_count(name: str, n_angles: int, data: Selection, preview: Preview) -> None:
+    """Check that there is an angle for each projection, each of the preview, or each frame.
+
+    Raises
+    ------
+    SourceError
+        If there are more or fewer.
+    """
+    n_projections, n_frames = data.spec.shape[0], data.frames.spec.shape[0]
+    first, last = previewed(name, data, preview)
+    if n_angles in (last - first, n_projections, n_frames):
+        return
+    others = [f"{last - first} of them in the preview"] if last - first != n_projections else []
+    if n_frames != n_projections:
+        others.append(f"{n_frames} frames with darks and flats")
+    beside = f" ({', '.join(others)})" if others else ""
+    raise SourceError(
+        f"{name}: {n_angles} rotation angles for {n_projections} projections{beside}: give one a "
+        "projection with rotation_angles"
+    )
+
+
+def previewed_angles(
+    name: str, angles: NDArray[Any], data: Selection, preview: Preview
+) -> NDArray[Any]:
+    """Angles of the projections in a preview, among those that `check_angle_count` accepts."""
+    check_angle_count(name, angles.size, data, preview)
+    first, last = previewed(name, data, preview)
+    if angles.size == last - first:
+        return angles
+    if angles.size != data.spec.shape[0]:
+        angles = np.concatenate([angles[slice(*run)] for run in data.runs])
+    return angles[first:last]

@@ -1,0 +1,188 @@
+"""Every fault of a file is told at once: its line, its column, a mark below it, what is allowed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from maxslices import Pipeline, Registry
+from maxslices.errors import PipelineError
+from maxslices.pipeline.pipeline import as_pipeline
+
+methods = Registry()
+
+
+def _check_level(level):
+    if level < 1:
+        raise ValueError(f"level must be at least 1, not {level}")
+
+
+def smooth(data, level: int = 1, name: str = "gauss", limits: list | None = None):
+    return data
+
+
+def find(data):
+    return 0.0
+
+
+methods.register(smooth, module="lab.prep", pattern="all", check_values=_check_level)
+methods.register(find, module="lab.prep", pattern="all", side_results=("cor",), combine=min)
+
+LOADER = """\
+- method: standard_tomo
+  module_path: httomo.data.hdf.loaders
+  parameters:
+    data_path: auto
+    image_key_path: auto
+    rotation_angles: auto
+"""
+FIND = """\
+- method: find
+  module_path: lab.prep
+  parameters: {}
+  id: centring
+  side_outputs:
+    cor: centre
+"""
+
+
+def faults(text: str) -> list[tuple[int, int, str]]:
+    """Line, column and first line of each fault; each mark is held against its column."""
+    with pytest.raises(PipelineError) as caught:
+        Pipeline._checked(*_read(text))
+    lines = str(caught.value).splitlines()
+    written = text.splitlines()
+    found = []
+    for number, line in enumerate(lines):
+        place, _, said = line.strip().partition(": ")
+        name, *where = place.split(":")
+        if name != "p.yaml" or not said or len(where) != 2:
+            continue
+        row, column = map(int, where)
+        shown, mark = lines[number + 1], lines[number + 2]
+        assert shown.strip() == written[row - 1].strip()
+        assert shown[mark.index("^")] == written[row - 1][column - 1]
+        found.append((row, column, said))
+    return found
+
+
+def _read(text):
+    from maxslices.pipeline.yaml_file import read_pipeline_text
+
+    raw, unread = read_pipeline_text(text, "p.yaml")
+    return raw, methods, "p.yaml", unread
+
+
+ONE_FAULT = {
+    "method that is not there": (
+        LOADER + "- method: smoothe\n  module_path: lab.prep\n  parameters: {}\n",
+        (7, 3, "did you mean smooth?"),
+    ),
+    "module that is not there": (
+        LOADER + "- method: smooth\n  module_path: lab.perp\n  parameters: {}\n",
+        (7, 3, "there is one in lab.prep"),
+    ),
+    "parameter that is not there": (
+        LOADER + "- method: smooth\n  module_path: lab.prep\n  parameters:\n    levl: 3\n",
+        (10, 5, "did you mean level?"),
+    ),
+    "parameter of the loader that is not there": (
+        LOADER + "    preveiw: null\n- method: smooth\n",
+        (7, 5, "did you mean preview?"),
+    ),
+    "name that is no text": (
+        "- method: smooth\n  parameters:\n    level: 2\n    4: a\n",
+        (4, 5, "the key 4 must be a name"),
+    ),
+    "value to fill in": (
+        "- method: smooth\n  parameters:\n    level: REQUIRED\n",
+        (3, 5, "stands for a value of yours: give one, int, or leave it out for 1"),
+    ),
+    "text to fill in": (
+        "- method: smooth\n  parameters:\n    name: REQUIRED\n",
+        (3, 5, "stands for a value of yours: give one, str, or leave it out for 'gauss'"),
+    ),
+    "key that stands twice": (
+        "- method: smooth\n  parameters:\n    level: 2\n    level: 3\n",
+        (4, 5, "stands twice; first in line 3"),
+    ),
+    "reference to no step": (
+        FIND + "- method: smooth\n  parameters:\n    level: ${{center.side_outputs.centre}}\n",
+        (9, 5, "'center'"),
+    ),
+    "reference to no side output": (
+        FIND + "- method: smooth\n  parameters:\n    level: ${{centring.side_outputs.cor}}\n",
+        (9, 5, "whose side_outputs are: centre"),
+    ),
+    "side output that is none": (
+        FIND.replace("cor:", "core:"),
+        (6, 5, "no side result 'core'; it has: cor"),
+    ),
+    "value that the method refuses": (
+        "- method: smooth\n  parameters:\n    name: a\n    level: 0\n",
+        (4, 5, "smooth refuses this: level must be at least 1, not 0"),
+    ),
+    "tag": (
+        "- method: smooth\n  parameters:\n    level: !Swep [1, 2]\n",
+        (3, 12, "the tag !Swep is not supported"),
+    ),
+    "step that is none": ("- method: smooth\n- smooth\n", (2, 3, "a step is a mapping")),
+}
+
+
+@pytest.mark.parametrize("case", ONE_FAULT)
+def test_a_fault_is_told_where_it_stands(case):
+    text, (row, column, said) = ONE_FAULT[case]
+    ((found_row, found_column, message),) = faults(text)
+    assert (found_row, found_column) == (row, column)
+    assert said in message
+
+
+def test_all_of_them_together_are_told_in_the_order_of_the_file():
+    steps = [text for text, _ in ONE_FAULT.values() if not text.startswith(LOADER)]
+    steps = [text.replace("centring", f"c{i}") for i, text in enumerate(steps)]
+    found = faults(ONE_FAULT["parameter of the loader that is not there"][0] + "".join(steps))
+    assert len(found) == len(steps) + 1
+    assert found == sorted(found)
+
+
+def test_the_check_goes_on_inside_a_loader_and_behind_a_sweep():
+    text = (
+        "- method: standard_tomo\n  parameters:\n    data_pth: a\n    preview:\n"
+        "      detector_y: {start: middle, stop: 4}\n"
+        "- method: smooth\n  parameters: {level: !Sweep [1, 2], nme: a}\n"
+        "- method: smooth\n  parameters: {level: a}\n"
+    )
+    assert [row for row, _, _ in faults(text)] == [3, 5, 7, 7, 9]
+
+
+def test_steps_of_missing_packages_are_one_fault_and_the_others_are_checked(monkeypatch):
+    monkeypatch.setattr("maxslices.pipeline.missing_packages.find_spec", lambda name: None)
+    text = (
+        "- method: minus_log\n  module_path: httomolibgpu.prep.normalize\n"
+        "- method: smooth\n  parameters: {level: 0}\n"
+        "- method: smooth\n  module_path: httomolib.misc.rescale\n"
+        "- method: recon\n  module_path: tomopy.recon.algorithm\n"
+    )
+    rows, _, said = zip(*faults(text), strict=True)
+    assert rows == (2, 4)
+    assert "minus_log and 2 more steps are of httomolib and httomolibgpu and tomopy" in said[0]
+    assert "pip install 'maxslices[httomo]'" in said[0]
+    assert "leave module_path out, for the method of another package (smooth)" in said[0]
+
+
+def test_json_is_read_with_its_numbers():
+    steps = [{"method": "smooth", "parameters": {"limits": [1e-07, 2.5, 3]}}]
+    pipeline = Pipeline.from_json(json.dumps(steps), methods)
+    assert pipeline.steps[0].parameters["limits"] == [1e-07, 2.5, 3]
+
+
+def test_json_in_place_of_a_path():
+    with pytest.raises(PipelineError, match=r"^pipeline:1:21: unknown method 'nothing_like_it'"):
+        as_pipeline('[\n{"parameters": {}, "method": "nothing_like_it"}]'.replace("\n", ""))
+
+
+def test_json_that_is_none_is_told_with_its_place():
+    with pytest.raises(PipelineError, match=r"^pipeline:1:\d+: not valid YAML"):
+        Pipeline.from_json('[{"method": "smooth"', methods)

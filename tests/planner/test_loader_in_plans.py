@@ -1,0 +1,60 @@
+"""What a pipeline's loader says is in the plan: the preview, flats and darks that are made up."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+
+import maxslices
+from maxslices import ArraySpec
+from maxslices.errors import SourceError
+
+LOADER = {
+    "method": "standard_tomo",
+    "module_path": "httomo.data.hdf.loaders",
+    "parameters": {"data_path": "/data", "rotation_angles": [0.0] * 12},
+}
+
+
+def with_preview(**preview):
+    return {"method": "standard_tomo", "parameters": {"preview": preview}}
+
+
+@pytest.fixture
+def scan(tmp_path):
+    with h5py.File(tmp_path / "scan.h5", "w") as file:
+        file["data"] = np.full((12, 8, 10), 3, np.uint16)
+    return tmp_path / "scan.h5"
+
+
+def test_a_shape_is_cut_to_the_preview():
+    steps = [with_preview(detector_y="mid", angles={"stop": 900}), "minus_log"]
+    made = maxslices.plan(
+        ArraySpec((1801, 2160, 2560), "uint16"), steps, device="cpu", memory="1GB"
+    )
+    assert made.sections[0].output.shape == (900, 3, 2560)
+    assert "the preview leaves 900x3x2560 uint16 of 1801x2160x2560 uint16" in made.notes[-1]
+
+
+def test_a_preview_beyond_the_shape_is_refused():
+    steps = [with_preview(detector_x={"stop": 90}), "minus_log"]
+    with pytest.raises(SourceError, match="preview detector_x 0:90 is not within"):
+        maxslices.plan(ArraySpec((20, 30, 40), "uint16"), steps, device="cpu", memory="1GB")
+
+
+def test_dummies_are_said_where_a_method_takes_them(scan):
+    report = maxslices.run(scan, [LOADER, "dark_flat_field_correction"], device="cpu")
+    assert [note.split(": ")[0].rsplit(" ", 1)[1] for note in report.plan.notes] == ["ignored"] * 2
+    assert "a frame of ones stands in their place, as in httomo" in str(report.plan)
+    np.testing.assert_allclose(report.result, 3)
+    assert not maxslices.run(scan, [LOADER, "minus_log"], device="cpu").plan.notes
+
+
+def test_without_a_loader_of_httomo_missing_flats_are_an_error(scan):
+    options = {"data_path": "/data", "rotation_angles": [0.0] * 12}
+    steps = [{"method": "standard_tomo", "parameters": options}, "dark_flat_field_correction"]
+    with pytest.raises(SourceError, match="has no flats, which dark_flat_field_correction needs"):
+        maxslices.plan(scan, steps, device="cpu")
+    options |= {"flats": "ignore", "darks": "ignore"}
+    assert len(maxslices.plan(scan, steps, device="cpu").notes) == 2
