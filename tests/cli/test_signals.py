@@ -136,7 +136,7 @@ def test_a_folder_with_a_killed_run_names_both_commands_and_goes_on(tmp_path, ar
     process = began(tmp_path, arguments)
     process.kill()
     process.communicate()
-    assert names(tmp_path / "out") == [".result.h5.part", ".run.journal", "run.log"]
+    assert names(tmp_path / "out") == [".result.h5.part", ".run.journal"]
     again = subprocess.run(arguments, capture_output=True, text=True)
     scan, pipeline, out = arguments[4:7]
     command = f"maxslices run {scan} {pipeline} {out}"

@@ -154,7 +154,7 @@ def test_the_check_goes_on_inside_a_loader_and_behind_a_sweep():
         "- method: smooth\n  parameters: {level: !Sweep [1, 2], nme: a}\n"
         "- method: smooth\n  parameters: {level: a}\n"
     )
-    assert [row for row, _, _ in faults(text)] == [3, 5, 7, 7, 9]
+    assert [row for row, _, _ in faults(text)] == [3, 5, 7, 9]
 
 
 def test_steps_of_missing_packages_are_one_fault_and_the_others_are_checked(monkeypatch):
