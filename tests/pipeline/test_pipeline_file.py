@@ -103,7 +103,7 @@ FAULTS = {
     "two sweeps": (
         "- method: to_float\n  parameters:\n    factor: !Sweep [1, 2]\n"
         "- method: to_float\n  parameters:\n    factor: !Sweep [1, 2]\n",
-        "p.yaml:6: to_float.factor is a second sweep, beside to_float.factor (p.yaml:3)",
+        "p.yaml:6: to_float.factor is a second sweep, beside to_float.factor (p.yaml:3",
     ),
     "sweep of a wrong type": (
         "- method: to_float\n  parameters:\n    factor: !Sweep [1, b]\n",
