@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from maxslices.model.ledger import Ledger, from_ledger
 from . import _normalize_cuda
 from .namespaces import array_namespace, on_gpu
 
+logger = logging.getLogger(__name__)
 LEAST_SIGNAL = 1e-6
 """A pixel whose flat is not above its dark by this much counts as dead: it sees no light."""
 
@@ -25,13 +27,17 @@ bytes; before NumPy 2.3, as many."""
 
 
 @from_ledger
-def _correction_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+def _correction_memory(
+    m: Ledger, shape: Sequence[int], dtype: np.dtype[Any], clipping_warning: bool
+) -> None:
     m.alloc(shape, dtype)
     dark = m.alloc(shape[1:], "float32")
     signal = m.alloc(shape[1:], "float32")
     m.alloc(shape, "float32")  # the result; masks of dead pixels are gone by then
     if m.device == "cpu" and shape[1] * shape[2] <= BROADCAST_BYTES // 4:
         m.alloc_bytes(BROADCAST_BYTES)
+    if clipping_warning:
+        m.free(m.alloc(shape[1:], "bool"))
     m.free(dark, signal)
 
 
@@ -44,6 +50,7 @@ def dark_flat_field_correction(
     darks_multiplier: float = 1.0,
     upper_bound: float | None = None,
     lower_bound: float | None = None,
+    clipping_warning: bool = False,
 ) -> Any:
     """Divide out the beam: (data - dark) / (flat - dark).
 
@@ -60,6 +67,8 @@ def dark_flat_field_correction(
         Factors on the mean flat and dark, for instance where the exposures differ.
     upper_bound, lower_bound : float, optional
         Values beyond these are set to them.
+    clipping_warning : bool
+        Whether to log a warning where half of a block's values or more are set to a bound.
 
     Returns
     -------
@@ -104,7 +113,24 @@ def dark_flat_field_correction(
         xp.maximum(out, lower_bound, out=out)
     if upper_bound is not None:
         xp.minimum(out, upper_bound, out=out)
+    if clipping_warning:
+        _warn_of_clipping(xp, out, lower_bound, upper_bound)
     return out
+
+
+def _warn_of_clipping(xp: Any, out: Any, *bounds: float | None) -> None:
+    """Log a warning for each bound that half of the values or more have, frame by frame."""
+    for bound in bounds:
+        if bound is None:
+            continue
+        value = xp.float32(bound)
+        share = sum(int(xp.count_nonzero(frame == value)) for frame in out) / out.size
+        if share >= 0.5:
+            logger.warning(
+                "dark_flat_field_correction: %.0f %% of the values are set to the bound %g",
+                100 * share,
+                bound,
+            )
 
 
 def _mean(xp: Any, name: str, frames: Any, frame_shape: tuple[int, ...]) -> Any:

@@ -104,3 +104,15 @@ def test_minus_log_is_finite_everywhere():
     got = minus_log(data)[0, 0]
     np.testing.assert_allclose(got[:5], -math.log(1e-6), rtol=1e-6)
     np.testing.assert_allclose(got[5:], [-math.log(np.finfo("float32").max), 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("is_asked", "n_told"), [(True, 1), (False, 0)])
+def test_clipping_of_half_of_the_values_is_told_where_it_is_asked_for(caplog, is_asked, n_told):
+    data = np.ones((4, 6, 5), np.float32)
+    data[:, :3] = 9
+    flats = np.ones((1, 6, 5), np.float32)
+    given = {"upper_bound": 2.0, "lower_bound": 0.5, "clipping_warning": is_asked}
+    dark_flat_field_correction(data, flats, **given)
+    told = [record.getMessage() for record in caplog.records]
+    expected = "dark_flat_field_correction: 50 % of the values are set to the bound 2"
+    assert told == [expected] * n_told

@@ -58,3 +58,11 @@ def test_without_a_loader_of_httomo_missing_flats_are_an_error(scan):
         maxslices.plan(scan, steps, device="cpu")
     options |= {"flats": "ignore", "darks": "ignore"}
     assert len(maxslices.plan(scan, steps, device="cpu").notes) == 2
+
+
+def test_an_image_key_that_httomo_would_not_use_is_said(scan, caplog):
+    with h5py.File(scan, "a") as file:
+        file["image_key"] = np.repeat([2, 0], [3, 9])
+    assert maxslices.plan(scan, [LOADER, "minus_log"], device="cpu").sections[0].n_slices == 12
+    (told,) = caplog.messages
+    assert "but /image_key marks 3 of them as flats, darks or others" in told

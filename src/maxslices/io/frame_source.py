@@ -98,7 +98,7 @@ class FrameSource(
         if angles is not None:
             self._angles = previewed_angles(name, angles, data, preview).copy()
             self._angles.flags.writeable = False
-        angle_range = previewed(name, data, preview)
+        angle_range = previewed(data, preview)
         rows = preview.bounds(1, n_rows, name)
         columns = preview.bounds(2, n_columns, name)
         self._detector_start = rows[0], columns[0]

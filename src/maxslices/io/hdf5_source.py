@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -14,6 +16,7 @@ from .check_arrays import check_angles, radians_from_degrees
 from .frame_source import FrameSource
 from .hdf5_frames import Hdf5Frames, dataset, open_file, read_column
 from .hdf5_layout import Layout, find_layout
+from .hdf5_links import look_up
 from .hdf5_side import KIND_PROJECTION, frames_of_kind, hdf5_side, read_image_key, side_of_layout
 from .library_errors import library_errors
 from .loader_options import LoaderOptions, SideData
@@ -21,6 +24,8 @@ from .preview_angles import check_angle_count
 from .selection import Selection
 from .side_data import angles_option, dummies_of, open_side, side_option
 from .side_name import SideName
+
+logger = logging.getLogger(__name__)
 
 
 def hdf5_source(path: Path, options: LoaderOptions) -> FrameSource:
@@ -53,6 +58,8 @@ def hdf5_source(path: Path, options: LoaderOptions) -> FrameSource:
                     path, file, layout.alignment_key, n_frames, allow_missing=allow_missing
                 )
                 keys = np.where(control == -1, -1, keys)
+        elif options.dummies and options.image_key_path is None:
+            _say_unused_key(path, file, options)
         data = frames_of_kind(frames, keys, KIND_PROJECTION)
         if data is None:
             raise SourceError(
@@ -85,6 +92,22 @@ def hdf5_source(path: Path, options: LoaderOptions) -> FrameSource:
         )
         opened.pop_all()
     return source
+
+
+def _say_unused_key(path: Path, file: h5py.File, options: LoaderOptions) -> None:
+    """Log a warning if a file marks flats or darks among frames that all count as projections."""
+    key = find_layout(path, file, replace(options, image_key_path="auto")).image_key
+    stored = None if key is None else look_up(file, key)
+    if isinstance(stored, h5py.Dataset) and stored.ndim == 1:
+        others = int(np.count_nonzero(stored[:]))
+        if others:
+            logger.warning(
+                "%s: without image_key_path all frames are projections, as in httomo, but %s marks "
+                "%d of them as flats, darks or others: give image_key_path: auto",
+                path,
+                key,
+                others,
+            )
 
 
 def _angles(

@@ -13,7 +13,7 @@ from .loader_options import Preview
 from .selection import Selection
 
 
-def previewed(name: str, data: Selection, preview: Preview) -> IndexRange:
+def previewed(data: Selection, preview: Preview) -> IndexRange:
     """Range of the projections that are in a preview, which counts frames as they are stored.
 
     Raises
@@ -21,6 +21,7 @@ def previewed(name: str, data: Selection, preview: Preview) -> IndexRange:
     SourceError
         If the preview reaches beyond the frames, or none of its frames is a projection.
     """
+    name = data.frames.name
     start, stop = preview.bounds(0, data.frames.spec.shape[0], name)
     first, last = data.n_before(start), data.n_before(stop)
     if first == last:
@@ -40,7 +41,7 @@ def check_angle_count(name: str, n_angles: int, data: Selection, preview: Previe
         If there are more or fewer.
     """
     n_projections, n_frames = data.spec.shape[0], data.frames.spec.shape[0]
-    first, last = previewed(name, data, preview)
+    first, last = previewed(data, preview)
     if n_angles in (last - first, n_projections, n_frames):
         return
     others = [f"{last - first} of them in the preview"] if last - first != n_projections else []
@@ -58,7 +59,7 @@ def previewed_angles(
 ) -> NDArray[Any]:
     """Angles of the projections in a preview, among those that `check_angle_count` accepts."""
     check_angle_count(name, angles.size, data, preview)
-    first, last = previewed(name, data, preview)
+    first, last = previewed(data, preview)
     if angles.size == last - first:
         return angles
     if angles.size != data.spec.shape[0]:
