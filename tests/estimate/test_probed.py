@@ -142,6 +142,14 @@ def test_data_that_take_most_are_found_and_named():
     assert "(highest)" in found.notes[0]
 
 
+def test_data_matter_also_where_the_scans_first_slices_are_known():
+    hard = next(hard for hard in HARD if str(hard) == "depends_on_data")
+    first = np.random.default_rng(0).random((2, ROWS, COLUMNS), np.float32)
+    found = probed_on(hard.function, 150 * SLICE_BYTES, first_slices=first)
+    assert any("its memory depends on the data:" in note for note in found.notes)
+    assert found.answer <= 50
+
+
 def test_memory_that_falls_is_never_below_a_call():
     def falls(data):
         if len(data) < 20:

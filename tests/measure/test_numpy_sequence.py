@@ -1,5 +1,6 @@
 """What code asks NumPy for is recorded in order, to the byte, in all threads."""
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -76,3 +77,19 @@ def test_recording_changes_the_measured_peak_by_little():
     arrays = recorded.sequence.peak_bytes(1) - data.nbytes
     assert arrays <= recorded.numpy_bytes
     assert abs(recorded.numpy_bytes - plain.numpy_bytes) <= 2**16 < 0.05 * arrays
+
+
+def test_a_recording_leaves_nothing_for_the_garbage_collector():
+    data = np.ones((7, 11, 101))
+    with record_numpy_sequence(7):  # whatever is imported or cached
+        smooth(data)
+    gc.collect()
+    gc.disable()
+    try:
+        with record_numpy_sequence(7) as recorder:
+            smooth(data)
+        assert len(recorder.sequence().events) > 3
+        del recorder
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

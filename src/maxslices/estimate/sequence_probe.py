@@ -192,7 +192,7 @@ class SequenceProbe:
                 continue
             if n > fewest + MORE[-1] and self._is_dear(n):
                 continue
-            if usual == "even" and not other_data and self._first.n_slices < last.n_slices < n:
+            if not other_data and self._first.n_slices < last.n_slices < n:
                 self.bench.kind, other_data = "dark", n
             try:
                 self._call(n, None)

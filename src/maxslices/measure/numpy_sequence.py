@@ -37,6 +37,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "realloc": (_POINTER, _POINTER, _POINTER, _SIZE),
     "free": (None, _POINTER, _POINTER, _SIZE),
 }
+_WITH_GIL = {name: ctypes.PYFUNCTYPE(*each) for name, each in _SIGNATURES.items()}
+_GETTER = ctypes.PYFUNCTYPE(ctypes.py_object)
 
 
 class DataHandler(ctypes.Structure):
@@ -96,7 +98,8 @@ def told_by_numpy(recorder: SequenceRecorder, least_bytes: int) -> Iterator[None
     originals = {name: getattr(handler, name) for name in _SIGNATURES}
     replacements = _recording(recorder, originals, least_bytes)
     for name, function in replacements.items():
-        setattr(handler, name, ctypes.cast(function, _POINTER).value)
+        # No `ctypes.cast` here: it makes cycles, which are collected in the middle of later calls.
+        setattr(handler, name, _POINTER.from_buffer(function).value)
     try:
         yield
     finally:
@@ -109,12 +112,11 @@ def _handler() -> DataHandler:
     pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_in.restype, pointer_in.argtypes = _POINTER, (ctypes.py_object, ctypes.c_char_p)
     core = getattr(np, "_core", None) or np.core
-    table = ctypes.cast(
-        pointer_in(core._multiarray_umath._ARRAY_API, None), ctypes.POINTER(_POINTER)
-    )
-    capsule = ctypes.PYFUNCTYPE(ctypes.py_object)(table[_GET_HANDLER])()
-    address = pointer_in(capsule, b"mem_handler")
-    handler = ctypes.cast(address, ctypes.POINTER(DataHandler)).contents
+    table = pointer_in(core._multiarray_umath._ARRAY_API, None)
+    getter = _POINTER.from_address(table + _GET_HANDLER * ctypes.sizeof(_POINTER)).value
+    assert getter is not None
+    capsule = _GETTER(getter)()
+    handler = DataHandler.from_address(pointer_in(capsule, b"mem_handler"))
     if handler.version != _VERSION:
         raise DeviceError(
             f"NumPy {np.__version__} has a memory handler of version {handler.version}; known is "
@@ -130,9 +132,7 @@ def _recording(
 
     The originals are called with the GIL held, as NumPy calls them: some let it go meanwhile.
     """
-    call = {
-        name: ctypes.PYFUNCTYPE(*_SIGNATURES[name])(address) for name, address in originals.items()
-    }
+    call = {name: _WITH_GIL[name](address) for name, address in originals.items()}
     context = _handler().ctx
     lock = RLock()  # re-entrant: an array may be freed while an event is noted
 
