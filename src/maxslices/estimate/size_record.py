@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..block_effect.effect import BlockEffect
-from ..model.any_size import SLICES, SizeClass, SizeEvidence, fit_sizes
+from ..model.any_size import SizeClass, SizeEvidence, fit_sizes
 from ..model.memory_model import MemoryModel
 from ..model.size_bound import SizeBound
 from ..model.size_model import Dims, SizeFormula, find_formula
@@ -63,8 +63,8 @@ class SizeRecord:
     """Formulas or bounds in the dims."""
     measured: Mapping[Dims, Points]
     """Measured calls, as (slices, bytes), by dims."""
-    own: Mapping[Dims, Points]
-    """Models of those dims of which no formula speaks."""
+    own: Mapping[Dims, SizeBound]
+    """Peaks at those dims of which no formula or bound speaks."""
     output_dtype: str | None
     """Dtype of the result."""
     output_dims: tuple[SizeFormula, SizeFormula] | None
@@ -100,7 +100,8 @@ class SizeRecord:
         """
         probes = {_dims_of(entry): checked_probe(entry["probe"]) for entry in entries}
         models = {dims: probe.model() for dims, probe in probes.items()}
-        classes = fit_sizes({dims: _evidence(probe) for dims, probe in probes.items()})
+        evidence = {dims: _evidence(probe) for dims, probe in probes.items()}
+        classes = fit_sizes(evidence)
         outputs = {dims: p.output_dims for dims, p in probes.items() if p.output_dims is not None}
         output = _pair(outputs)
         if outputs and output is None:
@@ -114,9 +115,9 @@ class SizeRecord:
             classes=classes,
             measured={dims: _calls(probe) for dims, probe in probes.items()},
             own={
-                dims: tuple((n, model.bytes(n)) for n in SLICES)
-                for dims, model in models.items()
-                if not any(each.is_told(dims) for each in classes)
+                dims: SizeBound.of_one(dims, each.sizes)
+                for dims, each in evidence.items()
+                if not any(told.is_told(dims) for told in classes)
             },
             output_dtype=probes[_dims_of(last)].output_dtype,
             output_dims=output,
@@ -140,7 +141,7 @@ class SizeRecord:
                     f"a bound, {told.peaks.above:.2%} above what was measured at {n_sizes} at most"
                 )
         elif dims in self.own:
-            memory = MemoryModel.piecewise(self.own[dims])
+            memory = self.own[dims].model_at(dims)
             how = "measured at this size"
         else:
             return None
@@ -182,7 +183,7 @@ class SizeRecord:
             "blocks": None if self.blocks is None else self.blocks.as_plain(),
             "not_compared": self.not_compared,
             "measured": _plain_points(self.measured),
-            "own": _plain_points(self.own),
+            "own": {f"{d[0]}x{d[1]}": each.as_plain() for d, each in self.own.items()},
             "classes": [each.as_plain() for each in self.classes],
         }  # fmt: skip
 
@@ -203,7 +204,9 @@ class SizeRecord:
             time_s=float(plain["time_s"]),
             classes=tuple(SizeClass.from_plain(each) for each in plain["classes"]),
             measured=_points(plain["measured"]),
-            own=_points(plain["own"]),
+            own={
+                each.recorded[0]: each for each in map(SizeBound.from_plain, plain["own"].values())
+            },
             output_dtype=plain["output_dtype"],
             output_dims=None if output is None else _formulas(output),
             kept=kept if isinstance(kept, float) else _formulas(kept),

@@ -6,20 +6,20 @@ apart, which real FFTs treat differently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from .memory_model import MemoryModel
 from .peak_model import PeakModel
-from .size_bound import FEW, MOST_ABOVE, SizeBound
+from .size_bound import FEW, MOST_ABOVE, SLICES, SizeBound
 from .size_model import LEAST_SIZES, Dims, SizeModel
 
 FOLLOWED = (1, 2, 3, 5, 8, 16, 33, 64, 100, 1000)
 """Slices at which formulas in the dims must give what was recorded."""
-SLICES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256)
-"""Slices at which bounds are found: single ones, where chunks begin, and the blocks of plans."""
+_ALL = (*range(1, 129), *range(130, 1025, 7), *SLICES)
+"""Slices at which memory is looked at."""
 Parity = tuple[int | None, int | None]
 _PARITIES: tuple[tuple[Parity, ...], ...] = (
     ((None, None),),
@@ -79,6 +79,11 @@ class SizeEvidence:
     peaks: PeakModel | None
     """Allocations, where each call followed from those with fewer slices."""
 
+    @property
+    def sizes(self) -> dict[int, int]:
+        """Peaks by slices, never falling."""
+        return _rising(self.model.bytes, _ALL)
+
 
 def fit_sizes(recorded: Mapping[Dims, SizeEvidence]) -> tuple[SizeClass, ...]:
     """Find what recorded peaks tell about other dims.
@@ -119,7 +124,7 @@ def _fit(recorded: Mapping[Dims, SizeEvidence]) -> SizeModel | SizeBound | None:
         exact = SizeModel.fit(peaks, FOLLOWED)
         if exact is not None and _holds(exact, kept):
             return exact
-        whole = {dims: _at_slices(each.model.bytes) for dims, each in kept.items()}
+        whole = {dims: each.sizes for dims, each in kept.items()}
         bound = SizeBound.fit(whole)
         if bound is None and len(peaks) >= LEAST_SIZES:
             bound = SizeBound.fit({dims: whole[dims] for dims in peaks}, _moments(peaks))
@@ -141,10 +146,10 @@ def _holds(found: SizeModel | SizeBound, recorded: Mapping[Dims, SizeEvidence]) 
     return True
 
 
-def _at_slices(bytes_at: Callable[[int], int]) -> dict[int, int]:
-    """Bytes at `SLICES`, never falling."""
+def _rising(bytes_at: Callable[[int], int], slices: Iterable[int]) -> dict[int, int]:
+    """Bytes by slices, never falling."""
     found, most = {}, 0
-    for n in SLICES:
+    for n in sorted(set(slices)):
         most = found[n] = max(most, bytes_at(n))
     return found
 
@@ -154,7 +159,7 @@ def _moments(peaks: Mapping[Dims, PeakModel]) -> list[dict[Dims, dict[int, int]]
     found: dict[str, dict[Dims, dict[int, int]]] = {}
     for dims, model in peaks.items():
         for label in model.moments:
-            sizes = _at_slices(partial(model.moment_bytes, label))
+            sizes = _rising(partial(model.moment_bytes, label), SLICES)
             found.setdefault(label, {})[dims] = sizes
     return [series for series in found.values() if len(series) >= LEAST_SIZES]
 

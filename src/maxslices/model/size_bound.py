@@ -2,21 +2,24 @@
 
 The memory of a sort is padded, wavelets halve odd lengths, and what is cut into chunks grows in
 steps. What is alive at one moment still follows a sum of products of the dims closely. At some
-numbers of slices, the sum that lies nearest to what was recorded is raised above all of it; between
-these numbers straight lines join them. The peak is the highest moment.
+numbers of slices, the sum that lies nearest to what was recorded is raised above all of it. Between
+these numbers straight lines join them, raised where memory grows in steps. The peak is the highest
+moment.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
+from math import ceil
 from typing import Any
 
 import numpy as np
 
 from .memory_model import MemoryModel
-from .size_model import Dims
+from .size_model import LEAST_SIZES, Dims
 
 PRODUCTS: dict[str, Callable[[int, int], int]] = {
     "rows * columns": lambda rows, columns: rows * columns,
@@ -34,8 +37,13 @@ FEW = 8
 library's, follows no sum of products, and with more it lies below the peak of FBP2d_astra."""
 _SPARE_SIZES = 2
 """Sizes that a bound must have beyond its unknowns, so that leaving one out still tests it."""
-_CLOSE = 1e-4
+_CLOSE = 2e-4
 """A sum this near is taken, and longer ones are not tried."""
+_MARGIN = 1e-4
+"""Added to every bound: at other sizes padding may take a little more than at those recorded."""
+
+SLICES = (*range(1, 65), 96, 128, 256, 1024)
+"""Slices at which bounds are found: all up to where half a step, of two slices, is 0.8 %."""
 
 Series = Mapping[Dims, Mapping[int, int]]
 """Bytes by number of slices, by dims."""
@@ -54,7 +62,7 @@ class Surface:
         """Bytes for two dims, by the number of slices."""
         values = [PRODUCTS[name](*dims) for name in self.products]
         return {
-            n: int(sum(f * value for f, value in zip(factors, values, strict=True))) + 1
+            n: ceil(sum(f * value for f, value in zip(factors, values, strict=True)))
             for n, factors in self.factors.items()
         }
 
@@ -65,6 +73,8 @@ class SizeBound:
 
     moments: tuple[Surface, ...]
     """Bounds of what is alive at each moment; the peak is the highest."""
+    steps: Mapping[int, float]
+    """How far memory lies above the line that ends at a number of slices, as a part of its end."""
     above: float
     """How far it lies above a recorded peak at most, as a part of it, from `FEW` slices on."""
     above_few: float
@@ -78,7 +88,7 @@ class SizeBound:
 
     def model_at(self, dims: Dims) -> MemoryModel:
         """Memory model for two dims."""
-        return MemoryModel.piecewise(sorted(_highest(self.moments, dims).items()))
+        return MemoryModel(_Lines(_highest(self.moments, dims), self.steps).bytes)
 
     @classmethod
     def fit(cls, peaks: Series, moments: Sequence[Series] = ()) -> SizeBound | None:
@@ -87,7 +97,8 @@ class SizeBound:
         Parameters
         ----------
         peaks : mapping
-            Peaks, at all dims with the same numbers of slices, some of them below `FEW`.
+            Peaks, never falling, at all dims with the same numbers of slices; among these are
+            `SLICES`.
         moments : sequence of mapping
             Bytes alive at each moment, at those dims at which they come near the peak; by default
             the peak alone.
@@ -97,21 +108,30 @@ class SizeBound:
         SizeBound or None
             None if every bound is more than `MOST_ABOVE` above some peak of `FEW` slices or more.
         """
-        found = [_surface(series) for series in moments or [peaks]]
+        if len(peaks) < LEAST_SIZES:
+            return None
+        found = [_surface(_at_slices(series)) for series in moments or [peaks]]
         surfaces = tuple(each for each in found if each is not None)
         if not surfaces:
             return None
+        made = cls(surfaces, _steps(peaks), 0.0, 0.0, tuple(peaks))
         above, few = 0.0, 0.0
         for dims, sizes in peaks.items():
-            highest = _highest(surfaces, dims)
+            model = made.model_at(dims)
             for n, size in sizes.items():
-                over = highest[n] / size - 1
+                over = model.bytes(n) / size - 1
                 if over < 0:
                     return None
                 above, few = (max(above, over), few) if n >= FEW else (above, max(few, over))
         if above > MOST_ABOVE:
             return None
-        return cls(surfaces, _percent(above), _percent(few), tuple(peaks))
+        return replace(made, above=_percent(above), above_few=_percent(few))
+
+    @classmethod
+    def of_one(cls, dims: Dims, sizes: Mapping[int, int]) -> SizeBound:
+        """Bound for one size alone: its own peaks."""
+        factors = {n: (float(size),) for n, size in sizes.items() if n in SLICES}
+        return cls((Surface(("1",), factors),), _steps({dims: sizes}), 0.0, 0.0, (dims,))
 
     def as_plain(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -123,6 +143,7 @@ class SizeBound:
                 }
                 for each in self.moments
             ],
+            "steps": {str(n): part for n, part in self.steps.items()},
             "above": [self.above, self.above_few],
             "recorded": [list(dims) for dims in self.recorded],
         }
@@ -141,7 +162,48 @@ class SizeBound:
             raise ValueError("a bound without moments")
         above, few = plain["above"]
         recorded = tuple((int(a), int(b)) for a, b in plain["recorded"])
-        return cls(moments, float(above), float(few), recorded)
+        steps = {int(n): float(part) for n, part in plain["steps"].items()}
+        return cls(moments, steps, float(above), float(few), recorded)
+
+
+class _Lines:
+    """Lines through points, raised between them where memory grows in steps."""
+
+    def __init__(self, points: Mapping[int, int], steps: Mapping[int, float]) -> None:
+        self.points, self.steps = sorted(points.items()), steps
+        self._slices = [n for n, _ in self.points]
+
+    def bytes(self, n: int) -> int:
+        """Bytes for n slices; beyond the last point, the last line goes on."""
+        i = min(max(bisect_left(self._slices, n), 1), len(self.points) - 1)
+        (low, least), (high, most) = self.points[i - 1], self.points[i]
+        if n == high:
+            return most
+        if n <= low:
+            return least
+        line = least - (least - most) * (n - low) // (high - low) + 1
+        raised = line + int(self.steps.get(high, 0.0) * most)
+        return min(raised, most) if n < high else raised
+
+
+def _steps(peaks: Series) -> dict[int, float]:
+    """How far peaks lie above lines, by the end of the line."""
+    found: dict[int, float] = {}
+    for sizes in peaks.values():
+        points = {n: size for n, size in sizes.items() if n in SLICES}
+        lines = _Lines(points, {})
+        ends = sorted(points)
+        for n, size in sizes.items():
+            end = next((each for each in ends if each >= n), ends[-1])
+            over = size - lines.bytes(n)
+            if over > 0:
+                part = _percent(over / points[end])
+                found[end] = max(found.get(end, 0.0), part)
+    return dict(sorted(found.items()))
+
+
+def _at_slices(series: Series) -> Series:
+    return {d: {n: size for n, size in each.items() if n in SLICES} for d, each in series.items()}
 
 
 def _read_surface(plain: Mapping[str, Any]) -> Surface:
@@ -213,19 +275,16 @@ def _raised(values: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
         others = _nearest(values[kept], wanted[kept])
         others = others * _lift(values[kept], wanted[kept], others)
         lifts = np.maximum(lifts, wanted[i] / np.maximum(values[i] @ others, 1.0))
-    return np.asarray(found * lifts)
+    return np.asarray(found * lifts * (1 + _MARGIN))
 
 
 def _nearest(values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Factors with the least squared relative distance from what is wanted."""
-    columns = []
-    for i in range(wanted.shape[1]):
-        weighted = values / wanted[:, i : i + 1]
-        scale = np.abs(weighted).max(axis=0)  # products differ by seven orders of magnitude
-        columns.append(
-            np.linalg.lstsq(weighted / scale, np.ones(len(wanted)), rcond=None)[0] / scale
-        )
-    return np.stack(columns, axis=1)
+    """Factors with the least squared distance from what is wanted, relative to the most slices."""
+    weights = wanted[:, -1:]
+    weighted = values / weights
+    scale = np.abs(weighted).max(axis=0)  # products differ by seven orders of magnitude
+    found = np.linalg.lstsq(weighted / scale, wanted / weights, rcond=None)[0]
+    return np.asarray(found / scale[:, np.newaxis])
 
 
 def _lift(values: np.ndarray, wanted: np.ndarray, factors: np.ndarray) -> np.ndarray:
@@ -239,5 +298,5 @@ def _percent(part: float) -> float:
 
 
 def _rounded_up(factor: float) -> float:
-    """Factor to eight digits, not lower."""
-    return float(f"{factor * (1 + 1e-7):.8g}") if factor else 0.0
+    """Factor to seven digits, not lower."""
+    return float(f"{factor * (1 + 1e-6):.7g}") if factor else 0.0
