@@ -31,13 +31,14 @@ def a_run(out, format="hdf5", **options):
 @pytest.mark.parametrize("format", ["hdf5", "tiff"])
 def test_a_run_leaves_a_page_with_a_slice_of_each_result(tmp_path, format):
     report = a_run(tmp_path / "out", format)
-    assert report.page_file == tmp_path / "out" / "report.html"
-    html = report.page_file.read_text()
+    page = tmp_path / "out" / "report.html"
+    assert report.records == (page,)
+    html = page.read_text()
     assert checked(html).faults == []
     titles = [given["alt"] for tag, given in checked(html).elements if tag == "img"]
     assert titles == [f"{path.name}, slice 4" for path in reversed(report.files)]
     entry = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert entry["page"] == str(report.page_file)
+    assert entry["records"] == [str(page)]
 
 
 @pytest.mark.parametrize("format", ["hdf5", "tiff"])

@@ -22,6 +22,7 @@ from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
 from ..runner import Report, RunFolder, Timeline, execute
 from ..runner.correct_records import correct_records
+from ..runner.earlier_run import RECORD_NAMES
 from ..runner.progress import progress_shown
 from ..runner.run_identity import run_identity
 from ..runner.wall_time import WallTime
@@ -238,7 +239,7 @@ def run_announced(
             result=result,
             timeline=timeline,
             timeline_file=written,
-            page_file=None if folder is None else folder.page_path,
+            records=() if folder is None else tuple(folder.path / name for name in RECORD_NAMES),
         )
         if folder is not None:
             from .run_page import leave_page

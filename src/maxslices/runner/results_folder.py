@@ -22,8 +22,8 @@ from ..planner import Plan
 from ..system.disk_space import check_absent, check_free_space, hidden_path
 from ..system.fresh_files import replace_text
 from .earlier_run import (
-    BESIDE,
     PAGE_NAME,
+    RECORD_NAMES,
     REPORT_NAME,
     TIMELINE_NAME,
     foreign_file,
@@ -129,9 +129,9 @@ class RunFolder:
                 "allow it to be replaced with --overwrite"
             )
         elif self._earlier is None:
-            for path in (self.path / name for name in BESIDE.values()):
-                if path.exists():
-                    raise StoreError(foreign_file(path))
+            for name in (TIMELINE_NAME, *RECORD_NAMES):
+                if (self.path / name).exists():
+                    raise StoreError(foreign_file(self.path / name))
 
     def check_spares(self, path: Path) -> None:
         """Check that a file or folder is none of the earlier results that will be removed.
@@ -360,11 +360,6 @@ class RunFolder:
         """Write the report, which marks the folder as holding a complete run."""
         self._write(REPORT_NAME, text)
         self._end_journal()
-
-    @property
-    def page_path(self) -> Path:
-        """Where the page for people is."""
-        return self.path / PAGE_NAME
 
     def write_page(self, text: str) -> None:
         """Write the page for people, after the report."""

@@ -138,8 +138,8 @@ class Report:
     """When each stage was at work on each block."""
     timeline_file: Path | None = None
     """Where the timeline was written, for ui.perfetto.dev or chrome://tracing."""
-    page_file: Path | None = None
-    """Where the page for people was written."""
+    records: tuple[Path, ...] = ()
+    """Files for people beside the results: the page, where there is a folder."""
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the report to plain types, ready for JSON."""
@@ -155,7 +155,7 @@ class Report:
             "side_results": {k: plain(v) for k, v in self.side_results.items()},
             "files": [str(path) for path in self.files],
             "timeline": None if self.timeline_file is None else str(self.timeline_file),
-            "page": None if self.page_file is None else str(self.page_file),
+            "records": [str(path) for path in self.records],
             "plan": self.plan.to_dict(),
         }
 
