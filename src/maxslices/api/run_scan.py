@@ -25,6 +25,7 @@ from ..runner.correct_records import correct_records
 from ..runner.earlier_run import RECORD_NAMES
 from ..runner.progress import progress_shown
 from ..runner.run_identity import run_identity
+from ..runner.run_warnings import noted_warnings
 from ..runner.wall_time import WallTime
 from .check_run import check_plan_here, check_unchanged
 from .plan_scan import plan_pipeline
@@ -175,6 +176,7 @@ def run_announced(
             device = _device_of(folder.unfinished.plan, device)
     backend = select_backend(device)
     with _said_how_to_go_on(folder), contextlib.ExitStack() as held:
+        warned = held.enter_context(noted_warnings())
         source = held.enter_context(
             opened(scan, checked, allow_missing_frames=allow_missing_frames)
         )
@@ -245,7 +247,7 @@ def run_announced(
             from .run_page import leave_page
 
             folder.write_report(report.to_json())
-            leave_page(report, folder)
+            leave_page(report, folder, warned)
         return report
 
 
