@@ -93,7 +93,7 @@ REPORT: dict[str, Any] = {
     "side_results": {},
     "files": ["out/result.h5"],
     "timeline": "out/timeline.json",
-    "page": "out/report.html",
+    "records": ["out/report.html"],
     "plan": PLAN,
 }
 

@@ -44,7 +44,7 @@ def pages(name=""):
     return {
         "plan page": plan_page(plan),
         "plan fragment": plan_fragment(plan),
-        "run page": a_run_page(report, lanes=lanes(), pictures=[picture]),
+        "run page": a_run_page(report, lanes=lanes(), pictures=[picture], warned=[f"so{name}"]),
         "run fragment": run_fragment(report, [picture]),
         "check fragment": check_fragment(
             f"ok{name}", True, 10, 9, [(f"note{name}", name)], [("1 B", "5%", name, name, name)]

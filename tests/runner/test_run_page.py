@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import warnings
 
 import h5py
 import numpy as np
 import pytest
 
-from maxslices import Pipeline, run
+from maxslices import Pipeline, Registry, method, run
 from maxslices.api.run_page import MOST_PICTURES, page_of_run
 from maxslices.errors import SourceError, StoreError
 from maxslices.io.result_slice import middle_slice
@@ -31,13 +32,14 @@ def a_run(out, format="hdf5", **options):
 @pytest.mark.parametrize("format", ["hdf5", "tiff"])
 def test_a_run_leaves_a_page_with_a_slice_of_each_result(tmp_path, format):
     report = a_run(tmp_path / "out", format)
-    assert report.page_file == tmp_path / "out" / "report.html"
-    html = report.page_file.read_text()
+    page = tmp_path / "out" / "report.html"
+    assert report.records == (page,)
+    html = page.read_text()
     assert checked(html).faults == []
     titles = [given["alt"] for tag, given in checked(html).elements if tag == "img"]
     assert titles == [f"{path.name}, slice 4" for path in reversed(report.files)]
     entry = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert entry["page"] == str(report.page_file)
+    assert entry["records"] == [str(page)]
 
 
 @pytest.mark.parametrize("format", ["hdf5", "tiff"])
@@ -87,6 +89,23 @@ def test_what_is_no_picture_of_slices_is_an_error(tmp_path):
         middle_slice(tmp_path / "other.h5")
     with pytest.raises(SourceError, match="is damaged"):
         middle_slice(tmp_path / "missing.h5")
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_was_warned_of_stands_on_the_page(tmp_path, recwarn):
+    def doubtful(data):
+        if not recwarn.list:
+            warnings.warn("the beam was low <b>", stacklevel=1)
+        return data
+
+    methods = Registry()
+    method("all", registry=methods, calc_max_slices=fakes["negate"].estimator)(doubtful)
+    before = warnings.showwarning
+    run(DATA, Pipeline.from_steps(["doubtful"], methods), tmp_path / "out", device="cpu")
+    assert warnings.showwarning is before
+    assert [str(each.message) for each in recwarn] == ["the beam was low <b>"]
+    text = text_of((tmp_path / "out" / "report.html").read_text())
+    assert text.count("the beam was low <b>") == 1
 
 
 def test_a_result_that_is_gone_has_no_picture(tmp_path):

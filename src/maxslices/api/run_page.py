@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,20 +24,21 @@ MOST_PICTURES = 8
 """Pictures of a page, those of the last steps: it stays under 1 MB, small enough to be mailed."""
 
 
-def page_of_run(report: Report) -> str:
-    """Write the page of a run, as text of an HTML file."""
+def page_of_run(report: Report, warned: Sequence[str] = ()) -> str:
+    """Write the page of a run, which warned of some things, as text of an HTML file."""
     return run_page(
         report.to_dict(),
         written=time.strftime("%Y-%m-%d %H:%M"),
         lanes=_lanes(report),
         pictures=_pictures(report.files),
+        warned=warned,
     )
 
 
-def leave_page(report: Report, folder: RunFolder) -> None:
+def leave_page(report: Report, folder: RunFolder, warned: Sequence[str]) -> None:
     """Leave the page of a run in its folder; where it cannot be, warn, for the run is whole."""
     try:
-        folder.write_page(page_of_run(report))
+        folder.write_page(page_of_run(report, warned))
     except (StoreError, MemoryError) as error:
         warnings.warn(f"no page of the run: {error or 'memory ran out'}", stacklevel=2)
 

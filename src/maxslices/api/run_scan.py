@@ -310,7 +310,6 @@ def run_announced(
             result=result,
             timeline=timeline,
             timeline_file=written,
-            page_file=None if folder is None else folder.page_path,
             provenance=provenance,
             records=() if folder is None else tuple(folder.path / name for name in RECORD_NAMES),
         )
@@ -320,7 +319,7 @@ def run_announced(
             log.add(str(report))
             folder.write_records({PIPELINE_NAME: as_run(checked, provenance), LOG_NAME: log.text})
             folder.write_report(report.to_json())
-            leave_page(report, folder)
+            leave_page(report, folder, log.warned)
         return report
 
 

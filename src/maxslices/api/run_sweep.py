@@ -24,7 +24,7 @@ from ..planner import Plan
 from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
 from ..runner import RunFolder, SectionReport, Timeline, execute
-from ..runner.earlier_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
+from ..runner.earlier_run import LOG_NAME, PIPELINE_NAME
 from ..runner.progress import ProgressOnAll, progress_shown
 from ..runner.provenance import as_run
 from ..runner.provenance import provenance as provenance_of
@@ -129,7 +129,9 @@ def run_sweep(
             values=cut.sweep.values,
             sharpness=tuple(pictures.sharpness),
             provenance=provenance,
-            records=() if folder is None else tuple(folder.path / name for name in RECORD_NAMES),
+            records=()
+            if folder is None
+            else tuple(folder.path / name for name in (PIPELINE_NAME, LOG_NAME)),
         )
         if folder is not None:
             log.add(str(report))

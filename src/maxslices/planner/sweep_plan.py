@@ -14,7 +14,7 @@ SHOWN_VALUES = 6
 """Values that a plan lists before it leaves some out."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SweepPlan(Plan):
     """A plan whose last sections run once for each value of a parameter.
 

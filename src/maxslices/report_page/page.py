@@ -40,6 +40,7 @@ def run_page(
     written: str,
     lanes: Lanes | None = None,
     pictures: Sequence[SlicePicture] = (),
+    warned: Sequence[str] = (),
 ) -> str:
     """Page of a run.
 
@@ -53,6 +54,8 @@ def run_page(
         When each stage was at work.
     pictures : sequence of SlicePicture, optional
         Slices of the results, the final one first.
+    warned : sequence of str, optional
+        Texts of warnings that the report does not hold, such as of frames that are missing.
 
     Returns
     -------
@@ -60,7 +63,12 @@ def run_page(
         A whole HTML file, which loads nothing and runs no script.
     """
     return _rendered(
-        "run_page.html", written=written, lanes=lanes, pictures=pictures, **_of_run(report)
+        "run_page.html",
+        written=written,
+        lanes=lanes,
+        pictures=pictures,
+        warned=warned,
+        **_of_run(report),
     )
 
 

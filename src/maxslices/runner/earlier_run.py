@@ -15,12 +15,9 @@ from ..tuning.deferred_free import close_in_background
 
 REPORT_NAME = "report.json"
 TIMELINE_NAME = "timeline.json"
-PIPELINE_NAME, LOG_NAME = "pipeline_as_run.yaml", "run.log"
-RECORD_NAMES = (PIPELINE_NAME, LOG_NAME)
-"""Files in the folder of a run that say how its results were made."""
-PAGE_NAME = "report.html"
-BESIDE = {"timeline": TIMELINE_NAME, "page": PAGE_NAME}
-"""Files that a run leaves beside its results, by the key of its report that names each."""
+PIPELINE_NAME, LOG_NAME, PAGE_NAME = "pipeline_as_run.yaml", "run.log", "report.html"
+RECORD_NAMES = (PIPELINE_NAME, LOG_NAME, PAGE_NAME)
+"""Files in the folder of a run that tell people of it and say how its results were made."""
 
 
 def foreign_file(path: Path) -> str:
@@ -41,19 +38,22 @@ def results_of(report: Path) -> list[Path]:
         for name in records:
             if name not in RECORD_NAMES:
                 raise ValueError(f"no run writes {name!r}")
-        beside = {name: earlier.get(key) is not None for key, name in BESIDE.items()}
-        beside |= {name: name in records for name in RECORD_NAMES}
+        has_timeline = earlier.get("timeline") is not None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"cannot replace the run in {report.parent}: {report.name} is not readable as a "
             f"report ({error}); remove the folder by hand"
         ) from None
-    for name, is_of_run in beside.items():
-        path = report.parent / name
-        if is_of_run:
-            results.append(path)
-        elif path.exists():
-            raise StoreError(foreign_file(path))
+    for name in RECORD_NAMES:
+        if name in records:
+            results.append(report.parent / name)
+        elif (report.parent / name).exists():
+            raise StoreError(foreign_file(report.parent / name))
+    timeline = report.parent / TIMELINE_NAME
+    if has_timeline:
+        results.append(timeline)
+    elif timeline.exists():
+        raise StoreError(foreign_file(timeline))
     return results
 
 

@@ -352,11 +352,6 @@ class RunFolder:
         self._write(REPORT_NAME, text)
         self._end_journal()
 
-    @property
-    def page_path(self) -> Path:
-        """Where the page for people is."""
-        return self.path / PAGE_NAME
-
     def write_page(self, text: str) -> None:
         """Write the page for people, after the report."""
         self._write(PAGE_NAME, text)

@@ -19,6 +19,8 @@ class RunLog(logging.Handler):
         super().__init__(logging.INFO)
         self._lines: list[str] = []
         self._show: Any = None
+        self.warned: list[str] = []
+        """Texts of the warnings."""
 
     @property
     def text(self) -> str:
@@ -51,5 +53,6 @@ class RunLog(logging.Handler):
         warnings.showwarning = self._show
 
     def _warned(self, message: Warning | str, *where: Any, **more: Any) -> None:
+        self.warned.append(str(message))
         self.add(f"warning: {message}")
         self._show(message, *where, **more)

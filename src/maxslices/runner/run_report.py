@@ -142,9 +142,7 @@ class Report:
     provenance: Provenance | None = None
     """When, where, with what and on which scan it was made."""
     records: tuple[Path, ...] = ()
-    """The pipeline as it was run, and the log, where there is a folder."""
-    page_file: Path | None = None
-    """Where the page for people was written."""
+    """The pipeline as it was run, the log and the page for people, where there is a folder."""
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the report to plain types, ready for JSON."""
@@ -164,7 +162,6 @@ class Report:
             if self.provenance is None
             else plain(dataclasses.asdict(self.provenance)),
             "records": [str(path) for path in self.records],
-            "page": None if self.page_file is None else str(self.page_file),
             "plan": self.plan.to_dict(),
         }
 

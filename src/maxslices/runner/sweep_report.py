@@ -15,7 +15,7 @@ BEST = 3
 """Values that a report lists, the sharpest first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SweepReport(Report):
     """What a sweep did.
 
