@@ -36,7 +36,7 @@ PIPELINES = {
     "scratch files": ["dark_flat_field_correction", "remove_stripe_ti", "median_filter"],
 }
 FORMATS = {"fbp": "hdf5", "filters": "tiff", "scratch files": "hdf5"}
-MEMORY = {"scratch files": "5.5MB"}
+MEMORY = {"scratch files": "4MB"}
 OUTCOMES = {
     0: "well",
     1: "an error",
