@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import h5py
@@ -19,6 +21,32 @@ from maxslices.pipeline.parameter_arguments import parse_parameters
 from tests.io import scans
 from tests.planner.fakes import fakes
 
+ROOT = Path(__file__).parents[1]
+PROMISES = {
+    "A pipeline file runs no code": "test_security::test_a_pipeline_runs_no_code_of_its_own",
+    "Tags of Python objects are refused": "pipeline/test_pipeline_file::test_a_malformed_file",
+    "`module_path` picks among": "test_security::test_a_module_path_imports_nothing",
+    "Methods come from installed": "registry/test_registry::test_entry_points_are_loaded_once",
+    "Installing a package is trusting": "plugins/test_plugins::test_they_run_and_are_planned",
+    "`maxslices nn ... MODULE:CALLABLE`": "nn/test_command::test_a_report_is_printed",
+    "It is a command to run code": "test_security::test_no_file_names_code_to_run",
+    "A plan (`--plan`) is numbers": "planner/test_plan_json::test_a_plan_for_something_else",
+    "`-p NAME=VALUE` takes": "test_security::test_a_pipeline_runs_no_code_of_its_own",
+    "A run reads the scan, and the flats": "test_security::test_flats_are_read_wherever",
+    "An HDF5 file may point": "io/test_missing_frames::test_a_link_into_a_virtual_data_set",
+    "They are read with the rights": "io/test_hdf5_faults::test_no_permission",
+    "A pipe or a device behind": "test_security::test_what_is_no_file_is_not_opened",
+    "Frames that were never written": "runner/test_silent_faults::test_a_run_on_missing_frames",
+    "A damaged file ends in one line": "fuzz/test_fuzz::test_attacks_find_nothing",
+    "The size that a file declares": "io/test_tiff_and_npy_faults::test_a_page_that_cannot_be",
+    "A run writes to its folder": "test_security::test_a_run_writes_to_its_folder_and_to_records",
+    "In a folder that others may": "runner/test_shared_folder::test_a_planted_link_is_not_followed",
+    "`--overwrite` removes results": "runner/test_shared_folder::test_a_report_that_was_tampered",
+    "Files that no run wrote stay": "runner/test_shared_folder::test_foreign_files_in_the_folder",
+    "A record that is less than": "runner/test_shared_folder::test_a_record_of_a_hundredth",
+    "A record that is wrong by less": "estimate/test_choose::test_a_run_corrects_a_record",
+}
+"""Beginning of each sentence of SECURITY.md -> the beginning of a test that stands behind it."""
 DATA = scans.frames("uint16")
 PROGRAM = f"{sys.executable} -m maxslices.cli.main"
 CODE = ("object/apply:os.system [touch {}]", "name:os.system", "module:os")
@@ -27,6 +55,40 @@ CODE = ("object/apply:os.system [touch {}]", "name:os.system", "module:os")
 def made_of(text, path):
     path.write_text(text)
     return Pipeline.from_file(path, fakes)
+
+
+def test_each_sentence_has_a_test():
+    text = (ROOT / "SECURITY.md").read_text().split("\n## ", 1)[1]
+    bullets = re.split(r"\n- ", text.replace("\n## ", "\n- ## "))[1:]
+    said = [
+        sentence
+        for bullet in bullets
+        if not bullet.startswith("##")
+        for sentence in re.split(r"(?<!\.\.)(?<=[.:]) (?=[A-Z`])", " ".join(bullet.split()))
+    ]
+    starts = list(PROMISES)
+    assert [next((p for p in starts if each.startswith(p)), each) for each in said] == starts
+
+
+@pytest.mark.parametrize("test", sorted(set(PROMISES.values())))
+def test_the_tests_of_the_sentences_are_there(test):
+    file, name = test.split("::")
+    assert re.search(rf"^def {name}", (ROOT / "tests" / f"{file}.py").read_text(), re.MULTILINE)
+
+
+def test_no_file_names_code_to_run(tmp_path, monkeypatch):
+    """What `maxslices nn` runs is named on its command line, and nowhere else."""
+    (tmp_path / "hostile.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    np.save(tmp_path / "scan.npy", DATA)
+    for name in ("hostile:model", "hostile.model", "nn"):
+        with pytest.raises(PipelineError):
+            made_of(f"- method: {name}\n", tmp_path / "p.yaml")
+    (tmp_path / "plan.json").write_text('{"model": "hostile:model", "module": "hostile"}')
+    command = f"{PROGRAM} run scan.npy p.yaml out --plan plan.json"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, timeout=120, capture_output=True)
+    assert done.returncode != 0
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("code", CODE)
@@ -93,22 +155,40 @@ def test_links_in_a_circle(tmp_path):
         run(DATA, Pipeline.from_steps(["to_float"], fakes), tmp_path / "a.h5", device="cpu")
 
 
-def test_a_run_writes_to_its_folder_alone(tmp_path, monkeypatch):
+def test_flats_are_read_wherever_the_pipeline_says(tmp_path):
+    for name in ("here", "elsewhere"):
+        (tmp_path / name).mkdir()
+    scan = scans.write_npy(tmp_path / "here" / "scan.npy", DATA)
+    scans.write_dls(tmp_path / "elsewhere" / "flats.h5", DATA)
+    (tmp_path / "link.h5").symlink_to("elsewhere/flats.h5")
+    for file in ("elsewhere/flats.h5", "link.h5"):
+        given = {"flats": {"file": str(tmp_path / file), "data_path": "auto"}}
+        with open_source(scan, LoaderOptions.from_mapping(given)) as source:
+            np.testing.assert_array_equal(source.read_side("flats", 0, 0, 1), DATA[scans.KEYS == 1])
+
+
+def test_a_run_writes_to_its_folder_and_to_records(tmp_path, monkeypatch):
+    monkeypatch.setenv("MAXSLICES_RECORDS", str(tmp_path / "records"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     scan = scans.write_dls(tmp_path / "scan.nxs", DATA)
     before = scan.read_bytes()
     run(scan, Pipeline.from_steps(["to_float"], fakes), tmp_path / "out", device="cpu")
     assert scan.read_bytes() == before
-    assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == [
-        "pipeline_as_run.yaml",
-        "report.html",
-        "report.json",
-        "result.h5",
-        "run.log",
-        "scan.nxs",
-        "timeline.json",
-    ]
+    run(scan, Pipeline.from_steps(["to_float"], fakes), device="cpu", estimator="probed")
+    written = {path.relative_to(tmp_path).parts for path in tmp_path.rglob("*") if path.is_file()}
+    assert {parts for parts in written if parts[0] != "records"} == {
+        ("out", "pipeline_as_run.yaml"),
+        ("out", "report.html"),
+        ("out", "report.json"),
+        ("out", "result.h5"),
+        ("out", "run.log"),
+        ("out", "timeline.json"),
+        ("scan.nxs",),
+    }
+    assert any(parts[0] == "records" for parts in written)
 
 
 @pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])

@@ -14,6 +14,7 @@ def of(module: str, name: str, text: str, base: type[Exception] = RuntimeError) 
 
 
 SHORTAGES = [
+    RuntimeError("FINUFFT general malloc failure"),
     MemoryError(),
     OSError(errno.ENOMEM, "Cannot allocate memory"),
     of("cupy.cuda.memory", "OutOfMemoryError", "Out of memory allocating 512 bytes", MemoryError),

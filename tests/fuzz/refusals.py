@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import h5py
 import numpy as np
@@ -24,7 +26,7 @@ import numpy as np
 from maxslices import registry
 from maxslices.cli.main import main
 
-from .child import Difference
+from .child import Difference, mapped_bytes
 from .kills import check_status, ended, finished, fork
 from .random_runs import import_what_runs_need, results_in
 
@@ -36,7 +38,9 @@ PIPELINES = {
     "scratch files": ["dark_flat_field_correction", "remove_stripe_ti", "median_filter"],
 }
 FORMATS = {"fbp": "hdf5", "filters": "tiff", "scratch files": "hdf5"}
-MEMORY = {"scratch files": "5.5MB"}
+MEMORY = {"scratch files": "4MB"}
+MOST_BYTES = 200 * 10**6
+"""Largest limit of the address space: with it runs end well."""
 OUTCOMES = {
     0: "well",
     1: "an error",
@@ -84,11 +88,19 @@ class Refusing:
         self.options = ["--block", "7", "--format", FORMATS[name]]
         self.options += ["--memory", MEMORY[name]] if name in MEMORY else []
 
-    def run(self, first: int, last: int, *options: str) -> int:
-        """Run in a child, without the allocations `first` to `last`; its exit status."""
+    def run(self, first: int, last: int, *options: str, most_bytes: int | None = None) -> int:
+        """Run in a child, without the allocations `first` to `last`; its exit status.
+
+        With `most_bytes`, the address space may grow by so much, whatever plans know of it.
+        """
         paths = [str(self.folder / each) for each in ("scan.h5", "pipeline.yaml", "out")]
 
         def go() -> None:
+            if most_bytes is not None:
+                for module in ("devices.cpu", "api.resources"):
+                    mock.patch(f"maxslices.{module}.memory_limits", return_value=[]).start()
+                limit = mapped_bytes() + most_bytes
+                resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
             self.library.refuse(first, last, LEAST_BYTES)
             status = main(["run", *paths, "--device", "cpu", *options])
             n_seen = self.library.allocations_seen()
@@ -117,22 +129,35 @@ class Refusing:
             for last in (first, 2**40):
                 shutil.rmtree(self.out, ignore_errors=True)
                 status = self.run(first, last, *self.options)
-                said = f"{self.name}, {first} to {last} refused: "
-                text = self.log.read_text()
-                if status not in OUTCOMES or "Traceback" in text or (status and not text):
-                    raise Difference(f"{said}it ended with {status}: {text[-4000:]}")
-                counts[OUTCOMES[status]] += 1
-                if not finished(self.out):
-                    unfinished = (self.out / ".run.journal").exists()
-                    counts["went on" if unfinished else "began anew"] += 1
-                    status = self.run(1, 0, *(["--resume"] if unfinished else self.options))
-                    check_status(status, self.log, (0,))
-                if self.results() != wanted:
-                    raise Difference(f"{said}the results are others")
-                names = [p.name for p in self.out.iterdir() if p.name.startswith(".")]
-                if names:
-                    raise Difference(f"{said}{names} are left")
+                self.check(f"{first} to {last} refused", status, wanted, counts)
         return counts
+
+    def limit_each(self, step_bytes: int, most_bytes: int) -> Counter[str]:
+        """Limit the address space to one amount after the other; counts of outcomes."""
+        check_status(self.run(1, 0, *self.options), self.log, (0,))
+        wanted, counts = self.results(), Counter[str]()
+        for more in range(0, most_bytes, step_bytes):
+            shutil.rmtree(self.out, ignore_errors=True)
+            status = self.run(1, 0, *self.options, most_bytes=more)
+            self.check(f"{more} bytes allowed", status, wanted, counts)
+        return counts
+
+    def check(self, what: str, status: int, wanted: dict[str, bytes], counts: Counter[str]) -> None:
+        """Count how a run ended, have it go on if it did not end well, and compare."""
+        said, text = f"{self.name}, {what}: ", self.log.read_text()
+        if status not in OUTCOMES or "Traceback" in text or (status and not text):
+            raise Difference(f"{said}it ended with {status}: {text[-4000:]}")
+        counts[OUTCOMES[status]] += 1
+        if not finished(self.out):
+            unfinished = (self.out / ".run.journal").exists()
+            counts["went on" if unfinished else "began anew"] += 1
+            status = self.run(1, 0, *(["--resume"] if unfinished else self.options))
+            check_status(status, self.log, (0,))
+        if self.results() != wanted:
+            raise Difference(f"{said}the results are others")
+        names = [p.name for p in self.out.iterdir() if p.name.startswith(".")]
+        if names:
+            raise Difference(f"{said}{names} are left")
 
     def results(self) -> dict[str, bytes]:
         """Content of the results."""
@@ -144,6 +169,7 @@ def main_() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.refusals", description=__doc__)
     parser.add_argument("names", nargs="*", default=list(PIPELINES))
     parser.add_argument("--step", type=int, default=1, help="allocations from one to the next")
+    parser.add_argument("--limit", type=int, metavar="MB", help="limit the address space instead")
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="maxslices-refusals-") as name:
         folder = Path(name)
@@ -155,7 +181,10 @@ def main_() -> int:
         import_what_runs_need(folder)
         write_scan(folder / "scan.h5")
         for each in parsed.names:
-            counts = Refusing(each, folder).refuse_each(parsed.step)
+            if parsed.limit:
+                counts = Refusing(each, folder).limit_each(parsed.limit * 10**6, MOST_BYTES)
+            else:
+                counts = Refusing(each, folder).refuse_each(parsed.step)
             print(f"{each:<16}", ", ".join(f"{n} {k}" for k, n in counts.items()), flush=True)
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -36,6 +37,16 @@ def test_attacks_find_nothing(kind):
     if "left out" in done.stdout:
         pytest.skip(done.stdout)
     assert f"{kind:<12}{n_cases:>7}" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+@pytest.mark.parametrize("arguments", [["filters", "--step", "25"], ["fbp", "--limit", "25"]])
+def test_memory_that_is_refused_is_an_error_or_none(arguments):
+    command = [sys.executable, "-m", "tests.fuzz.refusals", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "an error" in done.stdout
+    assert "ended by" not in done.stdout
 
 
 def fails():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import subprocess
+import sys
 import zlib
 
 import h5py
@@ -374,3 +376,31 @@ def test_a_chunk_that_stands_for_gigabytes(tmp_path):
         out = np.empty(source.spec.shape, source.spec.dtype)
         with pytest.raises(SourceError, match=r"has more than 80000 bytes.*is damaged"):
             source.read(0, 0, 2, out)
+
+
+WITHOUT_MEMORY = """
+import resource, sys
+import h5py
+from maxslices.io.open_hdf5 import OPENING_BYTES, open_hdf5
+with open("/proc/self/statm") as file:
+    mapped = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + OPENING_BYTES // 2,) * 2)
+held = []
+try:
+    while True:  # what the heap has left
+        held.append(bytearray(2**16))
+except MemoryError:
+    pass
+try:
+    open_hdf5(sys.argv[1], "r")
+except MemoryError:
+    held.clear()
+    print("memory")
+"""
+
+
+def test_without_memory_a_file_is_not_opened(dls):
+    """HDF5 ends the process where it finds none for its caches."""
+    command = [sys.executable, "-c", WITHOUT_MEMORY, str(dls)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "memory\n"), done.stderr

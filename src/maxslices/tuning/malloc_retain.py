@@ -8,10 +8,9 @@ pages while the first block is read (`maxslices.tuning.page_prefault`).
 On two cores of an H200's host (2026-11-22) a run from memory to memory takes 27 % longer without,
 and minus_log with a median from file to file 14 %.
 
-Without such room, each array of 256 KiB or more has a mapping of its own, which the system has back
+Without such room, each array of 128 KiB or more has a mapping of its own, which the system has back
 when it is freed. glibc raises that size to 32 MiB by itself, and holes between arrays of different
-sizes then stay with the heap: fbp in 60 MB took 87 by the kernel's count, and takes 68; in 100 MB
-115, and takes 108, of which 8 are finufft and FFTW (2026-11-22).
+sizes then stay with the heap: fbp in 60 MB took 87 by the kernel's count, in 100 MB 115.
 
 The heap is that of the whole process, so whatever else allocates meanwhile is affected. With
 another C library than glibc nothing happens.
@@ -34,9 +33,10 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 from which on they go back to the system, the size from which on an array gets a mapping of its
 own, and the number of such mappings."""
 _NEVER, _NONE = -1, 0
-_SMALL_BYTES = 2**18
-"""Size from which on an array has a mapping of its own where memory is short: 64 pages, so that
-the last one, which is full in part, is little of it."""
+_SMALL_BYTES = 2**17
+"""Size from which on an array has a mapping of its own where memory is short: glibc's first value,
+before it raises it. With 256 KiB arrays of 100 to 250 KiB left holes: six methods in 12.4 MB took
+13.0, and take 11.4; with 64 KiB no less (2026-11-23)."""
 _FRUGAL = ((_TRIM_THRESHOLD, _SMALL_BYTES), (_MMAP_THRESHOLD, _SMALL_BYTES), (_MMAP_MAX, 2**16))
 """Values that give back what is freed."""
 _DEFAULTS = ((_TRIM_THRESHOLD, 2**26), (_MMAP_THRESHOLD, 2**25), (_MMAP_MAX, 2**16))
