@@ -72,21 +72,24 @@ def convolution_bytes(
     copies = sum(padded)
     if kind == "weight gradient":
         if n_in <= 4 and groups == 1 and is_plane and 1 < taps <= 9:
-            return 0
+            return 0  # 76 of 78; volumes copy
         is_dilated = any(part != "1" for part in options["dilation"].split("x"))
         parts = padded[1] * DILATED_PARTS if is_dilated else padded[1] + 4 * MIB
         return copies + max(parts, _tiles(n_in, n_out, multiprocessors))
     if n_in <= 4 and groups == 1:
+        # Of up to 4 channels 101 of 105 small kernels made no copies, nor 28 of 30 others to 32.
         if kind == "input gradient" and taps <= 9:
             return 0
         if all(step >= size for step, size in zip(stride, kernel, strict=True)):
             return padded[0]  # patches that do not overlap
         return 0 if taps <= 9 or n_out <= 32 else copies
+    # Such as 16 to 32 channels; from 224x224 to 112x112 it did copy.
     is_small = n_weights <= 512 and math.prod(y[2:]) <= 64**2
     if kind == "convolution" and groups == 1 and is_small and is_strided:
         return 0
     if taps > 1:
         return copies + _tiles(n_in, n_out, multiprocessors)
+    # Of 1x1 with strides those from 96 to 192 channels on copy, and gradients from 192 to 192 on.
     few = 2**14 if kind == "convolution" else 2**15 + 1
     return 0 if is_plane and groups == 1 and n_weights < few else copies
 
@@ -116,12 +119,12 @@ def _pointwise_bytes(
     n_in, n_out, n_pixels = x[1], y[1], math.prod(y[2:])
     n_weights, is_odd, copies = n_in * n_out, bool(n_pixels % 4), sum(padded)
     if kind == "convolution":
-        if is_odd:
+        if is_odd:  # such as 7x7: 100 of 266 copied, and 11 of 115 with fewer channels
             return copies if n_in >= 448 else 0
         is_long = LONG <= n_in <= 416 and n_out <= 192 and n_pixels <= 32**2
         return copies if is_long or n_weights >= HUGE else 0
     if kind == "input gradient":
-        if is_odd:
+        if is_odd:  # 34 of 70 copied, and 2 of 172 with fewer
             return copies if n_out >= 256 and n_weights >= 2**17 else 0
         return copies if n_out >= 2048 or n_weights > 2**19 else 0
     if n_pixels == 1:
@@ -132,6 +135,7 @@ def _pointwise_bytes(
         return with_parts
     if (is_odd and n_weights >= 2**16) or n_weights >= 2**18:
         return max(by_image, with_parts)
+    # Of few weights, some work on copies: 27 to 162 channels, 64 to 64.
     is_small = min(n_in, n_out) <= 64 and max(n_in, n_out) <= 192
     return max(by_image, copies) if is_small or len(x) == 5 else by_image
 
