@@ -11,7 +11,6 @@ from typing import Any
 
 from ..io.structure import structure_checksum
 from ..pipeline import Pipeline
-from ..pipeline.write_pipeline import pipeline_text
 from ..planner import Plan
 
 
@@ -77,4 +76,6 @@ def provenance(
 
 def as_run(pipeline: Pipeline, made: Provenance) -> str:
     """Text of the pipeline file as it was run, with where it comes from as a comment."""
+    from ..pipeline.write_pipeline import pipeline_text  # with YAML, which a plan does not need
+
     return pipeline_text(pipeline, [" ".join(line.splitlines()) for line in made.lines()])
