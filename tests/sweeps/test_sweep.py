@@ -73,6 +73,10 @@ SWEPT = {
         [*NORMALIZE, "total_variation_rof", "remove_stripe_based_sorting", "fbp"],
         {"total_variation_rof.iterations": [1, 3, 2]},
     ),
+    "other angles before it": (
+        [*NORMALIZE, step("sino_360_to_180", overlap=10), "fbp"],
+        {"fbp.filter_type": ["ram-lak", "hann"]},
+    ),
     "names": ([*NORMALIZE, "fbp"], {"fbp.filter_type": ["ram-lak", "cosine"]}),
     "whole numbers": ([*NORMALIZE, "remove_stripe_based_sorting"],
                       {"remove_stripe_based_sorting.size": range(3, 9, 2)}),

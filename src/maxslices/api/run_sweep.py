@@ -183,6 +183,7 @@ class _SweepSteps:
         prepared, rows = self.prepared, (self.prepared.rows.start, self.prepared.rows.stop)
         given = some_rows(self.source, rows)
         data: NDArray[Any] | None = None
+        angles = self.source.angles
         if prepared.cut.before is not None:
             assert prepared.before is not None
             steps = tuple(step.with_known(self._known) for step in prepared.cut.before.steps)
@@ -192,6 +193,7 @@ class _SweepSteps:
                 data = pinned_empty(output.shape, output.dtype)
             reports, side, _ = self._execute(prepared.before, pipeline, given, data)
             self.reports_before = reports
+            angles = side.angles_after(pipeline.steps, angles)
             self._known |= side.by_reference
             self.side_results |= side.by_method
         if data is None:
@@ -200,7 +202,7 @@ class _SweepSteps:
         if (first, last) != (0, data.shape[1]):
             data = np.ascontiguousarray(data[:, first:last])
         scan_rows = (rows[0] + first, rows[0] + last)
-        self._input = StepInput(data, self.source, scan_rows)
+        self._input = StepInput(data, self.source, scan_rows, angles)
 
     def picture(self, value: Any) -> NDArray[Any]:
         """Run the steps for a value; the middle row of the result, as a view."""
@@ -208,18 +210,20 @@ class _SweepSteps:
         plans = self.prepared.plans
         pipeline = self.prepared.cut.with_value(value, self._known)
         given, middle = self._input, plans.middle
+        angles = given.angles
         reports: list[SectionReport] = []
         for number, (plan, part) in enumerate(plans.stages(pipeline)):
             if number and plans.window is not None:
                 first, last = plans.window
                 rows = (given.rows[0] + first, given.rows[0] + last)
-                given = StepInput(self._results[0][:, first:last], self.source, rows)
+                given = StepInput(self._results[0][:, first:last], self.source, rows, angles)
                 middle -= first
             output = plan.sections[-1].output
             if number == len(self._results):
                 self._results.append(pinned_empty(output.shape, output.dtype))
             of_part, side, _ = self._execute(plan, part, given, self._results[number])
             reports += of_part
+            angles = side.angles_after(part.steps, angles)
             for name, found in side.by_method.items():
                 self.side_results.setdefault(name, []).append(found)
         self.reports.append(tuple(reports))

@@ -15,18 +15,23 @@ from ..pipeline import ScanSpec
 
 
 class StepInput(ArraySource):
-    """Data in memory that a step is given, with the flats, darks and angles of their scan."""
+    """Data in memory that a step is given, with their angles, and flats and darks of their scan."""
 
-    def __init__(self, data: NDArray[Any], scan: Source, rows: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        data: NDArray[Any],
+        scan: Source,
+        rows: tuple[int, int],
+        angles: NDArray[np.float32] | None,
+    ) -> None:
         specs: dict[SideName, ArraySpec | None] = {"flats": scan.flats, "darks": scan.darks}
         sides: dict[str, NDArray[Any]] = {
             name: scan.read_side(name, 1, *rows)
             for name, spec in specs.items()
             if spec is not None and _fits(spec, data.shape, rows)
         }
-        angles = None
-        if scan.angles is not None and data.shape[0] <= len(scan.angles):
-            angles = scan.angles[: data.shape[0]]  # else they are no longer projections
+        if angles is not None:  # fewer than the data have: those are no longer projections
+            angles = angles[: data.shape[0]] if data.shape[0] <= len(angles) else None
         super().__init__(
             data,
             flats=sides.get("flats"),
@@ -48,7 +53,7 @@ def some_rows(source: Source, rows: tuple[int, int]) -> Source:
     """Scan with some of its rows."""
     if isinstance(source, FrameSource):
         return source.with_rows(*rows)
-    return StepInput(read_rows(source, rows), source, rows)
+    return StepInput(read_rows(source, rows), source, rows, source.angles)
 
 
 def read_rows(source: Source, rows: tuple[int, int]) -> NDArray[Any]:
