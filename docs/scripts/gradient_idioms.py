@@ -110,6 +110,13 @@ class Holder:
         self.held["items"][name == "scale"] = value
 
 
+class Uncopied(Holder):
+    """Object that says itself how it is copied."""
+
+    def __copy__(self) -> Uncopied:
+        return self
+
+
 class _ReadsItems(nn.Module):
     def __init__(self) -> None:
         super().__init__()

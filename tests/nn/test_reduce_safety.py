@@ -48,6 +48,7 @@ RECOMPUTED = [
     own.spectral_by_hooks,
     lambda: own.HandsOn(own.Items),
     lambda: own.HandsOn(UserDict),
+    lambda: own.HandsOn(own.Holder),
 ]
 """Networks that can be computed again, as their containers and their state are restored."""
 
@@ -160,7 +161,7 @@ def test_a_buffer_that_never_changed_before_is_an_error_once():
         (own.Adds, "modified by an inplace operation"),
         (own.Scales, "its scale is changed"),
         (own.bounded, "weight is changed"),
-        (lambda: own.HandsOn(own.Holder), "the Holder that it was given is changed"),
+        (lambda: own.HandsOn(own.Uncopied), "the Uncopied that it was given is changed"),
     ],
 )
 def test_what_is_changed_after_it_was_used_is_an_error_and_never_a_wrong_gradient(make, reason):

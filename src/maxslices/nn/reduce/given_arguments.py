@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,13 @@ from torch import nn
 
 from ..replay.nested import leaves, mapped
 from .block_state import version_of
+
+_HEAP_TYPE = 1 << 9
+"""CPython's flag of classes that a class statement made."""
+
+
+_COPYING = ("__reduce_ex__", "__reduce__", "__new__")
+"""Methods by which a class says itself how it is copied."""
 
 
 class _TensorPlace:
@@ -32,8 +40,9 @@ class _Object(NamedTuple):
 class GivenArguments:
     """Arguments without their tensors, which autograd is to save.
 
-    Containers are copied: lists, tuples, mappings of any class and dataclasses. Other objects are
-    given again themselves, and `changed` compares what they hold.
+    Containers and objects of Python's classes are copied, with what they hold: a block that fills a
+    cache is given it again without its own part. Other objects, such as those of C, are given
+    again themselves, and `changed` compares what they hold.
 
     Attributes
     ----------
@@ -45,7 +54,7 @@ class GivenArguments:
         self.tensors: list[torch.Tensor] = []
         self._objects: list[_Object] = []
         self._numbers: dict[int, int] = {}
-        self._copied = mapped(self._without_tensor, (args, kwargs))
+        self._copied = _copied((args, kwargs), self._without_tensor, {})
 
     def again(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments with tensors in place of those that `tensors` had at the call."""
@@ -53,7 +62,7 @@ class GivenArguments:
         def put(leaf: Any) -> Any:
             return tensors[leaf.number] if isinstance(leaf, _TensorPlace) else leaf
 
-        made: tuple[tuple[Any, ...], dict[str, Any]] = mapped(put, self._copied)
+        made: tuple[tuple[Any, ...], dict[str, Any]] = _copied(self._copied, put, {})
         return made
 
     def changed(self) -> str:
@@ -74,6 +83,34 @@ class GivenArguments:
         if len(contents) > 1:
             self._objects.append(_Object(leaf, contents))
         return leaf
+
+
+def _copied(value: Any, function: Callable[[Any], Any], known: dict[int, Any]) -> Any:
+    """Copy containers and objects, with a function applied to what is neither; one copy of each."""
+
+    def convert(leaf: Any) -> Any:
+        if not _is_plain_object(leaf):
+            return function(leaf)
+        if id(leaf) not in known:
+            made = known[id(leaf)] = copy.copy(leaf)
+            held = {name: _copied(item, function, known) for name, item in vars(leaf).items()}
+            vars(made).update(held)
+        return known[id(leaf)]
+
+    return mapped(convert, value)
+
+
+def _is_plain_object(value: Any) -> bool:
+    """True if a copy is a new object of the class with the same attributes."""
+    kind = type(value)
+    is_special = isinstance(value, nn.Module | torch.Tensor | type | _TensorPlace)
+    return (
+        not is_special
+        and bool(kind.__flags__ & _HEAP_TYPE)
+        and hasattr(value, "__dict__")
+        and not hasattr(kind, "__copy__")
+        and all(getattr(kind, name) is getattr(object, name) for name in _COPYING)
+    )
 
 
 def _contents(value: Any, seen: set[int]) -> Iterator[Any]:
