@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -41,6 +42,8 @@ GARBAGE_BYTES = 5 * 2**14
 LIBRARY_BYTES = 13 * 2**19
 """Pages of FINUFFT and FFTW that the first plan touches, once in a process: 6.2 MB by the kernel's
 count (FINUFFT 2.5.1, 2026-11-23)."""
+MAPPED_BYTES = 2**26
+"""Address space that loading FINUFFT takes at most: 30 MB of its own, and the heap of a thread."""
 PART_WAVES = (1000, 10_000)
 """Fewest and most waves that FINUFFT spreads at a time, through a copy of them and of the part of
 the grid that they lie in. Its default is 100,000: with a grid of 1280 x 1280 these copies took
@@ -76,9 +79,13 @@ def reconstruct(
     ]
 
     plan_bytes = _plan_bytes(side, rows_at.size)
-    # FFTW ends the process where it finds no memory: what is taken is asked for before. Its pages
-    # are never touched.
-    np.empty(n_workers * plan_bytes + LIBRARY_BYTES, np.uint8)
+    _load_library()
+
+    def plan(_: int) -> Any:
+        # FFTW ends the process where it finds no memory: all that is taken is asked for before, in
+        # this thread, which may have taken some by having been started. No page is touched.
+        np.empty(n_workers * plan_bytes + LIBRARY_BYTES, np.uint8)
+        return _plan(side, rows_at, columns_at)
 
     def work(worker: int) -> None:
         padded, spectrum, image = workspaces[worker]
@@ -98,7 +105,7 @@ def reconstruct(
                 np.copyto(slices[:, index], np.float32(0), where=outside)
 
     with ThreadPoolExecutor(n_workers) as pool:
-        plans = list(pool.map(lambda _: _plan(side, rows_at, columns_at), range(n_workers)))
+        plans = list(pool.map(plan, range(n_workers)))
         with _shown_to_tracemalloc(plans, plan_bytes):
             list(pool.map(work, range(n_workers)))
     return slices
@@ -174,6 +181,13 @@ def _n_workers(n_slices: int) -> int:
     """Number of threads: one for each processor that this process may use."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(usable or 1, MAX_WORKERS, n_slices))
+
+
+def _load_library() -> None:
+    """Import FINUFFT where there is room for it: otherwise it says that it is not installed."""
+    if "finufft" not in sys.modules:
+        np.empty(MAPPED_BYTES, np.uint8)
+        import finufft  # noqa: F401
 
 
 def _plan(side: int, rows_at: NDArray[np.float32], columns_at: NDArray[np.float32]) -> Any:

@@ -81,6 +81,7 @@ class Refusing:
     def __init__(self, name: str, folder: Path) -> None:
         self.folder, self.out, self.log = folder, folder / "out", folder / "log.txt"
         registry.get("fbp")  # packages of methods are imported here: not all survive it
+        shutil.rmtree(self.out, ignore_errors=True)
         self.name, self.library = name, ctypes.CDLL(None)
         self.library.refuse.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_size_t]
         steps = "".join(f"- method: {method}\n" for method in PIPELINES[name])

@@ -322,3 +322,15 @@ def test_a_page_that_cannot_be_as_large_as_it_says(tmp_path):
             )  # fmt: skip
     with pytest.raises(SourceError, match=r"page 0 has \d+ bytes, which cannot be 3200000000"):
         open_source(path)
+
+
+def test_a_compression_of_several_numbers(tmp_path):
+    path = tmp_path / "a.tif"
+    scans.write_multipage(path, DATA)
+    with tifffile.TiffFile(path) as file:
+        at = file.pages[0].tags["Compression"].offset
+    data = bytearray(path.read_bytes())
+    data[at + 4] = 2  # how many numbers there are
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match="page 0 is damaged: its sizes are no numbers"):
+        open_source(path)

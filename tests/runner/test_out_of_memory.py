@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import h5py
 import numpy as np
@@ -303,3 +304,20 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
         assert report.side_results == whole.side_results
         n_split += sum(section.n_splits for section in report.sections)
     assert n_split >= n_told // 2
+
+
+@pytest.mark.parametrize("name", ["reader", "writer"])
+def test_a_thread_that_cannot_be_started_is_memory_that_ran_out(tmp_path, name, monkeypatch):
+    """The system has no room for its stack; a run says so, and leaves nothing behind."""
+    original = threading.Thread.start
+
+    def start(thread):
+        if thread.name == f"maxslices {name}":
+            raise RuntimeError("can't start new thread")
+        original(thread)
+
+    np.save(tmp_path / "scan.npy", np.ones((40, 6, 8), np.float32))
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(OutOfMemoryError, match=r"memory ran out on a single .*can't start new thr"):
+        run(tmp_path / "scan.npy", ["minus_log"], tmp_path / "out", device="cpu", block=4)
+    assert [path.name for path in tmp_path.iterdir()] == ["scan.npy"]

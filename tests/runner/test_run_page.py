@@ -15,6 +15,7 @@ from maxslices.api.run_page import MOST_PICTURES, page_of_run
 from maxslices.errors import SourceError, StoreError
 from maxslices.io.result_slice import middle_slice
 from maxslices.runner import Report
+from maxslices.runner.earlier_run import RECORD_NAMES
 from maxslices.runner.run_timeline import STAGES, Timeline
 from tests.planner.fakes import fakes
 from tests.report_page.html_check import checked, text_of
@@ -33,13 +34,13 @@ def a_run(out, format="hdf5", **options):
 def test_a_run_leaves_a_page_with_a_slice_of_each_result(tmp_path, format):
     report = a_run(tmp_path / "out", format)
     page = tmp_path / "out" / "report.html"
-    assert report.records == (page,)
+    assert report.records == tuple(tmp_path / "out" / name for name in RECORD_NAMES)
     html = page.read_text()
     assert checked(html).faults == []
     titles = [given["alt"] for tag, given in checked(html).elements if tag == "img"]
     assert titles == [f"{path.name}, slice 4" for path in reversed(report.files)]
     entry = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert entry["records"] == [str(page)]
+    assert entry["records"] == [str(path) for path in report.records]
 
 
 @pytest.mark.parametrize("format", ["hdf5", "tiff"])
@@ -145,7 +146,8 @@ def test_a_page_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="no page of the run: cannot write .* No space left"):
         a_run(tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "01_to_float.h5", "result.h5", "report.json", "timeline.json"
+        "01_to_float.h5", "pipeline_as_run.yaml", "result.h5", "report.json", "run.log",
+        "timeline.json",
     }  # fmt: skip
 
 

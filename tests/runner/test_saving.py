@@ -141,9 +141,11 @@ class TestProvenance:
         assert names(tmp_path / "again") == names(tmp_path / "out")
         assert np.array_equal(*(data(tmp_path / f / "result.h5") for f in ("out", "again")))
 
-    def test_the_loader_is_written_as_it_was_given(self, tmp_path, scan):
+    @pytest.mark.parametrize("module", ["maxslices.io", "httomo.data.hdf.loaders"])
+    def test_the_loader_is_written_as_it_was_given(self, tmp_path, scan, module):
         loader = {
             "method": "standard_tomo",
+            "module_path": module,
             "parameters": {"preview": {"detector_y": {"start": 1, "stop": 4}}},
         }
         run(scan, [loader, *STEPS], tmp_path / "out", **OPTIONS)

@@ -109,7 +109,7 @@ def _images(path: Path, file: tifffile.TiffFile) -> Iterator[TiffPage]:
         whole = page.aspage()
         if whole.dtype is None:
             raise SourceError(f"{path}: page {i} has no pixels of a known type")
-        numbers = (*whole.shape, *whole.dataoffsets, *whole.databytecounts)
+        numbers = (*whole.shape, *whole.dataoffsets, *whole.databytecounts, whole.compression)
         if not all(isinstance(number, int) and number >= 0 for number in numbers):
             raise SourceError(
                 f"{path}: page {i} is damaged: its sizes are no numbers; copy it again"

@@ -51,10 +51,11 @@ def pipeline_text(pipeline: Pipeline, header: Sequence[str] = ()) -> str:
     str
         YAML. Defaults that a file cannot say, such as functions, are left out.
     """
+    as_httomo = pipeline.loader.dummies  # what is left out means something else there
     loader = {
         "method": "standard_tomo",
-        "module_path": "httomo.data.hdf.loaders",
-        "parameters": {**_LOADER, **_plain(pipeline.loader_given)},
+        "module_path": "httomo.data.hdf.loaders" if as_httomo else "maxslices.io",
+        "parameters": {**({} if as_httomo else _LOADER), **_plain(pipeline.loader_given)},
     }
     steps = [loader, *(_step(step) for step in pipeline.steps)]
     comment = "".join(f"# {line}\n" for line in header)
