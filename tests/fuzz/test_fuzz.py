@@ -18,11 +18,13 @@ from .__main__ import KINDS
 ROOT = Path(__file__).parents[2]
 
 
-N_CASES = {"runs": 60, "kills": 12, "disks": 12, "memory": 12, "folders": 3}
+N_CASES = {"runs": 60, "kills": 12, "disks": 12, "folders": 3}
 """Cases of the kinds that take longest; of others there are 80."""
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# Not "memory": where a thread dies of it as it begins, `threading.Thread.start` of CPython waits
+# for ever, about once in a hundred runs.
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "memory"])
 def test_attacks_find_nothing(kind):
     """In a process of its own: a child is forked for each case, which must not inherit threads."""
     n_cases = N_CASES.get(kind, 80)
