@@ -14,7 +14,7 @@ import numpy as np
 
 from ..devices import Backend
 from ..errors import EstimatorError, UntraceableError, UsageError
-from ..model.allocators import Device
+from ..model.allocators import Device, round_to_granule
 from ..model.arrays import ArraySpec
 from ..model.memory_model import MemoryModel
 from .declared import declared_model, speaks_of
@@ -153,6 +153,8 @@ class Chooser:
                 if forced == "replayed" or self.backend is None:
                     raise
                 missing += f"; it cannot be replayed ({error})"
+        if self.backend is None and self.device == "cuda" and meta.host_only:
+            return self._on_host(request)
         if self.backend is None:
             has = [] if meta.estimator is not None else ["no memory estimator is declared"]
             has += [f"nothing is recorded{others}"] if forced is None else []
@@ -181,6 +183,20 @@ class Chooser:
             return False
         self.records.add(known, where, found.corrected(n_slices, measured_bytes))
         return True
+
+    def _on_host(self, request: ModelRequest) -> Choice:
+        """What a method that works on the host has on a GPU: its input, and its result if any."""
+        meta, parameters = request.meta, request.parameters
+        sizes = [math.prod(request.other_dims) * request.dtype.itemsize]
+        if not meta.side_results:
+            made = meta.output_dtype(
+                request.slice_dim, request.other_dims, request.dtype, **parameters
+            )
+            dims = meta.output_other_dims(request.slice_dim, request.other_dims, **parameters)
+            sizes.append(math.prod(dims) * made.itemsize)
+        model = MemoryModel(lambda n: sum(round_to_granule(n * size) for size in sizes))
+        why = "it works on the host; on the device it has its input and its result"
+        return Choice(model, "declared", why)
 
     def _declared(self, request: ModelRequest) -> Choice:
         # An estimator that knows nothing of the CPU is the best there is for it; the plan says so.

@@ -62,6 +62,7 @@ def _plain(
         "output_dtype": _output_dtype(entry, call),
         "row_reach": row_reach(entry, call.names),
         "saved_by_default": entry.save_result,
+        "host_only": entry.implementation == "cpu",
         "output_angles": OUTPUT_ANGLES.get(entry.name),
         "side_data": side_data,
         "check_values": value_check(entry.module, entry.name),
@@ -92,6 +93,8 @@ _MODULES_TO_FLOAT = ("normalize", "phase", "algorithm")
 """Modules whose methods turn integers into float32."""
 _METHODS_TO_FLOAT = ("data_resampler",)
 """Further methods that do; they interpolate."""
+_METHODS_TO_MASK = ("binary_thresholding",)
+"""Methods whose result is a mask of 8-bit integers."""
 
 
 def _output_dtype(entry: DatabaseEntry, call: FilledCall) -> Callable[..., Any]:
@@ -101,12 +104,14 @@ def _output_dtype(entry: DatabaseEntry, call: FilledCall) -> Callable[..., Any]:
 
     Floats keep their dtype. Integers become float32 in `_MODULES_TO_FLOAT` and
     `_METHODS_TO_FLOAT`, and keep their dtype in all other methods. With a parameter ``bits`` the
-    result has unsigned integers of that size.
+    result has unsigned integers of that size; masks have 8 bits.
     """
     module = entry.module.rpartition(".")[2]
     makes_float = module in _MODULES_TO_FLOAT or entry.name in _METHODS_TO_FLOAT
 
     def output_dtype(dtype: np.dtype[Any], **parameters: Any) -> np.dtype[Any]:
+        if entry.name in _METHODS_TO_MASK:
+            return np.dtype(np.uint8)
         if "bits" in call.names and parameters.get("bits") in (8, 16, 32):
             return np.dtype(f"uint{parameters['bits']}")
         return np.dtype(np.float32) if makes_float and dtype.kind in "biu" else dtype
@@ -250,7 +255,11 @@ def _images(
         call.function(block, out_dir=str(results_folder), offset=first_slice, **given)
         return str(results_folder)
 
-    return method, {"side_results": ("folder",), "combine": lambda folders: folders[-1]}
+    return method, {
+        "host_only": True,
+        "side_results": ("folder",),
+        "combine": lambda folders: folders[-1],
+    }
 
 
 def calculate_stats(data: Any) -> tuple[float, float, float, int]:

@@ -122,21 +122,21 @@ def _fit(recorded: Mapping[Dims, SizeEvidence]) -> SizeModel | SizeBound | None:
         kept = {dims: recorded[dims] for dims in ordered[first:]}
         peaks = {dims: each.peaks for dims, each in kept.items() if each.peaks is not None}
         exact = SizeModel.fit(peaks, FOLLOWED)
-        if exact is not None and _holds(exact, kept):
+        if exact is not None and _holds(exact, recorded):
             return exact
         whole = {dims: each.sizes for dims, each in kept.items()}
         bound = SizeBound.fit(whole)
         if bound is None and len(peaks) >= LEAST_SIZES:
             bound = SizeBound.fit({dims: whole[dims] for dims in peaks}, _moments(peaks))
-        if bound is not None and _holds(bound, kept):
+        if bound is not None and _holds(bound, recorded):
             return bound
     return None
 
 
 def _holds(found: SizeModel | SizeBound, recorded: Mapping[Dims, SizeEvidence]) -> bool:
-    """True if it is not below any call, nor far above one, at dims of which it was not made."""
+    """True if it is not below any call, nor far above one, at other dims that it tells."""
     for dims, each in recorded.items():
-        if dims in found.recorded:
+        if dims in found.recorded or not found.is_told(dims):
             continue
         model = found.model_at(dims)
         for n, size in each.measured.items():

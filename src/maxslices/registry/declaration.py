@@ -39,6 +39,7 @@ def describe(
     records: str | os.PathLike[str] | None = None,
     row_reach: Halo | Callable[..., Halo] | None = None,
     saved_by_default: bool = False,
+    host_only: bool = False,
 ) -> MethodMeta:
     """Check a declaration and make its record; see the decorator `method` for the parameters.
 
@@ -134,6 +135,7 @@ def describe(
         tile_halo=tile_halo,
         row_reach=row_reach,
         saved_by_default=saved_by_default,
+        host_only=host_only,
         output_dims=output_dims,
         declared_dtype=output_dtype,
         output_angles=output_angles,

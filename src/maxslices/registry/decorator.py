@@ -37,6 +37,7 @@ def method(
     records: str | os.PathLike[str] | None = None,
     row_reach: Halo | Callable[..., Halo] | None = None,
     saved_by_default: bool = False,
+    host_only: bool = False,
     registry: Registry | None = None,
 ) -> Callable[[F], F]:
     """Register a function as a processing method; the function comes back unchanged.
@@ -91,6 +92,10 @@ def method(
         Rows (above, below) that a row of the result depends on, for a method on projections that
         has no `tile_halo`: a sweep, which reads few rows, reads so many. A callable is given the
         parameters.
+    host_only : bool
+        Whether the method takes a block to the host, whatever the device, and brings its result
+        back. Without an estimator, it can be planned for a GPU that is not there: its input and
+        its result are all that it has on one.
     saved_by_default : bool
         Whether the result is saved where a pipeline does not say, as a reconstruction is.
     registry : Registry, optional
@@ -145,6 +150,7 @@ def method(
             records=records,
             row_reach=row_reach,
             saved_by_default=saved_by_default,
+            host_only=host_only,
         )
         target.add(meta)
         # What cannot take attributes (a builtin) is registered all the same.

@@ -65,6 +65,8 @@ class MethodMeta:
     row_reach: Halo | Callable[..., Halo] | None = None
     """Rows above and below that a row of the result depends on, where neither halo nor tile_halo
     say it; None where they do, or nothing is known."""
+    host_only: bool = False
+    """Whether the method takes a block to the host, whatever the device, and brings it back."""
     saved_by_default: bool = False
     """Whether its result is saved where a pipeline does not say."""
     side_results: tuple[str, ...] = ()
