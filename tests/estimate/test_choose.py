@@ -254,3 +254,25 @@ def test_memory_that_ran_out_is_learnt_and_the_next_block_is_smaller():
     assert not Chooser("cpu", records=Records()).learn(request, n, 10**9)
     Records().clear()
     assert not first.learn(request, n, 10**9)
+
+
+def test_a_method_that_works_on_the_host_has_its_input_and_its_result_on_a_gpu():
+    registry = Registry()
+
+    def to_bytes(data):
+        return data.astype(np.uint8)
+
+    def saved(data):
+        return "folder"
+
+    registry.register(to_bytes, pattern="projection", output_dtype="uint8", host_only=True)
+    registry.register(
+        saved, pattern="projection", side_results=("folder",), combine=list, host_only=True
+    )
+    scan = ArraySpec((64, 300, 500), "float32")
+    for name, slice_bytes in (("to_bytes", 300 * 500 * 5), ("saved", 300 * 500 * 4)):
+        made = plan(
+            scan, Pipeline.from_steps([name], registry),
+            device="cuda", memory="2GB", host_memory="2GB", block=32,
+        )  # fmt: skip
+        assert made.sections[0].steps[0].estimated_bytes == 32 * slice_bytes
