@@ -24,7 +24,9 @@ def test_auto_is_the_cpu_without_cupy_and_without_a_gpu(monkeypatch):
 
 def test_a_device_that_is_not_there_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(DeviceError, match=r"pip install 'maxslices\[gpu\]', or use --device cpu"):
+    with pytest.raises(
+        DeviceError, match=r"pip install 'maxslices\[cuda13\]' .*, or use --device cpu"
+    ):
         select_backend("cuda")
     install(monkeypatch, n_devices=0)
     with pytest.raises(DeviceError, match="no device cuda:0: CuPy finds no GPU here"):

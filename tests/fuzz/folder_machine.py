@@ -54,6 +54,12 @@ PIPELINES = {
 """Name of a pipeline -> its steps, and the options of its run."""
 FOREIGN = {"notes.txt": b"notes", ".hidden": b"", "result.h5.bak": b"old", "03_mine": b"mine"}
 """Files that no run wrote."""
+RECORDS = (
+    earlier_run.REPORT_NAME,
+    earlier_run.TIMELINE_NAME,
+    *earlier_run.RECORD_NAMES,
+)
+"""Files that say how and when a run was made."""
 N_RUNS = 60
 """Most runs of a case, each of which has the time of one."""
 MOST_MOMENTS = 40
@@ -192,7 +198,7 @@ class FolderMachine(RuleBasedStateMachine):
         found = _contents(self.out)
         assert {name: found.pop(name) for name in FOREIGN} == FOREIGN
         for name, content in found.items():
-            if name in ("report.json", "timeline.json"):
+            if name in RECORDS:
                 continue
             assert content in [self.wanted[each].get(name) for each in self.begun], name
 
@@ -237,7 +243,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     for path in folder.iterdir():
         if path.name in FOREIGN:
             found[path.name] = path.read_bytes()
-        elif path.suffix == ".json":  # times differ
+        elif path.name in RECORDS:  # times differ
             found[path.name] = b""
         elif not path.name.startswith("."):
             found[path.name] = read_result(path).tobytes()

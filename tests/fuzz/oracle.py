@@ -18,6 +18,8 @@ class Whole:
     """Radians."""
     flats: np.ndarray | None = None
     """Frames of the same part of the detector."""
+    stored: np.ndarray | None = None
+    """Index of each projection among the frames as they are stored; None if they are alone."""
     found: dict[str, float] = field(default_factory=dict)
     """Side results by their names."""
 

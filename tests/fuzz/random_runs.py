@@ -22,7 +22,7 @@ from .child import Difference, Outcome, in_child
 from .oracle import Whole, expected
 
 LAYOUTS = ("array", "npy", "fortran", "dls", "chunked", "zipped", "exchange", "tiffs", "pages")
-LOADER = {"method": "standard_tomo", "module_path": "httomo.data.hdf.loaders"}
+LOADER = {"method": "standard_tomo", "module_path": "maxslices.io"}
 FINDING = ("extremes", "find_middle")
 """Methods that make side results alone."""
 DTYPES = ("uint8", "uint16", "int16", "float32", "float64", "int32")
@@ -145,7 +145,9 @@ def _write(
             entry["instrument/detector/image_key"] = keys
             entry["data/rotation_angle"] = degrees
     flats = native[keys == 1] if (keys == 1).any() else None
-    return path, Whole(native[keys == 0], np.radians(degrees[keys == 0]).astype(np.float32), flats)
+    angles = np.radians(degrees[keys == 0]).astype(np.float32)
+    stored = None if layout == "exchange" else np.flatnonzero(keys == 0)
+    return path, Whole(native[keys == 0], angles, flats, stored)
 
 
 def _preview(random_: random.Random, whole: Whole) -> dict[str, Any]:
@@ -157,6 +159,9 @@ def _preview(random_: random.Random, whole: Whole) -> dict[str, Any]:
         start = random_.randrange(whole.data.shape[axis])
         stop = random_.randint(start + 1, whole.data.shape[axis])
         preview[name] = {"start": start, "stop": stop}
+        if not axis and whole.stored is not None:  # counts frames as they are stored
+            first, last = whole.stored[start], whole.stored[stop - 1]
+            preview[name] = {"start": int(first), "stop": int(last) + 1}
         part = (slice(None),) * axis + (slice(start, stop),)
         whole.data = whole.data[part]
         if axis and whole.flats is not None:

@@ -23,6 +23,7 @@ SECTION: dict[str, Any] = {
     "n_slices": 180,
     "halo": [0, 0],
     "block": 32,
+    "multiple": 1,
     "max_block": 180,
     "why": "block auto: 32 keep it busy; all fit",
     "limiting_step": 0,
@@ -93,6 +94,7 @@ REPORT: dict[str, Any] = {
     "side_results": {},
     "files": ["out/result.h5"],
     "timeline": "out/timeline.json",
+    "provenance": None,
     "records": ["out/report.html"],
     "plan": PLAN,
 }

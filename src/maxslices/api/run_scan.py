@@ -318,8 +318,8 @@ def run_announced(
 
             log.add(str(report))
             folder.write_records({PIPELINE_NAME: as_run(checked, provenance), LOG_NAME: log.text})
-            folder.write_report(report.to_json())
             leave_page(report, folder, log.warned)
+            folder.write_report(report.to_json())  # last: with it the run is whole
         return report
 
 

@@ -353,7 +353,7 @@ class RunFolder:
         self._end_journal()
 
     def write_page(self, text: str) -> None:
-        """Write the page for people, after the report."""
+        """Write the page for people."""
         self._write(PAGE_NAME, text)
 
     def _end_journal(self) -> None:
