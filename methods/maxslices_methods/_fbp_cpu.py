@@ -13,6 +13,7 @@ slice, and their order, do not depend on its block or thread.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import sys
 from collections.abc import Iterator
@@ -186,7 +187,10 @@ def _n_workers(n_slices: int) -> int:
 def _load_library() -> None:
     """Import FINUFFT where there is room for it: otherwise it says that it is not installed."""
     if "finufft" not in sys.modules:
-        np.empty(MAPPED_BYTES, np.uint8)
+        try:  # not an array, which would be counted as the method's memory
+            mmap.mmap(-1, MAPPED_BYTES).close()
+        except OSError as error:
+            raise MemoryError(f"no room to load FINUFFT: {error.strerror}") from None
         import finufft  # noqa: F401
 
 

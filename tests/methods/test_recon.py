@@ -234,3 +234,18 @@ def test_finufft_takes_what_the_ledger_says(side, n_angles, around):
     spare = 2**19  # pages that the library touches for the first time, and the heap's own
     assert 0.75 * plan_bytes <= taken <= plan_bytes + spare
     assert library_bytes <= _fbp_cpu.LIBRARY_BYTES
+
+
+def test_what_loading_the_library_takes_is_not_counted_as_the_method():
+    pytest.importorskip("finufft")
+    code = (
+        "import numpy as np; from maxslices import run\n"
+        "from maxslices.io.array_source import ArraySource\n"
+        "data = np.ones((61, 1, 96), np.float32)\n"
+        "scan = ArraySource(data, angles=np.linspace(0, np.pi, 61, dtype=np.float32))\n"
+        "section, = run(scan, ['fbp'], device='cpu').sections\n"
+        "print(section.measured_bytes, section.estimated_bytes)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    measured, estimated = map(int, done.stdout.split())
+    assert 0 < measured <= estimated
