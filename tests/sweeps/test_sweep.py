@@ -14,6 +14,7 @@ from maxslices.errors import DoesNotFitError, MaxslicesError, StoreError, UsageE
 from maxslices.io.array_source import ArraySource
 from maxslices.pipeline.sweep import cut_at_sweep, with_sweep
 from maxslices.pipeline.sweep_rows import rows_of_sweep
+from maxslices.runner.contact_sheet import ContactSheet
 from maxslices.runner.sharpness import sharpness
 from tests.planner.fakes import fakes
 
@@ -183,6 +184,21 @@ def test_a_folder_holds_a_stack_and_a_contact_sheet(tmp_path):
     assert written["values"] == values
     assert written["suggested"] == report.suggested
     assert report.sharpness == tuple(sharpness(each) for each in in_memory.result)
+
+
+@pytest.mark.parametrize("side", [100, 150, 900])
+def test_a_sheet_shows_each_picture_as_it_was_when_it_was_added(tmp_path, side):
+    sheet = ContactSheet(2, (side, side), "two")
+    picture = np.zeros((side, side), np.float32)
+    sheet.add(picture, "dark")
+    picture[...] = 1
+    sheet.add(picture, "bright")
+    sheet.save(tmp_path / "sheet.png", None)
+    with Image.open(tmp_path / "sheet.png") as found:
+        pixels = np.asarray(found.convert("L"))
+    middle = pixels[pixels.shape[0] // 2]
+    assert middle.min() == 0
+    assert (middle[len(middle) // 2 + 20 :] == 255).sum() >= 50
 
 
 def test_a_sweep_is_replaced_when_it_is_allowed_to_be(tmp_path):

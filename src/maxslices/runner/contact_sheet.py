@@ -65,7 +65,7 @@ class ContactSheet:
         if not np.isfinite(whole).all():
             whole = np.nan_to_num(whole, nan=0.0, posinf=0.0, neginf=0.0)
         if (rows, columns) == whole.shape:
-            small = whole
+            small = whole.copy()  # the next value is computed in the same memory
         else:
             image = Image.fromarray(whole).resize((columns, rows), Image.Resampling.BOX)
             small = np.asarray(image)
