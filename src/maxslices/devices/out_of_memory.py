@@ -26,6 +26,9 @@ _ONLY_OF_LIBRARIES = re.compile(
 )
 NO_THREAD = "can't start new thread"
 """What Python says where the system has no memory for a thread's stack, or no threads are left."""
+_UNSAID = "error return without exception set"
+"""What CPython says of C code that failed and did not say why: under a limit of the address space,
+of h5py's and its own when they found no memory."""
 _LOGGED = re.compile(r"CUDA error 2: out of memory|what\(\):\s+std::bad_alloc")
 
 
@@ -41,7 +44,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     text, kind = str(error), type(error)
-    if kind is RuntimeError and text == NO_THREAD:
+    if (kind is RuntimeError and text == NO_THREAD) or (kind is SystemError and text == _UNSAID):
         return True
     of_library = kind.__module__.partition(".")[0] in _LIBRARIES
     if of_library and kind.__name__ == "OutOfMemoryError":
