@@ -32,6 +32,7 @@ N_RANDOM = 2500
 MOST_BYTES = 2**30
 """Largest operands of a random convolution, together."""
 N_PROCESSES = 10
+"""Processes that ask cuDNN, for which most of the time goes: of 16 cores."""
 
 Row = list[Any]
 """Source, kind, dtype, shapes of input, weight and output, options, channels last, bytes."""

@@ -30,7 +30,9 @@ from maxslices.measure import measure_peak
 from maxslices.registry.declaration import describe
 
 DIMS = (601, 1013)
+"""Other dims: primes, which no padding or chunk divides."""
 COUNTS = (23, 61)
+"""Slices of which the peak is the budget: no multiples of the chunks of 8 and 16 in the cases."""
 KEPT: list[Any] = []
 KEPT_BY_SLICES: dict[int, Any] = {}
 OUTSIDE = [0]

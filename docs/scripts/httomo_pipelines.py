@@ -34,6 +34,7 @@ import maxslices.httomo  # registers the methods, also where maxslices is not in
 
 ROWS, COLUMNS = 24, 480
 N_FRAMES = 10
+"""Flats, and darks."""
 CENTRES = {"half": (COLUMNS - 1) / 2 + 6.5, "full": 431.0}
 """Column of the rotation axis in both scans."""
 DISTORTION = {"xcenter": 239.5, "ycenter": 11.5, "list_fact": [1.0, 0.0, 0.0, 0.0, 0.0]}

@@ -30,7 +30,9 @@ import numpy as np
 import tifffile
 
 COLUMNS = 2560
+"""Of the commonest detector."""
 N_FRAMES = 20
+"""Flats, and darks, as many as a plan assumes."""
 WRAPPER = """
 import sys, types
 try:

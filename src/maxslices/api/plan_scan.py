@@ -8,6 +8,7 @@ from ..devices import Backend
 from ..estimate import Chooser
 from ..estimate.declared import check_planned
 from ..estimate.section_models import section_models
+from ..io import Source
 from ..io.check_arrays import check_dtype
 from ..model.arrays import ArraySpec
 from ..pipeline import Pipeline, ScanSpec
@@ -100,22 +101,7 @@ def plan(
         return _plan_shape(scan, checked, budgets, block, fit, backend, estimator, cut)
     with opened(scan, checked, allow_missing_frames=allow_missing_frames) as source:
         spec = spec_of(source, backend)
-        chooser = chooser_for(spec, budgets, backend, estimator, source)
-        if cut is not None:
-            from .plan_sweep import prepare_sweep
-
-            return prepare_sweep(
-                cut,
-                spec,
-                budgets,
-                lambda part, data: chooser_for(part, budgets, backend, estimator, data),
-                source,
-                block=block,
-                fit=fit,
-                to_folder=True,
-                content=checked,
-            ).whole
-        return plan_pipeline(checked, spec, budgets, chooser, block=block, fit=fit)
+        return _plan_spec(spec, checked, budgets, block, fit, backend, estimator, cut, source)
 
 
 def plan_pipeline(
@@ -179,20 +165,36 @@ def _plan_shape(
         notes.append(f"the preview leaves {scan} of {whole}")
     frames = scan.with_slices(0, ASSUMED_FRAMES)
     spec = ScanSpec(scan, frames, frames, True, name="a scan")
-    chooser = chooser_for(spec, budgets, backend, estimator)
-    if cut is not None:
-        from .plan_sweep import prepare_sweep
+    return _plan_spec(spec, pipeline, budgets, block, fit, backend, estimator, cut, None, notes)
 
-        return prepare_sweep(
-            cut,
-            spec,
-            budgets,
-            lambda part, data: chooser_for(part, budgets, backend, estimator, data),
-            None,
-            block=block,
-            fit=fit,
-            to_folder=True,
-            content=pipeline,
-            notes=notes,
-        ).whole
-    return plan_pipeline(pipeline, spec, budgets, chooser, block=block, fit=fit, notes=notes)
+
+def _plan_spec(
+    spec: ScanSpec,
+    pipeline: Pipeline,
+    budgets: Budgets,
+    block: BlockChoice,
+    fit: FitChoice,
+    backend: Backend | None,
+    estimator: str | None,
+    cut: SweptPipeline | None,
+    source: Source | None,
+    notes: Sequence[str] = (),
+) -> Plan:
+    """Plan a pipeline, or its sweep; without a `source` the scan is not there."""
+    if cut is None:
+        chooser = chooser_for(spec, budgets, backend, estimator, source)
+        return plan_pipeline(pipeline, spec, budgets, chooser, block=block, fit=fit, notes=notes)
+    from .plan_sweep import prepare_sweep
+
+    return prepare_sweep(
+        cut,
+        spec,
+        budgets,
+        lambda part, data: chooser_for(part, budgets, backend, estimator, data),
+        source,
+        block=block,
+        fit=fit,
+        to_folder=True,
+        content=pipeline,
+        notes=notes,
+    ).whole
