@@ -5,6 +5,7 @@ import pytest
 import scipy.ndimage
 
 from maxslices import Registry
+from maxslices.block_effect import trial_slices
 from maxslices.block_effect.compare_blocks import compare_blocks
 from maxslices.block_effect.effect import BlockEffect
 from maxslices.block_effect.find_halo import Reach, find_halo
@@ -169,3 +170,20 @@ def test_the_halo_of_a_method_for_its_author():
     assert str(found) == "2 slices before and 2 after"
     with pytest.raises(UsageError, match="differs from call to call"):
         halo_of_method(Registry().register(random, pattern="all"), device="cpu")
+
+
+def test_calls_are_timed_as_they_are_in_a_run(monkeypatch):
+    """What a first call with so many slices does, such as making FFT plans, does not count."""
+    now_s, planned_for = [0.0], [0]
+
+    def method(data):
+        now_s[0] += 1.0 + 0.5 * len(data) + (9.0 if planned_for[0] != len(data) else 0.0)
+        planned_for[0] = len(data)
+        return data * 2
+
+    monkeypatch.setattr(trial_slices.time, "perf_counter", lambda: now_s[0])
+    assert trial_of(method)(16).pace_s(5, 16) == pytest.approx((1.0, 0.5))
+    assert BlockEffect.from_plain(BlockEffect(16, 5, 0.0, pace_s=(1, 0.5)).as_plain()).pace_s == (
+        1.0,
+        0.5,
+    )

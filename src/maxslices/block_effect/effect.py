@@ -1,4 +1,4 @@
-"""What blocks of two sizes did to a method's result."""
+"""What blocks of two sizes did to a method's result, and how long they took."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ class BlockEffect:
     `agree_from` slices on."""
     is_repeatable: bool = True
     """Whether two calls with the same data agree."""
+    pace_s: tuple[float, float] | None = None
+    """Seconds of a call and of each slice beside, right after a call with as many slices, as in a
+    run; None if they were not timed."""
 
     @property
     def depends(self) -> bool:
@@ -82,4 +85,7 @@ class BlockEffect:
         if values.get("halo") is not None:
             before, after = values["halo"]
             values["halo"] = int(before), int(after)
+        if values.get("pace_s") is not None:
+            call_s, slice_s = values["pace_s"]
+            values["pace_s"] = float(call_s), float(slice_s)
         return cls(**values)

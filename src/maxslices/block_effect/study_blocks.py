@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..devices import Backend
@@ -32,7 +33,7 @@ def study_blocks(
     fitting_slices: int,
     side: Mapping[str, Any],
 ) -> BlockEffect | str:
-    """Compare a method's results in blocks of two sizes.
+    """Compare a method's results in blocks of two sizes, and time them.
 
     Parameters
     ----------
@@ -67,13 +68,16 @@ def study_blocks(
     first, second = (min(dim, _HALO_DIM) for dim in request.other_dims)
     with random_state_kept():
         try:
+            whole, small = trial(n, request.other_dims), SMALL if n == LARGE else max(1, n // 3)
             found = compare_blocks(
-                trial(n, request.other_dims),
-                SMALL if n == LARGE else max(1, n // 3),
+                whole,
+                small,
                 lambda n_slices: trial(n_slices, (first, second)),
                 request.total_slices,
             )
-            return "" if found is None else found
+            if found is None:
+                return ""
+            return replace(found, pace_s=whole.pace_s(small, n))
         except Exception as error:  # noqa: BLE001 - a method may refuse a number of slices
             return f"it raised {type(error).__name__}"
         finally:
@@ -85,7 +89,7 @@ def _slices(request: ModelRequest, pace_s: tuple[float, float], fitting_slices: 
     call_s, slice_s = pace_s
     why = ""
     for n in (LARGE, _FEWER):
-        taken_s = (2 + n // SMALL) * call_s + 2 * n * slice_s
+        taken_s = (6 + n // SMALL) * call_s + (4 * n + 2 * SMALL) * slice_s
         if n > request.most_slices:
             why = f"there are {request.most_slices} slices"
         elif n > fitting_slices // _HELD_ARRAYS:

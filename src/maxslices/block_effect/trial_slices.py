@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..devices import Backend, call_method, require_libraries
-from ..estimate.sample_data import Samples
+from ..estimate.sample_data import Samples, finish
 from ..registry.method_meta import MethodMeta
 from .side_of_block import cut, side_of_block
 
@@ -89,6 +90,27 @@ class TrialSlices:
             result = self.run(low, high)
             found.append((start, cut(result, self.slice_dim, start - low, stop - low)))
         return found
+
+    def pace_s(self, few: int, many: int) -> tuple[float, float]:
+        """Seconds of a call and of each slice beside, by a line through two numbers of slices.
+
+        Each is called twice and timed the second time: as in a run, the call before has left
+        memory and FFT plans. Those took nine tenths of the first calls of httomolibgpu's
+        paganin_filter (H200).
+        """
+        few_s, many_s = (self._again_s(n_slices) for n_slices in (few, many))
+        slice_s = max(0.0, many_s - few_s) / (many - few)
+        return max(0.0, few_s - few * slice_s), slice_s
+
+    def _again_s(self, n_slices: int) -> float:
+        """Seconds of a call right after one with as many slices."""
+        for _ in range(2):
+            finish(self.backend)
+            began = time.perf_counter()
+            self.run(0, n_slices)
+            finish(self.backend)
+            taken_s = time.perf_counter() - began
+        return taken_s
 
     def is_block(self, result: Any, n_slices: int) -> bool:
         """True if a result has these slices."""

@@ -21,7 +21,7 @@ from ..model.allocation_sequence import AllocationSequence
 from ..model.allocators import CUDA_GRANULE_BYTES
 from ..registry.method_meta import MethodMeta
 from ..system.loaded_modules import torch_on_gpu
-from .sample_data import Samples, array_module, made_up
+from .sample_data import Samples, array_module, finish, made_up
 
 OUTSIDE_BYTES = {"cpu": 32 * 2**20, "cuda": 8 * 2**20}
 """Memory outside the allocators counts only above this: below, it cannot be told from what drivers
@@ -156,7 +156,7 @@ class Bench:
         self.backend.release()  # from here on, memory that is held is this call's
         start, before = self._allocated(), self._left_bytes
         data = self.samples.block(n_slices, self.kind)
-        self._finish()
+        finish(self.backend)
         with measure_peak(self.backend.kind, record=(n_slices, int(data.nbytes))) as peak:
             self._call(data, side)
         self.sequence = peak.sequence
@@ -211,12 +211,7 @@ class Bench:
             rows, columns = np.delete(result.shape, self.samples.slice_dim).tolist()
             self.output_dims = rows, columns
         del result
-        self._finish()
-
-    def _finish(self) -> None:
-        """Wait until the device has finished."""
-        if self.backend.kind == "cuda":
-            array_module(self.backend).cuda.get_current_stream().synchronize()
+        finish(self.backend)
 
     def pool_bytes(self) -> int:
         """Bytes that the GPU's pool holds; after `Backend.release`, those in use."""

@@ -75,9 +75,12 @@ class Probe:
     def pace_s(self) -> tuple[float, float]:
         """Seconds that a call takes, and that each slice adds.
 
-        From a line through the times of the fewest and of the most slices. Making the input and
-        measuring are not included: with a method of few steps they take most of the time.
+        Where blocks were compared, as they were timed there. Else from a line through the times of
+        the fewest and of the most slices; they include what only first calls do, but neither making
+        the input nor measuring: with a method of few steps these take most of the time.
         """
+        if self.blocks is not None and self.blocks.pace_s is not None:
+            return self.blocks.pace_s
         times = {rung.n_slices: rung.call_s or rung.duration_s for rung in self.rungs}
         if not times:
             return 0.0, 0.0

@@ -64,6 +64,12 @@ def array_module(backend: Backend) -> Any:
     return importlib.import_module("cupy") if backend.kind == "cuda" else np
 
 
+def finish(backend: Backend) -> None:
+    """Wait until the device has finished."""
+    if backend.kind == "cuda":
+        array_module(backend).cuda.get_current_stream().synchronize()
+
+
 def tiled(shape: tuple[int, ...], start: np.ndarray, axis: int | None, backend: Backend) -> Any:
     """New array on the device that repeats `start` along an axis, or in memory order.
 
