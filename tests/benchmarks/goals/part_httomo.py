@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import h5py
 import numpy as np
 
 from maxslices import Pipeline, run
+from maxslices.system.disk_space import wait_until_freed
 
 from .data import write_nexus
 from .machine import (
@@ -147,10 +149,21 @@ def _rows(quick: bool, folder: Path, steps: str) -> Iterator[Row]:
     note = f"{n_threads} threads, mean of 2"
     yield Row("httomo", "plain write of the result", plain[n_threads], "s", note=note)
     repeats = 2 if quick else 3
-    saved_s, taken = timed(lambda: go(folder / "out"), repeats)
-    note = f"median of {repeats}, {min(taken):.2f}-{max(taken):.2f}; {said(report)}"
+    fresh, again = folder / "fresh", folder / "out"
     limit_s = 1.15 * max(plain[n_threads], nothing_s)
-    yield Row("httomo", "result saved", saved_s, "s", limit_s, note=note)
+    for what, target, limit in (
+        ("result saved", fresh, limit_s),
+        ("result saved over an earlier one, which stays until the new one is whole", again, None),
+    ):
+
+        def anew() -> None:
+            """Let nothing be in the way, nor anything be freed meanwhile."""
+            shutil.rmtree(fresh, ignore_errors=True)
+            wait_until_freed()
+
+        saved_s, taken = timed(lambda target=target: go(target), repeats, before=anew)
+        note = f"median of {repeats}, {min(taken):.2f}-{max(taken):.2f}; {said(report)}"
+        yield Row("httomo", what, saved_s, "s", limit, note=note)
     with h5py.File(folder / "out" / "result.h5") as file:
         part = file["entry/data/data"][:, : expected.shape[1]]
     error = largest_error(part, expected)
