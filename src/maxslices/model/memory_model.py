@@ -107,16 +107,26 @@ class MemoryModel:
             Slices that do not fit in `MAX_BYTES` take `UNREACHABLE_BYTES`.
         """
 
+        asked, answers = [0], [0]
+
+        def ask(n_bytes: int) -> int:
+            place = bisect_left(asked, n_bytes)
+            if place == len(asked) or asked[place] != n_bytes:
+                answers.insert(place, max(0, max_slices(n_bytes)))
+                asked.insert(place, n_bytes)
+            return answers[place]
+
         @lru_cache(maxsize=256)
         def bytes_at(n: int) -> int:
             # From little memory to much: an estimator may count up to its answer slice by slice,
             # so it is not asked about much more than that many slices take.
-            low, at_low, high = 0, 0, 2**20
-            while (at_high := max_slices(high)) < n:
-                if high >= MAX_BYTES:
+            while answers[-1] < n:
+                if asked[-1] >= MAX_BYTES:
                     return UNREACHABLE_BYTES
-                low, at_low, high = high, at_high, high * 16
-            return _first_reaching(max_slices, n, (low, at_low), (high, at_high))
+                ask(max(2**20, 16 * asked[-1]))
+            place = bisect_left(answers, n)
+            below, above = ((asked[i], answers[i]) for i in (place - 1, place))
+            return _first_reaching(ask, n, below, above)
 
         model = cls(bytes_at)
         model._max_slices = max_slices

@@ -235,7 +235,7 @@ class MethodMeta:
                     f"{self._asked(leading, parameters, told)} returned {with_type(answer)}: it "
                     "must return (max_slices, output dtype)"
                 )
-            if not matches(int, answer[0]):
+            if type(answer[0]) is not int and not matches(int, answer[0]):
                 raise EstimatorError(
                     f"{self._asked(leading, parameters, told)} returned {with_type(answer[0])} in "
                     "place of a number of slices: it must be an int; divide with //"
