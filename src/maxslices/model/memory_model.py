@@ -106,7 +106,6 @@ class MemoryModel:
             hand-written estimator with all arguments but ``available_memory`` given.
             Slices that do not fit in `MAX_BYTES` take `UNREACHABLE_BYTES`.
         """
-
         asked, answers = [0], [0]
 
         def ask(n_bytes: int) -> int:
