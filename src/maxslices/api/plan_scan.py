@@ -157,7 +157,9 @@ def _plan_shape(
     check_dtype("a scan", scan.dtype)
     whole, preview = scan, pipeline.loader.preview
     ends = [preview.bounds(axis, n, "a scan") for axis, n in enumerate(scan.shape)]
-    scan = ArraySpec(tuple(stop - start for start, stop in ends), scan.dtype)
+    steps = (preview.angle_step, 1, 1)
+    shape = tuple(len(range(*each, step)) for each, step in zip(ends, steps, strict=True))
+    scan = ArraySpec(shape, scan.dtype)
     wanted = {name for step in pipeline.steps for name in step.meta.supplied}
     assumed = [name for name in ("flats", "darks") if name in wanted]
     notes = [f"{ASSUMED_FRAMES} frames each of {' and '.join(assumed)} are assumed"] * bool(assumed)

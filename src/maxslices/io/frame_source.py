@@ -102,7 +102,7 @@ class FrameSource(
         rows = preview.bounds(1, n_rows, name)
         columns = preview.bounds(2, n_columns, name)
         self._detector_start = rows[0], columns[0]
-        self._data = data.part(angle_range).crop(rows, columns)
+        self._data = data.part(angle_range).every(preview.angle_step).crop(rows, columns)
         for side, selection in self._sides.items():
             if selection is not None:
                 self._sides[side] = selection.crop(rows, columns)

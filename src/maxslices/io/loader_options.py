@@ -93,6 +93,8 @@ class Preview:
     """Detector rows."""
     detector_x: Part = (None, None)
     """Detector columns."""
+    angle_step: int = 1
+    """Every how many of the projections among `angles` are read."""
 
     def bounds(self, axis: int, length: int, name: str) -> tuple[int, int]:
         """Compute (start, stop) along an axis of `length`.

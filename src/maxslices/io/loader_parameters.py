@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ _NAMES = (
 """Parameters of httomo's ``standard_tomo``."""
 _RANGE = ("start_angle", "stop_angle", "angles_total")
 _PART = ("start", "stop", "start_offset", "stop_offset")
+_ANGLES_PART = (*_PART, "step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ def parse_loader(given: Any, *, as_httomo: bool = False) -> tuple[LoaderOptions,
         ``auto``, ``ignore`` or ``{file, data_path, image_key_path}``, where the file
         ``input_data`` is the scan itself. ``preview``: ``{angles, detector_y,
         detector_x}``, each ``{start, stop}``: indices, or ``begin``, ``mid`` and ``end``,
-        with a ``start_offset`` and a ``stop_offset``. ``mid`` alone: the middle rows or
+        with a ``start_offset`` and a ``stop_offset``, of the angles also a ``step``. ``mid``
+        alone: the middle rows or
         columns (`middle_bounds`). ``continuous_scan_subset``: ``{start, stop}``, in place of the
         preview's angles.
     as_httomo : bool
@@ -101,7 +103,7 @@ class _Parse:
         if subset is not None:
             angles = self._subset(subset, ("continuous_scan_subset",))
             before = found.get("preview") or Preview()
-            found["preview"] = Preview(angles, before.detector_y, before.detector_x)
+            found["preview"] = replace(before, angles=angles)
         return {name: value for name, value in found.items() if value is not _FAULTY}
 
     def _named(
@@ -197,10 +199,13 @@ class _Parse:
                 given[axis] = "mid"
             elif part is not None:
                 given[axis] = self._part(axis, part, (*keys, axis))
+                if axis == "angles" and isinstance(part, Mapping) and "step" in part:
+                    given["angle_step"] = self._step(part["step"], (*keys, axis, "step"))
         return Preview(**given)
 
     def _part(self, axis: str, value: Any, keys: tuple[str, ...]) -> Part:
-        part = self._named(f"preview {axis}", value, _PART, keys)
+        known = _ANGLES_PART if axis == "angles" else _PART
+        part = self._named(f"preview {axis}", value, known, keys)
         start = self._end(axis, part, "start", "begin", keys)
         return start, self._end(axis, part, "stop", "end", keys)
 
@@ -227,6 +232,13 @@ class _Parse:
         if not offset:
             return place
         return AxisIndex(default, offset) if place is None else AxisIndex("begin", place + offset)
+
+    def _step(self, value: Any, keys: tuple[str, ...]) -> int:
+        if matches(int, value) and value >= 1:
+            return int(value)
+        text = f"preview angles: step must be a whole number of at least 1, not {value!r}"
+        self._fault(keys, text)
+        return 1
 
     def _subset(self, value: Any, keys: tuple[str, ...]) -> tuple[Bound, Bound]:
         names = ("start", "stop")
