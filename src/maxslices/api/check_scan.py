@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..io.chosen_part import PartLike
 from ..model.arrays import SLICE_NAMES
 from ..pipeline import cut_into_sections
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.requirements import check_supplied
 from ..planner.sweep_plan import shown_values
-from .scan_and_output import Scan, opened, spec_of
+from .scan_and_output import Scan, chosen_part, opened, spec_of
 
 
 def check(
-    pipeline: PipelineLike, scan: Scan | None = None, *, allow_missing_frames: bool = False
+    pipeline: PipelineLike,
+    scan: Scan | None = None,
+    *,
+    allow_missing_frames: bool = False,
+    rows: PartLike | None = None,
+    columns: PartLike | None = None,
+    angles: PartLike | None = None,
 ) -> str:
     """Check that a pipeline is well formed, and that it can run on a scan if one is given.
+
+    Parameters
+    ----------
+    pipeline : Pipeline, path or iterable of steps
+        A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them.
+    scan : path, ndarray or Source, optional
+        A scan.
+    allow_missing_frames : bool
+        Whether frames that were never written are read as the fill value.
+    rows, columns, angles : str, int, slice or tuple, optional
+        Part of the scan that is read, as for `run`.
 
     Returns
     -------
@@ -27,7 +45,8 @@ def check(
     MaxslicesError
         With every fault found.
     """
-    checked = as_pipeline(pipeline)
+    chosen = {"rows": rows, "columns": columns, "angles": angles}
+    checked = chosen_part(scan, as_pipeline(pipeline), chosen)
     n_steps = len(checked.steps)
     lines = [f"{checked.name}: {n_steps} method{'s' if n_steps > 1 else ''}, well formed"]
     for number, section in enumerate(cut_into_sections(checked), start=1):

@@ -14,6 +14,7 @@ from ..devices import Backend
 from ..devices.in_place import slices_in_place
 from ..errors import UsageError
 from ..io import HasDummies, Source, open_source
+from ..io.chosen_part import PartLike
 from ..io.loader_options import SideData
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Plan
@@ -82,3 +83,20 @@ def check_result(array: np.ndarray, plan: Plan) -> None:
         raise UsageError(f"out is {shape} {array.dtype}; the result is {wanted}")
     if not array.flags.c_contiguous or not array.flags.writeable:
         raise UsageError("out is an array that is not C-contiguous or not writeable")
+
+
+def chosen_part(scan: object, pipeline: Pipeline, chosen: dict[str, PartLike | None]) -> Pipeline:
+    """Pipeline on a part of its scan.
+
+    Raises
+    ------
+    UsageError
+        If a part cannot be understood, or the scan is open already.
+    """
+    names = [name for name, part in chosen.items() if part is not None]
+    if names and isinstance(scan, Source):
+        raise UsageError(
+            f"{', '.join(names)} cannot be chosen of a Source, which is read as it is: give its "
+            "path, or choose when it is opened"
+        )
+    return pipeline.reading(chosen)

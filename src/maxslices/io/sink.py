@@ -173,7 +173,7 @@ def remove_result(path: Path) -> None:
     Parameters
     ----------
     path : Path
-        A file, or a folder of TIFFs as `create_sink` makes it.
+        A file, a folder of TIFFs or OME-Zarr, as runs write them.
 
     Raises
     ------
@@ -184,10 +184,11 @@ def remove_result(path: Path) -> None:
         if not path.is_dir() or path.is_symlink():
             path.unlink(missing_ok=True)
             return
-        foreign = next((p for p in path.iterdir() if not _is_tiff_of(path, p)), None)
+        is_part = _is_zarr_part if ".ome.zarr" in path.name else _is_tiff_of
+        foreign = next((p for p in path.iterdir() if not is_part(path, p)), None)
         if foreign is not None:
             raise StoreError(
-                f"{path}: holds {foreign.name} beside its TIFFs, so it is not removed: move that "
+                f"{path}: holds {foreign.name} beside its data, so it is not removed: move that "
                 "away, or choose another name"
             )
         shutil.rmtree(path)
@@ -201,3 +202,10 @@ def _is_tiff_of(folder: Path, path: Path) -> bool:
     if name.endswith(".part"):
         name = name.removeprefix(".").removesuffix(".part")
     return stem == name and number.isdigit() and path.suffix == ".tif"
+
+
+def _is_zarr_part(folder: Path, path: Path) -> bool:
+    """True for a level of a pyramid and for the group's own file."""
+    if path.name.isdecimal():
+        return path.is_dir() and not path.is_symlink()
+    return path.name == "zarr.json"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import PipelineError
-from ..io import LoaderOptions
+from ..io import LoaderOptions, Preview
 from ..io.chosen_part import PartLike, preview_words, with_choice
 from ..model.json_values import plain
 from ..registry.method_meta import MethodMeta
@@ -143,7 +143,10 @@ class Pipeline:
         """
         if all(part is None for part in chosen.values()):
             return self
-        preview = with_choice(self.loader.preview, chosen)
+        return self.with_preview(with_choice(self.loader.preview, chosen))
+
+    def with_preview(self, preview: Preview) -> Pipeline:
+        """The same pipeline on the part of a scan that a preview names."""
         given = {k: v for k, v in self.loader_given.items() if k != "continuous_scan_subset"}
         return dataclasses.replace(
             self,
