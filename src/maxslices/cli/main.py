@@ -23,7 +23,7 @@ from .demo import demo
 from .info import info
 from .measure import measure
 from .methods import methods
-from .output import Session, complain, say
+from .output import complain, say
 from .plan import plan
 from .records import records
 from .run import run
@@ -84,35 +84,24 @@ def _loaded(name: str) -> click.Command | None:
     return None
 
 
-def _flag(name: str, answer: Callable[[click.Context], None], text: str) -> click.Option:
-    """Option that is followed as soon as it is read."""
+def _asking(name: str, answer: Callable[[click.Context], str], text: str) -> click.Option:
+    """Option that is answered at once, and ends the command line."""
 
     def callback(context: click.Context, _: click.Parameter, is_given: bool) -> None:
         if is_given and not context.resilient_parsing:
-            answer(context)
+            say(answer(context))
+            context.exit()
 
     return click.Option(
         [name], is_flag=True, is_eager=True, expose_value=False, callback=callback, help=text
     )
 
 
-def _say_help(context: click.Context) -> None:
-    say(context.get_help())
-    context.exit()
-
-
-def _say_version(context: click.Context) -> None:
-    say(f"maxslices {__version__}")
-    context.exit()
-
-
-def _debug(context: click.Context) -> None:
-    context.obj.is_debugged = True
-
-
-DEBUG = _flag("--debug", _debug, "print the traceback of an error")
-HELP = _flag("--help", _say_help, "print this, and end")
-VERSION = _flag("--version", _say_version, "print the version, and end")
+DEBUG = click.Option(
+    ["--debug"], is_flag=True, expose_value=False, help="print the traceback of an error"
+)
+HELP = _asking("--help", click.Context.get_help, "print this, and end")
+VERSION = _asking("--version", lambda _: f"maxslices {__version__}", "print the version, and end")
 
 app = Commands(
     "maxslices",
@@ -138,13 +127,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         understood, 3 for what does not fit in memory, 130 after Ctrl-C.
     """
     _open_standard_files()
+    given = sys.argv[1:] if arguments is None else [*arguments]
     with warnings.catch_warnings(), _stoppable(), _logged(), ExitStack() as log:
         warnings.showwarning = _show_warning  # type: ignore[assignment]
-        session = Session(log)
         try:
-            return _answered(sys.argv[1:] if arguments is None else [*arguments], session)
+            return _answered(given, log)
         except MaxslicesError as error:
-            if session.is_debugged:
+            if DEBUG.opts[0] in given:
                 complain(traceback.format_exc())
             complain(f"error: {error}")
             return error.exit_code
@@ -164,10 +153,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return INTERRUPTED
 
 
-def _answered(arguments: list[str], session: Session) -> int:
-    """Carry out a command line, and print what it answers."""
+def _answered(arguments: list[str], log: ExitStack) -> int:
+    """Carry out a command line, and print what it answers; logs are left open in `log`."""
     try:
-        with app.make_context("maxslices", arguments, obj=session) as context:
+        with app.make_context("maxslices", arguments, obj=log) as context:
             answer = app.invoke(context)
     except click.exceptions.Exit as ended:
         return ended.exit_code

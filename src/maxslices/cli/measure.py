@@ -10,19 +10,29 @@ import click
 
 from ..errors import MaxslicesError, MethodError, OutOfMemoryError, StoreError, UsageError
 from ..model.arrays import parse_shape
-from .options import DEVICE, JSON, PARAMETERS
+from .options import DEVICE, JSON
 
 if TYPE_CHECKING:
     from ..checking.measurement import Measurement
-    from ..suggest.suggest_ledger import SuggestedLedger
 
 
 _MADE_UP = ("flats", "darks", "angles", "slice_dim")
 """Parameters that are made up with the block, so that none can be given."""
 
 
+def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    """The user's parameters, none of which is made up with the block."""
+    from ..pipeline.parameter_arguments import parse_parameters
+
+    parameters = parse_parameters(texts)
+    for name in _MADE_UP:
+        if name in parameters:
+            raise UsageError(f"-p {name}: {name} is filled in as the block is made: leave it out")
+    return parameters
+
+
 @click.command(
-    params=[PARAMETERS, DEVICE, JSON],
+    params=[DEVICE, JSON],
     short_help="run a method on made-up data: its estimate beside the measured peak",
 )
 @click.argument(
@@ -32,6 +42,15 @@ _MADE_UP = ("flats", "darks", "angles", "slice_dim")
     "--shape", metavar="AxYxX", help="the block: angles x rows x columns, such as 64x2160x2560"
 )
 @click.option("--dtype", default="float32", show_default=True, help="data type of the input")
+@click.option(
+    "-p",
+    "--parameter",
+    "parameters",
+    multiple=True,
+    callback=_given,
+    metavar="NAME=VALUE",
+    help="a parameter of the method; may be repeated",
+)
 @click.option(
     "--slice-dim",
     type=click.Choice([0, 1]),
@@ -56,47 +75,40 @@ def measure(
 
     With what was alive then and where it was allocated.
     """
-    if suggest:
+    if not suggest:
+        found: Any = _measurement(method, shape, plot, **options)
+    else:
+        from ..suggest.named_callable import method_named
+        from ..suggest.suggest_ledger import suggest_ledger
+
         for option, value in (("--shape", shape), ("--plot", plot)):
             if value is not None:
                 raise UsageError(f"--suggest runs blocks of its own: leave {option} out")
-        found = _suggestion(method, **options)
-        return json_text.dumps(found.as_json(), indent=1) if json else str(found)
-    if shape is None:
-        raise UsageError("--shape is missing: the block, such as --shape 64x2160x2560")
-    measurement = _measurement(method, shape, plot, **options)
-    return json_text.dumps(measurement.as_json(), indent=1) if json else str(measurement)
+        found = suggest_ledger(method_named(method), **options)
+    return json_text.dumps(found.as_json(), indent=1) if json else str(found)
 
 
 def _measurement(
-    method: str,
-    shape: str,
-    plot: str | None,
-    dtype: Any,
-    parameters: tuple[str, ...],
-    slice_dim: int | None,
-    device: str,
+    method: str, shape: str | None, plot: str | None, dtype: Any, **options: Any
 ) -> Measurement:
     """The method measured, and drawn if wanted."""
     from ..checking.call_picture import check_picture, plot_measurement
     from ..checking.measurement import measure_method
     from ..model.arrays import ArraySpec
-    from ..pipeline.parameter_arguments import parse_parameters
 
+    if shape is None:
+        raise UsageError("--shape is missing: the block, such as --shape 64x2160x2560")
     picture = None if plot is None else Path(plot)
     if picture is not None:
         check_picture(picture)
     spec = ArraySpec(parse_shape(shape), dtype)
-    given = _given(parse_parameters(parameters))
     try:
         measurement = measure_method(
             method,
             (spec.shape[0], spec.shape[1], spec.shape[2]),
             spec.dtype,
-            given,
-            device,
-            slice_dim,
             with_half=picture is not None,
+            **options,
         )
     except MaxslicesError:
         raise
@@ -116,23 +128,3 @@ def _measurement(
         except OSError as error:
             raise StoreError(f"cannot write {picture}: {error.strerror}") from None
     return measurement
-
-
-def _given(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The user's parameters, none of which is made up with the block."""
-    for name in _MADE_UP:
-        if name in parameters:
-            raise UsageError(f"-p {name}: {name} is filled in as the block is made: leave it out")
-    return parameters
-
-
-def _suggestion(
-    method: str, dtype: str, parameters: tuple[str, ...], slice_dim: int | None, device: str
-) -> SuggestedLedger:
-    """Ledger for the method, with how well it fits."""
-    from ..pipeline.parameter_arguments import parse_parameters
-    from ..suggest.named_callable import method_named
-    from ..suggest.suggest_ledger import suggest_ledger
-
-    given = _given(parse_parameters(parameters))
-    return suggest_ledger(method_named(method), dtype, given, device, slice_dim)

@@ -27,7 +27,7 @@ def _log(open_log: Callable[..., AbstractContextManager[None]]) -> Callable[...,
 
     def callback(context: click.Context, _: click.Parameter, value: Any) -> None:
         if value is not None and value is not False:
-            context.obj.log.enter_context(open_log(*([value] if isinstance(value, str) else [])))
+            context.obj.enter_context(open_log(*([value] if isinstance(value, str) else [])))
 
     return callback
 
@@ -40,12 +40,6 @@ DEVICE = click.Option(
     help="where to run (default: a GPU if there is one)",
 )
 JSON = click.Option(["--json"], is_flag=True, help="print JSON")
-PARAMETERS = click.Option(
-    ["-p", "--parameter", "parameters"],
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="a parameter of the method; may be repeated",
-)
 ALLOW_MISSING_FRAMES = click.Option(
     ["--allow-missing-frames"],
     is_flag=True,

@@ -5,23 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 
 from ..errors import StoreError
 
 SAID = logging.getLogger("maxslices.said")
 """Logger of what is printed; for files alone, since it is on the screen already."""
-
-
-@dataclass(slots=True)
-class Session:
-    """What options ask for while a command line is carried out."""
-
-    log: ExitStack
-    """Logs that are open until it ends."""
-    is_debugged: bool = False
-    """Whether an error is printed with its traceback."""
 
 
 def say(text: str) -> None:

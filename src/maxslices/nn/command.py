@@ -126,117 +126,115 @@ _SEARCH = [
 ]
 
 
-def _answered(
-    model: str,
-    parameters: tuple[str, ...],
-    ask: Callable[[Module], Any],
-    *,
-    with_data: bool = False,
-) -> Any:
-    """Answer a question about the model; where code looks at its weights, they are made."""
-    require_torch()
-    from ..pipeline.parameter_arguments import parse_parameters
-    from .find_model import model_named
-    from .replay import DataDependentError
+def _question(
+    *params: click.Parameter, with_data: bool = False, show: Callable[[Any], str] = str
+) -> Callable[[Callable[..., Callable[[Module], Any]]], click.Command]:
+    """Make a subcommand of a function that gives, for its options, what is asked of the model.
 
-    arguments = parse_parameters(parameters)
-    made = model_named(model, arguments, with_data=with_data)
-    with _named(model), shown(click.get_current_context().info_name or ""):
-        try:
-            return ask(made)
-        except DataDependentError:
-            tensors = (*made.parameters(), *made.buffers())
-            if not any(tensor.is_meta for tensor in tensors):
-                raise
-            return ask(model_named(model, arguments, with_data=True))
+    A model that looks at its weights is made with their data, `with_data` or not.
+    """
+
+    def decorate(prepare: Callable[..., Callable[[Module], Any]]) -> click.Command:
+        def answer(model: str, parameters: tuple[str, ...], json: bool, **options: Any) -> str:
+            require_torch()
+            from ..pipeline.parameter_arguments import parse_parameters
+            from .find_model import model_named
+            from .replay import DataDependentError
+
+            ask, arguments = prepare(**options), parse_parameters(parameters)
+            made = model_named(model, arguments, with_data=with_data)
+            with _named(model), shown(prepare.__name__):
+                try:
+                    found = ask(made)
+                except DataDependentError:
+                    tensors = (*made.parameters(), *made.buffers())
+                    if not any(tensor.is_meta for tensor in tensors):
+                        raise
+                    found = ask(model_named(model, arguments, with_data=True))
+            return json_text.dumps(found.as_json(), indent=1, default=str) if json else show(found)
+
+        options = [*_MODEL, *params]
+        return nn.command(prepare.__name__, params=options, help=prepare.__doc__)(answer)
+
+    return decorate
 
 
-@nn.command(params=[*_MODEL, _CALL, _inputs(is_required=True), *_training()])
-@click.option("--forward", is_flag=True, help="a forward pass with gradients")
-@click.option("--ddp", is_flag=True, help="with DistributedDataParallel")
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="draw memory over the step to an image file",
+def _with_advice(report: Any) -> str:
+    """Report with the command that makes the step fit, or need less."""
+    given = click.get_current_context().params
+    is_training, fits = given["train"] is not None, report.fits is not False
+    if given["forward"] or (not is_training and (fits or len(given["inputs"]) > 1)):
+        return str(report)
+    words = ["maxslices", "nn", "reduce" if is_training else "tiles", given["model"]]
+    flags = {"parameters": "-p", "inputs": "--input"}
+    names = ["parameters", "inputs", "train", "loss", "targets", "call", "amp"]
+    for name in [*names, *(() if report.fits else ("memory", "card"))]:
+        value = given[name]
+        for each in value if isinstance(value, tuple) else [value] if value else []:
+            words += [flags.get(name, f"--{name}"), each]
+    text = shlex.join(words)
+    if fits:
+        return f"{report}\n\nTo make it fit into less: {text} --memory SIZE"
+    return f"{report}\n\nTo make it fit: {text}"
+
+
+@_question(
+    _CALL,
+    _inputs(is_required=True),
+    *_training(),
+    click.Option(["--forward"], is_flag=True, help="a forward pass with gradients"),
+    click.Option(["--ddp"], is_flag=True, help="with DistributedDataParallel"),
+    click.Option(
+        ["--plot"],
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="draw memory over the step to an image file",
+    ),
+    show=_with_advice,
 )
 def report(
-    model: str,
-    parameters: tuple[str, ...],
-    inputs: tuple[str, ...],
-    forward: bool,
-    ddp: bool,
-    plot: Path | None,
-    json: bool,
-    **options: Any,
-) -> str:
+    inputs: tuple[str, ...], forward: bool, ddp: bool, plot: Path | None, **options: Any
+) -> Callable[[Module], Any]:
     """Say where the memory of a step goes."""
     from ..checking.call_picture import check_picture
+    from . import memory_report
 
     if options["train"] and forward:
         raise UsageError("--train and --forward are two different steps: give one of them")
     if plot is not None:
         check_picture(plot)
-    require_torch()
-    from . import memory_report
-
-    given, step = inputs_of_texts(inputs), _step(**options)
+    given, step, card = inputs_of_texts(inputs), _step(**options), _card(**options)
     if forward:
         step["mode"] = "forward"
     is_eval = step["mode"] == "inference"
 
     def ask(model: Module) -> Any:
-        return memory_report(
-            model.eval() if is_eval else model, given, ddp=ddp, **step, **_card(**options)
-        )
+        found = memory_report(model.eval() if is_eval else model, given, ddp=ddp, **step, **card)
+        if plot is not None:
+            found.plot(plot)
+        return found
 
-    found = _answered(model, parameters, ask)
-    if plot is not None:
-        found.plot(plot)
-    if json:
-        return json_text.dumps(found.as_json(), indent=1)
-    is_whole = not forward and (options["train"] or (found.fits is False and len(inputs) == 1))
-    advice = _next_step(found, model, parameters, inputs, **options) if is_whole else ""
-    return f"{found}\n\n{advice}".rstrip()
+    return ask
 
 
-def _next_step(
-    report: Any, model: str, parameters: tuple[str, ...], inputs: tuple[str, ...], **options: Any
-) -> str:
-    """Command that makes the step fit, or need less."""
-    words = ["maxslices", "nn", "reduce" if options["train"] else "tiles", model]
-    flags = (
-        "train",
-        "loss",
-        "targets",
-        "call",
-        "amp",
-        *(() if report.fits else ("memory", "card")),
-    )
-    given = {"-p": parameters, "--input": inputs} | {f"--{name}": options[name] for name in flags}
-    for flag, value in given.items():
-        for each in value if isinstance(value, tuple) else [value] if value else []:
-            words += [flag, each]
-    if report.fits is False:
-        return f"To make it fit: {shlex.join(words)}"
-    return f"To make it fit into less: {shlex.join(words)} --memory SIZE"
-
-
-@nn.command(params=[*_MODEL, _CALL, _inputs(), *_SEARCH, *_training()])
-@click.option("--patch", metavar="HxW", help="spatial shape of a sample; or give --input")
-@click.option("--max-batch-size", type=int, help="bound of the search (default: the memory's)")
+@_question(
+    _CALL,
+    click.Option(["--patch"], metavar="HxW", help="spatial shape of a sample; or give --input"),
+    _inputs(),
+    *_SEARCH,
+    *_training(),
+    click.Option(
+        ["--max-batch-size"], type=int, help="bound of the search (default: the memory's)"
+    ),
+)
 def batch(
-    model: str,
-    parameters: tuple[str, ...],
     patch: str | None,
     inputs: tuple[str, ...],
     channels: int | None,
     max_batch_size: int | None,
-    json: bool,
     **options: Any,
-) -> str:
+) -> Callable[[Module], Any]:
     """Find the largest batch."""
-    require_torch()
     from . import max_batch_size as largest
 
     if (patch is None) == (not inputs):
@@ -244,114 +242,86 @@ def batch(
     if inputs and channels is not None:
         raise UsageError("--channels goes with --patch: an --input has its channels in its shape")
     samples: Any = inputs_of_texts(inputs) if patch is None else shape_of_text(patch)
-    search = _search(**options)
-
-    def ask(model: Module) -> Any:
-        return largest(model, samples, channels, max_batch_size=max_batch_size, **search)
-
-    return _printed(_answered(model, parameters, ask).result, json)
+    search = _search(**options) | {"max_batch_size": max_batch_size}
+    return lambda model: largest(model, samples, channels, **search).result
 
 
-@nn.command(params=[*_MODEL, _CALL, *_SEARCH, *_training()])
-@click.option("--ndim", type=int, required=True, help="spatial axes: 2 or 3")
-@click.option("--batch-size", type=int, default=1, show_default=True, help="patches in a batch")
-@click.option("--max-scale-factor", type=int, help="bound of the search (default: the memory's)")
-@click.option("--divisible", metavar="HxW", help="what each axis must be divisible by")
-@click.option("--volume", metavar="DxHxW", help="shape that patches are cut from")
-@click.option("--axes", metavar="N,N", help="axes that grow, such as 1,2")
-@click.option("--start", metavar="DxHxW", help="the smallest patch")
+@_question(
+    _CALL,
+    click.Option(["--ndim"], type=int, required=True, help="spatial axes: 2 or 3"),
+    click.Option(
+        ["--batch-size"], type=int, default=1, show_default=True, help="patches in a batch"
+    ),
+    *_SEARCH,
+    *_training(),
+    click.Option(
+        ["--max-scale-factor"], type=int, help="bound of the search (default: the memory's)"
+    ),
+    click.Option(
+        ["--divisible", "min_divisible"],
+        metavar="HxW",
+        help="what each axis must be divisible by",
+    ),
+    click.Option(["--volume"], metavar="DxHxW", help="shape that patches are cut from"),
+    click.Option(["--axes"], metavar="N,N", help="axes that grow, such as 1,2"),
+    click.Option(["--start"], metavar="DxHxW", help="the smallest patch"),
+)
 def patch(
-    model: str,
-    parameters: tuple[str, ...],
     ndim: int,
     batch_size: int,
     channels: int | None,
     max_scale_factor: int | None,
-    divisible: str | None,
-    volume: str | None,
     axes: str | None,
-    start: str | None,
-    json: bool,
     **options: Any,
-) -> str:
+) -> Callable[[Module], Any]:
     """Find the largest patch."""
-    require_torch()
     from . import max_patch_shape
 
     if options["targets"]:
         raise UsageError("--targets has one shape, and patches have many: leave it out")
-    search = _search(**options) | {
-        "in_channels": channels,
-        "max_scale_factor": max_scale_factor,
-        "min_divisible": divisible and shape_of_text(divisible),
-        "volume": volume and shape_of_text(volume),
-        "start": start and shape_of_text(start),
-        "axes": axes and axes_of_text(axes),
-    }
-
-    def ask(model: Module) -> Any:
-        return max_patch_shape(model, ndim, batch_size, **search)
-
-    return _printed(_answered(model, parameters, ask).result, json)
+    search = _search(**options)
+    for name in ("min_divisible", "volume", "start"):
+        search[name] = options[name] and shape_of_text(options[name])
+    search |= {"max_scale_factor": max_scale_factor, "axes": axes and axes_of_text(axes)}
+    return lambda model: (
+        max_patch_shape(model, ndim, batch_size, in_channels=channels, **search).result
+    )
 
 
-@nn.command(params=[*_MODEL, _CALL, _inputs(is_required=True), *_training("adam")])
-@click.option("--means", metavar="NAME,NAME", help="kinds of changes (default: all)")
-def reduce(
-    model: str,
-    parameters: tuple[str, ...],
-    inputs: tuple[str, ...],
-    means: str | None,
-    json: bool,
-    **options: Any,
-) -> str:
+@_question(
+    _CALL,
+    _inputs(is_required=True),
+    *_training("adam"),
+    click.Option(["--means"], metavar="NAME,NAME", help="kinds of changes (default: all)"),
+)
+def reduce(inputs: tuple[str, ...], means: str | None, **options: Any) -> Callable[[Module], Any]:
     """Find what makes a training step fit."""
-    require_torch()
     from . import reduce_memory
 
-    given, step, kinds = inputs_of_texts(inputs), _step(**options), means_of_text(means)
+    given, step = inputs_of_texts(inputs), _step(**options) | _card(**options)
+    step["means"] = means_of_text(means)
     del step["mode"]
-
-    def ask(model: Module) -> Any:
-        return reduce_memory(model, given, means=kinds, **step, **_card(**options))
-
-    return _printed(_answered(model, parameters, ask)[1], json)
+    return lambda model: reduce_memory(model, given, **step)[1]
 
 
-@nn.command(params=_MODEL)
-@click.option(
-    "--input",
-    "image_text",
-    required=True,
-    metavar="NxCxHxW[:DTYPE]",
-    help="shape of the whole image",
+@_question(
+    click.Option(
+        ["--input", "image_text"],
+        required=True,
+        metavar="NxCxHxW[:DTYPE]",
+        help="shape of the whole image",
+    ),
+    with_data=True,
 )
-def tiles(
-    model: str,
-    parameters: tuple[str, ...],
-    image_text: str,
-    amp: str | None,
-    json: bool,
-    **options: Any,
-) -> str:
+def tiles(image_text: str, amp: str | None, **options: Any) -> Callable[[Module], Any]:
     """Find the largest exact tiles of an image."""
-    require_torch()
     from .inference_tiles import best_tiles
 
     image = inputs_of_texts([image_text]).values[0]
     if len(image.shape) < 3:
         raise UsageError(f"{image_text!r} is no image: write its batch, channels and axes")
-
-    def ask(model: Module) -> Any:
-        return best_tiles(
-            model, image, amp=None if amp is None else dtype_of_text(amp), **_card(**options)
-        )
-
-    return _printed(_answered(model, parameters, ask, with_data=True), json)
-
-
-def _printed(answer: Any, json: bool) -> str:
-    return json_text.dumps(answer.as_json(), indent=1, default=str) if json else str(answer)
+    dtype = None if amp is None else dtype_of_text(amp)
+    return lambda model: best_tiles(model, image, amp=dtype, **_card(**options))
 
 
 @contextmanager
