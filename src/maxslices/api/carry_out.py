@@ -21,7 +21,7 @@ from ..pipeline import Pipeline, Reference
 from ..planner import Budgets, Plan
 from ..runner import Report, RunFolder, Timeline, execute
 from ..runner.correct_records import correct_records
-from ..runner.earlier_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
+from ..runner.earlier_run import LOG_NAME, PICTURE_NAME, PIPELINE_NAME, RECORD_NAMES
 from ..runner.progress import progress_shown
 from ..runner.provenance import Provenance, as_run
 from ..runner.provenance import provenance as provenance_of
@@ -107,7 +107,7 @@ def carry_out(request: RunRequest) -> Report:
             timeline=timeline,
             timeline_file=written,
             provenance=provenance,
-            records=() if folder is None else tuple(folder.path / name for name in RECORD_NAMES),
+            records=() if folder is None else _records(request, folder.path),
         )
         if folder is not None:
             from .run_page import leave_page
@@ -115,6 +115,10 @@ def carry_out(request: RunRequest) -> Report:
             log.add(str(report))
             folder.write_records({PIPELINE_NAME: as_run(pipeline, provenance), LOG_NAME: log.text})
             leave_page(report, folder, log.warned)
+            if request.picture:
+                from .slices_picture import draw_slices
+
+                draw_slices(files, folder.path / PICTURE_NAME, f"{path or source.name}: {pipeline}")
             folder.write_report(report.to_json())  # last: with it the run is whole
         return report
 
@@ -154,6 +158,11 @@ def _plan(
     if request.save_snapshots:
         made = planned(budgets.without(snapshot_bytes(made)))
     return made, chooser
+
+
+def _records(request: RunRequest, folder: Path) -> tuple[Path, ...]:
+    """Files that tell people of the run."""
+    return tuple(folder / n for n in RECORD_NAMES if n != PICTURE_NAME or request.picture)
 
 
 def _identity(request: RunRequest, pipeline: Pipeline, backend: Backend) -> dict[str, Any]:

@@ -78,6 +78,9 @@ class RunRequest:
     pixel_size: str | float | None = None
     """Size of a pixel."""
 
+    picture: bool = False
+    """Whether three slices of the result are drawn."""
+
     @property
     def given(self) -> np.ndarray | None:
         """The array that is filled; None without."""
@@ -110,6 +113,8 @@ class RunRequest:
         in_folder = self.folder_path is not None
         if self.save_snapshots and not in_folder:
             raise UsageError("snapshots are saved in a folder: name it as `out`")
+        if self.picture and not in_folder:
+            raise UsageError("a picture is saved in a folder: name it as `out`")
         if self.sweep is not None:
             checked = with_sweep(checked, self.sweep)
         cut = cut_at_sweep(checked)

@@ -46,6 +46,7 @@ def run(
     angles: PartLike | None = None,
     scratch: str | os.PathLike[str] | None = None,
     pixel_size: str | float | None = None,
+    picture: bool = False,
 ) -> Report:
     """Run a pipeline on a scan within a memory budget.
 
@@ -111,6 +112,8 @@ def run(
     pixel_size : str or float, optional
         Size of a pixel for the results, such as "3.25um"; a number is in micrometres. By default
         what the scan's file says.
+    picture : bool
+        Whether three slices of the result are drawn, as ``slices.png`` in the folder `out`.
 
     Returns
     -------
@@ -153,6 +156,7 @@ def run(
         angles=angles,
         scratch=scratch,
         pixel_size=pixel_size,
+        picture=picture,
     )
 
 

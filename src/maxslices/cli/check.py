@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from .options import ALLOW_MISSING_FRAMES, PIPELINE
+from .options import ALLOW_MISSING_FRAMES, PART, PIPELINE
 
 
 @click.command(
-    params=[PIPELINE, ALLOW_MISSING_FRAMES], short_help="say whether a pipeline file can run"
+    params=[PIPELINE, *PART, ALLOW_MISSING_FRAMES], short_help="say whether a pipeline file can run"
 )
 @click.argument("scan", type=click.Path(), required=False, help="a scan to check it against")
-def check(pipeline: str, scan: str | None, allow_missing_frames: bool) -> str:
+def check(pipeline: str, scan: str | None, **options: Any) -> str:
     """Check a pipeline file: its form, its methods and their parameters.
 
     With a scan: also whether that has the flats, darks and angles that the methods need.
     """
     from ..api import check
 
-    return check(pipeline, scan, allow_missing_frames=allow_missing_frames)
+    return check(pipeline, scan, **options)

@@ -51,6 +51,20 @@ SWEEP = click.Option(
     help="process the middle row with several values of a parameter: fbp.center=203:208:0.5 "
     "(the stop excluded) or fbp.center=[203,204.5]; a step is named by its id or its method",
 )
+PART = [
+    click.Option(
+        ["--rows"],
+        metavar="PART",
+        help="detector rows to read: mid, 40:44, mid-5:mid+5 or one index",
+    ),
+    click.Option(["--columns"], metavar="PART", help="detector columns to read, likewise"),
+    click.Option(
+        ["--angles"],
+        metavar="PART",
+        help="frames to read, as they are stored, with a step: ::2 for every second projection",
+    ),
+]
+"""The part of a scan that is read: keywords of `maxslices.run`, `plan` and `check`."""
 LIMITS = [
     DEVICE,
     click.Option(

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from .options import ALLOW_MISSING_FRAMES, LIMITS, OUTPUT, SWEEP
+from .options import ALLOW_MISSING_FRAMES, LIMITS, OUTPUT, PART, SWEEP
 from .output import SAID
 
 
 @click.command(
-    params=[*LIMITS, SWEEP, ALLOW_MISSING_FRAMES, *OUTPUT],
+    params=[*LIMITS, *PART, SWEEP, ALLOW_MISSING_FRAMES, *OUTPUT],
     short_help="say what a pipeline would take, without running it",
 )
 @click.argument(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import ALLOW_MISSING_FRAMES, LIMITS, OUTPUT, SWEEP
+from .options import ALLOW_MISSING_FRAMES, LIMITS, OUTPUT, PART, SWEEP
 from .output import SAID, say
 
 if TYPE_CHECKING:
@@ -14,17 +14,34 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    params=[*LIMITS, SWEEP, ALLOW_MISSING_FRAMES, *OUTPUT], short_help="run a pipeline on a scan"
+    params=[*LIMITS, *PART, SWEEP, ALLOW_MISSING_FRAMES, *OUTPUT],
+    short_help="run a pipeline on a scan",
 )
 @click.argument("scan", type=click.Path(), help="HDF5/NeXus file, .npy, TIFF or folder of TIFFs")
 @click.argument("pipeline", type=click.Path(), help="pipeline file (YAML)")
-@click.argument("out", type=click.Path(), help="folder for the results")
+@click.argument(
+    "out",
+    type=click.Path(),
+    required=False,
+    help="folder for the results (default: SCAN-PIPELINE here, numbered if it is there)",
+)
 @click.option(
     "--format",
     default="hdf5",
     show_default=True,
-    type=click.Choice(["hdf5", "tiff"]),
-    help="how results are written",
+    metavar="FORMAT,...",
+    help="hdf5, tiff (a folder), tiff-stack, ome-zarr; each may have :8 or :16 (bits between two "
+    "percentiles, as in tiff:8:1-99) and :compressed",
+)
+@click.option(
+    "--pixel-size", metavar="LENGTH", help="such as 3.25um (default: what the scan's file says)"
+)
+@click.option("--picture", is_flag=True, help="draw three slices of the result into OUT/slices.png")
+@click.option(
+    "--scratch",
+    metavar="FOLDER",
+    type=click.Path(),
+    help="folder for scratch files (default: OUT)",
 )
 @click.option("--overwrite", is_flag=True, help="replace the results of an earlier run in OUT")
 @click.option("--resume", is_flag=True, help="go on with the unfinished run in OUT, by its plan")
@@ -39,23 +56,33 @@ if TYPE_CHECKING:
     "--save-snapshots", is_flag=True, help="save the middle slice after each step, as a TIFF"
 )
 def run(
-    scan: str, pipeline: str, out: str, plan: str | None, json: bool, quiet: bool, **options: Any
+    scan: str,
+    pipeline: str,
+    out: str | None,
+    plan: str | None,
+    json: bool,
+    quiet: bool,
+    **options: Any,
 ) -> str | None:
     """Run a pipeline on a scan within a memory budget.
 
     Results, report.html and report.json go to a folder.
     """
     from ..api.run_scan import run_announced
+    from ..errors import UsageError
+    from ..runner.numbered_folder import numbered_folder
 
     def announce(plan: Plan) -> None:
         SAID.info("%s", plan)
         if not (json or quiet):
             say(f"{plan}\n")
 
+    if out is None and (options["resume"] or options["overwrite"]):
+        raise UsageError("--resume and --overwrite are for a folder that is there: name it as OUT")
     report = run_announced(
         scan,
         pipeline,
-        out,
+        out or numbered_folder(scan, pipeline),
         announce=announce,
         progress=not quiet,
         plan=None if plan is None else _read_plan(plan),
