@@ -15,7 +15,7 @@ from ..devices.in_place import slices_in_place
 from ..errors import UsageError
 from ..io import HasDummies, Source, open_source
 from ..io.chosen_part import PartLike
-from ..io.loader_options import SideData
+from ..io.loader_options import AngleFile, SideData
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Plan
 
@@ -56,6 +56,8 @@ def files_read(scan: Scan, pipeline: Pipeline) -> list[Path]:
     """Files and folders that a run reads, as far as they are given by path."""
     sides = (pipeline.loader.flats, pipeline.loader.darks)
     given = [scan, *(side.file for side in sides if isinstance(side, SideData))]
+    if isinstance(pipeline.loader.rotation_angles, AngleFile):
+        given.append(pipeline.loader.rotation_angles.file)
     return [Path(each) for each in given if isinstance(each, str | os.PathLike)]
 
 

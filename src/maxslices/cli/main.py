@@ -27,6 +27,7 @@ from .output import complain, say
 from .plan import plan
 from .records import records
 from .run import run
+from .try_scan import try_scan
 
 COMMAND_GROUP = "maxslices.commands"
 """Entry points of further subcommands: click commands, as those of `app`."""
@@ -106,7 +107,7 @@ VERSION = _asking("--version", lambda _: f"maxslices {__version__}", "print the 
 app = Commands(
     "maxslices",
     help="GPU image processing in as many slices as fit.",
-    commands=[demo, info, run, plan, check, measure, methods, records],
+    commands=[demo, info, try_scan, run, plan, check, measure, methods, records],
     params=[VERSION, DEBUG, HELP],
     context_settings={"help_option_names": [], "max_content_width": 100},
 )

@@ -41,6 +41,10 @@ def methods(name: str | None, other: str | None) -> str:
         if name is not None:
             raise UsageError(f"--from {other} lists all: leave out {name}")
         return _from_httomo(registry)
+    if name == "standard_tomo":
+        from ..pipeline.loader_text import loader_text
+
+        return loader_text()
     if name is not None:
         return _description(registry.get(name))
     if not len(registry):

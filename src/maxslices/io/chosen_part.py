@@ -54,7 +54,11 @@ def with_choice(preview: Preview, chosen: Mapping[str, PartLike | None]) -> Prev
                 f"need neighbours: give START:STOP"
             )
         else:
-            preview = replace(preview, **{OPTIONS[name]: part})
+            preview = (
+                replace(preview, detector_y=part)
+                if name == "rows"
+                else replace(preview, detector_x=part)
+            )
     return preview
 
 
@@ -94,8 +98,8 @@ def _parse(name: str, given: PartLike) -> tuple[Part, int]:
     if isinstance(given, bool):
         raise _not_understood(name, given)
     if isinstance(given, int | np.integer):
-        start = int(given)
-        return (_bound(start), None if start == -1 else _bound(start + 1)), 1
+        first = int(given)
+        return (_bound(first), None if first == -1 else _bound(first + 1)), 1
     values = [given.start, given.stop, given.step] if isinstance(given, slice) else list(given)
     if len(values) not in (2, 3) or not all(
         v is None or (isinstance(v, int | np.integer) and not isinstance(v, bool)) for v in values

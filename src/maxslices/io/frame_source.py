@@ -26,6 +26,7 @@ from .array_frames import ArrayFrames
 from .check_arrays import check_output_block
 from .closing import Closing
 from .file_stamps import FileStamps
+from .frames import IndexRange
 from .loader_options import Preview
 from .missing_frames import check_written
 from .preview_angles import previewed, previewed_angles
@@ -137,6 +138,11 @@ class FrameSource(
     def name(self) -> str:
         """Name of the scan in messages."""
         return self._name
+
+    @property
+    def frame_runs(self) -> tuple[IndexRange, ...]:
+        """Ranges of the frames that are read, counted as they are stored."""
+        return self._data.runs
 
     @property
     def detector_start(self) -> tuple[int, int]:

@@ -27,7 +27,7 @@ class GreyLevels:
     @property
     def scale(self) -> float:
         """Step of the value from one number to the next."""
-        return (self.high - self.low) / (2**self.bits - 1)
+        return (self.high - self.low) / float(2**self.bits - 1)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -43,7 +43,8 @@ class GreyLevels:
         np.clip(scaled, 0, 2**self.bits - 1, out=scaled)
         np.nan_to_num(scaled, copy=False, nan=0)
         np.rint(scaled, out=scaled)
-        return scaled.astype(self.dtype)
+        numbers: NDArray[Any] = scaled.astype(self.dtype)
+        return numbers
 
 
 def find_levels(blocks: Blocks, percentiles: tuple[float, float], bits: int) -> GreyLevels:

@@ -23,7 +23,7 @@ class PixelSize:
     column_um: float
     """Distance of columns, in micrometres."""
     where: str
-    """Where it is from: a path in the scan's file, or "given"."""
+    """Where it is from: paths in the scan's file, or "given"."""
 
 
 @dataclass(frozen=True, slots=True)

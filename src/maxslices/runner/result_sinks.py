@@ -67,7 +67,9 @@ class ResultSinks:
         return [each for each in self.formats if each is not self._kept]
 
     def path(self, base: Path) -> Path:
-        """Path of the file that is written during the run."""
+        """Path of the file that is written during the run; one that is removed has its own name."""
+        if self._kept is None:
+            base = base.with_name(f"{base.name}_whole")
         return ResultFormat(self.streamed).path_of(base)
 
     def paths(self, base: Path) -> list[Path]:
@@ -122,7 +124,7 @@ class ResultSinks:
         path = self.path(base)
         sink: Sink | None = None
         if not is_whole or os.path.lexists(hidden_path(path)):
-            sink = create_sink(base, spec, slice_dim, self.streamed, start, info)
+            sink = create_sink(path, spec, slice_dim, self.streamed, start, info)
         self._results.append(_Result(base, path, slice_dim, sink, info))
         return sink
 
