@@ -123,6 +123,6 @@ def test_silx_finds_images_with_axes(result):
         found = nxdata.get_default(file)
         assert found.is_valid
         assert found.signal.shape == VOLUME
-        assert found.axes_names == ["z", "y", "x"]
+        assert found.axes_names == ["z (um)", "y (um)", "x (um)"]
         assert found.interpretation == "image"
         np.testing.assert_allclose(found.axes[2], 3.25 * np.arange(7))

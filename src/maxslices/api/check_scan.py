@@ -72,10 +72,10 @@ def check(
             lines.append(f"  {name}: {frames.shape[0] if frames else 'none'}")
         wanted = {name for step in checked.steps for name in step.meta.supplied}
         lines += [f"  {text}" for text in spec.says_of_dummies(wanted)]
-        angles = source.angles
-        if angles is None:
+        radians = source.angles
+        if radians is None:
             lines.append("  angles: none")
         else:
-            first, last = np.rad2deg(angles[[0, -1]])
-            lines.append(f"  angles: {len(angles)}, {first:g} to {last:g} degrees")
+            first, last = np.rad2deg(radians[[0, -1]])
+            lines.append(f"  angles: {len(radians)}, {first:g} to {last:g} degrees")
     return "\n".join(lines)

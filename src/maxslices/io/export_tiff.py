@@ -34,8 +34,9 @@ def write_folder(
     um = whole.info.pixel_um(rows), whole.info.pixel_um(columns)
     for number, image in enumerate(whole.slices(levels)):
         tags = tiff_tags(image.dtype, *um)
-        compression = {"compression": "zlib"} if compressed else {}
-        tifffile.imwrite(part / tiff_name(name, number, n_slices), image, **tags, **compression)
+        compression = "zlib" if compressed else None
+        path = part / tiff_name(name, number, n_slices)
+        tifffile.imwrite(path, image, compression=compression, **tags)
         advance(1)
 
 

@@ -33,7 +33,8 @@ def write_zarr(
     group = zarr.create_group(part, zarr_format=3)
     dtype = whole.dtype if levels is None else levels.dtype
     halved = (whole.info.is_volume, True, True)  # angles are no place
-    shape, factor = whole.shape, (1, 1, 1)
+    shape: tuple[int, ...] = whole.shape
+    factor: tuple[int, ...] = (1, 1, 1)
     below = _array(group, 0, shape, dtype, whole.info)
     n_rows = -(-shape[1] // CHUNK[1])
     for number, box in enumerate(_boxes(shape), start=1):

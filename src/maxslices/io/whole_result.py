@@ -54,7 +54,8 @@ class WholeResult:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Dtype in the file."""
-        return np.dtype(self._data.dtype)
+        dtype: np.dtype[Any] = self._data.dtype
+        return dtype
 
     def read(self, *box: slice) -> NDArray[Any]:
         """Read a box."""
