@@ -17,7 +17,7 @@ from ..model.allocators import Device
 from ..model.arrays import ArraySpec, as_dtype
 from ..model.memory_model import MemoryModel
 from ..registry.method_meta import MethodMeta
-from ..registry.method_registry import registry
+from ..registry.named_method import method_named
 from ..registry.parameters import SUPPLIED, matches, nearest
 from ..tuning.garbage_collection import quick_collections
 from .check_result import LOWER, UPPER, CheckResult, EstimateError
@@ -125,7 +125,7 @@ def _require_known(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:
 def find_method(method: Callable[..., Any] | MethodMeta | str) -> MethodMeta:
     """Find the record of a method given as function, record or name."""
     if isinstance(method, str):
-        return registry.get(method)
+        return method_named(method)
     meta = method if isinstance(method, MethodMeta) else getattr(method, "meta", None)
     if not isinstance(meta, MethodMeta):
         raise UsageError(
