@@ -24,6 +24,7 @@ from .demo import demo
 from .info import info
 from .measure import measure
 from .methods import methods
+from .new_methods import new_methods
 from .output import complain, say
 from .plan import plan
 from .records import records
@@ -107,7 +108,7 @@ VERSION = _asking("--version", lambda _: f"maxslices {__version__}", "print the 
 app = Commands(
     "maxslices",
     help="GPU image processing in as many slices as fit.",
-    commands=[demo, info, run, plan, check, measure, methods, records, completion],
+    commands=[demo, info, run, plan, check, measure, methods, new_methods, records, completion],
     params=[VERSION, DEBUG, HELP],
     context_settings={"help_option_names": [], "max_content_width": 100},
 )
