@@ -19,10 +19,12 @@ import click
 from .. import __version__
 from ..errors import MaxslicesError
 from .check import check
+from .completion import answer_shell, completion
 from .demo import demo
 from .info import info
 from .measure import measure
 from .methods import methods
+from .new_methods import new_methods
 from .output import complain, say
 from .plan import plan
 from .records import records
@@ -107,7 +109,19 @@ VERSION = _asking("--version", lambda _: f"maxslices {__version__}", "print the 
 app = Commands(
     "maxslices",
     help="GPU image processing in as many slices as fit.",
-    commands=[demo, info, try_scan, run, plan, check, measure, methods, records],
+    commands=[
+        demo,
+        info,
+        try_scan,
+        run,
+        plan,
+        check,
+        measure,
+        methods,
+        new_methods,
+        records,
+        completion,
+    ],
     params=[VERSION, DEBUG, HELP],
     context_settings={"help_option_names": [], "max_content_width": 100},
 )
@@ -131,6 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else [*arguments]
     with warnings.catch_warnings(), _stoppable(), _logged(), ExitStack() as log:
         warnings.showwarning = _show_warning  # type: ignore[assignment]
+        if answer_shell(app):
+            return 0
         try:
             return _answered(given, log)
         except MaxslicesError as error:

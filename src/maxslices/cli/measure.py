@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import MaxslicesError, MethodError, OutOfMemoryError, StoreError, UsageError
+from ..errors import (
+    EstimatorError,
+    MaxslicesError,
+    MethodError,
+    OutOfMemoryError,
+    StoreError,
+    UsageError,
+)
 from ..model.arrays import parse_shape
+from .completion import method_names
 from .options import DEVICE, JSON
+from .output import say
 
 if TYPE_CHECKING:
     from ..checking.measurement import Measurement
@@ -36,7 +45,9 @@ def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dic
     short_help="run a method on made-up data: its estimate beside the measured peak",
 )
 @click.argument(
-    "method", help="a method, as in `maxslices methods`; with --suggest also MODULE:CALLABLE"
+    "method",
+    shell_complete=method_names,
+    help="a method, as in `maxslices methods`, or MODULE:CALLABLE",
 )
 @click.option(
     "--shape", metavar="AxYxX", help="the block: angles x rows x columns, such as 64x2160x2560"
@@ -73,19 +84,25 @@ def measure(
 ) -> str:
     """Run one method on made-up data: its memory estimate beside the measured peak.
 
-    With what was alive then and where it was allocated.
+    With what was alive then and where it was allocated. A wrong estimate is an error.
     """
-    if not suggest:
-        found: Any = _measurement(method, shape, plot, **options)
-    else:
-        from ..suggest.named_callable import method_named
+
+    def printed(found: Any) -> str:
+        return json_text.dumps(found.as_json(), indent=1) if json else str(found)
+
+    if suggest:
+        from ..registry.named_method import method_named
         from ..suggest.suggest_ledger import suggest_ledger
 
         for option, value in (("--shape", shape), ("--plot", plot)):
             if value is not None:
                 raise UsageError(f"--suggest runs blocks of its own: leave {option} out")
-        found = suggest_ledger(method_named(method), **options)
-    return json_text.dumps(found.as_json(), indent=1) if json else str(found)
+        return printed(suggest_ledger(method_named(method), **options))
+    found = _measurement(method, shape, plot, **options)
+    if not found.result.ok:
+        say(printed(found))
+        raise EstimatorError(found.result.headline)
+    return printed(found)
 
 
 def _measurement(
@@ -95,6 +112,8 @@ def _measurement(
     from ..checking.call_picture import check_picture, plot_measurement
     from ..checking.measurement import measure_method
     from ..model.arrays import ArraySpec
+    from ..registry.author_lines import raised_at
+    from ..registry.named_method import method_named
 
     if shape is None:
         raise UsageError("--shape is missing: the block, such as --shape 64x2160x2560")
@@ -120,8 +139,9 @@ def _measurement(
         hint = ""
         if isinstance(error, OSError) and ".cupy" in str(error.filename):
             hint = "; set CUPY_CACHE_DIR to a folder that can be written to, for compiled kernels"
-        message = f"{method} raised {type(error).__name__}: {error}{hint}"
-        raise MethodError(message) from error
+        place = raised_at(error, method_named(method).function)
+        said = f"{type(error).__name__}: {error}{place}{hint}"
+        raise MethodError(f"{method} raised {said}") from error
     if picture is not None:
         try:
             plot_measurement(measurement, picture)

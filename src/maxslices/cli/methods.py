@@ -12,6 +12,8 @@ import click
 from ..errors import UnknownMethodError, UsageError
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import Registry
+from ..registry.named_method import method_named
+from .completion import method_names
 
 WIDTH = 100
 """Columns of the list, as of all that the command line prints."""
@@ -23,7 +25,9 @@ _PATTERNS = {
 
 
 @click.command(short_help="list the methods, or describe one")
-@click.argument("name", required=False, help="a method")
+@click.argument(
+    "name", required=False, shell_complete=method_names, help="a method, or MODULE:CALLABLE"
+)
 @click.option(
     "--from",
     "other",
@@ -46,7 +50,7 @@ def methods(name: str | None, other: str | None) -> str:
 
         return loader_text()
     if name is not None:
-        return _description(registry.get(name))
+        return _description(method_named(name))
     if not len(registry):
         raise UnknownMethodError(
             "no methods are installed: pip install maxslices-methods, or another package that "

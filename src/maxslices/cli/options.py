@@ -26,7 +26,7 @@ def _log(open_log: Callable[..., AbstractContextManager[None]]) -> Callable[...,
     """Callback of an option that opens a log until the command line ends."""
 
     def callback(context: click.Context, _: click.Parameter, value: Any) -> None:
-        if value is not None and value is not False:
+        if not (value is None or value is False or context.resilient_parsing):
             context.obj.enter_context(open_log(*([value] if isinstance(value, str) else [])))
 
     return callback

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import MaxslicesError, UsageError
+from ..registry.author_lines import raised_at
+from ..registry.named_object import first_line
 from .command_arguments import (
     axes_of_text,
     device_of_text,
@@ -335,10 +337,9 @@ def _named(text: str) -> Iterator[None]:
         *_, last = traceback.extract_tb(error.__traceback__)
         if Path(last.filename).is_relative_to(Path(__file__).parents[1]):
             raise
-        message = (str(error).splitlines() or ["no message"])[0]
-        raise UsageError(
-            f"{text} raised {type(error).__name__}: {message} ({last.filename}:{last.lineno})"
-        ) from error
+        place = raised_at(error, text.partition(":")[0]) or f" ({last.filename}:{last.lineno})"
+        said = f"{type(error).__name__}: {first_line(error)}{place}"
+        raise UsageError(f"{text} raised {said}") from error
 
 
 def _card(memory: str | None, card: str | None, device: str | None, **_: Any) -> dict[str, Any]:

@@ -117,9 +117,9 @@ def loss_of_text(text: str | None) -> Any:
         from .losses import loss_named
 
         return loss_named(text)
-    from .find_model import found_named
+    from ..registry.named_object import import_named
 
-    found = found_named(text)
+    found = import_named(text, "torch.nn:CrossEntropyLoss")
     made = found() if isinstance(found, type) else found
     if not callable(made):
         raise UsageError(f"{text} is of type {type(made).__name__}, not a loss that can be called")
