@@ -16,7 +16,7 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
-    "sphinx_argparse_cli",
+    "sphinx_click",
 ]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
@@ -26,6 +26,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
 default_role = "code"
+smartquotes_action = "qe"  # two hyphens begin an option
 highlight_language = "none"  # what is not said to be Python is a drawing, or was printed
 
 html_theme = "furo"

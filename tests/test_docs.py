@@ -18,11 +18,12 @@ import tomllib
 from itertools import pairwise
 from pathlib import Path
 
+import click
 import pytest
 
 import maxslices
 from maxslices import Pipeline, registry
-from maxslices.cli.main import build_parser, main
+from maxslices.cli.main import app, main
 from maxslices.demo.phantom import flower_head
 from maxslices.demo.scan_file import make_scan
 from maxslices.devices.cpu import CpuBackend
@@ -175,15 +176,16 @@ def test_the_texts_of_pages_are_compared_line_by_line():
 
 
 def test_the_synopses_of_the_readme_are_those_of_the_command_line():
-    subcommands = next(a for a in build_parser()._actions if a.dest == "command").choices
+    context = click.Context(app)
+    names = app.list_commands(context)
     lines = re.findall(r"^    maxslices (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
     if not HAS_NETWORKS:
         lines = [line for line in lines if not line.startswith("nn ")]
-    assert {line.split()[0] for line in lines} == set(subcommands)
+    assert {line.split()[0] for line in lines} == set(names)
     for line in lines:
         command, options = line.split()[0], re.findall(r"--[\w-]+", line)
-        known = subcommands[command]._option_string_actions
-        assert set(options) <= set(known), line
+        known = {name for each in app.get_command(context, command).params for name in each.opts}
+        assert set(options) <= known, line
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

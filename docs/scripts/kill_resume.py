@@ -37,7 +37,7 @@ from unittest import mock
 import h5py
 import numpy as np
 
-from maxslices.api import run_scan
+from maxslices.api import carry_out
 from maxslices.cli.main import main
 from maxslices.runner import journal
 
@@ -367,7 +367,7 @@ def without_journal() -> None:
     """Have nothing noted in this process, and nothing of the input looked up."""
     for name in ("begin", "store", "side", "done", "finish", "whole", "went_on"):
         mock.patch(f"maxslices.runner.journal.Journal.{name}", return_value=True).start()
-    mock.patch("maxslices.api.run_scan.run_identity", return_value={}).start()
+    mock.patch("maxslices.api.carry_out.run_identity", return_value={}).start()
     mock.patch("maxslices.runner.journal.SYNC_INTERVAL_S", 1e9).start()
 
 
@@ -389,7 +389,7 @@ def timed_journal(path: Path) -> None:
 
     watch(journal.Journal, "_add")
     watch(journal.Journal, "close")
-    watch(run_scan, "run_identity")
+    watch(carry_out, "run_identity")
     journal.Journal.create = _timed_create(journal.Journal.create, path)  # type: ignore[method-assign]
 
 

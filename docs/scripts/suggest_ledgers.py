@@ -29,7 +29,7 @@ from maxslices.checking.measured_call import MeasuredCall
 from maxslices.devices import select_backend
 from maxslices.estimate.sample_data import Samples
 from maxslices.registry.callback import make_callback
-from maxslices.suggest.named_callable import method_named
+from maxslices.registry.named_method import method_named
 from maxslices.suggest.suggest_ledger import suggest_ledger
 
 PACK = [

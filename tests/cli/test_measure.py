@@ -47,6 +47,71 @@ def test_json_has_no_infinity(capsys):
     assert found["parameters"] == {"upper_bound": "inf"}
 
 
+OWN = """
+import numpy as np
+from maxslices import from_ledger, method
+
+@from_ledger
+def half(m, shape, dtype):
+    m.alloc(shape, dtype)
+
+@method("all", calc_max_slices=half)
+def negative(data):
+    return -data
+
+def faulty(data, *, depth: int = 1):
+    if depth < 0:
+        return -data
+    if depth:
+        return faulty(data, depth=depth - 1)
+    return np.concatenate([data, data[0]])
+"""
+
+
+@pytest.fixture
+def own_methods(tmp_path, monkeypatch):
+    """A module with methods in the current folder, which is not on Python's path."""
+    (tmp_path / "own_methods.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield
+    sys.modules.pop("own_methods", None)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_wrong_estimate_is_an_error_that_is_printed_all_the_same(capsys, own_methods, as_json):
+    arguments = ["own_methods:negative", "--shape", "60x40x41", "--device", "cpu"]
+    assert main(["measure", *arguments, *["--json"][:as_json]]) == 1
+    out, err = capsys.readouterr()
+    assert err.startswith("maxslices: error: UNDERESTIMATE (would run out of memory): own_methods")
+    assert err.count("\n") == 1
+    if as_json:
+        assert json.loads(out)["verdict"] == "UNDERESTIMATE"
+    else:
+        assert "alive at the peak" in out
+
+
+def test_a_function_that_is_no_method_is_measured_for_a_suggestion_alone(capsys, own_methods):
+    arguments = ["own_methods:faulty", "--shape", "6x5x4", "--device", "cpu", "-p", "depth=-1"]
+    assert main(["measure", *arguments]) == 1
+    said = capsys.readouterr().err
+    assert "own_methods.faulty (own_methods.py:13) has no memory estimator" in said
+    assert "`maxslices measure --suggest` writes one" in said
+
+
+def test_an_error_names_the_innermost_line_of_the_authors_code(capsys, own_methods):
+    assert main(["measure", "own_methods:faulty", "--suggest", "--device", "cpu"]) == 1
+    assert "ValueError: all the input array" in (said := capsys.readouterr().err)
+    assert said.endswith(" (own_methods.py:18)\n")
+
+
+def test_any_function_is_described(capsys, own_methods):
+    assert main(["methods", "own_methods:faulty"]) == 0
+    assert "depth: 1  # int" in capsys.readouterr().out
+    assert main(["methods", "own_methods:fault"]) == 2
+    assert "own_methods has no fault; there is faulty" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments, code, message",
     [
@@ -77,7 +142,7 @@ def test_json_has_no_infinity(capsys):
         ([*BLOCK[:3], "--device", "cuda:99"], 1, NO_DEVICE),
         (["median_filter"], 2, "--shape is missing"),
         ([*BLOCK, "--suggest"], 2, "leave --shape out"),
-        (["nowhere:f", "--suggest", "--device", "cpu"], 2, "nowhere cannot be imported"),
+        (["nowhere:f", "--suggest", "--device", "cpu"], 2, "no module 'nowhere'"),
         (["numpy:flip", "--suggest", "-p", "angles=3"], 2, "angles is filled in"),
     ],
 )
@@ -102,7 +167,7 @@ def test_a_read_only_home_names_the_folder_of_kernels(capsys, monkeypatch):
 
     monkeypatch.setattr("maxslices.checking.measurement.measure_method", refuse)
     assert main(["measure", *BLOCK]) == 1
-    assert "kernel_cache'; set CUPY_CACHE_DIR to a folder" in capsys.readouterr().err
+    assert "; set CUPY_CACHE_DIR to a folder" in capsys.readouterr().err
 
 
 def test_a_matplotlib_that_cannot_be_imported_is_an_error_of_one_line(tmp_path):

@@ -5,37 +5,37 @@ from __future__ import annotations
 import logging
 import traceback
 
-from maxslices.cli import methods
+from maxslices.cli.methods import methods
 
 
 def test_log_records_are_printed_as_warnings(cli, monkeypatch):
-    def handle(parsed):
+    def answer(**_):
         logging.getLogger("somebodys.methods").warning("the axis is %d pixels off", 7)
         logging.getLogger("somebodys.methods").info("not printed")
         return "done"
 
-    monkeypatch.setattr(methods, "handle", handle)
+    monkeypatch.setattr(methods, "callback", answer)
     before = logging.getLogger().handlers[:]
     assert cli("methods") == (0, "done\n", "maxslices: warning: the axis is 7 pixels off\n")
     assert logging.getLogger().handlers == before
 
 
 def test_a_logged_traceback_is_printed_as_its_last_line(cli, monkeypatch):
-    def handle(parsed):
+    def answer(**_):
         try:
             raise OSError("no such library")
         except OSError:
             logging.getLogger("somebodys.methods").error(traceback.format_exc())
 
-    monkeypatch.setattr(methods, "handle", handle)
+    monkeypatch.setattr(methods, "callback", answer)
     assert cli("methods") == (0, "", "maxslices: error: OSError: no such library\n")
 
 
 def test_a_memory_error_without_a_message(cli, monkeypatch):
-    def handle(parsed):
+    def answer(**_):
         raise MemoryError
 
-    monkeypatch.setattr(methods, "handle", handle)
+    monkeypatch.setattr(methods, "callback", answer)
     status, _, err = cli("methods")
     assert (status, err) == (
         3, "maxslices: error: memory ran out: allow less of it with --memory\n"

@@ -286,7 +286,7 @@ def import_what_runs_need(folder: Path) -> None:
     """Import here what each child would import otherwise; nothing that starts a thread."""
     import psutil  # noqa: F401
 
-    from maxslices.api import run_scan  # noqa: F401
+    from maxslices.api import carry_out  # noqa: F401
     from maxslices.io import sink_maker
 
     sink_maker("hdf5")

@@ -32,7 +32,7 @@ def on_fake_gpu(monkeypatch):
             Whether all sections run without overlap.
         """
         with FakeGpu(seed, fails_at) as gpu, monkeypatch.context() as patch:
-            patch.setattr("maxslices.api.run_scan.select_backend", lambda device: gpu)
+            patch.setattr("maxslices.api.carry_out.select_backend", lambda device: gpu)
             patch.setattr("maxslices.runner.section_meter.measure_peak", measure)
             patch.setattr("maxslices.runner.run_identity.device_name", lambda device: "simulated")
             if seed is not None:  # else results leave as a whole

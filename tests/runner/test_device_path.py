@@ -27,7 +27,7 @@ def gpu(monkeypatch):
         backend.events.append("measure")
         yield Peak(kind, cupy_in_use_bytes=123)
 
-    monkeypatch.setattr("maxslices.api.run_scan.select_backend", lambda device: backend)
+    monkeypatch.setattr("maxslices.api.carry_out.select_backend", lambda device: backend)
     monkeypatch.setattr("maxslices.runner.section_meter.measure_peak", measure)
     return backend
 

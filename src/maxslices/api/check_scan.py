@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..io.chosen_part import PartLike
 from ..model.arrays import SLICE_NAMES
 from ..pipeline import cut_into_sections
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.requirements import check_supplied
 from ..planner.sweep_plan import shown_values
-from .scan_and_output import Scan, opened, spec_of
+from .scan_and_output import Scan, chosen_part, opened, spec_of
 
 
 def check(
-    pipeline: PipelineLike, scan: Scan | None = None, *, allow_missing_frames: bool = False
+    pipeline: PipelineLike,
+    scan: Scan | None = None,
+    *,
+    allow_missing_frames: bool = False,
+    rows: PartLike | None = None,
+    columns: PartLike | None = None,
+    angles: PartLike | None = None,
 ) -> str:
     """Check that a pipeline is well formed, and that it can run on a scan if one is given.
+
+    Parameters
+    ----------
+    pipeline : Pipeline, path or iterable of steps
+        A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them.
+    scan : path, ndarray or Source, optional
+        A scan.
+    allow_missing_frames : bool
+        Whether frames that were never written are read as the fill value.
+    rows, columns, angles : str, int, slice or tuple, optional
+        Part of the scan that is read, as for `run`.
 
     Returns
     -------
@@ -27,7 +45,8 @@ def check(
     MaxslicesError
         With every fault found.
     """
-    checked = as_pipeline(pipeline)
+    chosen = {"rows": rows, "columns": columns, "angles": angles}
+    checked = chosen_part(scan, as_pipeline(pipeline), chosen)
     n_steps = len(checked.steps)
     lines = [f"{checked.name}: {n_steps} method{'s' if n_steps > 1 else ''}, well formed"]
     for number, section in enumerate(cut_into_sections(checked), start=1):
@@ -53,10 +72,10 @@ def check(
             lines.append(f"  {name}: {frames.shape[0] if frames else 'none'}")
         wanted = {name for step in checked.steps for name in step.meta.supplied}
         lines += [f"  {text}" for text in spec.says_of_dummies(wanted)]
-        angles = source.angles
-        if angles is None:
+        radians = source.angles
+        if radians is None:
             lines.append("  angles: none")
         else:
-            first, last = np.rad2deg(angles[[0, -1]])
-            lines.append(f"  angles: {len(angles)}, {first:g} to {last:g} degrees")
+            first, last = np.rad2deg(radians[[0, -1]])
+            lines.append(f"  angles: {len(radians)}, {first:g} to {last:g} degrees")
     return "\n".join(lines)

@@ -10,6 +10,7 @@ from ..estimate.declared import check_planned
 from ..estimate.section_models import section_models
 from ..io import Source
 from ..io.check_arrays import check_dtype
+from ..io.chosen_part import PartLike
 from ..model.arrays import ArraySpec
 from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.pipeline import PipelineLike, as_pipeline
@@ -19,7 +20,7 @@ from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
 from .made_for import made_for
 from .resources import budgets_of, card_here, chooser_for, measures
-from .scan_and_output import Scan, opened, spec_of
+from .scan_and_output import Scan, chosen_part, opened, spec_of
 
 ASSUMED_FRAMES = 20
 """Number of flats, and of darks, assumed if only the shape of a scan is known: what beamlines
@@ -38,6 +39,9 @@ def plan(
     estimator: str | None = None,
     allow_missing_frames: bool = False,
     sweep: SweepLike | None = None,
+    rows: PartLike | None = None,
+    columns: PartLike | None = None,
+    angles: PartLike | None = None,
 ) -> Plan:
     """Plan a pipeline on a scan, without running it.
 
@@ -70,6 +74,8 @@ def plan(
         Whether frames that were never written are read as the fill value.
     sweep : str or mapping, optional
         A parameter with several values, as for `run`; the pictures go to a folder.
+    rows, columns, angles : str, int, slice or tuple, optional
+        Part of the scan that is read, as for `run`.
 
     Returns
     -------
@@ -89,7 +95,8 @@ def plan(
     >>> whole.sections[0].max_block
     172
     """
-    checked = as_pipeline(pipeline)
+    chosen = {"rows": rows, "columns": columns, "angles": angles}
+    checked = chosen_part(scan, as_pipeline(pipeline), chosen)
     if sweep is not None:
         checked = with_sweep(checked, sweep)
     is_here = not isinstance(scan, ArraySpec)
@@ -157,7 +164,9 @@ def _plan_shape(
     check_dtype("a scan", scan.dtype)
     whole, preview = scan, pipeline.loader.preview
     ends = [preview.bounds(axis, n, "a scan") for axis, n in enumerate(scan.shape)]
-    scan = ArraySpec(tuple(stop - start for start, stop in ends), scan.dtype)
+    steps = (preview.angle_step, 1, 1)
+    shape = tuple(len(range(*each, step)) for each, step in zip(ends, steps, strict=True))
+    scan = ArraySpec(shape, scan.dtype)
     wanted = {name for step in pipeline.steps for name in step.meta.supplied}
     assumed = [name for name in ("flats", "darks") if name in wanted]
     notes = [f"{ASSUMED_FRAMES} frames each of {' and '.join(assumed)} are assumed"] * bool(assumed)

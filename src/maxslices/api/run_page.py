@@ -46,7 +46,7 @@ def leave_page(report: Report, folder: RunFolder, warned: Sequence[str]) -> None
 def _pictures(files: Iterable[Path]) -> list[SlicePicture]:
     """Draw the middle slices of results, of the final one first, as far as they can be read."""
     found = []
-    for number, path in enumerate(list(files)[::-1][:MOST_PICTURES]):
+    for number, path in enumerate(_one_of_each(files)[::-1][:MOST_PICTURES]):
         try:
             middle, image = middle_slice(path)
         except SourceError:
@@ -54,6 +54,15 @@ def _pictures(files: Iterable[Path]) -> list[SlicePicture]:
         title = path.name if middle is None else f"{path.name}, slice {middle}"
         found.append(draw_slice(title, image, OTHER_SIDE if number else SIDE))
     return found
+
+
+def _one_of_each(files: Iterable[Path]) -> list[Path]:
+    """One file of each result, of several formats the first."""
+    found: dict[str, Path] = {}
+    for path in files:
+        name = path.name.partition(".")[0].removesuffix("_8bit").removesuffix("_16bit")
+        found.setdefault(name, path)
+    return list(found.values())
 
 
 def _lanes(report: Report) -> Lanes | None:

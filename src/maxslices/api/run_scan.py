@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from ..devices import select_backend
-from ..devices.in_place import is_direct
-from ..errors import MaxslicesError, UsageError
-from ..estimate import Chooser
-from ..io import SinkFormat
-from ..measure.process_peak import ProcessPeak
-from ..pipeline.pipeline import PipelineLike, as_pipeline
-from ..pipeline.sweep import SweepLike, cut_at_sweep, with_sweep
-from ..planner import Budgets, Plan
+from ..io.chosen_part import PartLike
+from ..io.result_format import FormatLike
+from ..pipeline.pipeline import PipelineLike
+from ..pipeline.sweep import SweepLike
+from ..planner import Plan
 from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
-from ..runner import Report, RunFolder, Timeline, execute
-from ..runner.correct_records import correct_records
-from ..runner.earlier_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
-from ..runner.progress import progress_shown
-from ..runner.provenance import as_run
-from ..runner.provenance import provenance as provenance_of
-from ..runner.run_identity import run_identity
-from ..runner.run_log import RunLog
-from ..runner.snapshots import snapshot_bytes
-from ..runner.wall_time import WallTime
-from .check_run import check_plan_here, check_unchanged
-from .plan_scan import plan_pipeline
-from .resources import budgets_here, chooser_for
-from .scan_and_output import (
-    Scan,
-    check_out,
-    check_result,
-    files_read,
-    opened,
-    spec_of,
-)
+from ..runner import Report
+from .carry_out import carry_out
+from .run_request import RunRequest
+from .scan_and_output import Scan
 
 
 def run(
@@ -54,7 +31,7 @@ def run(
     host_memory: str | int | None = None,
     block: BlockChoice = "auto",
     fit: FitChoice = "none",
-    format: SinkFormat = "hdf5",
+    format: FormatLike = "hdf5",
     overwrite: bool = False,
     progress: bool = False,
     estimator: str | None = None,
@@ -64,6 +41,12 @@ def run(
     sweep: SweepLike | None = None,
     save_all: bool = False,
     save_snapshots: bool = False,
+    rows: PartLike | None = None,
+    columns: PartLike | None = None,
+    angles: PartLike | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+    pixel_size: str | float | None = None,
+    picture: bool = False,
 ) -> Report:
     """Run a pipeline on a scan within a memory budget.
 
@@ -88,8 +71,12 @@ def run(
     fit : {"none", "auto"}
         Whether slices may be cut into tiles, and methods or flats and darks moved to the host;
         see `plan`.
-    format : {"hdf5", "tiff"}
-        How results are written.
+    format : str or sequence of str
+        How results are written: "hdf5", "tiff" (a folder), "tiff-stack" (one file) or "ome-zarr"
+        (with a pyramid), several in a list or separated by commas. Each may be followed by ":8" or
+        ":16", whole numbers between two percentiles of the result (0.1 and 99.9, or as in
+        "tiff:8:1-99"), and by ":compressed". In files slices come first: a reconstruction is
+        (z, y, x).
     overwrite : bool
         Whether the results of an earlier run in `out` may be replaced.
     progress : bool
@@ -115,6 +102,18 @@ def run(
         of each reconstruction, and what the pipeline says (`save_result`).
     save_snapshots : bool
         Whether the middle slice after each step is saved, as a TIFF in the folder `out`.
+    rows, columns : str, int, slice or (int, int), optional
+        Part of the detector that is read, in place of what the pipeline says: "mid", "40:44",
+        "mid-5:mid+5", one index, or a range.
+    angles : str, slice or tuple, optional
+        Frames as they are stored, with a step: "::2" reads every second projection.
+    scratch : path-like, optional
+        Folder for scratch files; by default they are beside the results.
+    pixel_size : str or float, optional
+        Size of a pixel for the results, such as "3.25um"; a number is in micrometres. By default
+        what the scan's file says.
+    picture : bool
+        Whether three slices of the result are drawn, as ``slices.png`` in the folder `out`.
 
     Returns
     -------
@@ -152,6 +151,12 @@ def run(
         sweep=sweep,
         save_all=save_all,
         save_snapshots=save_snapshots,
+        rows=rows,
+        columns=columns,
+        angles=angles,
+        scratch=scratch,
+        pixel_size=pixel_size,
+        picture=picture,
     )
 
 
@@ -161,206 +166,7 @@ def run_announced(
     out: str | os.PathLike[str] | np.ndarray | None,
     *,
     announce: Callable[[Plan], None],
-    device: str,
-    memory: str | int | None,
-    host_memory: str | int | None,
-    block: BlockChoice,
-    fit: FitChoice,
-    format: SinkFormat,
-    overwrite: bool,
-    progress: bool,
-    estimator: str | None,
-    plan: Plan | None,
-    resume: bool,
-    allow_missing_frames: bool,
-    sweep: SweepLike | None = None,
-    save_all: bool = False,
-    save_snapshots: bool = False,
+    **options: Any,
 ) -> Report:
     """Run a pipeline as `run` does, and call `announce` with the plan before it begins."""
-    wall_time = WallTime()
-    checked = as_pipeline(pipeline)
-    if save_all:
-        checked = checked.saving_all()
-    if save_snapshots and (out is None or isinstance(out, np.ndarray)):
-        raise UsageError("snapshots are saved in a folder: name it as `out`")
-    if sweep is not None:
-        checked = with_sweep(checked, sweep)
-    cut = cut_at_sweep(checked)
-    if cut is not None:
-        if save_all or save_snapshots:
-            raise UsageError("a sweep saves a picture for each value, and nothing on the way")
-        if plan is not None or resume:
-            what = "carry out a plan made before" if resume is False else "go on (resume)"
-            raise UsageError(f"a sweep cannot {what}: it is planned and run as a whole")
-        if isinstance(out, np.ndarray):
-            raise UsageError("a sweep fills no array: name a folder, or leave it out")
-        check_out(out, scan)
-        from .run_sweep import run_sweep  # and with it Pillow and tifffile
-
-        return run_sweep(
-            scan,
-            checked,
-            cut,
-            out,
-            announce=announce,
-            device=device,
-            memory=memory,
-            host_memory=host_memory,
-            block=block,
-            fit=fit,
-            overwrite=overwrite,
-            progress=progress,
-            estimator=estimator,
-            allow_missing_frames=allow_missing_frames,
-        )
-    given = out if isinstance(out, np.ndarray) else None
-    if resume:
-        if plan is not None:
-            raise UsageError("a run that goes on keeps its plan: leave the other one out")
-        if out is None or given is not None:
-            raise UsageError("only a run into a folder can go on: name it as `out`")
-    if plan is not None:
-        _check_left_to_plan("a plan", memory, host_memory, block, fit, estimator)
-        device = _device_of(plan, device)
-    check_out(out, scan)
-    folder = None
-    if out is not None and not isinstance(out, np.ndarray):
-        folder = RunFolder(out, format, overwrite, resume, save_snapshots)
-        for each in files_read(scan, checked):
-            folder.check_spares(each)
-        if folder.unfinished is not None:
-            _check_left_to_plan("resume", memory, host_memory, block, fit, estimator)
-            device = _device_of(folder.unfinished.plan, device)
-    backend = select_backend(device)
-    with _said_how_to_go_on(folder), contextlib.ExitStack() as held:
-        log = held.enter_context(RunLog())
-        path = Path(scan) if isinstance(scan, str | os.PathLike) else None
-        source = held.enter_context(
-            opened(scan, checked, allow_missing_frames=allow_missing_frames)
-        )
-        wall_time.begin("planning")
-        chooser: Chooser | None = None
-        if folder is not None:
-            read = files_read(scan, checked) if isinstance(scan, str | os.PathLike) else None
-            folder.identity = {
-                **run_identity(checked, backend, read),
-                "scan_path": _text_of(scan),
-                "pipeline_path": _text_of(pipeline),
-            }
-        if folder is not None and folder.unfinished is not None:
-            made = folder.unfinished.plan
-            check_unchanged(folder, folder.unfinished, checked, source, backend)
-        elif plan is not None:
-            made = plan
-            check_plan_here(plan, checked, source, backend, in_memory=folder is None)
-        else:
-            spec = spec_of(source, backend)
-            budgets = budgets_here(backend, memory, host_memory)
-            chooser = chooser_for(spec, budgets, backend, estimator, source)
-
-            def planned(within: Budgets) -> Plan:
-                return plan_pipeline(
-                    checked,
-                    spec,
-                    within,
-                    chooser,
-                    block=block,
-                    fit=fit,
-                    result_in_memory=folder is None,
-                    result_is_direct=given is not None and is_direct(given, backend),
-                )
-
-            made = planned(budgets)
-            if save_snapshots:
-                made = planned(budgets.without(snapshot_bytes(made)))
-        if given is not None:
-            check_result(given, made)
-        wall_time.begin("preparing")
-        announce(made)
-        log.add(str(made))
-        device_name = backend.name if folder is None else folder.identity["device"]
-        provenance = provenance_of(made, checked, path, source.name, device_name)
-        bar = held.enter_context(progress_shown(progress))
-        scratch = Path(tempfile.gettempdir())
-        if folder is not None:
-            folder.log = log
-            held.enter_context(folder)
-            scratch = folder.path
-        timeline, process_peak = Timeline(), ProcessPeak()
-        sections, side, result = execute(
-            made, checked, source, backend, folder, bar, scratch, timeline, wall_time, given
-        )
-        wall_time.begin("finishing")
-        if chooser is not None:
-            correct_records(made, sections, chooser)
-        files = () if folder is None else folder.finish()
-        written = None if folder is None else folder.write_timeline(timeline.to_chrome())
-        wall_time.stop()
-        sections_s = sum(section.duration_s for section in sections if not section.is_earlier)
-        report = Report(
-            plan=made,
-            device=backend.name,
-            sections=sections,
-            side_results=side.by_method,
-            files=files,
-            duration_s=wall_time.total_s,
-            phases_s=wall_time.beside_sections(sections_s),
-            process_bytes=process_peak.grown_bytes,
-            result=result,
-            timeline=timeline,
-            timeline_file=written,
-            provenance=provenance,
-            records=() if folder is None else tuple(folder.path / name for name in RECORD_NAMES),
-        )
-        if folder is not None:
-            from .run_page import leave_page
-
-            log.add(str(report))
-            folder.write_records({PIPELINE_NAME: as_run(checked, provenance), LOG_NAME: log.text})
-            leave_page(report, folder, log.warned)
-            folder.write_report(report.to_json())  # last: with it the run is whole
-        return report
-
-
-@contextlib.contextmanager
-def _said_how_to_go_on(folder: RunFolder | None) -> Iterator[None]:
-    """Add to an error, or to an interrupt, how a run that is kept can go on."""
-    try:
-        yield
-    except (MaxslicesError, MemoryError, KeyboardInterrupt) as error:
-        if folder is None or not folder.is_kept:
-            raise
-        texts = [text for text in (str(error), folder.way_on) if text]
-        raise type(error)("; ".join(texts)) from error.__cause__
-
-
-def _text_of(given: object) -> str | None:
-    """Path as text; None for what is no path."""
-    return os.fspath(given) if isinstance(given, str | os.PathLike) else None
-
-
-def _check_left_to_plan(
-    what: str, memory: object, host_memory: object, block: object, fit: object, estimator: object
-) -> None:
-    """Check that nothing that `what` decides is given beside it."""
-    given = {
-        "memory": memory is not None,
-        "host_memory": host_memory is not None,
-        "block": block != "auto",
-        "fit": fit != "none",
-        "estimator": estimator is not None,
-    }
-    names = [name for name, is_given in given.items() if is_given]
-    if names:
-        raise UsageError(
-            f"{', '.join(names)} cannot be given with {what}, which holds what was chosen: plan "
-            "again with it, or leave it out"
-        )
-
-
-def _device_of(plan: Plan, device: str) -> str:
-    """Device to run a plan on: the one asked for, else the plan's."""
-    if device != "auto":
-        return device
-    return "cuda:0" if plan.device == "cuda" else plan.device
+    return carry_out(RunRequest(scan, pipeline, out, announce, **options))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from ..measure.process_peak import ProcessPeak
 from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.sweep import SweptPipeline
 from ..planner import Plan
-from ..planner.block_size import BlockChoice
-from ..planner.tile_and_offload import FitChoice
 from ..runner import RunFolder, SectionReport, Timeline, execute
 from ..runner.earlier_run import LOG_NAME, PIPELINE_NAME
 from ..runner.progress import ProgressOnAll, progress_shown
@@ -36,46 +33,34 @@ from ..runner.wall_time import WallTime
 from .plan_scan import plan_pipeline
 from .plan_sweep import PreparedSweep, prepare_sweep
 from .resources import budgets_here, chooser_for
-from .scan_and_output import Scan, files_read, opened, spec_of
+from .run_request import RunRequest
+from .scan_and_output import files_read, opened, spec_of
 from .sweep_source import StepInput, read_rows, some_rows
 
 
-def run_sweep(
-    scan: Scan,
-    pipeline: Pipeline,
-    cut: SweptPipeline,
-    out: str | os.PathLike[str] | None,
-    *,
-    announce: Callable[[Plan], None],
-    device: str,
-    memory: str | int | None,
-    host_memory: str | int | None,
-    block: BlockChoice,
-    fit: FitChoice,
-    overwrite: bool,
-    progress: bool,
-    estimator: str | None,
-    allow_missing_frames: bool,
-) -> SweepReport:
-    """Run a pipeline that has a sweep; see `maxslices.run` for the parameters."""
+def run_sweep(request: RunRequest, pipeline: Pipeline, cut: SweptPipeline) -> SweepReport:
+    """Run a pipeline that has a sweep, as `maxslices.run` says."""
     wall_time = WallTime()
-    folder = None
-    if out is not None:
-        folder = RunFolder(out, "tiff", overwrite)
+    scan, folder, path = request.scan, None, request.folder_path
+    if path is not None:
+        folder = RunFolder(path, "tiff", request.overwrite)
         for read in files_read(scan, pipeline):
             folder.check_spares(read)
-    backend = select_backend(device)
+    backend = select_backend(request.device)
     with contextlib.ExitStack() as held:
         log = held.enter_context(RunLog())
         path = Path(scan) if isinstance(scan, str | os.PathLike) else None
         source = held.enter_context(
-            opened(scan, pipeline, allow_missing_frames=allow_missing_frames)
+            opened(scan, pipeline, allow_missing_frames=request.allow_missing_frames)
         )
         wall_time.begin("planning")
-        spec, budgets = spec_of(source, backend), budgets_here(backend, memory, host_memory)
+        spec, budgets = (
+            spec_of(source, backend),
+            budgets_here(backend, request.memory, request.host_memory),
+        )
 
         def chooser_of(part: ScanSpec, data: Source | None) -> Chooser:
-            return chooser_for(part, budgets, backend, estimator, data)
+            return chooser_for(part, budgets, backend, request.estimator, data)
 
         prepared = prepare_sweep(
             cut,
@@ -83,18 +68,18 @@ def run_sweep(
             budgets,
             chooser_of,
             source,
-            block=block,
-            fit=fit,
+            block=request.block,
+            fit=request.fit,
             to_folder=folder is not None,
             content=pipeline,
         )
         wall_time.begin("preparing")
-        announce(prepared.whole)
+        request.announce(prepared.whole)
         log.add(str(prepared.whole))
         provenance = provenance_of(
             prepared.whole, pipeline, path, source.name, device_name(backend)
         )
-        bar = held.enter_context(progress_shown(progress))
+        bar = held.enter_context(progress_shown(request.progress))
         if folder is not None:
             held.enter_context(folder)
         process_peak = ProcessPeak()

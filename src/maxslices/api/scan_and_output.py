@@ -14,7 +14,8 @@ from ..devices import Backend
 from ..devices.in_place import slices_in_place
 from ..errors import UsageError
 from ..io import HasDummies, Source, open_source
-from ..io.loader_options import SideData
+from ..io.chosen_part import PartLike
+from ..io.loader_options import AngleFile, SideData
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Plan
 
@@ -55,6 +56,8 @@ def files_read(scan: Scan, pipeline: Pipeline) -> list[Path]:
     """Files and folders that a run reads, as far as they are given by path."""
     sides = (pipeline.loader.flats, pipeline.loader.darks)
     given = [scan, *(side.file for side in sides if isinstance(side, SideData))]
+    if isinstance(pipeline.loader.rotation_angles, AngleFile):
+        given.append(pipeline.loader.rotation_angles.file)
     return [Path(each) for each in given if isinstance(each, str | os.PathLike)]
 
 
@@ -82,3 +85,20 @@ def check_result(array: np.ndarray, plan: Plan) -> None:
         raise UsageError(f"out is {shape} {array.dtype}; the result is {wanted}")
     if not array.flags.c_contiguous or not array.flags.writeable:
         raise UsageError("out is an array that is not C-contiguous or not writeable")
+
+
+def chosen_part(scan: object, pipeline: Pipeline, chosen: dict[str, PartLike | None]) -> Pipeline:
+    """Pipeline on a part of its scan.
+
+    Raises
+    ------
+    UsageError
+        If a part cannot be understood, or the scan is open already.
+    """
+    names = [name for name, part in chosen.items() if part is not None]
+    if names and isinstance(scan, Source):
+        raise UsageError(
+            f"{', '.join(names)} cannot be chosen of a Source, which is read as it is: give its "
+            "path, or choose when it is opened"
+        )
+    return pipeline.reading(chosen)

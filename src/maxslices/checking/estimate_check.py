@@ -17,12 +17,18 @@ from ..model.allocators import Device
 from ..model.arrays import ArraySpec, as_dtype
 from ..model.memory_model import MemoryModel
 from ..registry.method_meta import MethodMeta
-from ..registry.method_registry import registry
+from ..registry.named_method import method_named
 from ..registry.parameters import SUPPLIED, matches, nearest
 from ..tuning.garbage_collection import quick_collections
 from .check_result import LOWER, UPPER, CheckResult, EstimateError
 from .measured_call import HOST_NOISE_BYTES, CallResult, MeasuredCall
 
+BUFFERS_BYTES = 3 * 8192 * 8
+"""NumPy's buffers for casting, one for each operand of an operation: they come and go with the
+shape, and make up much of the memory of a tiny array."""
+TINY_BYTES = 8192 * 8
+"""Input of one such buffer. Up to that size constants decide, which say nothing about slices: where
+an estimate that is off by less than `BUFFERS_BYTES` is no finding."""
 _SAME_PEAK = 0.01
 """Peaks that differ by less are the same: of 64 slices less than one, and no bound is as close."""
 
@@ -125,7 +131,7 @@ def _require_known(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:
 def find_method(method: Callable[..., Any] | MethodMeta | str) -> MethodMeta:
     """Find the record of a method given as function, record or name."""
     if isinstance(method, str):
-        return registry.get(method)
+        return method_named(method)
     meta = method if isinstance(method, MethodMeta) else getattr(method, "meta", None)
     if not isinstance(meta, MethodMeta):
         raise UsageError(
@@ -234,8 +240,15 @@ def compare(
         estimated_bytes=model.bytes(shape[slice_dim]),
         lower=bounds[0],
         upper=bounds[1],
-        resolution_bytes=HOST_NOISE_BYTES if device == "cpu" else 0,
+        resolution_bytes=_resolution_bytes(ArraySpec(shape, dtype).nbytes, device),
     )
+
+
+def _resolution_bytes(input_bytes: int, device: Device) -> int:
+    """Difference of estimate and peak that is no finding, for an input of a size."""
+    if input_bytes <= TINY_BYTES:
+        return BUFFERS_BYTES
+    return HOST_NOISE_BYTES if device == "cpu" else 0
 
 
 def fractional_slices(model: MemoryModel, available_bytes: int, whole: int) -> float:

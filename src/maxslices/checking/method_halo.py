@@ -17,6 +17,26 @@ from ..model.arrays import as_dtype
 from ..registry.method_meta import MethodMeta
 from .estimate_check import find_method
 from .inputs import check_given, require_slice_dim
+from .measured_call import MeasuredCall
+
+
+def proposed_halo(call: MeasuredCall) -> str:
+    """What to declare so that a method's result no longer depends on its blocks, for a message.
+
+    Empty where no halo is found, as for a method that adds noise.
+    """
+    meta, declared = call.meta, call.meta.halo_slices(**call.parameters)
+    try:
+        found = find_halo(
+            meta, call.other_dims, call.dtype, call.backend.name, call.slice_dim, **call.parameters
+        )
+    except Exception:  # noqa: BLE001 - a method may refuse other numbers of slices in any way
+        return ""
+    if found.halo is None:
+        return f"; a slice depends on {found}, so no halo is enough: another pattern may be right"
+    if found.halo == declared:
+        return ""
+    return f"; a slice depends on {found}: declare halo={found.halo} in place of {declared}"
 
 
 def find_halo(

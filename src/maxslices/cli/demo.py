@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+import click
 
 from .output import say
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand."""
-    parser = subparsers.add_parser(
-        "demo",
-        help="make a scan, plan it, reconstruct it, and leave a picture",
-        description="Make a scan of a phantom, plan it, reconstruct it on the CPU within 32 MB, "
-        "compare it with the phantom, and leave a picture of it all.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "out", metavar="OUT", nargs="?", default="demo-output", help="folder (default: demo-output)"
-    )
-    parser.set_defaults(handle=handle)
+@click.command(short_help="make a scan, plan it, reconstruct it, and leave a picture")
+@click.argument(
+    "out", type=click.Path(), default="demo-output", help="a folder (default: demo-output)"
+)
+def demo(out: str) -> None:
+    """Make a scan of a phantom, plan it, and reconstruct it on the CPU within 32 MB.
 
-
-def handle(parsed: argparse.Namespace) -> None:
-    """Run the demo, which prints each step."""
+    The result is compared with the phantom, and a picture of it all is left in the folder.
+    """
     from ..demo import run_demo
 
-    run_demo(parsed.out, say=say)
+    run_demo(out, say=say)

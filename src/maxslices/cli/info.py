@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
-import json
+import json as json_text
 from pathlib import Path
-from typing import Any
+
+import click
+
+from .options import JSON
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand."""
-    parser = subparsers.add_parser(
-        "info",
-        help="say what is in a scan",
-        description="Describe a scan: layout, shape, flats, darks, angles, pixel size and energy "
-        "where they are stored, chunks and compression, and how fast it reads here.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("scan", metavar="SCAN", help="a scan, or any file with 3D data in it")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--picture",
-        type=Path,
-        metavar="FILE",
-        help="write a PNG: a projection, the mean flat, a sinogram and the histogram",
-    )
-    parser.set_defaults(handle=handle)
+@click.command(params=[JSON], short_help="say what is in a scan")
+@click.argument("scan", type=click.Path(), help="a scan, or any file with 3D data in it")
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="write a PNG: a projection, the mean flat, a sinogram and the histogram",
+)
+def info(scan: str, json: bool, picture: Path | None) -> str:
+    """Describe a scan: layout, shape, flats, darks, angles, pixel size and energy.
 
-
-def handle(parsed: argparse.Namespace) -> str:
-    """Describe the scan; what was found, as text."""
+    Also chunks and compression, and how fast it reads here.
+    """
     from ..api import describe
     from ..api.scan_picture import draw_scan
 
-    found = describe(parsed.scan)
-    if parsed.picture is not None:
-        draw_scan(parsed.scan, parsed.picture)
-    return json.dumps(found.to_json(), indent=1) if parsed.json else str(found)
+    found = describe(scan)
+    if picture is not None:
+        draw_scan(scan, picture)
+    return json_text.dumps(found.to_json(), indent=1) if json else str(found)

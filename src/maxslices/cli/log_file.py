@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from ..errors import StoreError, UsageError
@@ -19,9 +18,13 @@ _PRINTED = (SAID.name, "maxslices.progress")
 """Loggers of what is on the screen already."""
 
 
-@contextmanager
-def logged_where_asked(parsed: argparse.Namespace) -> Iterator[None]:
-    """Log from INFO on to standard error with --verbose, and to --log-file.
+def log_to_screen() -> AbstractContextManager[None]:
+    """Print what is logged from INFO on to standard error."""
+    return _logged(_Screen())
+
+
+def log_to_file(path: str) -> AbstractContextManager[None]:
+    """Write what is logged from INFO on to a file.
 
     Raises
     ------
@@ -30,25 +33,21 @@ def logged_where_asked(parsed: argparse.Namespace) -> Iterator[None]:
     StoreError
         If the file cannot be written.
     """
-    path: str | None = getattr(parsed, "log_file", None)
-    handlers: list[logging.Handler] = []
-    if getattr(parsed, "verbose", False):
-        handlers.append(_Screen())
-    if path is not None:
-        handlers.append(_opened(path))
+    return _logged(_opened(path))
+
+
+@contextmanager
+def _logged(handler: logging.Handler) -> Iterator[None]:
     logger = logging.getLogger("maxslices")
     level = logger.level
-    if handlers:
-        logger.setLevel(logging.INFO)
-    for each in handlers:
-        logger.addHandler(each)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
     try:
         yield
     finally:
-        for each in handlers:
-            logger.removeHandler(each)
-            with suppress(OSError):  # a full disk, which was said
-                each.close()
+        logger.removeHandler(handler)
+        with suppress(OSError):  # a full disk, which was said
+            handler.close()
         logger.setLevel(level)
 
 

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-import argparse
+import importlib.metadata
 import logging
 import os
-import re
 import signal
 import sys
 import threading
+import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NoReturn
+from typing import Any
+
+import click
 
 from .. import __version__
 from ..errors import MaxslicesError
-from . import check, demo, info, measure, methods, plan, records, run
-from .log_file import logged_where_asked
+from .check import check
+from .completion import answer_shell, completion
+from .demo import demo
+from .info import info
+from .measure import measure
+from .methods import methods
+from .new_methods import new_methods
 from .output import complain, say
+from .plan import plan
+from .records import records
+from .run import run
+from .try_scan import try_scan
 
-COMMANDS = (demo, info, run, plan, check, measure, methods, records)
 COMMAND_GROUP = "maxslices.commands"
-"""Entry points of further subcommands: modules with `add_parser`, as those in `COMMANDS`."""
+"""Entry points of further subcommands: click commands, as those of `app`."""
 INTERRUPTED = 130
 """Exit status of a run that was stopped with Ctrl-C or told to end."""
 NOTHING_LEFT = "stopped; nothing unfinished was left behind"
@@ -30,50 +40,91 @@ NO_MEMORY = 3
 """Exit status where memory ran out."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Parser whose errors are one line."""
+class Commands(click.Group):
+    """The subcommands, in order, then those that packages bring."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        # -1GB is then read as a value, and refused as an amount of memory, not as an option.
-        self._negative_number_matcher = re.compile(r"-\.?\d")
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all, in the order of the help."""
+        return [*self.commands, *(name for name in _installed() if name not in self.commands)]
 
-    def error(self, message: str) -> NoReturn:
-        complain(f"error: {message} (see {self.prog} --help)")
-        self.exit(2)
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Find one; one that a package brings is imported now, or left out with a warning."""
+        command = self.commands.get(name) or (_loaded(name) if name in _installed() else None)
+        for each in (command, *getattr(command, "commands", {}).values()):
+            if each is not None and DEBUG not in each.params:
+                each.params += [DEBUG, HELP]
+        return command
 
-
-def build_parser() -> argparse.ArgumentParser:
-    """Parser of all subcommands."""
-    parser = _Parser(
-        prog="maxslices",
-        description="GPU image processing in as many slices as fit.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"maxslices {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add_parser(subparsers)
-    _add_installed_commands(subparsers)
-    return parser
-
-
-def _add_installed_commands(subparsers: Any) -> None:
-    """Add the subcommands that packages bring; one that fails is left out with a warning."""
-    import importlib.metadata
-
-    for entry_point in importlib.metadata.entry_points(group=COMMAND_GROUP):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the one that a command line names; what is like a wrong name is proposed."""
         try:
-            entry_point.load().add_parser(subparsers)
-        except MemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a package raises when it is imported
-            package = entry_point.dist.name if entry_point.dist else entry_point.value
-            warnings.warn(
-                f"the command {entry_point.name} of {package} is left out, because loading "
-                f"{entry_point.value} failed: {type(error).__name__}: {error}",
-                stacklevel=2,
-            )
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand:
+            names = self.list_commands(ctx)
+            raise click.NoSuchCommand(args[0], possibilities=names, ctx=ctx) from None
+
+
+def _installed() -> dict[str, importlib.metadata.EntryPoint]:
+    """Entry points of the subcommands that packages bring, by name."""
+    return {each.name: each for each in importlib.metadata.entry_points(group=COMMAND_GROUP)}
+
+
+def _loaded(name: str) -> click.Command | None:
+    entry_point = _installed()[name]
+    try:
+        command = entry_point.load()
+        if isinstance(command, click.Command):
+            return command
+        said = f"{entry_point.value} is no click.Command"
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a package raises when it is imported
+        said = f"loading {entry_point.value} failed: {type(error).__name__}: {error}"
+    package = entry_point.dist.name if entry_point.dist else entry_point.value
+    warnings.warn(f"the command {name} of {package} is left out: {said}", stacklevel=2)
+    return None
+
+
+def _asking(name: str, answer: Callable[[click.Context], str], text: str) -> click.Option:
+    """Option that is answered at once, and ends the command line."""
+
+    def callback(context: click.Context, _: click.Parameter, is_given: bool) -> None:
+        if is_given and not context.resilient_parsing:
+            say(answer(context))
+            context.exit()
+
+    return click.Option(
+        [name], is_flag=True, is_eager=True, expose_value=False, callback=callback, help=text
+    )
+
+
+DEBUG = click.Option(
+    ["--debug"], is_flag=True, expose_value=False, help="print the traceback of an error"
+)
+HELP = _asking("--help", click.Context.get_help, "print this, and end")
+VERSION = _asking("--version", lambda _: f"maxslices {__version__}", "print the version, and end")
+
+app = Commands(
+    "maxslices",
+    help="GPU image processing in as many slices as fit.",
+    commands=[
+        demo,
+        info,
+        try_scan,
+        run,
+        plan,
+        check,
+        measure,
+        methods,
+        new_methods,
+        records,
+        completion,
+    ],
+    params=[VERSION, DEBUG, HELP],
+    context_settings={"help_option_names": [], "max_content_width": 100},
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,15 +142,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         understood, 3 for what does not fit in memory, 130 after Ctrl-C.
     """
     _open_standard_files()
+    given = sys.argv[1:] if arguments is None else [*arguments]
     with warnings.catch_warnings(), _stoppable(), _logged(), ExitStack() as log:
         warnings.showwarning = _show_warning  # type: ignore[assignment]
+        if answer_shell(app):
+            return 0
         try:
-            parsed = _parsed(arguments)
-            log.enter_context(logged_where_asked(parsed))
-            text = parsed.handle(parsed)
-            if text is not None:
-                say(text)
+            return _answered(given, log)
         except MaxslicesError as error:
+            if DEBUG.opts[0] in given:
+                complain(traceback.format_exc())
             complain(f"error: {error}")
             return error.exit_code
         except MemoryError as error:
@@ -116,6 +168,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt as stopped:
             complain(f"stopped; {stopped}" if str(stopped) else NOTHING_LEFT)
             return INTERRUPTED
+
+
+def _answered(arguments: list[str], log: ExitStack) -> int:
+    """Carry out a command line, and print what it answers; logs are left open in `log`."""
+    try:
+        with app.make_context("maxslices", arguments, obj=log) as context:
+            answer = app.invoke(context)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.UsageError as error:
+        complain(f"error: {_one_line(error)}")
+        return error.exit_code
+    if answer is not None:
+        say(answer)
     return 0
 
 
@@ -132,14 +198,14 @@ def _open_standard_files() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
 
 
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse a command line; an unknown argument's error names the subcommand."""
-    parser = build_parser()
-    parsed, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        parser.prog += f" {parsed.command}"
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    return parsed
+def _one_line(error: click.UsageError) -> str:
+    """Text of an error in this program's form: no capital, no full stop, and where to look."""
+    is_alone = isinstance(error, click.exceptions.NoArgsIsHelpError)
+    text = "missing command" if is_alone else " ".join(error.format_message().split())
+    text = text.removesuffix(".")
+    text = text.replace(". Did you", "; did you").replace(". (Did you", " (did you")
+    path = error.ctx.command_path if error.ctx else "maxslices"
+    return f"{text[0].lower()}{text[1:]} (see {path} --help)"
 
 
 @contextmanager

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
 import textwrap
 from typing import Any
 
+import click
+
 from ..errors import UnknownMethodError, UsageError
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import Registry
+from ..registry.named_method import method_named
+from .completion import method_names
 
 WIDTH = 100
 """Columns of the list, as of all that the command line prints."""
@@ -21,35 +24,33 @@ _PATTERNS = {
 }
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand."""
-    parser = subparsers.add_parser(
-        "methods",
-        help="list the methods, or describe one",
-        description="List the methods that pipelines may name, or describe one: what it does, "
-        "its parameters, and how it stands in a pipeline file.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("name", metavar="NAME", nargs="?", help="a method")
-    parser.add_argument(
-        "--from",
-        dest="other",
-        choices=["httomo"],
-        help="list the methods of another program instead, and where each runs here",
-    )
-    parser.set_defaults(handle=handle)
+@click.command(short_help="list the methods, or describe one")
+@click.argument(
+    "name", required=False, shell_complete=method_names, help="a method, or MODULE:CALLABLE"
+)
+@click.option(
+    "--from",
+    "other",
+    type=click.Choice(["httomo"]),
+    help="list the methods of another program instead, and where each runs here",
+)
+def methods(name: str | None, other: str | None) -> str:
+    """List the methods that pipelines may name, or describe one.
 
-
-def handle(parsed: argparse.Namespace) -> str:
-    """List of the methods, or the description of one."""
+    What it does, its parameters, and how it stands in a pipeline file.
+    """
     from ..registry.method_registry import registry
 
-    if parsed.other is not None:
-        if parsed.name is not None:
-            raise UsageError(f"--from {parsed.other} lists all: leave out {parsed.name}")
+    if other is not None:
+        if name is not None:
+            raise UsageError(f"--from {other} lists all: leave out {name}")
         return _from_httomo(registry)
-    if parsed.name is not None:
-        return _description(registry.get(parsed.name))
+    if name == "standard_tomo":
+        from ..pipeline.loader_text import loader_text
+
+        return loader_text()
+    if name is not None:
+        return _description(method_named(name))
     if not len(registry):
         raise UnknownMethodError(
             "no methods are installed: pip install maxslices-methods, or another package that "

@@ -1,81 +1,14 @@
-"""Options that several subcommands share."""
+"""Arguments and options that several subcommands share."""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
+import click
 
-def add_limits(parser: argparse.ArgumentParser) -> None:
-    """Add --device, --memory, --host-memory, --block, --fit and --estimator."""
-    parser.add_argument(
-        "--device",
-        default="auto",
-        metavar="auto|cpu|cuda:N",
-        help="where to run (default: a GPU if there is one)",
-    )
-    parser.add_argument(
-        "--memory",
-        metavar="SIZE",
-        help="memory to use on the device, such as 16GB or 512MiB (default: what is free)",
-    )
-    parser.add_argument(
-        "--host-memory",
-        metavar="SIZE",
-        help="host memory to use when running on a GPU (default: most of what is free)",
-    )
-    parser.add_argument(
-        "--block",
-        default="auto",
-        type=block_size,
-        metavar="N|auto|max",
-        help="slices in a block (default: auto)",
-    )
-    parser.add_argument(
-        "--fit",
-        default="none",
-        choices=["none", "auto"],
-        help="auto: where a slice does not fit, work in tiles or on the host (default: none)",
-    )
-    parser.add_argument(
-        "--estimator",
-        choices=["declared", "recorded", "replayed", "probed", "bisected"],
-        help="the only source of estimates to use (default: declared, else recorded, replayed or "
-        "probed)",
-    )
-
-
-def add_allow_missing_frames(parser: argparse.ArgumentParser) -> None:
-    """Add --allow-missing-frames."""
-    parser.add_argument(
-        "--allow-missing-frames",
-        action="store_true",
-        help="read frames that were never written as the fill value, with a warning",
-    )
-
-
-def add_sweep(parser: argparse.ArgumentParser) -> None:
-    """Add --sweep."""
-    parser.add_argument(
-        "--sweep",
-        metavar="STEP.PARAMETER=VALUES",
-        help="process the middle row with several values of a parameter: fbp.center=203:208:0.5 "
-        "(the stop excluded) or fbp.center=[203,204.5]; a step is named by its id or its method",
-    )
-
-
-def add_output_options(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add --json, --quiet, --verbose and --log-file; `what` is printed."""
-    parser.add_argument("--json", action="store_true", help=f"print {what} as JSON")
-    parser.add_argument(
-        "-q", "--quiet", action="store_true", help="print warnings, errors and --json only"
-    )
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="say on standard error what is being done"
-    )
-    parser.add_argument(
-        "--log-file", metavar="FILE", help="append all that is said, and when, to a file"
-    )
+from .log_file import log_to_file, log_to_screen
 
 
 def block_size(text: str) -> int | Literal["auto", "max"]:
@@ -86,16 +19,104 @@ def block_size(text: str) -> int | Literal["auto", "max"]:
         return "max"
     if text.isascii() and text.isdigit() and int(text) > 0:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is neither a positive number, auto nor max")
+    raise click.BadParameter(f"{text!r} is neither a positive number, auto nor max")
 
 
-def limit_arguments(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Shared options as keywords of `maxslices.plan` and `maxslices.run`."""
-    return {
-        "device": parsed.device,
-        "memory": parsed.memory,
-        "host_memory": parsed.host_memory,
-        "block": parsed.block,
-        "fit": parsed.fit,
-        "estimator": parsed.estimator,
-    }
+def _log(open_log: Callable[..., AbstractContextManager[None]]) -> Callable[..., None]:
+    """Callback of an option that opens a log until the command line ends."""
+
+    def callback(context: click.Context, _: click.Parameter, value: Any) -> None:
+        if not (value is None or value is False or context.resilient_parsing):
+            context.obj.enter_context(open_log(*([value] if isinstance(value, str) else [])))
+
+    return callback
+
+
+PIPELINE = click.Argument(["pipeline"], type=click.Path(), help="pipeline file (YAML)")
+DEVICE = click.Option(
+    ["--device"],
+    default="auto",
+    metavar="auto|cpu|cuda:N",
+    help="where to run (default: a GPU if there is one)",
+)
+JSON = click.Option(["--json"], is_flag=True, help="print JSON")
+ALLOW_MISSING_FRAMES = click.Option(
+    ["--allow-missing-frames"],
+    is_flag=True,
+    help="read frames that were never written as the fill value, with a warning",
+)
+SWEEP = click.Option(
+    ["--sweep"],
+    metavar="STEP.PARAMETER=VALUES",
+    help="process the middle row with several values of a parameter: fbp.center=203:208:0.5 "
+    "(the stop excluded) or fbp.center=[203,204.5]; a step is named by its id or its method",
+)
+PART = [
+    click.Option(
+        ["--rows"],
+        metavar="PART",
+        help="detector rows to read: mid, 40:44, mid-5:mid+5 or one index",
+    ),
+    click.Option(["--columns"], metavar="PART", help="detector columns to read, likewise"),
+    click.Option(
+        ["--angles"],
+        metavar="PART",
+        help="frames to read, as they are stored, with a step: ::2 for every second projection",
+    ),
+]
+"""The part of a scan that is read: keywords of `maxslices.run`, `plan` and `check`."""
+LIMITS = [
+    DEVICE,
+    click.Option(
+        ["--memory"],
+        metavar="SIZE",
+        help="memory to use on the device, such as 16GB or 512MiB (default: what is free)",
+    ),
+    click.Option(
+        ["--host-memory"],
+        metavar="SIZE",
+        help="host memory to use when running on a GPU (default: most of what is free)",
+    ),
+    click.Option(
+        ["--block"],
+        default="auto",
+        show_default=True,
+        type=block_size,
+        metavar="N|auto|max",
+        help="slices in a block",
+    ),
+    click.Option(
+        ["--fit"],
+        default="none",
+        show_default=True,
+        type=click.Choice(["none", "auto"]),
+        help="auto: where a slice does not fit, work in tiles or on the host",
+    ),
+    click.Option(
+        ["--estimator"],
+        type=click.Choice(["declared", "recorded", "replayed", "probed", "bisected"]),
+        metavar="SOURCE",
+        help="the only source of estimates to use: declared, recorded, replayed, probed or "
+        "bisected (default: declared, else recorded, replayed or probed)",
+    ),
+]
+"""Keywords of `maxslices.plan` and `maxslices.run`, as are `ALLOW_MISSING_FRAMES` and `SWEEP`."""
+OUTPUT = [
+    JSON,
+    click.Option(["-q", "--quiet"], is_flag=True, help="print warnings, errors and --json only"),
+    click.Option(
+        ["-v", "--verbose"],
+        is_flag=True,
+        expose_value=False,
+        callback=_log(log_to_screen),
+        help="say on standard error what is being done",
+    ),
+    click.Option(
+        ["--log-file"],
+        metavar="FILE",
+        type=click.Path(),
+        expose_value=False,
+        callback=_log(log_to_file),
+        help="append all that is said, and when, to a file",
+    ),
+]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-import json
+import json as json_text
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from ..errors import UnknownMethodError, UsageError
 from ..model.units import format_bytes
+from .options import JSON
 
 if TYPE_CHECKING:
     from ..estimate.record_files import Entry
@@ -17,44 +18,22 @@ if TYPE_CHECKING:
     from ..estimate.size_record import SizeRecord
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand with its own subcommands."""
-    parser = subparsers.add_parser(
-        "records",
-        help="the measured memory of methods",
-        description="Methods without an estimator are measured once, and the result is kept. "
-        "Exported records make plans for that device elsewhere.",
-        allow_abbrev=False,
-    )
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    def add(
-        name: str, handle: Callable[[argparse.Namespace], str], text: str
-    ) -> argparse.ArgumentParser:
-        action: argparse.ArgumentParser = actions.add_parser(
-            name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
-        )
-        action.set_defaults(handle=handle)
-        return action
-
-    action = add("list", _list, "list the records")
-    action.add_argument("method", metavar="METHOD", nargs="?", help="of this method alone")
-    action.add_argument("--json", action="store_true", help="print JSON")
-    action = add("show", _show, "show all that was measured for a method")
-    action.add_argument("method", metavar="METHOD", help="a method")
-    action = add("export", _export, "write records into a file, for another computer")
-    action.add_argument("file", metavar="FILE", help="where to; it is replaced")
-    action.add_argument("--method", metavar="METHOD", help="of this method alone")
-    action = add("import", _import, "add the records of an exported file")
-    action.add_argument("file", metavar="FILE", help="what `records export` wrote")
-    action = add("clear", _clear, "delete records; methods are then measured again")
-    action.add_argument("method", metavar="METHOD", nargs="?", help="of this method alone")
+METHOD = click.Argument(["method"], required=False, help="of this method alone")
+FILE = click.Argument(["file"], type=click.Path(), help="what `records export` writes")
 
 
-def _records(parsed: argparse.Namespace) -> Records:
+@click.group(short_help="the measured memory of methods")
+def records() -> None:
+    """Methods without an estimator are measured once, and the result is kept.
+
+    Exported records make plans for that device elsewhere.
+    """
+
+
+def _opened(file: str | None = None) -> Records:
     from ..estimate.recorded import Records
 
-    if getattr(parsed, "file", None) == "":
+    if file == "":
         raise UsageError("the path of the records is empty; '.' is the folder one is in")
     return Records()
 
@@ -88,19 +67,21 @@ def _shipped(method: str | None) -> list[SizeRecord]:
     ]
 
 
-def _list(parsed: argparse.Namespace) -> str:
-    records = _records(parsed)
-    entries = _entries(records, parsed.method)
-    if parsed.json:
-        return json.dumps([_summary(entry) for entry in entries], indent=1)
+@records.command("list", params=[METHOD, JSON])
+def list_records(method: str | None, json: bool) -> str:
+    """List the records."""
+    kept = _opened()
+    entries = _entries(kept, method)
+    if json:
+        return json_text.dumps([_summary(entry) for entry in entries], indent=1)
     shipped = dict.fromkeys(
         f"{record.method}  {record.question['dtype']}  {record.place['device']}"
-        for record in _shipped(parsed.method)
+        for record in _shipped(method)
     )
     with_packages = [f"{_counted(len(shipped))} with packages of methods, for any card", *shipped]
     if not entries:
-        return "\n".join([f"no records in {records.folder}", *(with_packages if shipped else [])])
-    lines = [f"{_counted(len(entries))} in {records.folder}"]
+        return "\n".join([f"no records in {kept.folder}", *(with_packages if shipped else [])])
+    lines = [f"{_counted(len(entries))} in {kept.folder}"]
     for entry in entries:
         each = _summary(entry)
         lines.append(
@@ -126,11 +107,14 @@ def _summary(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _show(parsed: argparse.Namespace) -> str:
+@records.command()
+@click.argument("method")
+def show(method: str) -> str:
+    """Show all that was measured for a METHOD."""
     from ..estimate.explained_record import explained_record
 
     blocks = []
-    for entry in _entries(_records(parsed), parsed.method):
+    for entry in _entries(_opened(), method):
         each, probe, place = _summary(entry), entry["probe"], entry["place"]
         versions = ", ".join(f"{name} {text}" for name, text in place["libraries"].items())
         lines = [
@@ -151,7 +135,7 @@ def _show(parsed: argparse.Namespace) -> str:
         if probe.get("peaks") is not None:
             lines += [f"  {line}" for line in _explained(probe)]
         blocks.append("\n".join(lines))
-    blocks += ["\n".join(explained_record(record)) for record in _shipped(parsed.method)]
+    blocks += ["\n".join(explained_record(record)) for record in _shipped(method)]
     return "\n\n".join(blocks)
 
 
@@ -163,25 +147,32 @@ def _explained(probe: dict[str, Any]) -> list[str]:
     return explained_peak(PeakModel.from_plain(probe["peaks"]), max(1, probe["answer"]))
 
 
-def _export(parsed: argparse.Namespace) -> str:
-    records = _records(parsed)
-    if not _entries(records, parsed.method):
-        raise UsageError(f"no records in {records.folder}, so there is nothing to write")
-    return f"{_counted(records.export(parsed.file, parsed.method))} written to {parsed.file}"
+@records.command(params=[FILE])
+@click.option("--method", metavar="METHOD", help="of this method alone")
+def export(file: str, method: str | None) -> str:
+    """Write records into a file, for another computer; it is replaced."""
+    kept = _opened(file)
+    if not _entries(kept, method):
+        raise UsageError(f"no records in {kept.folder}, so there is nothing to write")
+    return f"{_counted(kept.export(file, method))} written to {file}"
 
 
-def _import(parsed: argparse.Namespace) -> str:
-    records = _records(parsed)
-    n = records.import_file(parsed.file)
-    devices = ", ".join(records.devices()) or "none"
+@records.command("import", params=[FILE])
+def import_records(file: str) -> str:
+    """Add the records of an exported file."""
+    kept = _opened(file)
+    n = kept.import_file(file)
+    devices = ", ".join(kept.devices()) or "none"
     return f"{_counted(n)} added; there are now some of: {devices}"
 
 
-def _clear(parsed: argparse.Namespace) -> str:
-    records = _records(parsed)
-    if parsed.method is not None:
-        _entries(records, parsed.method)
-    return f"{_counted(records.clear(parsed.method))} deleted"
+@records.command(params=[METHOD])
+def clear(method: str | None) -> str:
+    """Delete records; methods are then measured again."""
+    kept = _opened()
+    if method is not None:
+        _entries(kept, method)
+    return f"{_counted(kept.clear(method))} deleted"
 
 
 def _counted(count: int) -> str:

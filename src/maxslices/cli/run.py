@@ -2,94 +2,96 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING, Any
 
-from .options import (
-    add_allow_missing_frames,
-    add_limits,
-    add_output_options,
-    add_sweep,
-    limit_arguments,
-)
+import click
+
+from .options import ALLOW_MISSING_FRAMES, LIMITS, OUTPUT, PART, SWEEP
 from .output import SAID, say
 
 if TYPE_CHECKING:
     from ..planner import Plan
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand."""
-    parser = subparsers.add_parser(
-        "run",
-        help="run a pipeline on a scan",
-        description="Run a pipeline on a scan within a memory budget; results, report.html and "
-        "report.json go to a folder.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "scan", metavar="SCAN", help="HDF5/NeXus file, .npy, TIFF or folder of TIFFs"
-    )
-    parser.add_argument("pipeline", metavar="PIPELINE", help="pipeline file (YAML)")
-    parser.add_argument("out", metavar="OUT", help="folder for the results")
-    add_limits(parser)
-    parser.add_argument(
-        "--format", default="hdf5", choices=["hdf5", "tiff"], help="how results are written"
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the results of an earlier run in OUT"
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="go on with the unfinished run in OUT, by its plan"
-    )
-    parser.add_argument(
-        "--plan",
-        metavar="FILE",
-        help="carry out a plan that `maxslices plan --json` wrote, for this scan and pipeline",
-    )
-    parser.add_argument(
-        "--save-all", action="store_true", help="save the data after every step, not the last alone"
-    )
-    parser.add_argument(
-        "--save-snapshots",
-        action="store_true",
-        help="save the middle slice after each step, as a TIFF",
-    )
-    add_sweep(parser)
-    add_allow_missing_frames(parser)
-    add_output_options(parser, "the report")
-    parser.set_defaults(handle=handle)
+@click.command(
+    params=[*LIMITS, *PART, SWEEP, ALLOW_MISSING_FRAMES, *OUTPUT],
+    short_help="run a pipeline on a scan",
+)
+@click.argument("scan", type=click.Path(), help="HDF5/NeXus file, .npy, TIFF or folder of TIFFs")
+@click.argument("pipeline", type=click.Path(), help="pipeline file (YAML)")
+@click.argument(
+    "out",
+    type=click.Path(),
+    required=False,
+    help="folder for the results (default: SCAN-PIPELINE here, numbered if it is there)",
+)
+@click.option(
+    "--format",
+    default="hdf5",
+    show_default=True,
+    metavar="FORMAT,...",
+    help="hdf5, tiff (a folder), tiff-stack, ome-zarr; each may have :8 or :16 (bits between two "
+    "percentiles, as in tiff:8:1-99) and :compressed",
+)
+@click.option(
+    "--pixel-size", metavar="LENGTH", help="such as 3.25um (default: what the scan's file says)"
+)
+@click.option("--picture", is_flag=True, help="draw three slices of the result into OUT/slices.png")
+@click.option(
+    "--scratch",
+    metavar="FOLDER",
+    type=click.Path(),
+    help="folder for scratch files (default: OUT)",
+)
+@click.option("--overwrite", is_flag=True, help="replace the results of an earlier run in OUT")
+@click.option("--resume", is_flag=True, help="go on with the unfinished run in OUT, by its plan")
+@click.option(
+    "--plan",
+    metavar="FILE",
+    type=click.Path(),
+    help="carry out a plan that `maxslices plan --json` wrote, for this scan and pipeline",
+)
+@click.option("--save-all", is_flag=True, help="save the data after every step, not the last alone")
+@click.option(
+    "--save-snapshots", is_flag=True, help="save the middle slice after each step, as a TIFF"
+)
+def run(
+    scan: str,
+    pipeline: str,
+    out: str | None,
+    plan: str | None,
+    json: bool,
+    quiet: bool,
+    **options: Any,
+) -> str | None:
+    """Run a pipeline on a scan within a memory budget.
 
-
-def handle(parsed: argparse.Namespace) -> str | None:
-    """Print the plan and run it; the report as text, or as JSON."""
+    Results, report.html and report.json go to a folder.
+    """
     from ..api.run_scan import run_announced
+    from ..errors import UsageError
+    from ..runner.numbered_folder import numbered_folder
 
     def announce(plan: Plan) -> None:
         SAID.info("%s", plan)
-        if not (parsed.json or parsed.quiet):
+        if not (json or quiet):
             say(f"{plan}\n")
 
+    if out is None and (options["resume"] or options["overwrite"]):
+        raise UsageError("--resume and --overwrite are for a folder that is there: name it as OUT")
     report = run_announced(
-        parsed.scan,
-        parsed.pipeline,
-        parsed.out,
+        scan,
+        pipeline,
+        out or numbered_folder(scan, pipeline),
         announce=announce,
-        **limit_arguments(parsed),
-        format=parsed.format,
-        overwrite=parsed.overwrite,
-        progress=not parsed.quiet,
-        resume=parsed.resume,
-        plan=None if parsed.plan is None else _read_plan(parsed.plan),
-        allow_missing_frames=parsed.allow_missing_frames,
-        sweep=parsed.sweep,
-        save_all=parsed.save_all,
-        save_snapshots=parsed.save_snapshots,
+        progress=not quiet,
+        plan=None if plan is None else _read_plan(plan),
+        **options,
     )
     SAID.info("%s", report)
-    if parsed.json:
+    if json:
         return report.to_json()
-    return None if parsed.quiet else str(report)
+    return None if quiet else str(report)
 
 
 MAX_PLAN_BYTES = 2**24

@@ -181,8 +181,8 @@ def _compare(
     middle = phantom.rows // 2
     with h5py.File(path) as file:
         data = file["entry/data/data"]
-        squares = [np.mean((data[:, r] / phantom.pixel_mm - phantom.slice(r)) ** 2) for r in rows]
-        result = np.asarray(data[:, middle] / phantom.pixel_mm, np.float32)
+        squares = [np.mean((data[r] / phantom.pixel_mm - phantom.slice(r)) ** 2) for r in rows]
+        result = np.asarray(data[middle] / phantom.pixel_mm, np.float32)
     return float(np.sqrt(np.mean(squares))), phantom.slice(middle), result
 
 

@@ -13,6 +13,7 @@ from ..model.ledger import LedgerEstimator
 from ..model.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
 from ..model.section_model import DeclaredModel, SectionModel, StepModel
 from ..model.units import format_bytes
+from ..registry.author_lines import defined_at, raised_at
 from ..registry.method_meta import MethodMeta
 from .model_request import ModelRequest
 
@@ -66,7 +67,8 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
     def called() -> str:
         arguments = "slice_dim={}, other_dims={}, dtype={}".format(*slices)
         given = "".join(f", {name}={value!r}" for name, value in request.parameters.items())
-        return f"{meta.full_name}: its estimator {_name(meta)}({arguments}{given})"
+        place = defined_at(meta.estimator)
+        return f"{meta.full_name}: its estimator {_name(meta)}({arguments}{given}){place}"
 
     answers = _Answers(ask, called)
     model = MemoryModel.from_max_slices(answers)
@@ -219,9 +221,10 @@ def _ledger_model(request: ModelRequest, estimator: LedgerEstimator, device: Dev
                 return ask(n)
             except (Exception, SystemExit) as error:
                 arguments = "slice_dim={}, other_dims={}, dtype={}".format(*slices)
-                said = f"its ledger {_name(meta)} raised {type(error).__name__}: {error}"
+                place = raised_at(error, estimator)
+                said = f"its ledger {_name(meta)} raised {type(error).__name__}: {error}{place}"
                 if isinstance(error, ValueError):  # so it refuses parameters
-                    said = f"{error}; said by its ledger {_name(meta)}"
+                    said = f"{error}; said by its ledger {_name(meta)}{place}"
                 raise EstimatorError(
                     f"{meta.full_name}: {said} (for {n} slices, {arguments}, "
                     f"device={device}, parameters {merged})"
@@ -232,7 +235,8 @@ def _ledger_model(request: ModelRequest, estimator: LedgerEstimator, device: Dev
     checked = MemoryModel(guarded(model.bytes), guarded(model.kept_bytes))
     if checked.bytes(1) == 0:
         raise EstimatorError(
-            f"{meta.full_name}: its ledger {_name(meta)} counts no memory for a slice: it must "
+            f"{meta.full_name}: its ledger {_name(meta)}{defined_at(estimator)} counts no memory "
+            "for a slice: it must "
             "count everything that is alive during the call, input and output included"
         )
     return checked

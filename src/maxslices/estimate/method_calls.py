@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from ..devices import Backend
 from ..errors import DeviceError, EstimatorError
+from ..registry.author_lines import raised_at
 from .bench import Bench, Rung
 from .sample_data import FIRST
 
@@ -173,7 +174,8 @@ class MethodCalls:
                 f"{self.name} cannot be measured: {self.backend.name} has not the memory for "
                 f"{slices} ({error})"
             )
+        place = raised_at(error, self.bench.meta.function)
         return EstimatorError(
-            f"{self.name} cannot be measured: it raised {type(error).__name__}: {error} (with "
-            f"{slices}, parameters {self.bench.parameters})"
+            f"{self.name} cannot be measured: it raised {type(error).__name__}: {error}{place} "
+            f"(with {slices}, parameters {self.bench.parameters})"
         )

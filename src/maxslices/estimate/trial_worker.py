@@ -22,6 +22,7 @@ from ..devices import call_method, select_backend
 from ..devices.out_of_memory import is_out_of_memory
 from ..errors import EstimatorError
 from ..model.arrays import ArraySpec
+from ..registry.author_lines import raised_at
 from ..registry.method_meta import MethodMeta
 from ..system.loaded_modules import torch_on_gpu
 from .sample_data import FIRST, Samples
@@ -80,7 +81,9 @@ def _tried(trial: _JobRun, n_slices: int, allowed_bytes: int) -> tuple[str, str]
     try:
         trial.run(n_slices, allowed_bytes)
     except Exception as error:  # noqa: BLE001 - what a method raises goes to the parent
-        return ("out of memory" if is_out_of_memory(error) else "error"), _said(error)
+        return ("out of memory" if is_out_of_memory(error) else "error"), (
+            _said(error) + raised_at(error, trial.meta.function)
+        )
     return "ran", ""
 
 
@@ -93,7 +96,7 @@ class _JobRun:
 
     def __init__(self, job: TrialJob) -> None:
         self._job = job
-        self._meta = _find(job.method)
+        self.meta = _find(job.method)
         self._backend = select_backend(job.device)
         self._samples = self._new_samples()
         self.output: tuple[str, tuple[int, int]] | None = None
@@ -137,7 +140,7 @@ class _JobRun:
     def _new_samples(self) -> Samples:
         job = self._job
         return Samples(
-            self._meta,
+            self.meta,
             job.slice_dim,
             job.other_dims,
             np.dtype(job.dtype),
@@ -147,7 +150,7 @@ class _JobRun:
 
     def _call(self, n_slices: int, side: dict[str, Any]) -> None:
         data = self._samples.block(n_slices, "even")
-        result = call_method(self._meta, data, side | self._job.parameters, self._backend)
+        result = call_method(self.meta, data, side | self._job.parameters, self._backend)
         if self._backend.kind == "cuda":
             import cupy
 

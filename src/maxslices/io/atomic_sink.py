@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +11,13 @@ from numpy.typing import NDArray
 
 from ..errors import StoreError
 from ..model.arrays import ArraySpec
-from ..system.disk_space import check_absent, check_free_space, hidden_path, store_errors
+from ..system.disk_space import (
+    check_absent,
+    check_free_space,
+    give_name,
+    hidden_path,
+    store_errors,
+)
 from .check_arrays import check_block
 
 INCOMPLETE = ".incomplete"
@@ -87,13 +92,7 @@ class AtomicSink(ABC):
         with store_errors(self._path, self._needed_bytes):
             self._open = False
             self._close()
-            if os.path.lexists(self._path):
-                raise StoreError(
-                    f"{self._path}: something else took this name meanwhile: the result is whole, "
-                    f"in {self._part}"
-                )
-            self._part.rename(self._path)
-        return self._path
+            return give_name(self._path)
 
     def set_aside(self, n_slices: int) -> Path:
         """Keep the first slices under another name; see `Sink.set_aside`."""

@@ -26,6 +26,7 @@ from .array_frames import ArrayFrames
 from .check_arrays import check_output_block
 from .closing import Closing
 from .file_stamps import FileStamps
+from .frames import IndexRange
 from .loader_options import Preview
 from .missing_frames import check_written
 from .preview_angles import previewed, previewed_angles
@@ -102,7 +103,7 @@ class FrameSource(
         rows = preview.bounds(1, n_rows, name)
         columns = preview.bounds(2, n_columns, name)
         self._detector_start = rows[0], columns[0]
-        self._data = data.part(angle_range).crop(rows, columns)
+        self._data = data.part(angle_range).every(preview.angle_step).crop(rows, columns)
         for side, selection in self._sides.items():
             if selection is not None:
                 self._sides[side] = selection.crop(rows, columns)
@@ -137,6 +138,11 @@ class FrameSource(
     def name(self) -> str:
         """Name of the scan in messages."""
         return self._name
+
+    @property
+    def frame_runs(self) -> tuple[IndexRange, ...]:
+        """Ranges of the frames that are read, counted as they are stored."""
+        return self._data.runs
 
     @property
     def detector_start(self) -> tuple[int, int]:

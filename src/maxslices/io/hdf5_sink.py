@@ -1,4 +1,7 @@
-"""Results in HDF5, NeXus style, one chunk a slice.
+"""Results in HDF5, NeXus style, slices first, one chunk a slice.
+
+A reconstruction, which methods make as (y, z, x), is (z, y, x) in the file: viewers of HDF5 and
+programs that read it as images step through the first axis. A slice has the same bytes either way.
 
 The HDF5 library creates the file with all chunks allocated, and closes it; the data are then
 written to the offsets of the chunks by system calls. The library itself would keep chunks back to
@@ -28,7 +31,9 @@ from ..system.positional_io import write_rows
 from ..system.threads import parallel_for_box
 from ..tuning.mapped_output import file_map, is_safe_to_map
 from .atomic_sink import AtomicSink, SinkStart
+from .nexus_notes import describe_data, notes_bytes, write_notes
 from .open_hdf5 import open_hdf5
+from .result_info import ResultInfo
 
 DATA_PATH = "entry/data/data"
 """Path of the data in the file."""
@@ -54,9 +59,10 @@ class Hdf5Sink(AtomicSink):
         spec: ArraySpec,
         slice_dim: int,
         start: SinkStart = "new",
-        angles: NDArray[Any] | None = None,
+        info: ResultInfo | None = None,
     ) -> None:
-        self._angles = angles
+        self._info = ResultInfo() if info is None else info
+        self._axis = self._info.file_axis(slice_dim)
         self._fd: int | None = None
         self._ways = [self._write_calls]
         self._took_s: dict[str, float] = {}
@@ -66,22 +72,27 @@ class Hdf5Sink(AtomicSink):
                 f"{path}: a slice of {slice_bytes} bytes is larger than an HDF5 chunk can "
                 "be (4 GiB): write TIFF"
             )
-        n_angles = 0 if angles is None else len(angles)
-        needed_bytes = spec.nbytes + 16 * spec.shape[slice_dim] + 8 * n_angles + _OVERHEAD_BYTES
+        beside_bytes = 16 * spec.shape[slice_dim] + notes_bytes(self._info, spec.shape)
+        needed_bytes = spec.nbytes + beside_bytes + _OVERHEAD_BYTES
         super().__init__(path, spec, slice_dim, needed_bytes, start)
 
     def _create(self) -> None:
-        self._offsets = _create_file(self._part, self._spec, self._slice_dim, self._angles)
+        self._offsets = _create_file(self._part, self._file_spec, self._axis, self._info)
         self._open_fd()
 
     def _reopen(self) -> None:
         if self._part.is_symlink() or not self._part.is_file():
             raise StoreError(f"{self._part}: the unfinished result is not there: start anew")
         try:
-            self._offsets = _reopen_file(self._part, self._spec, self._slice_dim)
+            self._offsets = _reopen_file(self._part, self._file_spec, self._axis, self._info)
         except (KeyError, ValueError) as error:
             raise StoreError(f"{self._part}: is no unfinished result ({error})") from None
         self._open_fd()
+
+    @property
+    def _file_spec(self) -> ArraySpec:
+        """Shape and dtype of the data set."""
+        return ArraySpec(self._info.file_shape(self._spec), self._spec.dtype)
 
     def _open_fd(self) -> None:
         """Open the file for writing, and find the ways in which it can be written."""
@@ -142,7 +153,10 @@ class Hdf5Sink(AtomicSink):
     def _shorten(self, n_slices: int) -> None:
         with _os_errors(), open_hdf5(self._part, "r+") as file:
             data = file[DATA_PATH]
-            data.resize(n_slices, axis=self._slice_dim)
+            data.resize(n_slices, axis=self._axis)
+            axes = list(self._info.axes)
+            axes[self._axis] = "."  # its positions are more than the slices that are left
+            data.parent.attrs["axes"] = axes
             data.attrs["incomplete"] = f"{n_slices} of {self._spec.shape[self._slice_dim]} slices"
 
     def _remove(self) -> None:
@@ -161,28 +175,15 @@ def _os_errors() -> Iterator[None]:
         raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
-def _create_file(
-    path: Path, spec: ArraySpec, slice_dim: int, angles: NDArray[Any] | None
-) -> list[int]:
-    """Create a file with allocated, unwritten data; the offset of each slice."""
-    chunk = spec.with_slices(slice_dim, 1).shape
+def _create_file(path: Path, spec: ArraySpec, axis: int, info: ResultInfo) -> list[int]:
+    """Create a file with allocated, unwritten data; the offset of each slice along `axis`."""
+    chunk = spec.with_slices(axis, 1).shape
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     layout.set_chunk(chunk)
     layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     with _os_errors(), open_hdf5(path, "x", libver=("v110", "v110")) as file:
-        file.attrs["NX_class"] = "NXroot"
-        file.attrs["default"] = "entry"
-        entry = file.create_group("entry")
-        entry.attrs["NX_class"] = "NXentry"
-        entry.attrs["default"] = "data"
-        group = entry.create_group("data")
-        group.attrs["NX_class"] = "NXdata"
-        group.attrs["signal"] = "data"
-        if angles is not None:
-            degrees = np.rad2deg(np.asarray(angles, np.float64))
-            group.create_dataset("rotation_angle", data=degrees).attrs["units"] = "degree"
-            group.attrs["axes"] = ["rotation_angle", ".", "."]
+        group = write_notes(file, info, (spec.shape[0], spec.shape[1], spec.shape[2]))
         data = h5py.h5d.create(
             group.id,
             b"data",
@@ -190,10 +191,11 @@ def _create_file(
             h5py.h5s.create_simple(spec.shape),
             layout,
         )
-        return _chunk_offsets(data, spec, slice_dim)
+        describe_data(group["data"], info)
+        return _chunk_offsets(data, spec, axis)
 
 
-def _reopen_file(path: Path, spec: ArraySpec, slice_dim: int) -> list[int]:
+def _reopen_file(path: Path, spec: ArraySpec, axis: int, info: ResultInfo) -> list[int]:
     """Open a file that `_create_file` made, at its full shape again; the offset of each chunk.
 
     The chunks of slices that were cut off are where they were: HDF5 computes their places from the
@@ -206,20 +208,21 @@ def _reopen_file(path: Path, spec: ArraySpec, slice_dim: int) -> list[int]:
     """
     with _os_errors(), open_hdf5(path, "r+") as file:
         data = file[DATA_PATH]
-        shape = spec.with_slices(slice_dim, 1).shape
+        shape = spec.with_slices(axis, 1).shape
         if data.maxshape != spec.shape or data.dtype != spec.dtype or data.chunks != shape:
             raise ValueError(f"it is {data.maxshape} {data.dtype} and not {spec}")
         if data.shape != spec.shape:
             data.resize(spec.shape)
             data.attrs.pop("incomplete", None)
-        return _chunk_offsets(data.id, spec, slice_dim)
+            data.parent.attrs["axes"] = list(info.axes)
+        return _chunk_offsets(data.id, spec, axis)
 
 
-def _chunk_offsets(data: Any, spec: ArraySpec, slice_dim: int) -> list[int]:
-    offsets = [0] * spec.shape[slice_dim]
+def _chunk_offsets(data: Any, spec: ArraySpec, axis: int) -> list[int]:
+    offsets = [0] * spec.shape[axis]
 
     def note(chunk: Any) -> None:
-        offsets[chunk.chunk_offset[slice_dim]] = chunk.byte_offset
+        offsets[chunk.chunk_offset[axis]] = chunk.byte_offset
 
     data.chunk_iter(note)
     return offsets

@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SourceError
-from .check_arrays import check_angles, radians_from_degrees
+from .angle_file import stored_angles
 from .frame_source import FrameSource
-from .hdf5_frames import Hdf5Frames, dataset, open_file, read_column
+from .hdf5_frames import Hdf5Frames, open_file
 from .hdf5_layout import Layout, find_layout
 from .hdf5_links import look_up
 from .hdf5_side import KIND_PROJECTION, frames_of_kind, hdf5_side, read_image_key, side_of_layout
 from .library_errors import library_errors
 from .loader_options import LoaderOptions, SideData
-from .preview_angles import check_angle_count
 from .selection import Selection
 from .side_data import angles_option, dummies_of, open_side, side_option
 from .side_name import SideName
@@ -124,29 +123,4 @@ def _angles(
     where = layout.angles if given is None else given
     if where is None:
         return None
-    stored = dataset(path, file, where, "rotation_angles")
-    name = f"{path}: {where}"
-    if stored.ndim != 1:
-        raise SourceError(
-            f"{name}: has {stored.ndim} dims, not one angle a projection: give others with "
-            "rotation_angles"
-        )
-    check_angle_count(name, stored.shape[0], data, options.preview)
-    convert = check_angles if _in_radians(name, stored) else radians_from_degrees
-    return convert(name, read_column(name, stored, options.allow_missing_frames))
-
-
-def _in_radians(name: str, stored: h5py.Dataset) -> bool:
-    """True if stored angles are in radians; without units they are in degrees."""
-    units = np.ravel(np.asarray(stored.attrs.get("units", "")))
-    unit = units[0] if units.size else ""
-    text = unit.decode(errors="replace") if isinstance(unit, bytes) else str(unit)
-    text = text.strip().lower()
-    if text.startswith("rad"):
-        return True
-    if text.startswith(("deg", "°")) or text in ("", "none", "null"):
-        return False
-    raise SourceError(
-        f"{name}: are in {text!r}, neither degrees nor radians: give them in degrees with "
-        "rotation_angles"
-    )
+    return stored_angles(path, file, where, options, data)

@@ -33,6 +33,16 @@ class AngleRange:
 
 
 @dataclass(frozen=True, slots=True)
+class AngleFile:
+    """Angles in another file than the scan's."""
+
+    file: Path
+    """An HDF5 file, or text with angles in degrees."""
+    data_path: str | None = None
+    """Data set in an HDF5 file."""
+
+
+@dataclass(frozen=True, slots=True)
 class SideData:
     """Flats or darks that are not searched for with the projections."""
 
@@ -93,6 +103,8 @@ class Preview:
     """Detector rows."""
     detector_x: Part = (None, None)
     """Detector columns."""
+    angle_step: int = 1
+    """Every how many of the projections among `angles` are read."""
 
     def bounds(self, axis: int, length: int, name: str) -> tuple[int, int]:
         """Compute (start, stop) along an axis of `length`.
@@ -126,9 +138,9 @@ class LoaderOptions:
     """Data set of the frames in an HDF5 file; ``"auto"``: search for it."""
     image_key_path: str | None = "auto"
     """Data set with the kind of each frame; ``"auto"``: search for it; None: projections only."""
-    rotation_angles: str | AngleRange | Sequence[float] | NDArray[Any] = "auto"
-    """``"auto"``, the path of a data set, a range, or a list in degrees. A range or a list has an
-    angle for each projection, for each of the preview, or for each frame."""
+    rotation_angles: str | AngleRange | AngleFile | Sequence[float] | NDArray[Any] = "auto"
+    """``"auto"``, the path of a data set, a file, a range, or a list in degrees. They have an angle
+    for each projection, for each of the preview, or for each frame."""
     flats: SideData | Literal["auto", "ignore"] = "auto"
     """Flats; ``"auto"``: those found with the projections; ``"ignore"``: a frame of ones."""
     darks: SideData | Literal["auto", "ignore"] = "auto"

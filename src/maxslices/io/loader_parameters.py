@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..registry.parameters import matches, nearest
 from .loader_options import (
     AXES,
+    AngleFile,
     AngleRange,
     AxisIndex,
     Bound,
@@ -32,6 +33,7 @@ _NAMES = (
 """Parameters of httomo's ``standard_tomo``."""
 _RANGE = ("start_angle", "stop_angle", "angles_total")
 _PART = ("start", "stop", "start_offset", "stop_offset")
+_ANGLES_PART = (*_PART, "step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +52,15 @@ def parse_loader(given: Any, *, as_httomo: bool = False) -> tuple[LoaderOptions,
     Parameters
     ----------
     given : mapping
-        ``data_path``, ``image_key_path``: a path or ``auto``. ``rotation_angles``:
-        ``auto``, a path, ``{data_path: ...}``, ``{user_defined: {start_angle,
-        stop_angle, angles_total}}`` or a list of degrees. ``flats``, ``darks``:
+        ``data_path``, ``image_key_path``: a path or ``auto``. ``rotation_angles``: ``auto``, a
+        path, ``{data_path: ...}``, ``{file: ..., data_path: ...}``, ``{user_defined:
+        {start_angle, stop_angle, angles_total}}`` or a list of degrees. ``flats``, ``darks``:
         ``auto``, ``ignore`` or ``{file, data_path, image_key_path}``, where the file
-        ``input_data`` is the scan itself. ``preview``: ``{angles, detector_y,
-        detector_x}``, each ``{start, stop}``: indices, or ``begin``, ``mid`` and ``end``,
-        with a ``start_offset`` and a ``stop_offset``. ``mid`` alone: the middle rows or
-        columns (`middle_bounds`). ``continuous_scan_subset``: ``{start, stop}``, in place of the
-        preview's angles.
+        ``input_data`` is the scan itself. ``preview``: ``{angles, detector_y, detector_x}``,
+        each ``{start, stop}``: indices, or ``begin``, ``mid`` and ``end``, with a
+        ``start_offset`` and a ``stop_offset``, of the angles also a ``step``. ``mid`` alone:
+        the middle rows or columns (`middle_bounds`). ``continuous_scan_subset``:
+        ``{start, stop}``, in place of the preview's angles.
     as_httomo : bool
         Whether what is left out means what it means in httomo: without ``image_key_path`` all
         frames are projections, and flats or darks that are not found are ones and zeros.
@@ -101,7 +103,7 @@ class _Parse:
         if subset is not None:
             angles = self._subset(subset, ("continuous_scan_subset",))
             before = found.get("preview") or Preview()
-            found["preview"] = Preview(angles, before.detector_y, before.detector_x)
+            found["preview"] = replace(before, angles=angles)
         return {name: value for name, value in found.items() if value is not _FAULTY}
 
     def _named(
@@ -134,6 +136,8 @@ class _Parse:
                 return [float(v) for v in value]
             self._fault(keys, "rotation_angles of the loader must be numbers, in degrees")
             return _FAULTY
+        if isinstance(value, Mapping) and "file" in value:
+            return self._angle_file(value, keys)
         if isinstance(value, Mapping) and len(value) != 1:
             self._fault(
                 keys,
@@ -149,6 +153,17 @@ class _Parse:
         if "user_defined" in named:
             return self._range(named["user_defined"], (*keys, "user_defined"))
         return _FAULTY
+
+    def _angle_file(self, value: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+        n_before = len(self.faults)
+        given = self._named("rotation_angles", value, ("file", "data_path"), keys)
+        file = given.get("file")
+        if not isinstance(file, str) or not file:
+            self._fault((*keys, "file"), f"rotation_angles need the path of a file, not {file!r}")
+        path = given.get("data_path")
+        if path is not None:
+            path = self._text("rotation_angles data_path", path, (*keys, "data_path"))
+        return _FAULTY if len(self.faults) > n_before else AngleFile(Path(str(file)), path)
 
     def _range(self, value: Any, keys: tuple[str, ...]) -> Any:
         n_before = len(self.faults)
@@ -197,10 +212,13 @@ class _Parse:
                 given[axis] = "mid"
             elif part is not None:
                 given[axis] = self._part(axis, part, (*keys, axis))
+                if axis == "angles" and isinstance(part, Mapping) and "step" in part:
+                    given["angle_step"] = self._step(part["step"], (*keys, axis, "step"))
         return Preview(**given)
 
     def _part(self, axis: str, value: Any, keys: tuple[str, ...]) -> Part:
-        part = self._named(f"preview {axis}", value, _PART, keys)
+        known = _ANGLES_PART if axis == "angles" else _PART
+        part = self._named(f"preview {axis}", value, known, keys)
         start = self._end(axis, part, "start", "begin", keys)
         return start, self._end(axis, part, "stop", "end", keys)
 
@@ -227,6 +245,13 @@ class _Parse:
         if not offset:
             return place
         return AxisIndex(default, offset) if place is None else AxisIndex("begin", place + offset)
+
+    def _step(self, value: Any, keys: tuple[str, ...]) -> int:
+        if matches(int, value) and value >= 1:
+            return int(value)
+        text = f"preview angles: step must be a whole number of at least 1, not {value!r}"
+        self._fault(keys, text)
+        return 1
 
     def _subset(self, value: Any, keys: tuple[str, ...]) -> tuple[Bound, Bound]:
         names = ("start", "stop")

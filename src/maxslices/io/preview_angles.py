@@ -14,7 +14,9 @@ from .selection import Selection
 
 
 def previewed(data: Selection, preview: Preview) -> IndexRange:
-    """Range of the projections that are in a preview, which counts frames as they are stored.
+    """Range of the projections that a preview is of, which counts frames as they are stored.
+
+    With an `angle_step` not all of them are read.
 
     Raises
     ------
@@ -27,7 +29,8 @@ def previewed(data: Selection, preview: Preview) -> IndexRange:
     if first == last:
         raise SourceError(
             f"{name}: none of the frames {start}:{stop} of preview angles is a projection: it "
-            "counts frames as they are stored, flats and darks included"
+            f"counts frames as they are stored, flats and darks included; projections are frames "
+            f"{data.runs[0][0]} to {data.runs[-1][1] - 1}"
         )
     return first, last
 
@@ -41,10 +44,10 @@ def check_angle_count(name: str, n_angles: int, data: Selection, preview: Previe
         If there are more or fewer.
     """
     n_projections, n_frames = data.spec.shape[0], data.frames.spec.shape[0]
-    first, last = previewed(data, preview)
-    if n_angles in (last - first, n_projections, n_frames):
+    n_read = len(range(*previewed(data, preview), preview.angle_step))
+    if n_angles in (n_read, n_projections, n_frames):
         return
-    others = [f"{last - first} of them in the preview"] if last - first != n_projections else []
+    others = [f"{n_read} of them in the preview"] if n_read != n_projections else []
     if n_frames != n_projections:
         others.append(f"{n_frames} frames with darks and flats")
     beside = f" ({', '.join(others)})" if others else ""
@@ -60,8 +63,8 @@ def previewed_angles(
     """Angles of the projections in a preview, among those that `check_angle_count` accepts."""
     check_angle_count(name, angles.size, data, preview)
     first, last = previewed(data, preview)
-    if angles.size == last - first:
+    if angles.size == len(range(first, last, preview.angle_step)):
         return angles
     if angles.size != data.spec.shape[0]:
         angles = np.concatenate([angles[slice(*run)] for run in data.runs])
-    return angles[first:last]
+    return angles[first : last : preview.angle_step]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 _RESULT = re.compile(
-    r"(result|[0-9]{2,}_\w+)(\.incomplete)?(\.h5)?|sweep\.(tif|png)|snapshot_[0-9]{2,}_\w+\.tif"
+    r"(result(_8bit|_16bit|_whole)?|[0-9]{2,}_\w+)(\.incomplete)?(\.h5|\.tif|\.ome\.zarr)?"
+    r"|sweep\.(tif|png)|snapshot_[0-9]{2,}_\w+\.tif"
 )
-"""The last result, or the number of a step and its method; ``.h5``, or a folder of TIFFs; the
-pictures of a sweep; or a snapshot."""
+"""The last result, or the number of a step and its method, in any format; the pictures of a sweep;
+or a snapshot."""
 
 
 def is_result_name(name: str) -> bool:
@@ -16,7 +17,7 @@ def is_result_name(name: str) -> bool:
 
     Examples
     --------
-    >>> [is_result_name(name) for name in ("result.h5", "02_fbp.incomplete.h5", "03_fbp")]
+    >>> [is_result_name(name) for name in ("result.h5", "02_fbp.incomplete.h5", "03_fbp_8bit")]
     [True, True, True]
     >>> [is_result_name(name) for name in ("scan.h5", "..", "result.h5.bak")]
     [False, False, False]

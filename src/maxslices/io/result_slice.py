@@ -1,7 +1,8 @@
-"""One slice of a result that was written, to look at."""
+"""Slices of a result that was written, to look at."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,37 @@ from ..errors import SourceError
 from .hdf5_sink import DATA_PATH
 from .library_errors import library_errors
 
+Choice = Callable[[int], Sequence[int]]
+"""Given the number of slices, says which of them are wanted."""
+
 
 def middle_slice(result: Path) -> tuple[int | None, NDArray[Any]]:
     """Read the middle slice of a result: its index, and the slice; None for one that is a slice.
 
-    A result has a chunk, or a file, for each slice, so one piece of it is read.
+    Parameters
+    ----------
+    result : pathlib.Path
+        A result of a run, in any format; or a TIFF of a slice.
+
+    Raises
+    ------
+    SourceError
+        If it cannot be read.
+    """
+    n_slices, found = some_slices(result, lambda n: [n // 2])
+    index, image = found[0]
+    return (None if n_slices == 1 and result.suffix == ".tif" else index), image
+
+
+def some_slices(result: Path, choose: Choice) -> tuple[int, list[tuple[int, NDArray[Any]]]]:
+    """Read some slices of a result: how many it has, and the index of each, and the slice.
 
     Parameters
     ----------
     result : pathlib.Path
-        An HDF5 file or a folder of TIFFs that a run wrote; or a TIFF, of a slice or of a stack.
+        A result of a run, in any format; or a TIFF.
+    choose : callable
+        Says which.
 
     Raises
     ------
@@ -30,33 +52,40 @@ def middle_slice(result: Path) -> tuple[int | None, NDArray[Any]]:
     """
     try:
         with library_errors(str(result)):
+            if result.name.endswith(".ome.zarr"):
+                return _of_zarr(result, choose)
             if result.is_dir():
-                return _middle_tiff(result)
-            return _middle_page(result) if result.suffix == ".tif" else _middle_chunk(result)
+                return _of_folder(result, choose)
+            return (_of_tiff if result.suffix == ".tif" else _of_hdf5)(result, choose)
     except OSError as error:
         raise SourceError(f"{result}: cannot be read: {error.strerror}") from None
 
 
-def _middle_tiff(folder: Path) -> tuple[int, NDArray[Any]]:
+def _of_folder(folder: Path, choose: Choice) -> tuple[int, list[tuple[int, NDArray[Any]]]]:
     import tifffile
 
     names = sorted(path for path in folder.iterdir() if path.suffix == ".tif")
     if not names:
         raise SourceError(f"{folder}: has no TIFFs")
-    middle = len(names) // 2
-    return middle, np.asarray(tifffile.imread(names[middle]))
+    return len(names), [(i, np.asarray(tifffile.imread(names[i]))) for i in choose(len(names))]
 
 
-def _middle_page(path: Path) -> tuple[int | None, NDArray[Any]]:
+def _of_tiff(path: Path, choose: Choice) -> tuple[int, list[tuple[int, NDArray[Any]]]]:
     import tifffile
 
     with tifffile.TiffFile(path) as file:
         n_pages = len(file.pages)
-        middle = n_pages // 2
-        return None if n_pages == 1 else middle, np.asarray(file.pages[middle].asarray())
+        return n_pages, [(i, np.asarray(file.pages[i].asarray())) for i in choose(n_pages)]
 
 
-def _middle_chunk(path: Path) -> tuple[int, NDArray[Any]]:
+def _of_zarr(path: Path, choose: Choice) -> tuple[int, list[tuple[int, NDArray[Any]]]]:
+    import zarr
+
+    data = zarr.open_array(path / "0", mode="r")
+    return data.shape[0], [(i, np.asarray(data[i])) for i in choose(data.shape[0])]
+
+
+def _of_hdf5(path: Path, choose: Choice) -> tuple[int, list[tuple[int, NDArray[Any]]]]:
     import h5py
 
     with h5py.File(path) as file:
@@ -66,6 +95,11 @@ def _middle_chunk(path: Path) -> tuple[int, NDArray[Any]]:
         along = [axis for axis, n in enumerate(data.chunks) if n == 1]
         # A slice may have a single row too; the axis with more than one is that of the slices.
         axis = next((axis for axis in along if data.shape[axis] > 1), along[0] if along else 0)
-        middle = data.shape[axis] // 2
-        found = data[tuple(middle if i == axis else slice(None) for i in range(data.ndim))]
-        return middle, np.asarray(found)
+        if data.dims[0].label == "z":  # slices of a reconstruction, whatever its chunks are
+            axis = 0
+        whole = [slice(None)] * 3
+        found = []
+        for i in choose(data.shape[axis]):
+            box = tuple(i if each == axis else whole[each] for each in range(3))
+            found.append((i, np.asarray(data[box])))
+        return data.shape[axis], found

@@ -82,6 +82,13 @@ class Selection:
             offset += stop - start
         return Selection(self.frames, tuple(runs), self.rows, self.columns)
 
+    def every(self, step: int) -> Selection:
+        """Select every `step`-th of the selected frames, the first among them."""
+        if step == 1:
+            return self
+        indices = np.concatenate([np.arange(start, stop) for start, stop in self.runs])
+        return Selection(self.frames, consecutive_runs(indices[::step]), self.rows, self.columns)
+
     def crop(self, rows: IndexRange, columns: IndexRange) -> Selection:
         """Crop each frame further; rows and columns count from the present crop."""
         (top, _), (left, _) = self.rows, self.columns

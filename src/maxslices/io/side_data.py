@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import SourceError
 from .check_arrays import radians_from_degrees
-from .loader_options import AngleRange, LoaderOptions, SideData
+from .loader_options import AngleFile, AngleRange, LoaderOptions, SideData
 from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, holds_hdf5
 from .preview_angles import check_angle_count
 from .selection import Selection
@@ -48,6 +48,10 @@ def angles_option(
         # Before they are computed: a wrong number may be a huge one.
         check_angle_count(name, given.count, data, options.preview)
         return radians_from_degrees(name, given.degrees())
+    if isinstance(given, AngleFile):
+        from .angle_file import angles_in_file  # and with it h5py
+
+        return angles_in_file(given, options, data)
     return radians_from_degrees(name, given)
 
 

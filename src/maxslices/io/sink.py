@@ -15,6 +15,7 @@ from ..errors import StoreError
 from ..model.arrays import ArraySpec
 from .atomic_sink import SinkStart
 from .paths import HDF5_SUFFIXES
+from .result_info import ResultInfo
 
 SinkFormat = Literal["hdf5", "tiff"]
 """File formats of results."""
@@ -95,7 +96,7 @@ class Sink(Protocol):
     ) -> None: ...
 
 
-SinkMaker = Callable[[Path, ArraySpec, int, SinkStart], Sink]
+SinkMaker = Callable[[Path, ArraySpec, int, SinkStart, ResultInfo | None], Sink]
 """Makes a sink; see `create_sink` for what it is given, the path with its suffix."""
 
 
@@ -105,7 +106,7 @@ def create_sink(
     slice_dim: int,
     format: SinkFormat = "hdf5",
     start: SinkStart = "new",
-    angles: NDArray[Any] | None = None,
+    info: ResultInfo | None = None,
 ) -> Sink:
     """Create a sink.
 
@@ -124,9 +125,10 @@ def create_sink(
     start : {"new", "replace", "resume"}
         "new": nothing may have its name. "replace": something may, until the result is finished.
         "resume": go on with what another process wrote.
-    angles : ndarray, optional
-        Angle of each projection in radians. HDF5 keeps them, in degrees, so that the result is a
-        scan again.
+    info : ResultInfo, optional
+        What the result is. HDF5 keeps all of it, and the data in the order of its axes: a
+        reconstruction as (z, y, x). With angles the result is a scan again. TIFFs keep the pixel
+        size.
 
     Raises
     ------
@@ -134,12 +136,7 @@ def create_sink(
         If `path` exists already or cannot be made, or the disk has less free space than the
         result needs.
     """
-    found = result_path(Path(path), format)
-    if format == "hdf5":
-        from .hdf5_sink import Hdf5Sink
-
-        return Hdf5Sink(found, spec, slice_dim, start, angles)
-    return sink_maker(format)(found, spec, slice_dim, start)
+    return sink_maker(format)(result_path(Path(path), format), spec, slice_dim, start, info)
 
 
 def sink_maker(format: SinkFormat) -> SinkMaker:
@@ -176,7 +173,7 @@ def remove_result(path: Path) -> None:
     Parameters
     ----------
     path : Path
-        A file, or a folder of TIFFs as `create_sink` makes it.
+        A file, a folder of TIFFs or OME-Zarr, as runs write them.
 
     Raises
     ------
@@ -187,10 +184,11 @@ def remove_result(path: Path) -> None:
         if not path.is_dir() or path.is_symlink():
             path.unlink(missing_ok=True)
             return
-        foreign = next((p for p in path.iterdir() if not _is_tiff_of(path, p)), None)
+        is_part = _is_zarr_part if ".ome.zarr" in path.name else _is_tiff_of
+        foreign = next((p for p in path.iterdir() if not is_part(path, p)), None)
         if foreign is not None:
             raise StoreError(
-                f"{path}: holds {foreign.name} beside its TIFFs, so it is not removed: move that "
+                f"{path}: holds {foreign.name} beside its data, so it is not removed: move that "
                 "away, or choose another name"
             )
         shutil.rmtree(path)
@@ -204,3 +202,10 @@ def _is_tiff_of(folder: Path, path: Path) -> bool:
     if name.endswith(".part"):
         name = name.removeprefix(".").removesuffix(".part")
     return stem == name and number.isdigit() and path.suffix == ".tif"
+
+
+def _is_zarr_part(folder: Path, path: Path) -> bool:
+    """True for a level of a pyramid and for the group's own file."""
+    if path.name.isdecimal():
+        return path.is_dir() and not path.is_symlink()
+    return path.name == "zarr.json"

@@ -17,11 +17,13 @@ from ..model.arrays import ArraySpec
 from ..system.positional_io import pwrite_all, write_rows
 from ..system.threads import parallel_for
 from .atomic_sink import AtomicSink, SinkStart
+from .result_info import ResultInfo
+from .tiff_tags import tiff_tags
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 """How a file is opened: a block that is tried again writes to files that are there."""
 _HEADER_BYTES = 4096
-"""Disk space of a file beside its pixels: at most one block of ext4 or XFS, for the header of 224
+"""Disk space of a file beside its pixels: at most one block of ext4 or XFS, for the header of 400
 bytes and what is left of the last block."""
 
 
@@ -32,10 +34,15 @@ class TiffSink(AtomicSink):
     """
 
     def __init__(
-        self, path: Path, spec: ArraySpec, slice_dim: int, start: SinkStart = "new"
+        self,
+        path: Path,
+        spec: ArraySpec,
+        slice_dim: int,
+        start: SinkStart = "new",
+        info: ResultInfo | None = None,
     ) -> None:
+        self._info = ResultInfo() if info is None else info
         n_slices = spec.shape[slice_dim]
-        self._digits = max(5, len(str(n_slices - 1)))
         super().__init__(path, spec, slice_dim, spec.nbytes + n_slices * _HEADER_BYTES, start)
 
     def _create(self) -> None:
@@ -50,7 +57,14 @@ class TiffSink(AtomicSink):
     def _make_header(self) -> None:
         shape = self._spec.with_slices(self._slice_dim, 1).shape
         image = tuple(n for dim, n in enumerate(shape) if dim != self._slice_dim)
-        self._header = tiff_header((image[0], image[1]), self._spec.dtype)
+        axes = self._info.axes
+        rows = axes[1 - self._info.file_axis(self._slice_dim)]
+        self._header = tiff_header(
+            (image[0], image[1]),
+            self._spec.dtype,
+            self._info.pixel_um(rows),
+            self._info.pixel_um(axes[2]),
+        )
 
     def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write the slices of a block along the sink's own slice dim."""
@@ -73,7 +87,7 @@ class TiffSink(AtomicSink):
         parallel_for(block.shape[slice_dim], work)
 
     def _file_name(self, number: int) -> str:
-        return f"{self._path.name}_{number:0{self._digits}d}.tif"
+        return tiff_name(self._path.name, number, self._spec.shape[self._slice_dim])
 
     def _shorten(self, n_slices: int) -> None:
         for number in range(n_slices, self._spec.shape[self._slice_dim]):
@@ -86,7 +100,15 @@ class TiffSink(AtomicSink):
         shutil.rmtree(self._part, ignore_errors=True)
 
 
-def tiff_header(shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:
+def tiff_name(folder: str, number: int, n_slices: int) -> str:
+    """Name of the TIFF of a slice: that of its folder, and a number that sorts."""
+    digits = max(5, len(str(n_slices - 1)))
+    return f"{folder}_{number:0{digits}d}.tif"
+
+
+def tiff_header(
+    shape: tuple[int, int], dtype: np.dtype[Any], row_um: float | None, column_um: float | None
+) -> bytes:
     """First bytes of a TIFF, which its pixels follow up to the end of the file.
 
     The files of a folder differ in their pixels only, so tifffile writes one of them.
@@ -94,6 +116,6 @@ def tiff_header(shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:
     file = BytesIO()
     # an image of the whole shape that takes the memory of one pixel
     image = np.broadcast_to(np.zeros((), dtype), shape)
-    tifffile.imwrite(file, image, photometric="minisblack", metadata=None)
+    tifffile.imwrite(file, image, **tiff_tags(dtype, row_um, column_um))
     n_bytes = image.size * dtype.itemsize
     return file.getvalue()[:-n_bytes]

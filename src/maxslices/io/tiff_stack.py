@@ -1,4 +1,4 @@
-"""A result as one TIFF of many pages."""
+"""Pictures as the pages of one TIFF."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 import tifffile
 from numpy.typing import NDArray
 
-from ..system.disk_space import check_absent, check_free_space, hidden_path, store_errors
+from ..system.disk_space import check_free_space, give_name, hidden_path, store_errors
 
 PAGE_BYTES = 4096
 """Disk space of a page beside its pixels: its tags and description."""
@@ -64,9 +64,7 @@ class TiffStack:
         """Give the file its name, which must be free; the path."""
         with store_errors(self.path, self._needed_bytes):
             self._close()
-            check_absent(self.path)
-            self._part.rename(self.path)
-        return self.path
+            return give_name(self.path)
 
     def _close(self) -> None:
         file, self._file = self._file, None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import json
+import json as json_text
 import shlex
 import traceback
 from collections.abc import Callable, Iterator
@@ -11,7 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from ..errors import MaxslicesError, UsageError
+from ..registry.author_lines import raised_at
+from ..registry.named_object import first_line
 from .command_arguments import (
     axes_of_text,
     device_of_text,
@@ -19,7 +22,7 @@ from .command_arguments import (
     inputs_of_texts,
     loss_of_text,
     means_of_text,
-    memory_of_arguments,
+    memory_of_texts,
     require_torch,
     shape_of_text,
     targets_of_texts,
@@ -34,274 +37,293 @@ OPTIMIZERS = (
     "radam",
 )  # fmt: skip
 """Names of optimizers, as in `maxslices.nn.model_step`, which needs torch."""
-_INPUT = "[NAME=]NxCxHxW[:DTYPE]"
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand with its own subcommands."""
-    parser = subparsers.add_parser(
-        "nn",
-        help="networks: where the memory goes, what fits, and what makes a step fit",
-        description="Say what a torch model takes, predicted without a device: where the memory "
-        "goes, the largest batch, patch and tiles, and what makes a training step fit.",
-        allow_abbrev=False,
-    )
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    action = _add(actions, "report", _report, "say where the memory of a step goes")
-    _add_inputs(action, "--input", required=True)
-    _add_training(action)
-    action.add_argument("--forward", action="store_true", help="a forward pass with gradients")
-    action.add_argument("--ddp", action="store_true", help="with DistributedDataParallel")
-    action.add_argument("--plot", metavar="FILE", help="draw memory over the step to an image file")
-
-    action = _add(actions, "batch", _batch, "find the largest batch")
-    sizes = action.add_mutually_exclusive_group(required=True)
-    sizes.add_argument("--patch", metavar="HxW", help="spatial shape of a sample")
-    _add_inputs(sizes, "--input")
-    _add_search(action)
-    _add_training(action)
-    action.add_argument(
-        "--max-batch-size", type=int, help="bound of the search (default: the memory's)"
-    )
-
-    action = _add(actions, "patch", _patch, "find the largest patch")
-    action.add_argument("--ndim", type=int, required=True, help="spatial axes: 2 or 3")
-    action.add_argument("--batch-size", type=int, default=1, help="patches in a batch (default: 1)")
-    _add_search(action)
-    _add_training(action)
-    action.add_argument(
-        "--max-scale-factor", type=int, help="bound of the search (default: the memory's)"
-    )
-    action.add_argument("--divisible", metavar="HxW", help="what each axis must be divisible by")
-    action.add_argument("--volume", metavar="DxHxW", help="shape that patches are cut from")
-    action.add_argument("--axes", metavar="N,N", help="axes that grow, such as 1,2")
-    action.add_argument("--start", metavar="DxHxW", help="the smallest patch")
-
-    action = _add(actions, "reduce", _reduce, "find what makes a training step fit")
-    _add_inputs(action, "--input", required=True)
-    _add_training(action, "adam")
-    action.add_argument("--means", metavar="NAME,NAME", help="kinds of changes (default: all)")
-
-    action = _add(actions, "tiles", _tiles, "find the largest exact tiles of an image")
-    action.add_argument(
-        "--input", required=True, metavar="NxCxHxW[:DTYPE]", help="shape of the whole image"
-    )
+nn = click.Group(
+    "nn",
+    help="Say what a torch model takes, predicted without a device: where the memory goes, the "
+    "largest batch, patch and tiles, and what makes a training step fit.",
+    short_help="networks: where the memory goes, what fits, and what makes a step fit",
+)
 
 
-def _add(actions: Any, name: str, handle: Any, text: str) -> argparse.ArgumentParser:
-    action: argparse.ArgumentParser = actions.add_parser(
-        name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
-    )
-    action.add_argument(
-        "model", metavar="MODULE:CALLABLE", help="such as torchvision.models:resnet50"
-    )
-    action.add_argument(
-        "-p",
-        "--parameter",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a keyword argument of the callable; may be repeated",
-    )
-    action.add_argument("--amp", choices=("float16", "bfloat16"), help="autocast to this precision")
-    action.add_argument(
-        "--memory", metavar="SIZE", help="memory of a card that need not be here, such as 24GB"
-    )
-    action.add_argument("--card", metavar="NAME", help="a card by its name, such as 'RTX 4090'")
-    action.add_argument("--device", metavar="auto|cuda:N", help="a device that is here")
-    action.add_argument("--json", action="store_true", help="print the figures as JSON")
-    action.set_defaults(handle=handle)
-    if name != "tiles":
-        action.add_argument(
-            "--call", metavar="METHOD", help="method of the model that is called, not forward"
-        )
-    return action
-
-
-def _add_inputs(action: Any, flag: str, **options: Any) -> None:
-    action.add_argument(
-        flag,
-        action="append",
-        metavar=_INPUT,
+def _inputs(is_required: bool = False) -> click.Option:
+    return click.Option(
+        ["--input", "inputs"],
+        multiple=True,
+        required=is_required,
+        metavar="[NAME=]NxCxHxW[:DTYPE]",
         help="shape of an input, such as 128x3x224x224 or input_ids=8x128:int64; again for each "
         "further one",
-        **options,
     )
 
 
-def _add_training(action: argparse.ArgumentParser, default: str | None = None) -> None:
-    action.add_argument(
-        "--train",
-        choices=OPTIMIZERS,
-        metavar="OPTIMIZER",
-        default=default,
-        help=f"a step of training with one of {', '.join(OPTIMIZERS)}"
-        + (f" (default: {default})" if default else ""),
-    )
-    action.add_argument(
-        "--loss",
-        metavar="NAME|MODULE:CALLABLE",
-        help="loss of torch.nn, such as CrossEntropyLoss, or another (default: the model's own, or "
-        "the sum of its output)",
-    )
-    action.add_argument(
-        "--targets",
-        action="append",
-        default=[],
-        metavar="NxHxW[:DTYPE]",
-        help="shape of what the loss compares the output with (default: by the loss)",
-    )
+_MODEL = [
+    click.Argument(
+        ["model"], metavar="MODULE:CALLABLE", help="such as torchvision.models:resnet50"
+    ),
+    click.Option(
+        ["-p", "--parameter", "parameters"],
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="a keyword argument of the callable; may be repeated",
+    ),
+    click.Option(
+        ["--amp"], type=click.Choice(["float16", "bfloat16"]), help="autocast to this precision"
+    ),
+    click.Option(
+        ["--memory"], metavar="SIZE", help="memory of a card that need not be here, such as 24GB"
+    ),
+    click.Option(["--card"], metavar="NAME", help="a card by its name, such as 'RTX 4090'"),
+    click.Option(["--device"], metavar="auto|cuda:N", help="a device that is here"),
+    click.Option(["--json"], is_flag=True, help="print the figures as JSON"),
+]
+_CALL = click.Option(
+    ["--call"], metavar="METHOD", help="method of the model that is called, not forward"
+)
 
 
-def _add_search(action: argparse.ArgumentParser) -> None:
-    action.add_argument(
-        "--channels", type=int, help="channels of the input (default: in_channels); 0: no such axis"
-    )
-    action.add_argument("--dtype", default="float32", help="dtype of the input (default: float32)")
-    action.add_argument(
-        "--safety-factor", type=float, default=0.9, help="part of the memory to use (default: 0.9)"
-    )
-    action.add_argument(
-        "--margin", metavar="SIZE", help="memory to leave free, or 0, in place of that part"
-    )
+def _training(default: str | None = None) -> list[click.Parameter]:
+    return [
+        click.Option(
+            ["--train"],
+            type=click.Choice(OPTIMIZERS),
+            metavar="OPTIMIZER",
+            default=default,
+            show_default=True,
+            help=f"a step of training with one of {', '.join(OPTIMIZERS)}",
+        ),
+        click.Option(
+            ["--loss"],
+            metavar="NAME|MODULE:CALLABLE",
+            help="loss of torch.nn, such as CrossEntropyLoss, or another (default: the model's "
+            "own, or the sum of its output)",
+        ),
+        click.Option(
+            ["--targets"],
+            multiple=True,
+            metavar="NxHxW[:DTYPE]",
+            help="shape of what the loss compares the output with (default: by the loss)",
+        ),
+    ]
 
 
-def _answered(
-    parsed: argparse.Namespace, ask: Callable[[Module], Any], *, with_data: bool = False
-) -> Any:
-    """Answer a question about the model; where code looks at its weights, they are made."""
-    require_torch()
-    from ..pipeline.parameter_arguments import parse_parameters
-    from .find_model import model_named
-    from .replay import DataDependentError
+_SEARCH = [
+    click.Option(
+        ["--channels"],
+        type=int,
+        help="channels of the input (default: in_channels); 0: no such axis",
+    ),
+    click.Option(["--dtype"], default="float32", show_default=True, help="dtype of the input"),
+    click.Option(
+        ["--safety-factor"],
+        type=float,
+        default=0.9,
+        show_default=True,
+        help="part of the memory to use",
+    ),
+    click.Option(
+        ["--margin"], metavar="SIZE", help="memory to leave free, or 0, in place of that part"
+    ),
+]
 
-    arguments = parse_parameters(parsed.parameter)
-    model = model_named(parsed.model, arguments, with_data=with_data)
-    with _named(parsed.model), shown(parsed.action):
-        try:
-            return ask(model)
-        except DataDependentError:
-            tensors = (*model.parameters(), *model.buffers())
-            if not any(tensor.is_meta for tensor in tensors):
-                raise
-            return ask(model_named(parsed.model, arguments, with_data=True))
+
+def _question(
+    *params: click.Parameter, with_data: bool = False, show: Callable[[Any], str] = str
+) -> Callable[[Callable[..., Callable[[Module], Any]]], click.Command]:
+    """Make a subcommand of a function that gives, for its options, what is asked of the model.
+
+    A model that looks at its weights is made with their data, `with_data` or not.
+    """
+
+    def decorate(prepare: Callable[..., Callable[[Module], Any]]) -> click.Command:
+        def answer(model: str, parameters: tuple[str, ...], json: bool, **options: Any) -> str:
+            require_torch()
+            from ..pipeline.parameter_arguments import parse_parameters
+            from .find_model import model_named
+            from .replay import DataDependentError
+
+            ask, arguments = prepare(**options), parse_parameters(parameters)
+            made = model_named(model, arguments, with_data=with_data)
+            with _named(model), shown(prepare.__name__):
+                try:
+                    found = ask(made)
+                except DataDependentError:
+                    tensors = (*made.parameters(), *made.buffers())
+                    if not any(tensor.is_meta for tensor in tensors):
+                        raise
+                    found = ask(model_named(model, arguments, with_data=True))
+            return json_text.dumps(found.as_json(), indent=1, default=str) if json else show(found)
+
+        options = [*_MODEL, *params]
+        return nn.command(prepare.__name__, params=options, help=prepare.__doc__)(answer)
+
+    return decorate
 
 
-def _report(parsed: argparse.Namespace) -> str:
+def _with_advice(report: Any) -> str:
+    """Report with the command that makes the step fit, or need less."""
+    given = click.get_current_context().params
+    is_training, fits = given["train"] is not None, report.fits is not False
+    if given["forward"] or (not is_training and (fits or len(given["inputs"]) > 1)):
+        return str(report)
+    words = ["maxslices", "nn", "reduce" if is_training else "tiles", given["model"]]
+    flags = {"parameters": "-p", "inputs": "--input"}
+    names = ["parameters", "inputs", "train", "loss", "targets", "call", "amp"]
+    for name in [*names, *(() if report.fits else ("memory", "card"))]:
+        value = given[name]
+        for each in value if isinstance(value, tuple) else [value] if value else []:
+            words += [flags.get(name, f"--{name}"), each]
+    text = shlex.join(words)
+    if fits:
+        return f"{report}\n\nTo make it fit into less: {text} --memory SIZE"
+    return f"{report}\n\nTo make it fit: {text}"
+
+
+@_question(
+    _CALL,
+    _inputs(is_required=True),
+    *_training(),
+    click.Option(["--forward"], is_flag=True, help="a forward pass with gradients"),
+    click.Option(["--ddp"], is_flag=True, help="with DistributedDataParallel"),
+    click.Option(
+        ["--plot"],
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="draw memory over the step to an image file",
+    ),
+    show=_with_advice,
+)
+def report(
+    inputs: tuple[str, ...], forward: bool, ddp: bool, plot: Path | None, **options: Any
+) -> Callable[[Module], Any]:
+    """Say where the memory of a step goes."""
     from ..checking.call_picture import check_picture
-
-    if parsed.train and parsed.forward:
-        raise UsageError("--train and --forward are two different steps: give one of them")
-    if parsed.plot is not None:
-        check_picture(Path(parsed.plot))
-    require_torch()
     from . import memory_report
 
-    inputs, step = inputs_of_texts(parsed.input), _step(parsed)
-    if parsed.forward:
+    if options["train"] and forward:
+        raise UsageError("--train and --forward are two different steps: give one of them")
+    if plot is not None:
+        check_picture(plot)
+    given, step, card = inputs_of_texts(inputs), _step(**options), _card(**options)
+    if forward:
         step["mode"] = "forward"
     is_eval = step["mode"] == "inference"
 
     def ask(model: Module) -> Any:
-        return memory_report(
-            model.eval() if is_eval else model, inputs, ddp=parsed.ddp, **step, **_card(parsed)
-        )
+        found = memory_report(model.eval() if is_eval else model, given, ddp=ddp, **step, **card)
+        if plot is not None:
+            found.plot(plot)
+        return found
 
-    report = _answered(parsed, ask)
-    if parsed.plot is not None:
-        report.plot(parsed.plot)
-    if parsed.json:
-        return json.dumps(report.as_json(), indent=1)
-    return f"{report}\n\n{_next_step(parsed, report)}".rstrip()
+    return ask
 
 
-def _next_step(parsed: argparse.Namespace, report: Any) -> str:
-    """Command that makes the step fit, or need less."""
-    if parsed.forward or (not parsed.train and (report.fits is not False or len(parsed.input) > 1)):
-        return ""
-    words = ["maxslices", "nn", "reduce" if parsed.train else "tiles", parsed.model]
-    for flag, given in (
-        ("-p", parsed.parameter), ("--input", parsed.input), ("--train", parsed.train),
-        ("--loss", parsed.loss), ("--targets", parsed.targets), ("--call", parsed.call),
-        ("--amp", parsed.amp),
-        ("--memory", None if report.fits else parsed.memory),
-        ("--card", None if report.fits else parsed.card),
-    ):  # fmt: skip
-        for each in given if isinstance(given, list) else [given] if given else []:
-            words += [flag, each]
-    if report.fits is False:
-        return f"To make it fit: {shlex.join(words)}"
-    return f"To make it fit into less: {shlex.join(words)} --memory SIZE"
+@_question(
+    _CALL,
+    click.Option(["--patch"], metavar="HxW", help="spatial shape of a sample; or give --input"),
+    _inputs(),
+    *_SEARCH,
+    *_training(),
+    click.Option(
+        ["--max-batch-size"], type=int, help="bound of the search (default: the memory's)"
+    ),
+)
+def batch(
+    patch: str | None,
+    inputs: tuple[str, ...],
+    channels: int | None,
+    max_batch_size: int | None,
+    **options: Any,
+) -> Callable[[Module], Any]:
+    """Find the largest batch."""
+    from . import max_batch_size as largest
 
-
-def _batch(parsed: argparse.Namespace) -> str:
-    require_torch()
-    from . import max_batch_size
-
-    if parsed.input and parsed.channels is not None:
+    if (patch is None) == (not inputs):
+        raise UsageError("a sample is given by --patch, or by --input: give one of them")
+    if inputs and channels is not None:
         raise UsageError("--channels goes with --patch: an --input has its channels in its shape")
-    samples: Any = inputs_of_texts(parsed.input) if parsed.input else shape_of_text(parsed.patch)
-    search = _search(parsed)
-    found = _answered(
-        parsed,
-        lambda model: max_batch_size(
-            model, samples, parsed.channels, max_batch_size=parsed.max_batch_size, **search
-        ),
-    )
-    return _printed(parsed, found.result)
+    samples: Any = inputs_of_texts(inputs) if patch is None else shape_of_text(patch)
+    search = _search(**options) | {"max_batch_size": max_batch_size}
+    return lambda model: largest(model, samples, channels, **search).result
 
 
-def _patch(parsed: argparse.Namespace) -> str:
-    require_torch()
+@_question(
+    _CALL,
+    click.Option(["--ndim"], type=int, required=True, help="spatial axes: 2 or 3"),
+    click.Option(
+        ["--batch-size"], type=int, default=1, show_default=True, help="patches in a batch"
+    ),
+    *_SEARCH,
+    *_training(),
+    click.Option(
+        ["--max-scale-factor"], type=int, help="bound of the search (default: the memory's)"
+    ),
+    click.Option(
+        ["--divisible", "min_divisible"],
+        metavar="HxW",
+        help="what each axis must be divisible by",
+    ),
+    click.Option(["--volume"], metavar="DxHxW", help="shape that patches are cut from"),
+    click.Option(["--axes"], metavar="N,N", help="axes that grow, such as 1,2"),
+    click.Option(["--start"], metavar="DxHxW", help="the smallest patch"),
+)
+def patch(
+    ndim: int,
+    batch_size: int,
+    channels: int | None,
+    max_scale_factor: int | None,
+    axes: str | None,
+    **options: Any,
+) -> Callable[[Module], Any]:
+    """Find the largest patch."""
     from . import max_patch_shape
 
-    if parsed.targets:
+    if options["targets"]:
         raise UsageError("--targets has one shape, and patches have many: leave it out")
-    search = _search(parsed)
-    for name in ("divisible", "volume", "start"):
-        text = getattr(parsed, name)
-        search["min_divisible" if name == "divisible" else name] = text and shape_of_text(text)
-    search["axes"] = parsed.axes and axes_of_text(parsed.axes)
-    found = _answered(
-        parsed,
-        lambda model: max_patch_shape(
-            model, parsed.ndim, parsed.batch_size, in_channels=parsed.channels,
-            max_scale_factor=parsed.max_scale_factor, **search,
-        ),
-    )  # fmt: skip
-    return _printed(parsed, found.result)
+    search = _search(**options)
+    for name in ("min_divisible", "volume", "start"):
+        search[name] = options[name] and shape_of_text(options[name])
+    search |= {"max_scale_factor": max_scale_factor, "axes": axes and axes_of_text(axes)}
+    return lambda model: (
+        max_patch_shape(model, ndim, batch_size, in_channels=channels, **search).result
+    )
 
 
-def _reduce(parsed: argparse.Namespace) -> str:
-    require_torch()
+@_question(
+    _CALL,
+    _inputs(is_required=True),
+    *_training("adam"),
+    click.Option(["--means"], metavar="NAME,NAME", help="kinds of changes (default: all)"),
+)
+def reduce(inputs: tuple[str, ...], means: str | None, **options: Any) -> Callable[[Module], Any]:
+    """Find what makes a training step fit."""
     from . import reduce_memory
 
-    inputs, step, means = inputs_of_texts(parsed.input), _step(parsed), means_of_text(parsed.means)
+    given, step = inputs_of_texts(inputs), _step(**options) | _card(**options)
+    step["means"] = means_of_text(means)
     del step["mode"]
-    _, summary = _answered(
-        parsed,
-        lambda model: reduce_memory(model, inputs, means=means, **step, **_card(parsed)),
-    )
-    return _printed(parsed, summary)
+    return lambda model: reduce_memory(model, given, **step)[1]
 
 
-def _tiles(parsed: argparse.Namespace) -> str:
-    require_torch()
+@_question(
+    click.Option(
+        ["--input", "image_text"],
+        required=True,
+        metavar="NxCxHxW[:DTYPE]",
+        help="shape of the whole image",
+    ),
+    with_data=True,
+)
+def tiles(image_text: str, amp: str | None, **options: Any) -> Callable[[Module], Any]:
+    """Find the largest exact tiles of an image."""
     from .inference_tiles import best_tiles
 
-    image = inputs_of_texts([parsed.input]).values[0]
+    image = inputs_of_texts([image_text]).values[0]
     if len(image.shape) < 3:
-        raise UsageError(f"{parsed.input!r} is no image: write its batch, channels and axes")
-    amp = parsed.amp and dtype_of_text(parsed.amp)
-    tiling = _answered(
-        parsed, lambda model: best_tiles(model, image, amp=amp, **_card(parsed)), with_data=True
-    )
-    return _printed(parsed, tiling)
-
-
-def _printed(parsed: argparse.Namespace, answer: Any) -> str:
-    return json.dumps(answer.as_json(), indent=1, default=str) if parsed.json else str(answer)
+        raise UsageError(f"{image_text!r} is no image: write its batch, channels and axes")
+    dtype = None if amp is None else dtype_of_text(amp)
+    return lambda model: best_tiles(model, image, amp=dtype, **_card(**options))
 
 
 @contextmanager
@@ -315,35 +337,41 @@ def _named(text: str) -> Iterator[None]:
         *_, last = traceback.extract_tb(error.__traceback__)
         if Path(last.filename).is_relative_to(Path(__file__).parents[1]):
             raise
-        message = (str(error).splitlines() or ["no message"])[0]
-        raise UsageError(
-            f"{text} raised {type(error).__name__}: {message} ({last.filename}:{last.lineno})"
-        ) from error
+        place = raised_at(error, text.partition(":")[0]) or f" ({last.filename}:{last.lineno})"
+        said = f"{type(error).__name__}: {first_line(error)}{place}"
+        raise UsageError(f"{text} raised {said}") from error
 
 
-def _card(parsed: argparse.Namespace) -> dict[str, Any]:
-    return {"memory": memory_of_arguments(parsed), "device": device_of_text(parsed.device)}
+def _card(memory: str | None, card: str | None, device: str | None, **_: Any) -> dict[str, Any]:
+    return {"memory": memory_of_texts(memory, card), "device": device_of_text(device)}
 
 
-def _step(parsed: argparse.Namespace) -> dict[str, Any]:
-    if not parsed.train and (parsed.loss or parsed.targets):
-        given = "--loss" if parsed.loss else "--targets"
+def _step(
+    train: str | None,
+    loss: str | None,
+    targets: tuple[str, ...],
+    amp: str | None,
+    call: str | None,
+    **_: Any,
+) -> dict[str, Any]:
+    if not train and (loss or targets):
+        given = "--loss" if loss else "--targets"
         raise UsageError(f"{given} goes with --train: name an optimizer, such as --train adam")
     return {
-        "mode": "training" if parsed.train else "inference",
-        "optimizer": parsed.train,
-        "loss": loss_of_text(parsed.loss),
-        "targets": targets_of_texts(parsed.targets),
-        "amp": parsed.amp and dtype_of_text(parsed.amp),
-        "prediction_function": parsed.call,
+        "mode": "training" if train else "inference",
+        "optimizer": train,
+        "loss": loss_of_text(loss),
+        "targets": targets_of_texts(targets),
+        "amp": amp and dtype_of_text(amp),
+        "prediction_function": call,
     }
 
 
-def _search(parsed: argparse.Namespace) -> dict[str, Any]:
+def _search(margin: str | None, safety_factor: float, dtype: str, **options: Any) -> dict[str, Any]:
     return {
-        **_step(parsed),
-        **_card(parsed),
-        "margin": 0 if parsed.margin == "0" else parsed.margin,
-        "safety_factor": parsed.safety_factor,
-        "dtype": dtype_of_text(parsed.dtype),
+        **_step(**options),
+        **_card(**options),
+        "margin": 0 if margin == "0" else margin,
+        "safety_factor": safety_factor,
+        "dtype": dtype_of_text(dtype),
     }

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..devices.select import check_device_name
 from ..errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
@@ -119,25 +117,24 @@ def loss_of_text(text: str | None) -> Any:
         from .losses import loss_named
 
         return loss_named(text)
-    from .find_model import found_named
+    from ..registry.named_object import import_named
 
-    found = found_named(text)
+    found = import_named(text, "torch.nn:CrossEntropyLoss")
     made = found() if isinstance(found, type) else found
     if not callable(made):
         raise UsageError(f"{text} is of type {type(made).__name__}, not a loss that can be called")
     return made
 
 
-def memory_of_arguments(parsed: argparse.Namespace) -> str | None:
+def memory_of_texts(memory: str | None, card: str | None) -> str | None:
     """Memory that was asked for, as an amount or the name of a card."""
-    if parsed.card is None:
-        memory: str | None = parsed.memory
+    if card is None:
         return memory
     from .cards import card_named
 
-    if parsed.memory is not None:
+    if memory is not None:
         raise UsageError("--card and --memory both say how much memory there is: give one of them")
-    return card_named(parsed.card).name
+    return card_named(card).name
 
 
 def device_of_text(text: str | None) -> str | None:
@@ -151,6 +148,8 @@ def device_of_text(text: str | None) -> str | None:
         If there is no such device.
     """
     import torch
+
+    from ..devices.select import check_device_name
 
     if text is None or check_device_name(text) == "cpu":
         return text

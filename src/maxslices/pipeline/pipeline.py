@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import PipelineError
-from ..io import LoaderOptions
+from ..io import LoaderOptions, Preview
+from ..io.chosen_part import PartLike, preview_words, with_choice
 from ..model.json_values import plain
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import Registry, registry
@@ -126,6 +127,32 @@ class Pipeline:
             for step in self.steps
         ]
         return (plain(dataclasses.asdict(self.loader)), *steps)
+
+    def reading(self, chosen: Mapping[str, PartLike | None]) -> Pipeline:
+        """The same pipeline on a part of the scan.
+
+        Parameters
+        ----------
+        chosen : mapping of str to PartLike
+            "angles", "rows" and "columns" -> the part, in place of what the pipeline says.
+
+        Raises
+        ------
+        UsageError
+            If a part cannot be understood.
+        """
+        if all(part is None for part in chosen.values()):
+            return self
+        return self.with_preview(with_choice(self.loader.preview, chosen))
+
+    def with_preview(self, preview: Preview) -> Pipeline:
+        """The same pipeline on the part of a scan that a preview names."""
+        given = {k: v for k, v in self.loader_given.items() if k != "continuous_scan_subset"}
+        return dataclasses.replace(
+            self,
+            loader=dataclasses.replace(self.loader, preview=preview),
+            loader_given={**given, "preview": preview_words(preview)},
+        )
 
     def saving_all(self) -> Pipeline:
         """The same pipeline, with the data after every step saved."""

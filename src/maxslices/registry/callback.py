@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import EstimatorError, RegistrationError
 from ..model.ledger import LedgerEstimator
+from .author_lines import defined_at, raised_at
 from .parameters import nearest
 
 
@@ -80,7 +81,8 @@ class Callback:
                         raise
                     return self.function(*map(_as_scalar, leading), **given)
             except (Exception, SystemExit) as error:
-                said = f"raised {type(error).__name__}: {error}"
+                place = raised_at(error, self.function)
+                said = f"raised {type(error).__name__}: {error}{place}"
                 raise EstimatorError(f"{self._call_text(owner, leading, given)} {said}") from error
 
         return call
@@ -89,7 +91,8 @@ class Callback:
         self, owner: str, leading: tuple[Any, ...], parameters: Mapping[str, Any], **told: Any
     ) -> str:
         """Write a call with these arguments out, for a message about its answer."""
-        return self._call_text(owner, leading, self._given(parameters, told))
+        text = self._call_text(owner, leading, self._given(parameters, told))
+        return f"{text}{defined_at(self.function)}"
 
     def _call_text(self, owner: str, leading: tuple[Any, ...], given: Mapping[str, Any]) -> str:
         """Owner, name and arguments of a call, as text."""

@@ -5,18 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast
 
 from numpy.typing import DTypeLike
 
 from ..errors import RegistrationError
 from .callback import name_of
 from .declaration import describe
-from .method_meta import Halo, Pattern
+from .method_meta import Halo, MethodMeta, Pattern
 from .method_registry import Registry
 from .method_registry import registry as global_registry
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+
+class RegisteredFunction(Protocol[P, R]):
+    """A function with the record that the decorator leaves on it, for type checkers."""
+
+    meta: MethodMeta
+    __name__: str
+    __qualname__: str
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself."""
 
 
 def method(
@@ -39,7 +51,7 @@ def method(
     saved_by_default: bool = False,
     host_only: bool = False,
     registry: Registry | None = None,
-) -> Callable[[F], F]:
+) -> Callable[[Callable[P, R]], RegisteredFunction[P, R]]:
     """Register a function as a processing method; the function comes back unchanged.
 
     Parameters
@@ -129,7 +141,7 @@ def method(
             f"{name_of(pattern)}: a method is decorated with its pattern, as in @method('all')"
         )
 
-    def decorate(function: F) -> F:
+    def decorate(function: Callable[P, R]) -> RegisteredFunction[P, R]:
         target = global_registry if registry is None else registry
         meta = describe(
             function,
@@ -156,6 +168,6 @@ def method(
         # What cannot take attributes (a builtin) is registered all the same.
         with suppress(AttributeError, TypeError):
             function.meta = meta  # type: ignore[attr-defined]
-        return function
+        return cast("RegisteredFunction[P, R]", function)
 
     return decorate

@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from ..errors import EstimatorError, ParameterError, UsageError
 from ..model.arrays import as_dtype
 from ..model.ledger import LedgerEstimator
+from .author_lines import defined_at
 from .callback import Callback
 from .parameters import SUPPLIED, matches, nearest
 
@@ -220,8 +221,8 @@ class MethodMeta:
         """
         if self.estimator is None:
             raise EstimatorError(
-                f"{self.full_name} has no memory estimator: give calc_max_slices where it is "
-                "registered"
+                f"{self.full_name}{defined_at(self.function)} has no memory estimator: give "
+                "calc_max_slices where it is registered; `maxslices measure --suggest` writes one"
             )
         slices = (slice_dim, other_dims, _as_seen(dtype))
         callback, merged = self.callbacks["calc_max_slices"], self.merged(**parameters)
@@ -291,7 +292,9 @@ class MethodMeta:
             halo = self.callbacks[what].call(self.full_name, (), self.merged(**kwargs))
         pair = halo_pair(halo)
         if pair is None:
-            raise EstimatorError(f"{self.full_name}: {HALO_IS[what]}, not {with_type(halo)}")
+            place = defined_at(self.function)
+            said = f"{HALO_IS[what]}, not {with_type(halo)}{place}"
+            raise EstimatorError(f"{self.full_name}: {said}")
         return pair
 
     def looked_at(self, n_slices: int, /, **kwargs: Any) -> range:
@@ -368,12 +371,13 @@ class MethodMeta:
         try:
             result = as_dtype(declared)
         except UsageError as error:
-            raise EstimatorError(f"{self.full_name}: {says} gives a wrong dtype: {error}") from None
+            said = f"{says} gives a wrong dtype: {error}{defined_at(self.function)}"
+            raise EstimatorError(f"{self.full_name}: {said}") from None
         with suppress(UsageError):
             if returned is not None and as_dtype(returned) != result:
                 raise EstimatorError(
                     f"{self.full_name}: output_dtype says {result}, calc_max_slices says "
-                    f"{as_dtype(returned)}"
+                    f"{as_dtype(returned)}{defined_at(self.function)}"
                 )
         return result
 

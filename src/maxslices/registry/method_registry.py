@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RegistrationError, UnknownMethodError
+from .author_lines import raised_at
 from .declaration import describe
 from .method_meta import MethodMeta
 from .parameters import nearest
@@ -164,12 +165,36 @@ class Registry:
             # Cleared first: a package that asks for methods while it is imported comes here.
             group, self._group = self._group, None
             try:
-                self._left_out = _import_packages(group)
+                self._left_out = self._import_packages(group)
             except BaseException:
                 self._group = group
                 raise
         for text in self._left_out:
             warnings.warn(text, stacklevel=2)
+
+    def _import_packages(self, group: str) -> list[str]:
+        """Import the packages of an entry point group; returns what is missing of each, and why."""
+        import importlib.metadata
+
+        missing = []
+        for entry_point in importlib.metadata.entry_points(group=group):
+            before = set(self._methods)
+            try:
+                entry_point.load()
+            except MemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a package raises
+                package = entry_point.dist.name if entry_point.dist else entry_point.value
+                what = f"the methods of {package} are left out"
+                if added := [
+                    meta.name for meta in self._methods.values() if meta.full_name not in before
+                ]:
+                    what = f"{package} may lack methods beside {', '.join(sorted(added))}"
+                missing.append(
+                    f"{what}, because importing {entry_point.value} failed: "
+                    f"{type(error).__name__}: {error}{raised_at(error, entry_point.module)}"
+                )
+        return missing
 
     def _known(self) -> dict[str, MethodMeta]:
         self.load_entry_points()
@@ -227,25 +252,6 @@ _OWN_MODULES = ("maxslices.registry.decorator", "maxslices.registry.method_regis
 
 def _module_name(spec: object) -> object:
     return getattr(spec, "name", None)
-
-
-def _import_packages(group: str) -> list[str]:
-    """Import the packages of an entry point group; returns why any were left out."""
-    import importlib.metadata
-
-    left_out = []
-    for entry_point in importlib.metadata.entry_points(group=group):
-        try:
-            entry_point.load()
-        except MemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a package raises when it is imported
-            package = entry_point.dist.name if entry_point.dist else entry_point.value
-            left_out.append(
-                f"the methods of {package} are left out, because importing "
-                f"{entry_point.value} failed: {type(error).__name__}: {error}"
-            )
-    return left_out
 
 
 registry = Registry(ENTRY_POINT_GROUP)

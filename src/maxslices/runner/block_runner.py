@@ -19,6 +19,7 @@ from ..model.arrays import SLICE_NAMES
 from ..model.tiling import Tiling
 from ..pipeline import Step
 from ..planner import SectionPlan
+from ..registry.author_lines import defined_at, raised_at
 from ..registry.returned_output import ReturnedOutput
 from .block_clock import BlockClock
 from .block_feed import BlockFeed
@@ -257,7 +258,7 @@ class BlockRunner:
         except Exception as error:
             raise MethodError(
                 f"{step.meta.name}: combining the side results of {len(values)} blocks failed: "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {error}{raised_at(error, step.meta.combine)}"
             ) from error
         self._keep(position, combined)
 
@@ -324,7 +325,8 @@ class BlockRunner:
                 which = f"{SLICE_NAMES[slice_dim]} {first}"
             # NumPy, and code compiled for it, report this by their message alone.
             kind = ReadOnlyInputError if "read-only" in str(error) else MethodError
-            raise kind(f"{meta.name} failed on {which}: {type(error).__name__}: {error}") from error
+            said = f"{type(error).__name__}: {error}{raised_at(error, meta.function)}"
+            raise kind(f"{meta.name} failed on {which}: {said}") from error
 
     def _as_planned(
         self, index: int, data: Any, parameters: dict[str, Any], supplied: dict[str, Any]
@@ -361,7 +363,8 @@ class BlockRunner:
         planned = self.plan.steps[index].output.with_slices(self.plan.slice_dim, n_given)
         returned = ReturnedOutput.of(data)
         if fault := returned.mismatch(self.steps[index].meta, planned):
-            raise MethodError(f"{self.plan.steps[index].name} {fault}")
+            place = defined_at(self.steps[index].meta.function)
+            raise MethodError(f"{self.plan.steps[index].name} {fault}{place}")
         return data
 
     def _cropped(self, data: Any, block: Block) -> Any:

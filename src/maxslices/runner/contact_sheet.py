@@ -40,7 +40,7 @@ class ContactSheet:
     @property
     def n_columns(self) -> int:
         """Pictures beside each other."""
-        return math.ceil(math.sqrt(self.n_pictures))
+        return min(self.n_pictures, max(3, math.ceil(math.sqrt(self.n_pictures))))
 
     @property
     def size(self) -> tuple[int, int]:

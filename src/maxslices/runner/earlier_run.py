@@ -17,7 +17,8 @@ from ..tuning.deferred_free import close_in_background
 REPORT_NAME = "report.json"
 TIMELINE_NAME = "timeline.json"
 PIPELINE_NAME, LOG_NAME, PAGE_NAME = "pipeline_as_run.yaml", "run.log", "report.html"
-RECORD_NAMES = (PIPELINE_NAME, LOG_NAME, PAGE_NAME)
+PICTURE_NAME = "slices.png"
+RECORD_NAMES = (PIPELINE_NAME, LOG_NAME, PAGE_NAME, PICTURE_NAME)
 """Files in the folder of a run that tell people of it and say how its results were made."""
 
 

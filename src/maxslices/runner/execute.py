@@ -28,13 +28,13 @@ from .partial_results import keep_finished
 from .progress import Progress
 from .read_ahead import Readable
 from .results_folder import RunFolder
+from .results_of_steps import make_sinks
 from .resumed_sections import ResumedSections
 from .run_report import SectionReport
 from .run_timeline import Timeline
 from .section_run import SectionRun
 from .side_frames import SideFrames
 from .side_results import SideResults
-from .snapshots import snapshot_names
 from .stores_between import StoresBetween
 from .unfinished_run import SectionState
 from .wall_time import WallTime
@@ -110,7 +110,7 @@ def execute(
         with_torch = require_libraries(step.meta for step in pipeline.steps)
         all_sinks: dict[int, Sink] = {}
         if folder is not None:
-            all_sinks = _make_sinks(folder, plan, pipeline, wall_time, source.angles)
+            all_sinks = make_sinks(folder, plan, pipeline, wall_time, source.angles)
         budget_bytes = plan.budget_bytes - plan.reserved_bytes
         held.enter_context(backend.limited(budget_bytes))
         if with_torch and backend.kind == "cuda":
@@ -209,37 +209,3 @@ def _last_store(section: SectionPlan, given: np.ndarray | None) -> Store | None:
     if given is not None:
         return MemoryStore(section.output, lambda shape, dtype: given)
     return MemoryStore(section.output)  # pageable: the array is the user's
-
-
-def _make_sinks(
-    folder: RunFolder,
-    plan: Plan,
-    pipeline: Pipeline,
-    wall_time: WallTime,
-    angles: np.ndarray | None,
-) -> dict[int, Sink]:
-    """Make the sinks of all results: index of a step in the pipeline -> its sink."""
-    names = {
-        index: "result" if index == pipeline.result_index else f"{index + 1:02d}_{step.meta.name}"
-        for index, step in enumerate(pipeline.steps)
-        if step.save_result
-    }
-    with wall_time.during("waiting for disk space"):
-        wanted = snapshot_names(pipeline) if folder.saves_snapshots else None
-        folder.begin(plan, list(names.values()), wanted)
-    found = {}
-    for number, section in enumerate(plan.sections):
-        state = SectionState() if folder.unfinished is None else folder.unfinished.sections[number]
-        for step in section.steps:
-            if pipeline.steps[step.index].meta.saved_by_default:
-                angles = None  # a reconstruction, of which the first axis is no longer of angles
-            if step.index in names:
-                has_angles = angles is not None and len(angles) == step.output.shape[0]
-                found[step.index] = folder.sink(
-                    names[step.index],
-                    step.output,
-                    section.slice_dim,
-                    has_slices=state.has_slices,
-                    angles=angles if has_angles else None,
-                )
-    return {index: sink for index, sink in found.items() if sink is not None}

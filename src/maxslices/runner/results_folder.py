@@ -9,34 +9,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from numpy.typing import NDArray
-
 from ..errors import ScanChangedError, StoreError, UsageError
-from ..io import Sink, SinkFormat, SinkStart, result_path, sink_maker
+from ..io import Sink, SinkStart
+from ..io.nexus_notes import fill_in_found
+from ..io.result_format import FormatLike, parse_formats
+from ..io.result_info import ResultInfo
 from ..model.arrays import ArraySpec
 from ..planner import Plan
-from ..system.disk_space import check_absent, check_free_space, hidden_path
-from ..system.fresh_files import replace_text
+from ..system.disk_space import hidden_path, store_errors
+from .begin_run import RunStart
 from .earlier_run import LOG_NAME, PAGE_NAME, REPORT_NAME, TIMELINE_NAME, EarlierRun
 from .folder_lock import FolderLock, check_usable
 from .folder_request import check_request
+from .folder_texts import FolderTexts
 from .journal import JOURNAL_NAME, Journal
+from .progress import Progress, ProgressOnAll
 from .result_sinks import ResultSinks
 from .run_identity import can_go_on
 from .run_log import RunLog
+from .scratch_place import ScratchPlace
 from .snapshots import PREFIX, Snapshots
-from .unfinished_files import (
-    named_results,
-    remove_remains,
-    remove_unfinished,
-    restore_hidden_names,
-    unfinished_bytes,
-)
-from .unfinished_run import VERSION, read_journal
-
-_SPARE_BYTES, _SPARE_SLICE_BYTES = 2**20, 2**12
-"""Disk space that files take beside their data at most: header, report and journal; and a block of
-ext4 or XFS for each slice of a result."""
+from .unfinished_files import remove_remains
+from .unfinished_run import read_journal
 
 
 class RunFolder:
@@ -50,14 +44,16 @@ class RunFolder:
     ----------
     path : path-like
         The folder; it is made if it does not exist.
-    format : {"hdf5", "tiff"}
-        File format of the results.
+    format : str or sequence of str
+        File formats of the results; see `parse_formats`.
     overwrite : bool
         Whether the results of an earlier run, finished or not, are replaced.
     resume : bool
         Whether an unfinished run goes on.
     save_snapshots : bool
         Whether the middle slice after each step is kept; a run that goes on does as it did.
+    scratch : path-like, optional
+        Folder for a folder of scratch files; by default they are beside the results.
 
     Raises
     ------
@@ -69,10 +65,11 @@ class RunFolder:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        format: SinkFormat = "hdf5",
+        format: FormatLike = "hdf5",
         overwrite: bool = False,
         resume: bool = False,
         save_snapshots: bool = False,
+        scratch: str | os.PathLike[str] | None = None,
     ) -> None:
         self.path = Path(path)
         self.saves_snapshots = save_snapshots
@@ -85,26 +82,33 @@ class RunFolder:
         """Journal of the run, once it has begun."""
         self.is_kept = False
         """Whether the run ended unfinished and can go on."""
-        self._results = ResultSinks(format)
+        self.origin = ResultInfo()
+        """What all results have in common."""
+        formats = parse_formats(format)
+        self.scratch = ScratchPlace(self.path, None if scratch is None else Path(scratch))
+        """Where its scratch files are."""
         self._is_complete = False
         self._lock = FolderLock(self.path)
         self._made: list[Path] = []
         self.log: RunLog | None = None
         """Log of the run, which is written where a run that ends early leaves something."""
-        self._beside: list[Path] = []
+        self._texts = FolderTexts(self.path)
         check_usable(self.path)
         self._earlier = EarlierRun(self.path)
         found = read_journal(self.path / JOURNAL_NAME)
         check_request(self.path, found, self._earlier, overwrite=overwrite, resume=resume)
         self.unfinished = found if resume else None
         """The run that goes on; None if a new one begins."""
-        self._replaced_run = None if resume else found
+        replaced = None if resume else found
         if found is not None and resume:
-            if format not in ("hdf5", found.format):
-                raise UsageError(f"the unfinished run writes {found.format}, not {format}")
-            self._results.format = found.format
+            if formats not in (parse_formats("hdf5"), found.formats):
+                wanted, before = (", ".join(map(str, each)) for each in (formats, found.formats))
+                raise UsageError(f"the unfinished run writes {before}, not {wanted}")
+            formats = found.formats
+            self.scratch = found.scratch(self.path)
             self.saves_snapshots = any(n.startswith(PREFIX) for n in found.names.values())
-        sink_maker(self._results.format)  # no part of what the run takes
+        self._start = RunStart(self.path, self._earlier, self.unfinished, replaced, self.scratch)
+        self._results = ResultSinks(formats)
 
     def check_spares(self, path: Path) -> None:
         """Check that a file or folder that is read is none of the results that are replaced.
@@ -133,7 +137,10 @@ class RunFolder:
         return self
 
     def begin(
-        self, plan: Plan, names: Sequence[str], snapshots: Mapping[int, str] | None = None
+        self,
+        plan: Plan,
+        results: Mapping[str, ArraySpec],
+        snapshots: Mapping[int, str] | None = None,
     ) -> None:
         """Begin the run, after all that can be checked before it; or go on with it.
 
@@ -141,8 +148,8 @@ class RunFolder:
         ----------
         plan : Plan
             Its plan.
-        names : sequence of str
-            Name of each result, without a suffix.
+        results : mapping of str to ArraySpec
+            Name of each result, without a suffix -> the result.
         snapshots : mapping of int to str, optional
             Index of a step -> name of its snapshot.
 
@@ -153,42 +160,16 @@ class RunFolder:
         """
         if snapshots is not None:
             self.snapshots = Snapshots(self.path, dict(snapshots))
-        path = self.path / JOURNAL_NAME
-        n_bytes = plan.result_bytes + plan.scratch_bytes
-        going_on = self.unfinished or self._replaced_run
-        if going_on is not None:
-            again = read_journal(path)
-            if again is None or again.n_lines != going_on.n_lines:
-                raise StoreError(f"{path} has changed meanwhile: another run went on; try again")
-            n_bytes -= unfinished_bytes(self.path, going_on)
-        if self.unfinished is not None:
-            check_free_space(self.path, n_bytes)
-            if restore_hidden_names(self.path, self.unfinished):
-                self._earlier.remove_report()
-            self.journal = Journal(path, self.unfinished.n_lines)
-            self.journal.went_on()
-            self._earlier.results = [self.path / name for name in self.unfinished.replaces]
-            return
-        if self._replaced_run is not None:
-            self._earlier.results += named_results(self.path, self._replaced_run)
-        finals = [result_path(self.path / name, self._results.format) for name in names]
+        finals = [path for name in results for path in self._results.paths(self.path / name)]
         finals += [self.path / name for name in (snapshots or {}).values()]
-        for final in finals:
-            if final not in self._earlier.results:
-                check_absent(final)
-        n_slices = sum(section.n_slices for section in plan.sections)
-        self._earlier.make_room(n_bytes, _SPARE_BYTES + len(names) * n_slices * _SPARE_SLICE_BYTES)
-        if self._replaced_run is not None:
-            remove_unfinished(self.path, self._replaced_run)
+        n_bytes = plan.result_bytes + sum(map(self._results.export_bytes, results.values()))
+        elsewhere = self.scratch.elsewhere
         header = {
-            "journal": VERSION,
             "identity": self.identity,
-            "format": self._results.format,
-            "names": {hidden_path(each).name: each.name for each in finals},
-            "replaces": [each.name for each in self._earlier.results],
-            "plan": plan.to_dict(),
+            "formats": [str(each) for each in self._results.formats],
+            "scratch": None if elsewhere is None else str(elsewhere.absolute()),
         }
-        self.journal = Journal.create(path, header)
+        self.journal = self._start.begin(plan, finals, n_bytes, header)
 
     def begin_alone(self, names: Sequence[str]) -> None:
         """Begin a run whose results are other files than sinks write, and that cannot go on.
@@ -203,13 +184,8 @@ class RunFolder:
         StoreError
             If one of them is there and not of the run that is replaced.
         """
-        if self._replaced_run is not None:
-            self._earlier.results += named_results(self.path, self._replaced_run)
-        for name in names:
-            if self.path / name not in self._earlier.results:
-                check_absent(self.path / name)
-        if self._replaced_run is not None:
-            remove_unfinished(self.path, self._replaced_run)
+        self._start.check_names([self.path / name for name in names])
+        self._start.remove_replaced()
 
     def __exit__(
         self,
@@ -233,7 +209,7 @@ class RunFolder:
         if self.log is not None and error is not None and is_left:
             self.log.add(f"ended early: {type(error).__name__}: {error}")
             with suppress(StoreError):  # the disk may be full, which is the error then
-                self._write(LOG_NAME, self.log.text)
+                self._texts.write(LOG_NAME, self.log.text)
         if self._is_complete:
             return
         if goes_on:
@@ -243,10 +219,10 @@ class RunFolder:
         self._results.remove()
         if self.snapshots is not None:
             self.snapshots.remove()
-        for path in self._beside:
-            path.unlink(missing_ok=True)
+        self._texts.remove()
         if journal is not None:
-            remove_remains(self.path)
+            remove_remains(self.path, self.scratch)
+        self.scratch.remove()
         for made in self._made:
             try:
                 made.rmdir()
@@ -279,27 +255,44 @@ class RunFolder:
         slice_dim: int,
         *,
         has_slices: bool = False,
-        angles: NDArray[Any] | None = None,
+        info: ResultInfo | None = None,
     ) -> Sink | None:
         """Make the sink for a result called `name`; None if it is whole and has its name.
 
-        If it has slices that were written before the run was stopped, it goes on. `angles`, in
-        radians, are kept with it where its format can.
+        If it has slices that were written before the run was stopped, it goes on. `info` is kept
+        with it as far as its format can.
         """
-        path = result_path(self.path / name, self._results.format)
-        start: SinkStart = "replace" if path in self._earlier.results else "new"
+        base = self.path / name
+        start: SinkStart = "new"
+        if self._results.path(base) in self._earlier.results:
+            start = "replace"
         is_whole = self.unfinished is not None and self.unfinished.is_whole
         how: SinkStart = "resume" if has_slices else start
-        return self._results.add(path, spec, slice_dim, how, is_whole=is_whole, angles=angles)
+        info = info or self.origin
+        return self._results.add(base, spec, slice_dim, how, is_whole=is_whole, info=info)
 
-    def finish(self) -> tuple[Path, ...]:
+    def finish(
+        self, found: Mapping[str, Any] | None = None, progress: Progress | None = None
+    ) -> tuple[Path, ...]:
         """Complete all results and give them their names; paths of the results.
 
         Only then the results of an earlier run are removed.
+
+        Parameters
+        ----------
+        found : mapping of str to value, optional
+            Text of a reference -> its value, to be kept with the parameters.
+        progress : Progress, optional
+            Shows how far other formats are.
         """
         self._results.suspend()
+        if self._results.streamed == "hdf5":
+            for path in self._results.open_paths:
+                with store_errors(path, 0):
+                    fill_in_found(path, found or {})
         if self.journal is not None:
             self.journal.whole()
+        self._results.export(progress or ProgressOnAll([]))
         if self._results.have_hidden_names:
             self._earlier.remove()
         taken = () if self.snapshots is None else self.snapshots.finish()
@@ -332,7 +325,7 @@ class RunFolder:
     def write_failure(self, text: str) -> None:
         """Write the report of a failed run of which finished slices are kept."""
         self._results.abandon()
-        self._write(REPORT_NAME, text)
+        self._texts.write(REPORT_NAME, text)
         if not self._goes_on(self.journal):
             if self.snapshots is not None:
                 self.snapshots.remove()
@@ -340,36 +333,28 @@ class RunFolder:
 
     def write_timeline(self, text: str) -> Path:
         """Write the timeline beside the results; its path."""
-        self._beside.append(self._write(TIMELINE_NAME, text))
-        return self._beside[-1]
+        return self._texts.add(TIMELINE_NAME, text, self._kept())
 
     def write_records(self, texts: Mapping[str, str]) -> None:
         """Write what says how the results were made: name -> text."""
         for name, text in texts.items():
-            self._beside.append(self._write(name, text))
+            self._texts.add(name, text, self._kept())
 
     def write_report(self, text: str) -> None:
         """Write the report, which marks the folder as holding a complete run."""
-        self._write(REPORT_NAME, text)
+        self._texts.write(REPORT_NAME, text, self._kept())
         self._end_journal()
 
     def write_page(self, text: str) -> None:
         """Write the page for people."""
-        self._write(PAGE_NAME, text)
+        self._texts.write(PAGE_NAME, text, self._kept())
 
     def _end_journal(self) -> None:
         """Remove the journal: there is nothing to go on with."""
         self._is_complete = True
         if self.journal is not None:
-            remove_remains(self.path)
-
-    def _write(self, name: str, text: str) -> Path:
-        path = self.path / name
-        try:
-            replace_text(path, text)
-        except OSError as error:
-            raise StoreError(f"cannot write {path}: {error.strerror}{self._kept()}") from None
-        return path
+            remove_remains(self.path, self.scratch)
+        self.scratch.remove()
 
     def _kept(self) -> str:
         """Words that say that complete results are kept although their report is missing."""

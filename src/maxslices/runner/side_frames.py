@@ -14,6 +14,7 @@ from ..errors import MaxslicesError, MethodError
 from ..io import SideName, Source, SupportsSideWindow
 from ..pipeline import Step
 from ..pipeline.changed_frames import CHANGED_DTYPE, changes_frames
+from ..registry.author_lines import defined_at, raised_at
 
 Frames = Mapping[SideName, NDArray[Any]]
 
@@ -77,10 +78,12 @@ class SideFrames:
         except Exception as error:
             raise MethodError(
                 f"{step.meta.name} failed on the {name}: {type(error).__name__}: {error}"
+                f"{raised_at(error, step.meta.function)}"
             ) from error
         if result.shape != (1, *given.shape[1:]):
             found, wanted = ("x".join(map(str, s)) for s in (result.shape, (1, *given.shape[1:])))
             raise MethodError(
                 f"{step.meta.name} made {name} of {found}; one frame, {wanted}, is due"
+                f"{defined_at(step.meta.function)}"
             )
         return result.astype(CHANGED_DTYPE, copy=False)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import MethodError
 from ..pipeline import Reference, Step
+from ..registry.author_lines import defined_at
 
 
 @dataclass(slots=True)
@@ -38,7 +39,7 @@ class SideResults:
         if len(values) != len(names):
             raise MethodError(
                 f"{method} returned {len(values)} side results; it declares {len(names)}: "
-                f"{', '.join(names)}"
+                f"{', '.join(names)}{defined_at(step.meta.function)}"
             )
         self._methods.append(method)
         runs = self._methods.count(method)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..pipeline import Pipeline
 from ..planner import Plan
-from ..system.disk_space import check_absent, hidden_path, store_errors
+from ..system.disk_space import give_name, hidden_path, store_errors
 
 PREFIX = "snapshot_"
 """How the names of snapshots begin."""
@@ -68,8 +68,7 @@ class Snapshots:
             path = self.folder / name
             if os.path.lexists(hidden_path(path)):
                 with store_errors(path, 0):
-                    check_absent(path)
-                    hidden_path(path).rename(path)
+                    give_name(path)
             if os.path.lexists(path):
                 self._named.append(path)
         return tuple(self._named)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..io.tiff_stack import TiffStack
 from ..planner.sweep_plan import SweepPlan, value_text
-from ..system.disk_space import check_absent, hidden_path, store_errors
+from ..system.disk_space import give_name, hidden_path, store_errors
 from .contact_sheet import ContactSheet
 from .results_folder import RunFolder
 from .sharpness import MEASURE, sharpness
@@ -73,9 +73,7 @@ class SweepPictures:
             hidden_path(sheet).unlink(missing_ok=True)  # what a killed run left behind
             self._sheet.save(hidden_path(sheet), best)
         self.folder.finish()
-        check_absent(sheet)
-        hidden_path(sheet).rename(sheet)
-        return sheet, self._file.finish()
+        return give_name(sheet), self._file.finish()
 
     def __exit__(
         self,

@@ -9,6 +9,7 @@ from ..io import remove_result
 from ..system.fresh_files import remove_fresh
 from .earlier_run import RECORD_NAMES, REPORT_NAME, TIMELINE_NAME, disk_bytes
 from .journal import JOURNAL_NAME
+from .scratch_place import ScratchPlace
 from .unfinished_run import UnfinishedRun
 
 SCRATCH_PATTERN = ".section-*.scratch"
@@ -17,7 +18,9 @@ SCRATCH_PATTERN = ".section-*.scratch"
 
 def unfinished_bytes(folder: Path, run: UnfinishedRun) -> int:
     """Disk space that the results and the scratch files of an unfinished run take."""
-    names = [*run.names, *run.aside.values(), *run.scratch_names]
+    names = [*run.names, *run.aside.values()]
+    if run.scratch_folder is None:
+        names += run.scratch_names
     return sum(disk_bytes(folder / name) for name in names)
 
 
@@ -45,9 +48,9 @@ def restore_hidden_names(folder: Path, run: UnfinishedRun) -> bool:
     return bool(found)
 
 
-def remove_remains(folder: Path) -> None:
+def remove_remains(folder: Path, scratch: ScratchPlace) -> None:
     """Remove what a run that was killed left beside its results, the journal last."""
-    for path in folder.glob(SCRATCH_PATTERN):
+    for path in scratch.path.glob(SCRATCH_PATTERN):
         path.unlink(missing_ok=True)
     for name in (TIMELINE_NAME, REPORT_NAME, *RECORD_NAMES):
         remove_fresh(folder / name)
@@ -58,6 +61,6 @@ def remove_unfinished(folder: Path, run: UnfinishedRun) -> None:
     """Remove the hidden files of an unfinished run, the journal last."""
     for hidden in run.names:
         remove_result(folder / hidden)
-    for name in run.scratch_names:
-        (folder / name).unlink(missing_ok=True)
-    remove_remains(folder)
+    scratch = run.scratch(folder)
+    remove_remains(folder, scratch)
+    scratch.remove()

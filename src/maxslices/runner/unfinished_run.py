@@ -7,20 +7,21 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from ..errors import MaxslicesError, StoreError
-from ..io import SinkFormat
+from ..io.result_format import ResultFormat, parse_formats
 from ..model.arrays import SLICE_NAMES
 from ..planner import Plan, SectionPlan
 from ..planner.plan_json import from_plain
 from .journal import boot_id
 from .journal_values import decode
 from .run_report import SectionReport
+from .scratch_place import ScratchPlace
 
 _MOST_FILES = 2**12
 """Largest number of scratch files that is believed: no machine has so many threads."""
-VERSION = 1
+VERSION = 2
 """Version of the journal's format."""
 
 
@@ -60,14 +61,16 @@ class UnfinishedRun:
     """Its plan."""
     identity: dict[str, Any]
     """What it was made for: see `run_identity`."""
-    format: SinkFormat
-    """File format of the results."""
+    formats: tuple[ResultFormat, ...]
+    """File formats of the results."""
     names: dict[str, str]
     """Hidden name of each result -> its name."""
     replaces: list[str]
     """Names of results of earlier runs, to be removed when this one is whole."""
     sections: list[SectionState]
     """State of each section."""
+    scratch_folder: Path | None = None
+    """Folder in which it has a folder of scratch files; None if they are beside the results."""
     side_results: list[tuple[int, Any]] = field(default_factory=list)
     """Index of a step in the pipeline, and its side results, in the order of their finding."""
     is_whole: bool = False
@@ -76,6 +79,10 @@ class UnfinishedRun:
     """Hidden name of a result -> the name that it may have been given meanwhile."""
     n_lines: int = 1
     """Lines of the journal that are believed."""
+
+    def scratch(self, folder: Path) -> ScratchPlace:
+        """Where its scratch files are, of a run in a folder."""
+        return ScratchPlace(folder, self.scratch_folder)
 
     @property
     def scratch_names(self) -> list[str]:
@@ -180,9 +187,11 @@ def _run_of(entries: list[dict[str, Any]]) -> UnfinishedRun:
     _check(all(isinstance(each, dict) for each in [identity, *parts]), "no methods and no input")
     _check(isinstance(identity["device"], str), "no device")
     states = [SectionState() for _ in plan.sections]
-    if header["format"] not in get_args(SinkFormat):
-        raise ValueError(f"its format is {header['format']!r}")
-    run = UnfinishedRun(plan, identity, header["format"], names, replaces, states)
+    formats = parse_formats([str(each) for each in header["formats"]])
+    scratch = header["scratch"]
+    _check(scratch is None or Path(scratch).is_absolute(), f"the scratch folder {scratch!r}")
+    run = UnfinishedRun(plan, identity, formats, names, replaces, states)
+    run.scratch_folder = None if scratch is None else Path(scratch)
     run.n_lines = len(entries)
     for entry in entries[1:]:
         _apply(run, entry)

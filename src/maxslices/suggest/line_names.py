@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 
 from ..devices import method_call
-from . import named_callable
+from ..registry import named_method
 
 _TAKEN = {"m", "shape", "dtype", "angles", "rows", "columns", "math", "next_fast_len"}
 """Names that a ledger function uses itself."""
@@ -60,7 +60,7 @@ def as_variable(name: str) -> str:
 
 def is_own_call(filename: str) -> bool:
     """True if a line is where this package calls methods: the method itself is a library's."""
-    return filename in (method_call.__file__, named_callable.__file__)
+    return filename in (method_call.__file__, named_method.__file__)
 
 
 def code_at(filename: str, line: int, most: int = 60) -> str:

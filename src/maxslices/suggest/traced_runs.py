@@ -18,6 +18,7 @@ from ..estimate.bench import tracemalloc_on
 from ..model.allocation_sequence import Allocated, AllocationSequence, Freed
 from ..model.allocators import Device
 from ..model.arrays import block_shape
+from ..registry.author_lines import raised_at
 from ..registry.method_meta import MethodMeta
 from .fft_plans import FftPlan, plans_noted
 from .fold_loops import Token
@@ -123,6 +124,7 @@ class RunMaker:
             raise EstimatorError(
                 f"{self.meta.full_name} runs on {len(found)} of {len(_DIMS)} blocks of 7x109x139 "
                 f"to 67x59x97, and a ledger takes {_LEAST_RUNS}: {type(error).__name__}: {error}"
+                f"{raised_at(error, self.meta.function) if error else ''}"
             )
         return found
 

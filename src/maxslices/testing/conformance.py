@@ -21,6 +21,7 @@ from ..checking.case import Case
 from ..checking.estimate_check import check_call
 from ..checking.inputs import check_given, require_slice_dim
 from ..checking.measured_call import MeasuredCall
+from ..checking.method_halo import proposed_halo
 from ..devices import require_libraries
 from ..errors import DeviceError, EstimatorError, MaxslicesError, UsageError
 from ..estimate import ModelRequest, declared_model
@@ -195,7 +196,9 @@ class MethodConformance:
         if call.looked_at:
             return  # it is called once, with the slices that it looks at
         faults = differences_between_blocks(call, (1, 7), situation.case.tolerance)
-        _require(not faults, f"{call.meta.full_name}: {'; '.join(faults)}")
+        if faults:
+            proposal = proposed_halo(call)
+            _require(False, f"{call.meta.full_name}: {'; '.join(faults)}{proposal}")
 
     def test_estimate_never_decreases(self, situation: Situation) -> None:
         """More slices never need less memory; more memory never fits fewer slices."""

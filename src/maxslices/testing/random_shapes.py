@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from ..checking.check_result import EstimateError
-from ..checking.estimate_check import check_call
+from ..checking.estimate_check import BUFFERS_BYTES, check_call
 from ..tuning.garbage_collection import quick_collections
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 MAX_SLICES = 60
 MAX_DIM = 96
 """Largest shapes drawn: hundreds of calls at 2 MB take seconds, and odd sizes show at any size."""
-BUFFERS_BYTES = 3 * 8192 * 8
-"""NumPy's buffers for casting, one for each operand of an operation: they come and go with the
-shape, and make up much of the memory of a tiny array. Less is no finding here, on a CPU."""
 _MAX_QUICK_EXAMPLES = 1000
 """Examples up to which every run tries the same ones, and looks for no smaller failure: the default
 of 300 is for every run of a suite, and more are asked for to find what these do not."""
@@ -77,4 +74,5 @@ def try_random_shapes(
         with quick_collections():
             check()
     except EstimateError as error:
-        pytest.fail(str(error), pytrace=False)
+        max_slices.note(error.result)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None

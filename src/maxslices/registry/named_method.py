@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import UsageError
-from ..registry.method_meta import MethodMeta
-from ..registry.method_registry import Registry, registry
+from .method_meta import MethodMeta
+from .method_registry import Registry, registry
+from .named_object import import_named
 
 
 def method_named(name: str) -> MethodMeta:
@@ -18,8 +17,8 @@ def method_named(name: str) -> MethodMeta:
     Parameters
     ----------
     name : str
-        A method's name, or ``module:function``: a function whose first parameter takes the array.
-        It may be cut along either axis.
+        A method's name, or ``module:function``: a registered one, or any function whose first
+        parameter takes the array; it may be cut along either axis.
 
     Raises
     ------
@@ -28,24 +27,18 @@ def method_named(name: str) -> MethodMeta:
     RegistrationError
         If the function cannot be called with an array and keywords.
     """
-    module_name, colon, path = name.partition(":")
-    if not colon:
+    if ":" not in name:
         return registry.get(name)
-    found: Any
-    try:
-        found = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UsageError(f"{name}: {module_name} cannot be imported: {error}") from None
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise UsageError(f"{name}: {getattr(found, '__name__', found)} has no {part!r}")
-        found = getattr(found, part)
-    plain = path.rpartition(".")[2]
+    found = import_named(name, "scipy.ndimage:median_filter")
+    meta = getattr(found, "meta", None)
+    if isinstance(meta, MethodMeta):
+        return meta
+    module_name, _, path = name.partition(":")
     array_module = "torch" if module_name.partition(".")[0] == "torch" else None
     return Registry().register(
         _with_signature(found),
         pattern="all",
-        name=plain,
+        name=path.rpartition(".")[2],
         module=module_name,
         array_module=array_module,
     )

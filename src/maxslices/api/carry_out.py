@@ -1,0 +1,222 @@
+"""Carry out what is asked of a run: plan it, execute it, and complete its results."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..devices import Backend, select_backend
+from ..devices.in_place import is_direct
+from ..errors import MaxslicesError, StoreError
+from ..estimate import Chooser
+from ..io import HasDetectorStart, Source, parse_loader
+from ..io.chosen_part import preview_words
+from ..io.result_info import ResultInfo
+from ..measure.process_peak import ProcessPeak
+from ..pipeline import Pipeline, Reference
+from ..planner import Budgets, Plan
+from ..runner import Report, RunFolder, Timeline, execute
+from ..runner.correct_records import correct_records
+from ..runner.earlier_run import LOG_NAME, PICTURE_NAME, PIPELINE_NAME, RECORD_NAMES
+from ..runner.progress import progress_shown
+from ..runner.provenance import Provenance, as_run
+from ..runner.provenance import provenance as provenance_of
+from ..runner.run_identity import run_identity
+from ..runner.run_log import RunLog
+from ..runner.side_results import SideResults
+from ..runner.snapshots import snapshot_bytes
+from ..runner.wall_time import WallTime
+from .check_run import check_plan_here, check_unchanged
+from .plan_scan import plan_pipeline
+from .resources import budgets_here, chooser_for
+from .run_request import RunRequest
+from .scan_and_output import check_result, files_read, opened, spec_of
+
+
+def carry_out(request: RunRequest) -> Report:
+    """Run a pipeline; see `maxslices.run` for what is asked, returned and raised."""
+    wall_time = WallTime()
+    pipeline, cut = request.checked()
+    if cut is not None:
+        from .run_sweep import run_sweep  # and with it Pillow and tifffile
+
+        return run_sweep(request, pipeline, cut)
+    folder = request.folder(pipeline)
+    if folder is not None and folder.unfinished is not None:
+        pipeline = _as_before(pipeline, folder.unfinished.identity, folder.path)
+    backend = select_backend(request.device_for(folder))
+    with _said_how_to_go_on(folder), contextlib.ExitStack() as held:
+        log = held.enter_context(RunLog())
+        scan = request.scan
+        path = Path(scan) if isinstance(scan, str | os.PathLike) else None
+        source = held.enter_context(
+            opened(scan, pipeline, allow_missing_frames=request.allow_missing_frames)
+        )
+        wall_time.begin("planning")
+        if folder is not None:
+            folder.identity = _identity(request, pipeline, backend)
+        made, chooser = _plan(request, pipeline, source, backend, folder)
+        if request.given is not None:
+            check_result(request.given, made)
+        wall_time.begin("preparing")
+        request.announce(made)
+        log.add(str(made))
+        device_name = backend.name if folder is None else folder.identity["device"]
+        provenance = provenance_of(made, pipeline, path, source.name, device_name)
+        bar = held.enter_context(progress_shown(request.progress))
+        scratch = Path(request.scratch or tempfile.gettempdir())
+        if folder is not None:
+            folder.log = log
+            folder.origin = _origin(request, source, provenance)
+            held.enter_context(folder)
+            scratch = folder.scratch.path
+        timeline, process_peak = Timeline(), ProcessPeak()
+        sections, side, result = execute(
+            made,
+            pipeline,
+            source,
+            backend,
+            folder,
+            bar,
+            scratch,
+            timeline,
+            wall_time,
+            request.given,
+        )
+        wall_time.begin("finishing")
+        if chooser is not None:
+            correct_records(made, sections, chooser)
+        files = () if folder is None else folder.finish(_found(side), bar)
+        written = None if folder is None else folder.write_timeline(timeline.to_chrome())
+        wall_time.stop()
+        sections_s = sum(section.duration_s for section in sections if not section.is_earlier)
+        report = Report(
+            plan=made,
+            device=backend.name,
+            sections=sections,
+            side_results=side.by_method,
+            files=files,
+            duration_s=wall_time.total_s,
+            phases_s=wall_time.beside_sections(sections_s),
+            process_bytes=process_peak.grown_bytes,
+            result=result,
+            timeline=timeline,
+            timeline_file=written,
+            provenance=provenance,
+            records=() if folder is None else _records(request, folder.path),
+        )
+        if folder is not None:
+            from .run_page import leave_page
+
+            log.add(str(report))
+            folder.write_records({PIPELINE_NAME: as_run(pipeline, provenance), LOG_NAME: log.text})
+            leave_page(report, folder, log.warned)
+            if request.picture:
+                from .slices_picture import draw_slices
+
+                draw_slices(files, folder.path / PICTURE_NAME, f"{path or source.name}: {pipeline}")
+            folder.write_report(report.to_json())  # last: with it the run is whole
+        return report
+
+
+def _plan(
+    request: RunRequest,
+    pipeline: Pipeline,
+    source: Source,
+    backend: Backend,
+    folder: RunFolder | None,
+) -> tuple[Plan, Chooser | None]:
+    """The plan of the run that goes on, the one that is given, or a new one with its chooser."""
+    if folder is not None and folder.unfinished is not None:
+        check_unchanged(folder, folder.unfinished, pipeline, source, backend)
+        return folder.unfinished.plan, None
+    if request.plan is not None:
+        check_plan_here(request.plan, pipeline, source, backend, in_memory=folder is None)
+        return request.plan, None
+    spec = spec_of(source, backend)
+    budgets = budgets_here(backend, request.memory, request.host_memory)
+    chooser = chooser_for(spec, budgets, backend, request.estimator, source)
+    given = request.given
+
+    def planned(within: Budgets) -> Plan:
+        return plan_pipeline(
+            pipeline,
+            spec,
+            within,
+            chooser,
+            block=request.block,
+            fit=request.fit,
+            result_in_memory=folder is None,
+            result_is_direct=given is not None and is_direct(given, backend),
+        )
+
+    made = planned(budgets)
+    if request.save_snapshots:
+        made = planned(budgets.without(snapshot_bytes(made)))
+    return made, chooser
+
+
+def _records(request: RunRequest, folder: Path) -> tuple[Path, ...]:
+    """Files that tell people of the run."""
+    return tuple(folder / n for n in RECORD_NAMES if n != PICTURE_NAME or request.picture)
+
+
+def _identity(request: RunRequest, pipeline: Pipeline, backend: Backend) -> dict[str, Any]:
+    """What the run is made for, and what of it a later one need not be told again."""
+    has_path = isinstance(request.scan, str | os.PathLike)
+    read = files_read(request.scan, pipeline) if has_path else None
+    return {
+        **run_identity(pipeline, backend, read),
+        "scan_path": _text_of(request.scan),
+        "pipeline_path": _text_of(request.pipeline),
+        "preview": preview_words(pipeline.loader.preview),
+        "save_all": request.save_all,
+    }
+
+
+def _as_before(pipeline: Pipeline, identity: dict[str, Any], folder: Path) -> Pipeline:
+    """Pipeline on the part of the scan, and with the results, of the run that goes on."""
+    options, faults = parse_loader({"preview": identity.get("preview") or {}})
+    if faults:
+        raise StoreError(f"the journal in {folder} is not readable: {faults[0].text}")
+    if options.preview != pipeline.loader.preview:
+        pipeline = pipeline.with_preview(options.preview)
+    return pipeline.saving_all() if identity.get("save_all") is True else pipeline
+
+
+def _origin(request: RunRequest, source: Source, provenance: Provenance) -> ResultInfo:
+    """What all results of a run have in common."""
+    start = source.detector_start if isinstance(source, HasDetectorStart) else (0, 0)
+    return ResultInfo(
+        pixel_size=request.found_pixel_size(),
+        first_pixel=start,
+        scan=provenance.scan,
+        date=provenance.date,
+        program=f"maxslices {provenance.versions.get('maxslices', '')}".strip(),
+    )
+
+
+def _found(side: SideResults) -> dict[str, Any]:
+    """Values that were found during the run, by the text of the references to them."""
+    return {str(Reference(*key)): value for key, value in side.by_reference.items()}
+
+
+@contextlib.contextmanager
+def _said_how_to_go_on(folder: RunFolder | None) -> Iterator[None]:
+    """Add to an error, or to an interrupt, how a run that is kept can go on."""
+    try:
+        yield
+    except (MaxslicesError, MemoryError, KeyboardInterrupt) as error:
+        if folder is None or not folder.is_kept:
+            raise
+        texts = [text for text in (str(error), folder.way_on) if text]
+        raise type(error)("; ".join(texts)) from error.__cause__
+
+
+def _text_of(given: object) -> str | None:
+    """Path as text; None for what is no path."""
+    return os.fspath(given) if isinstance(given, str | os.PathLike) else None

@@ -1,0 +1,186 @@
+"""What a user asks of a run, and what of it does not go together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..io.chosen_part import PartLike
+from ..io.pixel_size import parse_pixel_size, pixel_size_of
+from ..io.result_format import FormatLike, parse_formats
+from ..io.result_info import PixelSize
+from ..pipeline import Pipeline
+from ..pipeline.pipeline import PipelineLike, as_pipeline
+from ..pipeline.sweep import SweepLike, SweptPipeline, cut_at_sweep, with_sweep
+from ..planner import Plan
+from ..planner.block_size import BlockChoice
+from ..planner.tile_and_offload import FitChoice
+from ..runner import RunFolder
+from .scan_and_output import Scan, check_out, chosen_part, files_read
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What is asked of a run; `maxslices.run` says what each field is."""
+
+    scan: Scan
+    """The scan."""
+    pipeline: PipelineLike
+    """The pipeline."""
+    out: str | os.PathLike[str] | np.ndarray | None
+    """Folder or array."""
+    announce: Callable[[Plan], None]
+    """Is called with the plan before the run begins."""
+    device: str = "auto"
+    """The device."""
+    memory: str | int | None = None
+    """Budget on the device."""
+    host_memory: str | int | None = None
+    """Budget in host memory."""
+    block: BlockChoice = "auto"
+    """Slices in a block."""
+    fit: FitChoice = "none"
+    """What is done where a slice does not fit."""
+    format: FormatLike = "hdf5"
+    """Formats of the results."""
+    overwrite: bool = False
+    """Whether an earlier run is replaced."""
+    progress: bool = False
+    """Whether progress is shown."""
+    estimator: str | None = None
+    """The only source of estimates."""
+    plan: Plan | None = None
+    """A plan made before."""
+    resume: bool = False
+    """Whether an unfinished run goes on."""
+    allow_missing_frames: bool = False
+    """Whether missing frames are read as the fill value."""
+    sweep: SweepLike | None = None
+    """A parameter with several values."""
+    save_all: bool = False
+    """Whether the data after every step are saved."""
+    save_snapshots: bool = False
+    """Whether the middle slice after each step is saved."""
+    rows: PartLike | None = None
+    """Detector rows."""
+    columns: PartLike | None = None
+    """Detector columns."""
+    angles: PartLike | None = None
+    """Frames, and every how many."""
+    scratch: str | os.PathLike[str] | None = None
+    """Folder for scratch files."""
+    pixel_size: str | float | None = None
+    """Size of a pixel."""
+
+    picture: bool = False
+    """Whether three slices of the result are drawn."""
+
+    @property
+    def given(self) -> np.ndarray | None:
+        """The array that is filled; None without."""
+        return self.out if isinstance(self.out, np.ndarray) else None
+
+    @property
+    def folder_path(self) -> Path | None:
+        """The folder of the results; None without."""
+        if self.out is None or isinstance(self.out, np.ndarray):
+            return None
+        return Path(self.out)
+
+    @property
+    def chosen(self) -> dict[str, PartLike | None]:
+        """The part of the scan that is read."""
+        return {"rows": self.rows, "columns": self.columns, "angles": self.angles}
+
+    def checked(self) -> tuple[Pipeline, SweptPipeline | None]:
+        """Check what is asked for; the pipeline as it will run, and its sweep, if there is one.
+
+        Raises
+        ------
+        MaxslicesError
+            If the pipeline is not well formed, or options do not go together.
+        """
+        parse_formats(self.format)
+        checked = chosen_part(self.scan, as_pipeline(self.pipeline), self.chosen)
+        if self.save_all:
+            checked = checked.saving_all()
+        in_folder = self.folder_path is not None
+        if self.save_snapshots and not in_folder:
+            raise UsageError("snapshots are saved in a folder: name it as `out`")
+        if self.picture and not in_folder:
+            raise UsageError("a picture is saved in a folder: name it as `out`")
+        if self.sweep is not None:
+            checked = with_sweep(checked, self.sweep)
+        cut = cut_at_sweep(checked)
+        if cut is not None:
+            self._check_sweep()
+        if self.resume and self.plan is not None:
+            raise UsageError("a run that goes on keeps its plan: leave the other one out")
+        if self.resume and not in_folder:
+            raise UsageError("only a run into a folder can go on: name it as `out`")
+        if self.plan is not None:
+            self._check_left_to("a plan")
+        check_out(self.out, self.scan)
+        return checked, cut
+
+    def _check_sweep(self) -> None:
+        if self.save_all or self.save_snapshots:
+            raise UsageError("a sweep saves a picture for each value, and nothing on the way")
+        if self.plan is not None or self.resume:
+            what = "carry out a plan made before" if self.resume is False else "go on (resume)"
+            raise UsageError(f"a sweep cannot {what}: it is planned and run as a whole")
+        if self.given is not None:
+            raise UsageError("a sweep fills no array: name a folder, or leave it out")
+
+    def folder(self, pipeline: Pipeline) -> RunFolder | None:
+        """Folder of the results, checked; None without."""
+        path = self.folder_path
+        if path is None:
+            return None
+        folder = RunFolder(
+            path, self.format, self.overwrite, self.resume, self.save_snapshots, self.scratch
+        )
+        for each in files_read(self.scan, pipeline):
+            folder.check_spares(each)
+        if folder.unfinished is not None:
+            self._check_left_to("resume")
+        return folder
+
+    def device_for(self, folder: RunFolder | None) -> str:
+        """Device to run on: the one asked for, else that of the plan."""
+        plan = self.plan
+        if folder is not None and folder.unfinished is not None:
+            plan = folder.unfinished.plan
+        if self.device != "auto" or plan is None:
+            return self.device
+        return "cuda:0" if plan.device == "cuda" else plan.device
+
+    def found_pixel_size(self) -> PixelSize | None:
+        """Pixel size that is given, else that of the scan's file; None if neither is known."""
+        if self.pixel_size is not None:
+            return parse_pixel_size(self.pixel_size)
+        if not isinstance(self.scan, str | os.PathLike):
+            return None
+        return pixel_size_of(Path(self.scan))
+
+    def _check_left_to(self, what: str) -> None:
+        """Check that nothing that `what` decides is given beside it."""
+        given: dict[str, Any] = {
+            "memory": self.memory is not None,
+            "host_memory": self.host_memory is not None,
+            "block": self.block != "auto",
+            "fit": self.fit != "none",
+            "estimator": self.estimator is not None,
+        }
+        names = [name for name, is_given in given.items() if is_given]
+        if names:
+            raise UsageError(
+                f"{', '.join(names)} cannot be given with {what}, which holds what was chosen: "
+                "plan again with it, or leave it out"
+            )

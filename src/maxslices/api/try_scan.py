@@ -1,0 +1,154 @@
+"""Try a scan: a few slices of it by a pipeline that is made for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import StoreError
+from ..io import Source, open_source
+from ..io.chosen_part import PartLike
+from ..io.frame_source import FrameSource
+from ..planner import Plan
+from ..runner import Report
+from ..runner.folder_lock import check_usable
+from ..system.disk_space import check_absent
+from ..system.fresh_files import replace_text
+from .run_scan import run_announced
+
+MORE_THAN_HALF = 1.25 * np.pi
+"""Range of angles in radians above which a scan is of a full turn: some go a little beyond 180
+degrees."""
+PIPELINE_NAME = "pipeline.yaml"
+"""Name of the pipeline in the folder of the results."""
+
+_CORRECT = """\
+- method: dark_flat_field_correction
+- method: minus_log
+"""
+_RECONSTRUCT = """\
+- method: remove_stripe_based_sorting
+- method: find_center_vo
+  parameters:
+    ind: mid
+  id: centering
+  side_outputs:
+    cor: centre_of_rotation
+- method: fbp
+  parameters:
+    center: ${{centering.side_outputs.centre_of_rotation}}
+"""
+_ANGLES = """\
+- method: standard_tomo
+  parameters:
+    rotation_angles:
+      user_defined: {{start_angle: 0, stop_angle: 180, angles_total: {n_angles}}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPipeline:
+    """A pipeline that suits a scan, as far as its file tells."""
+
+    text: str
+    """The pipeline as text of a file."""
+    angles: str | None
+    """Part of the frames that is read; None for all."""
+    notes: tuple[str, ...]
+    """What was assumed."""
+
+
+def trial_pipeline(source: Source) -> TrialPipeline:
+    """Make a pipeline for a scan: correction, stripes, axis of rotation, reconstruction."""
+    steps, notes, part = "", [], None
+    angles, n_angles = source.angles, source.spec.shape[0]
+    if angles is None:
+        steps += _ANGLES.format(n_angles=n_angles)
+        notes.append("no angles are stored: 0 to 180 degrees are assumed")
+    elif abs(float(angles[-1] - angles[0])) > MORE_THAN_HALF:
+        n_half = int(np.count_nonzero(np.abs(angles - angles[0]) <= np.pi))
+        if isinstance(source, FrameSource):
+            part = f":{_stored_frame(source, n_half - 1) + 1}"
+            notes.append(
+                "a full turn: its first half is read, as for an axis in the middle; to stitch both "
+                "halves, put sino_360_to_180 before find_center_vo"
+            )
+    if source.flats is not None and source.darks is not None:
+        steps += _CORRECT
+    elif source.spec.dtype.kind in "iu":
+        steps += "- method: minus_log\n"
+        notes.append("no flats and darks: slices are of -log(counts), darker in the middle")
+    else:
+        notes.append("no flats and darks: the values are taken for attenuation")
+    return TrialPipeline(steps + _RECONSTRUCT, part, tuple(notes))
+
+
+def try_scan(
+    scan: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    rows: PartLike | None = "mid",
+    announce: Callable[[Plan], None] = lambda plan: None,
+    note: Callable[[str], None] = lambda text: None,
+    **options: Any,
+) -> Report:
+    """Reconstruct a few slices of a scan, and draw them.
+
+    Parameters
+    ----------
+    scan : path
+        The scan.
+    out : path-like
+        Folder for the slices, ``slices.png`` and ``pipeline.yaml``, which can be changed and
+        run.
+    rows : str, int, slice or (int, int)
+        Detector rows to reconstruct; by default two or three in the middle.
+    announce : callable
+        Is called with the plan.
+    note : callable
+        Is given what was assumed.
+    **options
+        As for `maxslices.run`.
+
+    Raises
+    ------
+    MaxslicesError
+        If the scan cannot be read, methods are not installed, or the run fails.
+    """
+    with open_source(scan) as source:
+        made = trial_pipeline(source)
+    for text in made.notes:
+        note(text)
+    folder = Path(out)
+    path = folder / PIPELINE_NAME
+    check_usable(folder)
+    check_absent(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_text(path, "".join(f"# {text}\n" for text in made.notes) + made.text)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from None
+    return run_announced(
+        scan,
+        path,
+        out,
+        announce=announce,
+        rows=rows,
+        angles=made.angles,
+        picture=True,
+        **options,
+    )
+
+
+def _stored_frame(source: FrameSource, projection: int) -> int:
+    """Index of a projection among the frames as they are stored."""
+    for start, stop in source.frame_runs:
+        if projection < stop - start:
+            return start + projection
+        projection -= stop - start
+    raise IndexError(projection)

@@ -1,0 +1,51 @@
+"""``maxslices try SCAN [OUT]``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import LIMITS, OUTPUT, PART
+from .output import SAID, complain, say
+
+
+@click.command(
+    "try",
+    params=[*LIMITS, PART[0], *OUTPUT],
+    short_help="reconstruct a few slices of a scan, and draw them",
+)
+@click.argument("scan", type=click.Path(), help="HDF5/NeXus file, .npy, TIFF or folder of TIFFs")
+@click.argument(
+    "out",
+    type=click.Path(),
+    required=False,
+    help="folder for the results (default: SCAN-try here, numbered if it is there)",
+)
+def try_scan(
+    scan: str, out: str | None, rows: str | None, json: bool, quiet: bool, **options: Any
+) -> str | None:
+    """Reconstruct a few slices of a scan by a usual pipeline, and draw them.
+
+    The folder gets slices.png, result.h5, and pipeline.yaml to change and run on all of the scan.
+    """
+    from ..api.try_scan import PIPELINE_NAME, try_scan
+    from ..runner.numbered_folder import numbered_folder
+
+    folder = out or str(numbered_folder(scan, "try"))
+    report = try_scan(
+        scan,
+        folder,
+        rows=rows or "mid",
+        note=lambda text: complain(f"note: {text}"),
+        progress=not quiet,
+        **options,
+    )
+    SAID.info("%s", report)
+    if json:
+        return report.to_json()
+    if quiet:
+        return None
+    say(f"look at {folder}/slices.png")
+    say(f"change {folder}/{PIPELINE_NAME} and run it on all rows:")
+    return f"  maxslices run {scan} {folder}/{PIPELINE_NAME}"
