@@ -4,9 +4,9 @@ Run it where httomolibgpu and httomo-backends are (sources are enough to plan)::
 
     python docs/scripts/pipeline_peaks.py OUT PIPELINE... [--device none] [--limit-s 100]
 
-Each pipeline is planned for each of `DETECTORS`, by the records that come with maxslices alone, and
-what cannot be planned is named. On a GPU (``--device cuda``) each method is then called with a block
-of its plan, and the peak held against the plan's figure. OUT gets ``peaks.json``.
+Each pipeline is planned for each of `DETECTORS`, by the records that come with maxslices alone.
+What cannot be planned is named. On a GPU (``--device cuda``) each method is then called with a
+block of its plan, and the peak held against the plan's figure. OUT gets ``peaks.json``.
 """
 
 from __future__ import annotations
@@ -178,8 +178,9 @@ def main() -> None:
             continue
         row |= {"planned": call.memory.bytes(call.n_slices), "measured": took, "outside": outside}
         rows.append(row)
-        print(f"{name:36s} {dims:>10s} {row['dtype']:8s} {call.n_slices:5d} slices "
-              f"{took / 1e9:7.3f} GB, of the plan's {took / row['planned']:.4f}", flush=True)  # fmt: skip
+        part = took / row["planned"]
+        text = f"{name:36s} {dims:>10s} {row['dtype']:8s} {call.n_slices:5d} slices"
+        print(f"{text} {took / 1e9:7.3f} GB, {part:.4f} of the plan's", flush=True)
     (options.out / "peaks.json").write_text(json.dumps(rows, indent=1))
     parts = [row["measured"] / row["planned"] for row in rows]
     print(f"{len(rows)} of {len(calls)} calls, {sum(0.98 <= each <= 1 for each in parts)} with 98 "

@@ -4,13 +4,14 @@ Run it where there are a GPU, httomolibgpu, httomolib and httomo-backends::
 
     python docs/scripts/record_pipelines.py OUT PIPELINE... [--limit-s 220] [--memory 12GB]
 
-It plans each pipeline for a scan of each of `SIZES`, and measures what no estimator declares and no
-record that comes with maxslices was made of; methods in `AGAIN` at all sizes. At `SMALL` parameters
-are varied one by one, to find those on which memory does not depend. OUT gets ``sizes.json.gz``
-(records at `SIZES`, as ``maxslices records export`` writes them), ``further.json.gz`` (at `FURTHER`,
-of which formulas know nothing) and ``same.json`` (parameters that were varied). ``ship_records.py``
-adds these to the records that come with maxslices. Steps that cannot be planned are left out, and
-named. With ``--before FILE`` what that ``sizes.json.gz`` has is not measured again.
+It plans each pipeline for a scan of each of `SIZES`, and measures what no estimator declares and
+no record that comes with maxslices was made of; methods in `AGAIN` at all sizes. At `SMALL`
+parameters are varied one by one, to find those on which memory does not depend. OUT gets
+``sizes.json.gz`` (records at `SIZES`, as ``maxslices records export`` writes them),
+``further.json.gz`` (at `FURTHER`, of which formulas know nothing) and ``same.json`` (parameters
+that were varied). ``ship_records.py`` adds these to the records that come with maxslices. Steps
+that cannot be planned are left out, and named. With ``--before FILE`` what that ``sizes.json.gz``
+has is not measured again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import gzip
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
