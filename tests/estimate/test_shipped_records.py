@@ -213,6 +213,28 @@ def test_text_and_records_are_the_same(tmp_path):
         assert max(map(len, text.splitlines())) < 2500
 
 
+@pytest.mark.parametrize("method", [rfft, strange, scattered])
+def test_a_record_goes_on_with_the_sizes_of_an_earlier_one(tmp_path, method):
+    (whole,) = read_shipped(made(tmp_path, method=method, same={"size": (3, 9)}).records)
+    meta = Registry().register(padded, pattern="projection", module="lab")
+
+    def entry(dims):
+        question = request_key(request_at(meta, dims))
+        probe = sizes_of(method, dims).as_plain()
+        return {"question": question, "place": PLACE, "time_s": 1.0, "probe": probe}
+
+    first = SizeRecord.of([entry(dims) for dims in SIZES[:2]], {"size": (3,), "mode": ("a", "b")})
+    both = SizeRecord.of([entry(dims) for dims in SIZES[2:]], {"size": (3, 9)}, first)
+    assert both.measured == whole.measured
+    assert both.same == {"size": (3, 9), "mode": ("a", "b")}
+    assert both.output_dims == whole.output_dims
+    for dims in SIZES:
+        for n in (1, 7, 64, 999):
+            then, now = whole.at(dims).memory, both.at(dims).memory
+            assert method(n, dims).n_bytes <= now.bytes(n) <= 1.001 * then.bytes(n), (dims, n)
+            assert now.kept_bytes(n) == then.kept_bytes(n)
+
+
 def test_a_record_is_shown_as_formulas_in_the_dims(tmp_path):
     def shown(method, **same):
         (record,) = read_shipped(made(tmp_path, method=method, same=same).records)
