@@ -39,7 +39,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--estimator",
-        choices=["declared", "recorded", "replayed", "probed", "bisected"],
+        choices=["declared", "recorded", "replayed", "probed"],
         help="the only source of estimates to use (default: declared, else recorded, replayed or "
         "probed)",
     )
