@@ -45,15 +45,14 @@ from maxslices.registry.method_registry import registry
 
 SMALL = (600, 540, 640)
 DETECTORS = ((1801, 1601, 2557), (1801, 2160, 2560), (1801, 2048, 2048))
-FEW_ROWS = ((1801, 4, 2560), (1801, 5, 2557), (600, 4, 640))
+FEW_ROWS = ((1801, 4, 2560), (1801, 4, 2048), (1801, 5, 2557), (601, 4, 644))
 """What a sweep reads."""
 SIZES = (
-    *DETECTORS, SMALL, *FEW_ROWS,
-    (901, 65, 1279), (1200, 64, 1920), (999, 65, 2303), (721, 65, 2001), (1441, 64, 1664),
-    (1501, 64, 1601), (720, 64, 1024), (361, 65, 1283), (2001, 65, 2999), (1440, 64, 3000),
+    *DETECTORS, *FEW_ROWS, (901, 65, 1279), (1200, 64, 1920), (721, 65, 2001), (1440, 64, 3000),
+    (600, 64, 640), (1501, 64, 1601), (1441, 64, 1664), (999, 65, 2303), (720, 64, 1024),
 )  # fmt: skip
 """Angles, rows and columns: the two commonest detectors, and others so that even and odd numbers of
-columns have seven sizes each, in the order of what is missed least if time runs out. Sinograms do
+columns have several sizes each, in the order of what is missed least if time runs out. Sinograms do
 not know of the rows, and with few of them calls are quick."""
 COMPARED_AT = (901, 65, 1279)
 """Where blocks of two sizes are compared."""
@@ -76,8 +75,10 @@ INSTEAD: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Parameters in place of the pipeline's: what it leaves to be filled in, and few iterations where a
 call of those that it wants takes half a minute. `VARIED` shows whether that matters."""
-ON_HOST = ("save_to_images", "rescale_to_int", "FBP2d_astra")
+ON_HOST = ("rescale_to_int", "FBP2d_astra")
 """Methods that take their block from the device to the host: a few slices take seconds."""
+LEFT_OUT = ("save_to_images",)
+"""Methods that need no record: they are known to work on the host, and return nothing."""
 LAST = {"deg360_distortion_FBP3d_tomobar": "sino_360_to_180"}
 """Last step that is measured of a pipeline: others have the rest."""
 VARIED_AT = (5, 8)
@@ -112,6 +113,8 @@ def edited(path: Path, out: Path) -> Path:
                 registry.get(step["method"], step["module_path"])
         except UnknownMethodError as error:
             print(f"{path.name}: left out: {str(error)[:110]}")
+            continue
+        if step["method"] in LEFT_OUT:
             continue
         step["parameters"] = (step.get("parameters") or {}) | INSTEAD.get(step["method"], {})
         kept.append(step)
@@ -151,7 +154,7 @@ class RecordingChooser(Chooser):
     def _probed(self, request: ModelRequest) -> Any:
         whole = self._available_bytes
         if request.meta.name in ON_HOST:
-            self._available_bytes = whole // 8
+            self._available_bytes = whole // 64
         try:
             return super()._probed(request)
         finally:
@@ -221,7 +224,7 @@ class Recorder:
     def vary(self, pipelines: list[Path], records: Records) -> list[dict[str, Any]]:
         """Measure methods with other parameters at `SMALL`, those in `VARIED` first."""
         requests: dict[str, ModelRequest] = {}
-        for path in pipelines:
+        for path in pipelines if self.time_left() > 0 else ():
             chooser = self.chooser(self.scan(SMALL), records)
             try:
                 section_models(as_pipeline(path), self.scan(SMALL), chooser)
@@ -303,7 +306,7 @@ class Recorder:
         try:
             now = self.pool_bytes(request, changed, n_frames)
             most = max((abs(now[n] / base[n] - 1) for n in now if n in base), default=1.0)
-        except MaxslicesError as error:
+        except Exception as error:  # noqa: BLE001  values that a method refuses are left out
             said = f"{type(error).__name__}: {str(error)[:120]}"
         before = {name: key["parameters"].get(name) for name in changed}
         shown = said or ("same" if most <= SAME else f"{most:.2%}")
@@ -353,7 +356,7 @@ def main() -> None:
         if further.entries():
             export(further, out / "further.json.gz")
     print(f"{len(sizes.entries())} + {len(further.entries())} records, {recorder.took_s():.0f} s")
-    recorder.limit_s = options.vary_s + recorder.took_s()
+    recorder.limit_s = options.vary_s + recorder.took_s() if options.vary_s else 0.0
     same = recorder.vary(pipelines, sizes)
     (out / "same.json").write_text(json.dumps(same, indent=1))
     print(f"{len(same)} parameters varied, {recorder.took_s():.0f} s")
