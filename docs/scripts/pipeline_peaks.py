@@ -154,8 +154,9 @@ def main() -> None:
             try:
                 for call in planned_calls(first_of_sweeps(file, work), size, options.memory):
                     calls.setdefault(call.key, call)
-                plan(ArraySpec(size, "uint16"), file, device="cuda",
-                     memory="16GB", host_memory="512GB")  # fmt: skip
+                if options.device == "none":  # where there is a GPU, this would measure
+                    plan(ArraySpec(size, "uint16"), file, device="cuda",
+                         memory="16GB", host_memory="512GB")  # fmt: skip
                 n_planned += 1
             except MaxslicesError as error:
                 print(f"{path.stem} {size[1]}x{size[2]}: {str(error)[:300]}")
@@ -178,10 +179,10 @@ def main() -> None:
             continue
         row |= {"planned": call.memory.bytes(call.n_slices), "measured": took, "outside": outside}
         rows.append(row)
+        (options.out / "peaks.json").write_text(json.dumps(rows, indent=1))
         part = took / row["planned"]
         text = f"{name:36s} {dims:>10s} {row['dtype']:8s} {call.n_slices:5d} slices"
         print(f"{text} {took / 1e9:7.3f} GB, {part:.4f} of the plan's", flush=True)
-    (options.out / "peaks.json").write_text(json.dumps(rows, indent=1))
     parts = [row["measured"] / row["planned"] for row in rows]
     print(f"{len(rows)} of {len(calls)} calls, {sum(0.98 <= each <= 1 for each in parts)} with 98 "
           f"to 100 % of what was planned, {sum(each > 1 for each in parts)} above; "

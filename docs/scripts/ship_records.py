@@ -22,6 +22,7 @@ from maxslices.estimate.fingerprint import canonical
 from maxslices.estimate.record_files import Entry, checked_entries, checked_probe
 from maxslices.estimate.shipped_records import read_shipped, shipped_text
 from maxslices.estimate.size_record import SizeRecord
+from maxslices.model.size_model import LEAST_SIZES
 
 FOLDER = Path(__file__).parents[2] / "src" / "maxslices" / "httomo" / "records"
 
@@ -106,6 +107,9 @@ def main() -> None:
         name = f"{question['method'].rpartition('.')[2]} {question['dtype']}"
         if record is None:
             print(f"{name:<44} left out: the dims of its result follow from nothing")
+            continue
+        if len(record.measured) < LEAST_SIZES:
+            print(f"{name:<44} left out: {len(record.measured)} sizes tell nothing of others")
             continue
         made[key] = record
         how = [f"{_parity(c.parity)}{'exact' if not c.above else f'{c.above:.2%}'}"

@@ -72,6 +72,18 @@ def chosen(tmp_path, meta, dims, **parameters):
     return chooser.choose(request_at(meta, dims, **parameters))
 
 
+def test_a_few_rows_take_no_more_than_the_smallest_detector_as_wide(tmp_path):
+    meta, smallest = made(tmp_path), min(a * b for a, b in SIZES)
+    for dims in ((4, 2560), (5, 2557), (60, 70)):
+        choice = chosen(tmp_path, meta, dims)
+        assert "the fewest rows that are told" in choice.why
+        assert choice.output_dims == (dims[1], dims[1] // 2)
+        for n in (1, 7, 64, 999):
+            assert rfft(n, dims).n_bytes <= choice.model.bytes(n)
+            rows = smallest // dims[1] + 3
+            assert choice.model.bytes(n) <= rfft(n, (rows, dims[1])).n_bytes
+
+
 @pytest.mark.parametrize("dims", [*SIZES, *OTHERS])
 def test_a_method_is_planned_without_a_gpu_for_any_detector(tmp_path, dims):
     choice = chosen(tmp_path, made(tmp_path), dims)
@@ -117,6 +129,7 @@ def test_other_code_is_said(tmp_path):
         ({"size": 10}, None),
         ({"size": 2}, None),
         ({"center": 100.5}, "center=100.5 as it was the same with None and 7.5"),
+        ({"center": 100}, "center=100 as it was the same with None and 7.5"),
         ({"mode": "b"}, None),
     ],
 )
@@ -138,6 +151,7 @@ def test_what_does_not_fit_is_named(tmp_path):
     meta = made(tmp_path)
     with pytest.raises(EstimatorError, match=r"records that come with it are for dtype float32\)"):
         chosen(tmp_path, meta, OTHERS[0], dtype="uint16")
+    made(tmp_path, method=scattered)
     with pytest.raises(
         EstimatorError, match=r"for other dims: 1801x2560, 901x1279, 1200x2048, 777"
     ):

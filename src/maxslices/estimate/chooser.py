@@ -182,10 +182,15 @@ class Chooser:
         return True
 
     def _on_host(self, request: ModelRequest) -> Choice:
-        """What a method that works on the host has on a GPU: its input, and its result if any."""
+        """What a method that works on the host has on a GPU: its input, and its result if any.
+
+        Of side results it is a row of each slice in double precision, as for a rotation axis.
+        """
         meta, parameters = request.meta, request.parameters
         sizes = [math.prod(request.other_dims) * request.dtype.itemsize]
-        if not meta.side_results:
+        if meta.side_results:
+            sizes.append(request.other_dims[1] * np.dtype(np.float64).itemsize)
+        else:
             made = meta.output_dtype(
                 request.slice_dim, request.other_dims, request.dtype, **parameters
             )

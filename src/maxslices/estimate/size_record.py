@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -168,7 +168,27 @@ class SizeRecord:
         return found
 
     def at(self, dims: Dims) -> SizedProbe | None:
-        """Answer for two dims; None if nothing tells it."""
+        """Answer for two dims; None if nothing tells it.
+
+        Smaller ones than any recorded take no more than the smallest with as many columns that are
+        told.
+        """
+        found = self._told(dims)
+        if found is None and self.classes:
+            least = min(a * b for each in self.classes for a, b in each.peaks.recorded)
+            rows = -(-least // dims[1])
+            rows += (rows - dims[0]) % 2  # even and odd ones may take different ways
+            at_least = self._told((rows, dims[1])) if rows > dims[0] else None
+            if at_least is not None:
+                how = f"a bound: as much as for {rows}x{dims[1]}, the fewest rows that are told"
+                found = replace(at_least, how=f"{how} ({at_least.how})")
+        if found is None or self.output_dims is None:
+            return found
+        first, second = self.output_dims
+        return replace(found, output_dims=(first.at(dims), second.at(dims)))
+
+    def _told(self, dims: Dims) -> SizedProbe | None:
+        """Answer for dims that something tells."""
         told = next((each for each in self.classes if each.is_told(dims)), None)
         if told is not None:
             memory = told.peaks.model_at(dims)
@@ -188,9 +208,7 @@ class SizeRecord:
             memory=MemoryModel(memory.bytes, self._kept_at(dims, memory)),
             how=how,
             output_dtype=self.output_dtype,
-            output_dims=None
-            if self.output_dims is None
-            else (self.output_dims[0].at(dims), self.output_dims[1].at(dims)),
+            output_dims=None,
             blocks=self.blocks,
             not_compared=self.not_compared,
             pace=(call_s, pixel_s * dims[0] * dims[1]),
