@@ -69,6 +69,8 @@ class PlannedCall:
     memory: MemoryModel
     """Model of the plan."""
     origin: str
+    time_s: float
+    """What the call is expected to take."""
 
     @property
     def key(self) -> str:
@@ -115,7 +117,9 @@ def planned_calls(path: Path, size: tuple[int, int, int], memory: str) -> Iterat
         n = min(section.block + sum(section.halo), section.n_slices)
         for _ in section.steps:
             request, choice = next(chosen)
-            yield PlannedCall(request, n, choice.model, choice.origin)
+            call_s, slice_s = choice.pace_s or (0.0, 0.0)
+            time_s = call_s + n * slice_s
+            yield PlannedCall(request, n, choice.model, choice.origin, time_s)
 
 
 def measured(call: PlannedCall, backend: Backend) -> tuple[int, int]:
@@ -165,7 +169,7 @@ def main() -> None:
     if options.device == "none":
         return
     backend = select_backend(options.device)
-    ordered = sorted(calls.values(), key=lambda call: call.request.meta.name)
+    ordered = sorted(calls.values(), key=lambda call: call.time_s)
     for call in ordered:
         request, name = call.request, call.request.meta.name
         if call.origin != "recorded" or time.perf_counter() - began > options.limit_s:
@@ -174,8 +178,8 @@ def main() -> None:
         row = {"method": name, "dims": dims, "dtype": str(request.dtype), "n": call.n_slices}
         try:
             took, outside = measured(call, backend)
-        except MaxslicesError as error:
-            print(f"{name} {dims} {call.n_slices}: {str(error)[:150]}")
+        except Exception as error:  # noqa: BLE001  a row says it
+            print(f"{name} {dims} {call.n_slices}: {type(error).__name__}: {str(error)[:150]}")
             continue
         row |= {"planned": call.memory.bytes(call.n_slices), "measured": took, "outside": outside}
         rows.append(row)
