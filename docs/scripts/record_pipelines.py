@@ -4,11 +4,12 @@ Run it where there are a GPU, httomolibgpu, httomolib and httomo-backends::
 
     python docs/scripts/record_pipelines.py OUT PIPELINE... [--limit-s 220] [--memory 12GB]
 
-It plans each pipeline for a scan of each of `SIZES`, and measures what no estimator declares. At
-`SMALL` parameters are varied one by one, to find those on which memory does not depend. OUT gets
+It plans each pipeline for a scan of each of `SIZES`, and measures what no estimator declares and
+no record that comes with maxslices was made of; methods in `AGAIN` at all sizes. At `SMALL`
+parameters are varied one by one, to find those on which memory does not depend. OUT gets
 ``sizes.json.gz`` (records at `SIZES`, as ``maxslices records export`` writes them),
 ``further.json.gz`` (at `FURTHER`, of which formulas know nothing) and ``same.json`` (parameters
-that were varied). ``ship_records.py`` makes the records that come with maxslices of these. Steps
+that were varied). ``ship_records.py`` adds these to the records that come with maxslices. Steps
 that cannot be planned are left out, and named. With ``--before FILE`` what that ``sizes.json.gz``
 has is not measured again.
 """
@@ -20,7 +21,6 @@ import gzip
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,12 @@ from maxslices.api.plan_scan import ASSUMED_FRAMES
 from maxslices.devices import Backend, select_backend
 from maxslices.errors import MaxslicesError, UnknownMethodError
 from maxslices.estimate import Chooser, ModelRequest, Records
+from maxslices.estimate.bench import Bench, tracemalloc_on
+from maxslices.estimate.chooser import Choice
 from maxslices.estimate.fingerprint import canonical, request_key
-from maxslices.estimate.probed import probe
+from maxslices.estimate.sample_data import Samples
 from maxslices.estimate.section_models import section_models
+from maxslices.estimate.shipped_records import read_shipped
 from maxslices.model.arrays import ArraySpec
 from maxslices.model.units import parse_bytes
 from maxslices.pipeline import ScanSpec
@@ -41,15 +44,23 @@ from maxslices.pipeline.pipeline import as_pipeline
 from maxslices.registry.method_registry import registry
 
 SMALL = (600, 540, 640)
+DETECTORS = ((1801, 1601, 2557), (1801, 2160, 2560), (1801, 2048, 2048))
+FEW_ROWS = ((1801, 4, 2560), (1801, 4, 2048), (1801, 5, 2557), (601, 4, 644))
+"""What a sweep reads."""
 SIZES = (
-    SMALL, (901, 1201, 1279), (1801, 2160, 2560), (721, 801, 2001), (1801, 2048, 2048),
-    (1501, 1100, 1601), (1200, 1300, 1920), (999, 1511, 2303), (1441, 950, 1664),
+    *DETECTORS, *FEW_ROWS, (901, 65, 1279), (1200, 64, 1920), (721, 65, 2001), (1440, 64, 3000),
+    (600, 64, 640), (1501, 64, 1601), (1441, 64, 1664), (999, 65, 2303), (720, 64, 1024),
 )  # fmt: skip
 """Angles, rows and columns: the two commonest detectors, and others so that even and odd numbers of
-columns have four sizes each, in the order of what is missed least if time runs out."""
-COMPARED_AT = SIZES[1]
+columns have several sizes each, in the order of what is missed least if time runs out. Sinograms do
+not know of the rows, and with few of them calls are quick."""
+COMPARED_AT = (901, 65, 1279)
 """Where blocks of two sizes are compared."""
-FURTHER = ((1801, 1601, 2557), (1051, 1333, 1800))
+FURTHER = ((1667, 64, 2399), (1051, 64, 1800))
+AGAIN = (
+    "FBP2d_astra", "FBP3d_tomobar", "FISTA3d_tomobar", "LPRec3d_tomobar", "remove_stripe_ti",
+)  # fmt: skip
+"""Methods measured at all sizes: no formula in the dims was found from those recorded."""
 FLOAT_S = 15.0
 """Seconds for scans of float32, of which the first steps alone take other memory."""
 SAME = 1e-3
@@ -64,10 +75,14 @@ INSTEAD: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Parameters in place of the pipeline's: what it leaves to be filled in, and few iterations where a
 call of those that it wants takes half a minute. `VARIED` shows whether that matters."""
-ON_HOST = ("save_to_images", "rescale_to_int", "FBP2d_astra")
+ON_HOST = ("rescale_to_int", "FBP2d_astra")
 """Methods that take their block from the device to the host: a few slices take seconds."""
+LEFT_OUT = ("save_to_images",)
+"""Methods that need no record: they are known to work on the host, and return nothing."""
 LAST = {"deg360_distortion_FBP3d_tomobar": "sino_360_to_180"}
 """Last step that is measured of a pipeline: others have the rest."""
+VARIED_AT = (5, 8)
+"""Slices with which parameters are varied."""
 VARIED: dict[str, dict[str, Any]] = {
     "FISTA3d_tomobar": {"iterations": 20, "regularisation_iterations": 50},
     "total_variation_PD": {"iterations": 1000},
@@ -99,6 +114,8 @@ def edited(path: Path, out: Path) -> Path:
         except UnknownMethodError as error:
             print(f"{path.name}: left out: {str(error)[:110]}")
             continue
+        if step["method"] in LEFT_OUT:
+            continue
         step["parameters"] = (step.get("parameters") or {}) | INSTEAD.get(step["method"], {})
         kept.append(step)
         if step["method"] == LAST.get(path.stem):
@@ -108,6 +125,19 @@ def edited(path: Path, out: Path) -> Path:
     return made
 
 
+def is_shipped(request: ModelRequest, key: dict[str, Any]) -> bool:
+    """True if a record that comes with maxslices was made of this request."""
+    if request.meta.records is None:
+        return False
+    rows, columns = request.other_dims
+    asked = canonical(key | {"other_dims": None})
+    return any(
+        (rows, columns) in record.measured
+        and canonical({**record.question, "other_dims": None}) == asked
+        for record in read_shipped(Path(request.meta.records))
+    )
+
+
 class RecordingChooser(Chooser):
     """Compares blocks at `COMPARED_AT` alone, and measures some methods with less memory."""
 
@@ -115,10 +145,16 @@ class RecordingChooser(Chooser):
         at = (COMPARED_AT[0], COMPARED_AT[2]) if request.slice_dim else COMPARED_AT[1:]
         return super()._compared(request, made) if request.other_dims == at else ""
 
+    def _choose(self, request: ModelRequest) -> Choice:
+        again = request.meta.name in AGAIN or self.device != "cuda"
+        if not again and is_shipped(request, self._key(request)):
+            return self._shipped(request, "")
+        return super()._choose(request)
+
     def _probed(self, request: ModelRequest) -> Any:
         whole = self._available_bytes
         if request.meta.name in ON_HOST:
-            self._available_bytes = whole // 8
+            self._available_bytes = whole // 64
         try:
             return super()._probed(request)
         finally:
@@ -186,26 +222,23 @@ class Recorder:
         )
 
     def vary(self, pipelines: list[Path], records: Records) -> list[dict[str, Any]]:
-        """Measure methods with other parameters at `SMALL`."""
-        found: list[dict[str, Any]] = []
-        seen: set[str] = set()
-        for path in pipelines:
-            scan = self.scan(SMALL)
-            chooser = self.chooser(scan, records)
+        """Measure methods with other parameters at `SMALL`, those in `VARIED` first."""
+        requests: dict[str, ModelRequest] = {}
+        for path in pipelines if self.time_left() > 0 else ():
+            chooser = self.chooser(self.scan(SMALL), records)
             try:
-                section_models(as_pipeline(path), scan, chooser)
+                section_models(as_pipeline(path), self.scan(SMALL), chooser)
             except MaxslicesError:
                 continue
-            for request, _ in chooser.chosen:
-                key = canonical(request_key(request))
-                if key in seen:
-                    continue
-                seen.add(key)
-                base = self.pool_bytes(request, {}, ASSUMED_FRAMES)
-                for changed, n_frames in self.variations(request):
-                    if self.time_left() < 0:
-                        return found
-                    found.append(self.compared(request, changed, n_frames, base))
+            requests |= {canonical(request_key(each)): each for each, _ in chooser.chosen}
+        found: list[dict[str, Any]] = []
+        for request in sorted(requests.values(), key=lambda each: each.meta.name not in VARIED):
+            base: dict[int, int] = {}
+            for changed, n_frames in self.variations(request):
+                if self.time_left() < 0:
+                    return found
+                base = base or self.pool_bytes(request, {}, ASSUMED_FRAMES)
+                found.append(self.compared(request, changed, n_frames, base))
         return found
 
     def pool_bytes(
@@ -213,18 +246,34 @@ class Recorder:
     ) -> dict[int, int]:
         """Peaks in CuPy's pool by slices: what is outside is read too roughly to compare."""
         scan = self.scan(SMALL, n_frames)
-        made = probe(
-            replace(request, parameters={**request.parameters, **changed}),
-            self.backend,
-            available_bytes=self.n_bytes // 16,
+        samples = Samples(
+            request.meta, request.slice_dim, request.other_dims, request.dtype, self.backend,
             supplied={"flats": scan.flats, "darks": scan.darks},
-            strictly=True,
-        )
-        return {rung.n_slices: rung.n_bytes - rung.outside_bytes for rung in made.rungs}
+        )  # fmt: skip
+        with tracemalloc_on(self.backend):
+            bench = Bench(request.meta, samples, self.backend, {**request.parameters, **changed})
+            bench.once(VARIED_AT[0])
+            calls = [bench.once(n) for n in VARIED_AT]
+            bench.close()
+        return {call.n_slices: call.n_bytes - call.outside_bytes for call in calls}
 
     def variations(self, request: ModelRequest) -> Iterator[tuple[dict[str, Any], int]]:
         """Other values of parameters, and a number of frames."""
         special = VARIED.get(request.meta.name, {})
+        shipped = request.meta.records
+        known_same = {
+            name
+            for record in (read_shipped(Path(shipped)) if shipped is not None else ())
+            if record.question["parameters"] == request_key(request)["parameters"]
+            for name in record.same
+        }
+        for changed, n_frames in self._all_variations(request, special):
+            if not known_same.issuperset(changed or {"flats"}):
+                yield changed, n_frames
+
+    def _all_variations(
+        self, request: ModelRequest, special: dict[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], int]]:
         for name, value in request.parameters.items():
             if name in special:
                 yield {name: special[name]}, ASSUMED_FRAMES
@@ -257,7 +306,7 @@ class Recorder:
         try:
             now = self.pool_bytes(request, changed, n_frames)
             most = max((abs(now[n] / base[n] - 1) for n in now if n in base), default=1.0)
-        except MaxslicesError as error:
+        except Exception as error:  # noqa: BLE001  values that a method refuses are left out
             said = f"{type(error).__name__}: {str(error)[:120]}"
         before = {name: key["parameters"].get(name) for name in changed}
         shown = said or ("same" if most <= SAME else f"{most:.2%}")
@@ -298,8 +347,7 @@ def main() -> None:
         plain = out / "work" / "before.json"
         plain.write_bytes(gzip.decompress(options.before.read_bytes()))
         sizes.import_file(plain)
-    order = [*((size, sizes) for size in SIZES[:5]), (FURTHER[0], further)]
-    order += [*((size, sizes) for size in SIZES[5:]), *((size, further) for size in FURTHER[1:])]
+    order = [*((size, sizes) for size in SIZES), *((size, further) for size in FURTHER)]
     for size, records in order:
         began = time.perf_counter()
         recorder.record(pipelines, size, records)
@@ -308,12 +356,12 @@ def main() -> None:
         if further.entries():
             export(further, out / "further.json.gz")
     print(f"{len(sizes.entries())} + {len(further.entries())} records, {recorder.took_s():.0f} s")
-    recorder.limit_s = options.vary_s + recorder.took_s()
+    recorder.limit_s = options.vary_s + recorder.took_s() if options.vary_s else 0.0
     same = recorder.vary(pipelines, sizes)
     (out / "same.json").write_text(json.dumps(same, indent=1))
     print(f"{len(same)} parameters varied, {recorder.took_s():.0f} s")
     recorder.limit_s = FLOAT_S + recorder.took_s()
-    for size in SIZES[:5]:
+    for size in SIZES[:7]:
         recorder.record(pipelines, size, sizes, "float32")
     export(sizes, out / "sizes.json.gz")
     print(f"{len(sizes.entries())} records with scans of float32, {recorder.took_s():.0f} s")

@@ -1,10 +1,11 @@
-"""Make the records that come with maxslices of what `record_pipelines.py` measured.
+"""Add what `record_pipelines.py` measured to the records that come with maxslices.
 
     python docs/scripts/ship_records.py IN [FOLDER]
 
 IN has ``sizes.json.gz``, ``same.json`` and ``further.json.gz``. FOLDER, by default
-``src/maxslices/httomo/records``, gets one file a method. The table says for each record how it
-answers for other sizes, and what it says of the calls in ``further.json.gz``, over what these took.
+``src/maxslices/httomo/records``, has one file a method. Sizes that a record there was made of count
+beside the new ones. The table says for each record how it answers for other sizes, and what it says
+of the calls in ``further.json.gz``, over what these took.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Any
 
 from maxslices.estimate.fingerprint import canonical
 from maxslices.estimate.record_files import Entry, checked_entries, checked_probe
-from maxslices.estimate.shipped_records import shipped_text
+from maxslices.estimate.shipped_records import read_shipped, shipped_text
 from maxslices.estimate.size_record import SizeRecord
+from maxslices.model.size_model import LEAST_SIZES
 
 FOLDER = Path(__file__).parents[2] / "src" / "maxslices" / "httomo" / "records"
 
@@ -47,8 +49,14 @@ def read(path: Path) -> list[Entry]:
 
 
 def apart(question: Mapping[str, Any]) -> str:
-    """A request's key without its dims, as text."""
-    return canonical({name: value for name, value in question.items() if name != "other_dims"})
+    """A request's key without its dims and code, as text."""
+    return canonical({**question, "other_dims": None, "source": None, "package": None})
+
+
+def shipped_before(folder: Path) -> dict[str, SizeRecord]:
+    """Records that are there."""
+    records = [record for path in sorted(folder.glob("*.json")) for record in read_shipped(path)]
+    return {apart(record.question): record for record in records}
 
 
 def same_parameters(
@@ -88,18 +96,22 @@ def main() -> None:
         groups.setdefault(apart(entry["question"]), Group()).entries.append(entry)
     for entry in read(source / "further.json.gz"):
         groups.setdefault(apart(entry["question"]), Group()).further.append(entry)
-    files: dict[str, list[SizeRecord]] = {}
-    for group in groups.values():
+    before = shipped_before(folder)
+    made = dict(before)
+    for key, group in groups.items():
         if not group.entries:
             print(f"no sizes: {group.further[0]['question']['method']}")
             continue
         question = group.entries[0]["question"]
-        record = SizeRecord.of(group.entries, same_parameters(same, question))
+        record = SizeRecord.of(group.entries, same_parameters(same, question), before.get(key))
         name = f"{question['method'].rpartition('.')[2]} {question['dtype']}"
         if record is None:
             print(f"{name:<44} left out: the dims of its result follow from nothing")
             continue
-        files.setdefault(record.method, []).append(record)
+        if len(record.measured) < LEAST_SIZES:
+            print(f"{name:<44} left out: {len(record.measured)} sizes tell nothing of others")
+            continue
+        made[key] = record
         how = [f"{_parity(c.parity)}{'exact' if not c.above else f'{c.above:.2%}'}"
                for c in record.classes]  # fmt: skip
         shown = []
@@ -109,10 +121,14 @@ def main() -> None:
             shown.append(
                 f"{dims} " + ("none" if found is None else f"{min(found):.4f}-{max(found):.4f}")
             )
-        print(f"{name:<44} {len(group.entries)} sizes, {', '.join(how) or 'own'}"
+        sizes = f"{len(record.measured)} sizes, {len(group.entries)} new"
+        print(f"{name:<44} {sizes}, {', '.join(how) or 'own'}"
               f"{f', {len(record.own)} own' if record.own else ''}; {'; '.join(shown)}"
               f"; same: {', '.join(record.same) or 'none'}")  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
+    files: dict[str, list[SizeRecord]] = {}
+    for record in made.values():
+        files.setdefault(record.method, []).append(record)
     total = 0
     for method, records in files.items():
         text = shipped_text(records)

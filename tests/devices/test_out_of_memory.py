@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from maxslices.devices.out_of_memory import is_out_of_memory, logs_out_of_memory
+from maxslices.devices.out_of_memory import is_out_of_memory
 
 
 def of(module: str, name: str, text: str, base: type[Exception] = RuntimeError) -> Exception:
@@ -55,23 +55,3 @@ def test_a_lack_of_memory(error):
 @pytest.mark.parametrize("error", OTHERS, ids=repr)
 def test_another_error(error):
     assert not is_out_of_memory(error)
-
-
-@pytest.mark.parametrize(
-    ("log", "expected"),
-    [
-        (
-            "Error: CUDA error 2: out of memory.\nError: Failed to allocate 1024x300x768 GPU buf",
-            True,
-        ),
-        ("terminate called after throwing\n  what():  std::bad_alloc\n", True),
-        (
-            "Error: CUDA error 11: invalid argument.\nError: Failed to allocate 300x5000x20 GPU",
-            False,
-        ),
-        ("UserWarning: this may run out of memory", False),
-        ("", False),
-    ],
-)
-def test_logs(log, expected):
-    assert logs_out_of_memory(log) is expected

@@ -270,7 +270,7 @@ def test_a_method_that_works_on_the_host_has_its_input_and_its_result_on_a_gpu()
         saved, pattern="projection", side_results=("folder",), combine=list, host_only=True
     )
     scan = ArraySpec((64, 300, 500), "float32")
-    for name, slice_bytes in (("to_bytes", 300 * 500 * 5), ("saved", 300 * 500 * 4)):
+    for name, slice_bytes in (("to_bytes", 300 * 500 * 5), ("saved", 300 * 500 * 4 + 500 * 8)):
         made = plan(
             scan, Pipeline.from_steps([name], registry),
             device="cuda", memory="2GB", host_memory="2GB", block=32,

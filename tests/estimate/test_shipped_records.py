@@ -72,6 +72,18 @@ def chosen(tmp_path, meta, dims, **parameters):
     return chooser.choose(request_at(meta, dims, **parameters))
 
 
+def test_a_few_rows_take_no_more_than_the_smallest_detector_as_wide(tmp_path):
+    meta, smallest = made(tmp_path), min(a * b for a, b in SIZES)
+    for dims in ((4, 2560), (5, 2557), (60, 70)):
+        choice = chosen(tmp_path, meta, dims)
+        assert "the fewest rows that are told" in choice.why
+        assert choice.output_dims == (dims[1], dims[1] // 2)
+        for n in (1, 7, 64, 999):
+            assert rfft(n, dims).n_bytes <= choice.model.bytes(n)
+            rows = smallest // dims[1] + 3
+            assert choice.model.bytes(n) <= rfft(n, (rows, dims[1])).n_bytes
+
+
 @pytest.mark.parametrize("dims", [*SIZES, *OTHERS])
 def test_a_method_is_planned_without_a_gpu_for_any_detector(tmp_path, dims):
     choice = chosen(tmp_path, made(tmp_path), dims)
@@ -117,6 +129,7 @@ def test_other_code_is_said(tmp_path):
         ({"size": 10}, None),
         ({"size": 2}, None),
         ({"center": 100.5}, "center=100.5 as it was the same with None and 7.5"),
+        ({"center": 100}, "center=100 as it was the same with None and 7.5"),
         ({"mode": "b"}, None),
     ],
 )
@@ -138,6 +151,7 @@ def test_what_does_not_fit_is_named(tmp_path):
     meta = made(tmp_path)
     with pytest.raises(EstimatorError, match=r"records that come with it are for dtype float32\)"):
         chosen(tmp_path, meta, OTHERS[0], dtype="uint16")
+    made(tmp_path, method=scattered)
     with pytest.raises(
         EstimatorError, match=r"for other dims: 1801x2560, 901x1279, 1200x2048, 777"
     ):
@@ -211,6 +225,28 @@ def test_text_and_records_are_the_same(tmp_path):
         (tmp_path / "again.json").write_text(text)
         assert read_shipped(tmp_path / "again.json") == records
         assert max(map(len, text.splitlines())) < 2500
+
+
+@pytest.mark.parametrize("method", [rfft, strange, scattered])
+def test_a_record_goes_on_with_the_sizes_of_an_earlier_one(tmp_path, method):
+    (whole,) = read_shipped(made(tmp_path, method=method, same={"size": (3, 9)}).records)
+    meta = Registry().register(padded, pattern="projection", module="lab")
+
+    def entry(dims):
+        question = request_key(request_at(meta, dims))
+        probe = sizes_of(method, dims).as_plain()
+        return {"question": question, "place": PLACE, "time_s": 1.0, "probe": probe}
+
+    first = SizeRecord.of([entry(dims) for dims in SIZES[:2]], {"size": (3,), "mode": ("a", "b")})
+    both = SizeRecord.of([entry(dims) for dims in SIZES[2:]], {"size": (3, 9)}, first)
+    assert both.measured == whole.measured
+    assert both.same == {"size": (3, 9), "mode": ("a", "b")}
+    assert both.output_dims == whole.output_dims
+    for dims in SIZES:
+        for n in (1, 7, 64, 999):
+            then, now = whole.at(dims).memory, both.at(dims).memory
+            assert method(n, dims).n_bytes <= now.bytes(n) <= 1.001 * then.bytes(n), (dims, n)
+            assert now.kept_bytes(n) == then.kept_bytes(n)
 
 
 def test_a_record_is_shown_as_formulas_in_the_dims(tmp_path):

@@ -65,11 +65,10 @@ def plan(
     fit : {"none", "auto"}
         Whether slices may be cut into tiles, and methods or flats and darks moved to the host,
         where the pipeline does not fit otherwise. The plan says what is done.
-    estimator : {"declared", "recorded", "replayed", "probed", "bisected"}, optional
+    estimator : {"declared", "recorded", "replayed", "probed"}, optional
         The only source of estimates to use. By default what a method declares, else what is
         recorded of it on this device and these versions, else it is replayed, if it is for torch
-        and the device a GPU, or probed: run on a few slices. Bisection tries what runs, in a
-        process of its own.
+        and the device a GPU, or probed: run on a few slices.
     allow_missing_frames : bool
         Whether frames that were never written are read as the fill value.
     sweep : str or mapping, optional

@@ -21,7 +21,7 @@ from ..system.threads import N_THREADS
 def measures(pipeline: Pipeline, estimator: str | None) -> bool:
     """True if an estimate has to be measured, or was measured before."""
     undeclared = any(step.meta.estimator is None for step in pipeline.steps)
-    return undeclared or estimator in ("recorded", "replayed", "probed", "bisected")
+    return undeclared or estimator in ("recorded", "replayed", "probed")
 
 
 def card_here(device: str) -> Backend | None:

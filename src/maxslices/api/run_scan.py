@@ -81,7 +81,7 @@ def run(
         Whether the results of an earlier run in `out` may be replaced.
     progress : bool
         Whether to show progress on standard error: a bar on a terminal, else a line now and then.
-    estimator : {"declared", "recorded", "replayed", "probed", "bisected"}, optional
+    estimator : {"declared", "recorded", "replayed", "probed"}, optional
         The only source of estimates to use; see `plan`.
     plan : Plan, optional
         A plan made before, perhaps elsewhere; nothing is measured or planned then. Budgets,

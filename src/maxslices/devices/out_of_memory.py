@@ -29,7 +29,6 @@ NO_THREAD = "can't start new thread"
 _UNSAID = "error return without exception set"
 """What CPython says of C code that failed and did not say why: under a limit of the address space,
 of h5py's and its own when they found no memory."""
-_LOGGED = re.compile(r"CUDA error 2: out of memory|what\(\):\s+std::bad_alloc")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -52,16 +51,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     if of_library and _ONLY_OF_LIBRARIES.search(text):
         return True
     return (of_library or kind is RuntimeError) and _SHORTAGE.search(text) is not None
-
-
-def logs_out_of_memory(text: str) -> bool:
-    """True if the standard error of a process says that memory ran out.
-
-    ASTRA says so in its log alone, and a C++ library that finds no memory ends the process.
-    """
-    return _LOGGED.search(text) is not None
-
-
-def out_of_memory_line(text: str) -> str:
-    """The line of a process's standard error that says that memory ran out; "" if none does."""
-    return next((line.strip() for line in text.splitlines() if _LOGGED.search(line)), "")

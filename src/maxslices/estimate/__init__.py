@@ -1,8 +1,8 @@
-"""Memory models of methods, from five sources: all measuring happens here, before planning.
+"""Memory models of methods, from four sources: all measuring happens here, before planning.
 
 `Chooser` decides which source answers a `ModelRequest`: what the author declared (`declared`), what
-was measured before (`recorded`), a replay of a torch method, measurements with a few slices
-(`probed`), or runs that are made to fail (`bisected`).
+was measured before (`recorded`), a replay of a torch method, or measurements with a few slices
+(`probed`).
 """
 
 from .chooser import Choice, Chooser

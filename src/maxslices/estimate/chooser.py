@@ -22,15 +22,14 @@ from .model_request import ModelRequest
 
 if TYPE_CHECKING:  # measuring is imported when something is measured
     from ..block_effect.effect import BlockEffect
-    from .bisection_result import BisectionResult
     from .extensions import TracedMethod
     from .probed import Probe
     from .recorded import Records
     from .size_record import SizedProbe
 
 LOGGER = logging.getLogger("maxslices.plan")
-Origin = Literal["declared", "recorded", "replayed", "probed", "bisected"]
-"""Where a model comes from, in the order in which they are tried; bisection only if asked for."""
+Origin = Literal["declared", "recorded", "replayed", "probed"]
+"""Where a model comes from, in the order in which they are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Choice:
     model: MemoryModel
     """Bytes for n slices."""
     origin: str
-    """"declared", "declared for CUDA", "recorded", "replayed", "probed" or "bisected"."""
+    """"declared", "declared for CUDA", "recorded", "replayed" or "probed"."""
     why: str = ""
     """Why not the source before it, and what was noticed; empty for what authors declare.
     Lines after the first stand for themselves."""
@@ -74,7 +73,7 @@ class Chooser:
         Flats and darks as `ArraySpec`.
     first_slices : callable, optional
         ``first_slices(slice_dim, n)``, the first n slices of the scan.
-    forced : {"declared", "recorded", "replayed", "probed", "bisected"}, optional
+    forced : {"declared", "recorded", "replayed", "probed"}, optional
         The only source that may be used.
     """
 
@@ -163,8 +162,6 @@ class Chooser:
                 "to measure it on: import records from one (maxslices records import)"
             )
         LOGGER.info("%s: its memory is measured, by runs on a few slices", request.meta.name)
-        if forced == "bisected":
-            return self._bisected(request)
         made = self._probed(request)
         noticed = "".join(f"; {note}" for note in made.notes)
         ran = f"probed in {made.duration_s:.2g} s, {len(made.rungs)} runs{noticed}"
@@ -185,10 +182,15 @@ class Chooser:
         return True
 
     def _on_host(self, request: ModelRequest) -> Choice:
-        """What a method that works on the host has on a GPU: its input, and its result if any."""
+        """What a method that works on the host has on a GPU: its input, and its result if any.
+
+        Of side results it is a row of each slice in double precision, as for a rotation axis.
+        """
         meta, parameters = request.meta, request.parameters
         sizes = [math.prod(request.other_dims) * request.dtype.itemsize]
-        if not meta.side_results:
+        if meta.side_results:
+            sizes.append(request.other_dims[1] * np.dtype(np.float64).itemsize)
+        else:
             made = meta.output_dtype(
                 request.slice_dim, request.other_dims, request.dtype, **parameters
             )
@@ -322,16 +324,6 @@ class Chooser:
             warnings.warn(f"{request.meta.full_name}: {found}", stacklevel=2)
         return found
 
-    def _bisected(self, request: ModelRequest) -> Choice:
-        assert self.backend is not None
-        from .bisected import bisect_memory
-
-        found = bisect_memory(
-            request, self.backend, available_bytes=self._available_bytes, side=self._side
-        )
-        why = f"as asked for; {found}{self._beside(request, found.model(), found.margin_bytes)}"
-        return _choice(request, found, "bisected", why)
-
     def _beside(self, request: ModelRequest, measured: MemoryModel, margin_bytes: int = 0) -> str:
         """Say what the author's estimator answers; warn where the two disagree."""
         if not speaks_of(request.meta, self.device):
@@ -366,7 +358,7 @@ class Chooser:
 
 def _choice(
     request: ModelRequest,
-    found: Probe | SizedProbe | BisectionResult | TracedMethod,
+    found: Probe | SizedProbe | TracedMethod,
     origin: Origin,
     why: str,
     details: str = "",
@@ -378,7 +370,7 @@ def _choice(
             dtype = np.dtype(found.output_dtype)
         if _is_open(meta.output_dims):
             dims = found.output_dims
-    timed = getattr(found, "pace_s", None)  # what was replayed or bisected was not
+    timed = getattr(found, "pace_s", None)  # what was replayed was not
     pace = None if timed is None else timed()
     blocks: BlockEffect | None = getattr(found, "blocks", None)
     least = multiple = 1

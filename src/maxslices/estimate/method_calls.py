@@ -15,12 +15,11 @@ from .sample_data import FIRST
 LIMIT_S = 2.5
 """Time for the calls of one probe beyond the small ones, so that a pipeline of ten methods is
 measured in 25 s. LPRec3d_tomobar makes ten calls of 32 to 61 slices in it on an H200."""
-_UNSEEN_SLICE = 4
-"""A slice may take 4 times its input (input, output, and twice as much for temporaries), or 4 times
-what those before it took."""
 REACH = 4
 """A line is followed up to 4 times the slices that were run; a cost that is hidden behind another
-one shows at a quarter of the answer, or is less than a third of it."""
+one shows at a quarter of the answer, or is less than a third of it. At worst a slice that was not
+called takes 4 times its input (input, output, and twice as much for temporaries), or 4 times what
+those before it took."""
 _NOT_SIZES = (
     ImportError,
     NameError,
@@ -143,7 +142,7 @@ class MethodCalls:
         near = [b / m for m, b in points if REACH * m >= k]
         slopes = [(b - a) / (j - i) for (i, a), (j, b) in pairwise(points[-3:])]
         slice_bytes = max(self.bench.samples.nbytes(1), *slopes, 0.0)
-        return min(max(near) * n, size + _UNSEEN_SLICE * slice_bytes * (n - k))
+        return min(max(near) * n, size + REACH * slice_bytes * (n - k))
 
     def _limit(self, n: int) -> AbstractContextManager[None]:
         """Limit the pool to the memory that may be used, side data and what calls left included.

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import combinations_with_replacement
 
+from ..measure.cupy_pool import GRAIN_BYTES
 from ..model.growth import Growth
+from .bench import OUTSIDE_BYTES
 
-ABOVE_BYTES = 8 * 2**20
-"""Readings may lie this much above what arrays take, and twice that with modules that are loaded
-meanwhile: FISTA3d_tomobar's on an H200 lie 3 to 6 MiB above."""
-BELOW_BYTES = 2 * 2**20
-"""Readings may lie a step of the driver below."""
+ABOVE_BYTES = OUTSIDE_BYTES["cuda"]
+"""Readings may lie as much above what arrays take: FISTA3d_tomobar's on an H200 lie 3 to 6 MiB
+above."""
 _ITEM_BYTES = 4
 """ASTRA's arrays are float32."""
 
@@ -46,7 +46,7 @@ def outside_growth(readings: Mapping[int, int], dims: Iterable[tuple[int, int]])
         for area in areas:
             growth = Growth(0, area * _ITEM_BYTES, "depth(n)")
             off = [n_bytes - growth.at(n) for n, n_bytes in readings.items()]
-            if min(off) >= -BELOW_BYTES and max(off) <= ABOVE_BYTES:
+            if min(off) >= -GRAIN_BYTES and max(off) <= ABOVE_BYTES:
                 found.append((sum(map(abs, off)), growth))
         if found:
             return min(found, key=lambda each: each[0])[1]

@@ -25,10 +25,9 @@ from .retained_memory import RetainedMemory
 
 MORE = (2, 4, 7)
 """Slices of the small calls beyond the fewest: 3, 5 and 8 tell a line from pairs (2, 3 and 4 of
-them), from chunks of four (1, 2, 2) and from powers of two (4, 8, 8)."""
-CPU_MORE = 16
-"""One more small call on the CPU, where nothing limits a call's memory: what is rounded up to 16,
-or to a power of two, looks like a constant with fewer."""
+them), from chunks of four (1, 2, 2) and from powers of two (4, 8, 8). On the CPU, where nothing
+limits a call's memory, `PERIOD` more are called too: what is rounded up to 16 looks like a constant
+with fewer."""
 LONG_S = 0.5
 """Where a call takes this, two are made, which is what a line takes: FISTA3d_tomobar on an H200
 takes 1.3 s for 3 slices of 1801 x 2560."""
@@ -181,7 +180,7 @@ class SequenceProbe:
         fewest, usual = self._first.n_slices, self.bench.kind
         others = [fewest + more for more in MORE]
         if self.calls.backend.kind == "cpu":
-            others.append(fewest + CPU_MORE)
+            others.append(fewest + PERIOD)
         other_data = 0
         while others:
             n = others.pop(0)

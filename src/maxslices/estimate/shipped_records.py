@@ -171,10 +171,15 @@ def _is_no_size(value: Any) -> bool:
 
 
 def _lies_in(value: Any, tried: Sequence[Any]) -> bool:
-    """True for a number between those that were tried, and for anything of their types else."""
+    """True for a number between those that were tried, and for anything of their types else.
+
+    A whole number is one of floating point where these were tried, as for a center of rotation.
+    """
+    whole = [each for each in tried if type(each) is int]
+    if type(value) is int and whole:
+        return min(whole) <= value <= max(whole)
     if type(value) is int:
-        whole = [each for each in tried if type(each) is int]
-        return bool(whole) and min(whole) <= value <= max(whole)
+        return any(type(each) is float for each in tried)
     return any(type(each) is type(value) for each in tried)
 
 

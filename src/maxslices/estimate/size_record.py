@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from ..block_effect.effect import BlockEffect
 from ..model.any_size import SizeClass, SizeEvidence, fit_sizes
 from ..model.memory_model import MemoryModel
 from ..model.size_bound import SizeBound
-from ..model.size_model import Dims, SizeFormula, find_formula
+from ..model.size_model import Dims, SizeFormula, SizeModel, find_formula
 from .probe_result import Probe
 from .record_files import Entry, checked_probe
 
@@ -89,9 +90,21 @@ class SizeRecord:
 
     @classmethod
     def of(
-        cls, entries: Sequence[Entry], same: Mapping[str, tuple[Any, ...]] | None = None
+        cls,
+        entries: Sequence[Entry],
+        same: Mapping[str, tuple[Any, ...]] | None = None,
+        before: SizeRecord | None = None,
     ) -> SizeRecord | None:
         """Make a record of entries that differ in their dims.
+
+        Parameters
+        ----------
+        entries : sequence of Entry
+            What was measured, at one size each.
+        same : mapping, optional
+            Values of parameters between which the memory was the same, by name.
+        before : SizeRecord, optional
+            An earlier record of the same method, whose sizes count as well.
 
         Returns
         -------
@@ -99,21 +112,35 @@ class SizeRecord:
             None if the result's dims do not follow from the input's.
         """
         probes = {_dims_of(entry): checked_probe(entry["probe"]) for entry in entries}
-        models = {dims: probe.model() for dims, probe in probes.items()}
         evidence = {dims: _evidence(probe) for dims, probe in probes.items()}
-        classes = fit_sizes(evidence)
         outputs = {dims: p.output_dims for dims, p in probes.items() if p.output_dims is not None}
-        output = _pair(outputs)
+        same, pace = dict(same or {}), _pace(probes)
+        effects = [probe.blocks for probe in probes.values() if probe.blocks is not None]
+        if before is not None:
+            evidence = before.evidence() | evidence
+            answers = {dims: before.at(dims) for dims in before.measured}
+            known = {d: a.output_dims for d, a in answers.items() if a and a.output_dims}
+            outputs = known | outputs
+            same = {
+                n: _united(before.same.get(n, ()), same.get(n, ())) for n in {*before.same, *same}
+            }
+            pace = (
+                pace if max(map(prod, probes)) >= max(map(prod, before.measured)) else before.pace
+            )
+            effects += [before.blocks] if before.blocks is not None else []
+        classes, output = fit_sizes(evidence), _pair(outputs)
         if outputs and output is None:
             return None
         last = max(entries, key=lambda entry: float(entry["time_s"]))
-        effects = [probe.blocks for probe in probes.values() if probe.blocks is not None]
+        uses_outside = any(r.outside_bytes for p in probes.values() for r in p.rungs)
         return cls(
             question={k: v for k, v in last["question"].items() if k != "other_dims"},
             place=last["place"],
             time_s=float(last["time_s"]),
             classes=classes,
-            measured={dims: _calls(probe) for dims, probe in probes.items()},
+            measured={
+                dims: tuple(sorted(each.measured.items())) for dims, each in evidence.items()
+            },
             own={
                 dims: SizeBound.of_one(dims, each.sizes)
                 for dims, each in evidence.items()
@@ -121,16 +148,47 @@ class SizeRecord:
             },
             output_dtype=probes[_dims_of(last)].output_dtype,
             output_dims=output,
-            kept=_kept(models),
-            pace=_pace(probes),
+            kept=_kept({dims: each.model for dims, each in evidence.items()}),
+            pace=pace,
             blocks=max(effects, key=lambda e: (e.least_block, e.difference), default=None),
             not_compared="" if effects else max(p.not_compared for p in probes.values()),
-            is_of_any_card=not any(r.outside_bytes for p in probes.values() for r in p.rungs),
-            same=dict(same or {}),
+            is_of_any_card=not uses_outside and (before is None or before.is_of_any_card),
+            same=same,
         )
 
+    def evidence(self) -> dict[Dims, SizeEvidence]:
+        """What the record was made of, at each of its sizes."""
+        found = {}
+        for dims, calls in self.measured.items():
+            answer = self.at(dims)
+            if answer is not None:
+                told = next((each for each in self.classes if each.is_told(dims)), None)
+                exact = told.peaks.at(dims) if told and isinstance(told.peaks, SizeModel) else None
+                found[dims] = SizeEvidence(answer.memory, dict(calls), exact)
+        return found
+
     def at(self, dims: Dims) -> SizedProbe | None:
-        """Answer for two dims; None if nothing tells it."""
+        """Answer for two dims; None if nothing tells it.
+
+        Smaller ones than any recorded take no more than the smallest with as many columns that are
+        told.
+        """
+        found = self._told(dims)
+        if found is None and self.classes:
+            least = min(a * b for each in self.classes for a, b in each.peaks.recorded)
+            rows = -(-least // dims[1])
+            rows += (rows - dims[0]) % 2  # even and odd ones may take different ways
+            at_least = self._told((rows, dims[1])) if rows > dims[0] else None
+            if at_least is not None:
+                how = f"a bound: as much as for {rows}x{dims[1]}, the fewest rows that are told"
+                found = replace(at_least, how=f"{how} ({at_least.how})")
+        if found is None or self.output_dims is None:
+            return found
+        first, second = self.output_dims
+        return replace(found, output_dims=(first.at(dims), second.at(dims)))
+
+    def _told(self, dims: Dims) -> SizedProbe | None:
+        """Answer for dims that something tells."""
         told = next((each for each in self.classes if each.is_told(dims)), None)
         if told is not None:
             memory = told.peaks.model_at(dims)
@@ -150,9 +208,7 @@ class SizeRecord:
             memory=MemoryModel(memory.bytes, self._kept_at(dims, memory)),
             how=how,
             output_dtype=self.output_dtype,
-            output_dims=None
-            if self.output_dims is None
-            else (self.output_dims[0].at(dims), self.output_dims[1].at(dims)),
+            output_dims=None,
             blocks=self.blocks,
             not_compared=self.not_compared,
             pace=(call_s, pixel_s * dims[0] * dims[1]),
@@ -221,6 +277,10 @@ class SizeRecord:
 def _dims_of(entry: Entry) -> Dims:
     rows, columns = entry["question"]["other_dims"]
     return int(rows), int(columns)
+
+
+def _united(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*first, *(value for value in second if value not in first))
 
 
 def _evidence(probe: Probe) -> SizeEvidence:

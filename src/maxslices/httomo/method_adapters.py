@@ -186,6 +186,7 @@ def _rotation(
     return method, {
         "side_results": names,
         "combine": combine,
+        "host_only": entry.implementation == "cpu",
         "check_values": value_check(entry.module, entry.name),
     }
 

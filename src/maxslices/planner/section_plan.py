@@ -27,7 +27,7 @@ class StepPlan:
     """Its peak for one block of the plan, halo included."""
     estimator: str
     """Origin of the estimate: "declared" ("declared for CUDA" if for no other device), "recorded",
-    "replayed", "probed" or "bisected"."""
+    "replayed" or "probed"."""
     tile: tuple[int, int] | None = None
     """Dims of its tiles; None if it is given whole slices."""
     tile_halo: tuple[int, int] = (0, 0)
