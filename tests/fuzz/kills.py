@@ -15,8 +15,8 @@ from pathlib import Path
 
 from maxslices import run
 from maxslices.cli.main import _stoppable
-from maxslices.devices.out_of_memory import NO_THREAD
 from maxslices.errors import MaxslicesError
+from maxslices.system.work_thread import NO_THREAD
 
 from .child import WALL_S, Difference, Outcome, in_child
 from .random_runs import (

@@ -32,6 +32,7 @@ from maxslices.runner.journal import Journal
 from maxslices.system import disk_space
 from tests.planner.fakes import fakes
 from tests.planner.ledgers import two
+from tests.system.started_threads import record_started
 
 SHAPE = (23, 17, 64)
 SCRATCH = PYTHON_BYTES + 120_000
@@ -294,7 +295,6 @@ class TestJournal:
 
     def test_a_sync_holds_nobody_up_at_the_end(self, tmp_path, monkeypatch):
         began, may_end = threading.Event(), threading.Event()
-        failed = []
 
         def slow(fd):
             began.set()
@@ -302,15 +302,13 @@ class TestJournal:
 
         monkeypatch.setattr(journal, "SYNC_INTERVAL_S", 0.001)
         monkeypatch.setattr(journal, "sync_disk", slow)
-        monkeypatch.setattr(threading, "excepthook", failed.append)
+        started = record_started(monkeypatch)
         noted = Journal.create(tmp_path / "journal", {"journal": 1})
         began.wait(10)
         noted.close()
         may_end.set()
-        for thread in threading.enumerate():
-            if thread.name == "maxslices journal":
-                thread.join(10)
-        assert not failed
+        (syncer,) = started
+        syncer.join()  # raises what failed in it
         assert (tmp_path / "journal").read_bytes().count(b"\n") == 1
 
     @pytest.mark.parametrize("text", ["", "{}\n", "[]\n", "\n", '{"journal": 99}\n'])

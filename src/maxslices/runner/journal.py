@@ -23,6 +23,7 @@ from typing import Any
 
 from ..errors import StoreError
 from ..system.disk_space import hidden_path, store_errors
+from ..system.work_thread import WorkThread
 from .journal_values import encode
 
 JOURNAL_NAME = ".run.journal"
@@ -62,8 +63,7 @@ class Journal:
             lines = path.read_bytes().splitlines(keepends=True)
             self._n_bytes = sum(map(len, lines[:n_lines]))
             os.ftruncate(self._fd, self._n_bytes)
-        syncer = threading.Thread(target=self._sync, name="maxslices journal", daemon=True)
-        syncer.start()  # nobody waits for it: a sync may take long
+        WorkThread(self._sync, "journal").start()  # nobody waits for it: a sync may take long
 
     @classmethod
     def create(cls, path: Path, header: Mapping[str, Any]) -> Journal:

@@ -6,8 +6,10 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
+
+from ..system.work_thread import WorkThread
 
 FIRST_S = 30.0
 """Seconds after which a call is spoken of; then after twice as many each time. Until then a user
@@ -24,12 +26,13 @@ class LongCalls:
     def __init__(self) -> None:
         self._call: tuple[float, str, int] | None = None
         self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: WorkThread | None = None
 
     def __enter__(self) -> Self:
         self._ended.clear()
-        self._thread = threading.Thread(target=self._watch, name="maxslices calls", daemon=True)
-        self._thread.start()
+        self._thread = WorkThread(self._watch, "calls")
+        with suppress(RuntimeError):  # there is no memory for a thread: nothing is said
+            self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
