@@ -20,7 +20,7 @@ def frames(tmp_path):
         file.create_dataset(
             "data", data=np.zeros((4, 5, 6), "f4"), chunks=(1, 2, 3), fletcher32=True
         )
-    found = Hdf5Frames(h5py.File(path), "data", "scan.h5:/data")
+    found = Hdf5Frames(path, h5py.File(path), "data")
     yield found
     found.close()
 
