@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import select
@@ -83,6 +84,7 @@ def fork(go: Callable[[], None], log: Path) -> int:
         with log.open("ab") as file:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
+        faulthandler.enable()  # says where a library broke off
         with _stoppable():
             go()
         status = 0
