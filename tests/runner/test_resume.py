@@ -383,9 +383,7 @@ class TestJournal:
         data = bytearray((out / ".run.journal").read_bytes())
         data[int(at * len(data))] ^= 1
         (out / ".run.journal").write_bytes(data)
-        with pytest.raises(
-            StoreError, match=r"is not readable.*(first line|damaged)"
-        ):
+        with pytest.raises(StoreError, match=r"is not readable.*(first line|damaged)"):
             run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
 
     def test_a_line_that_is_missing_is_found(self, tmp_path, scan, monkeypatch):

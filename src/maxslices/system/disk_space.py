@@ -101,6 +101,41 @@ def preallocate(fd: int, n_bytes: int) -> bool:
     return error == 0
 
 
+def reserve(path: Path, n_bytes: int, flags: int = 0) -> None:
+    """Make a file larger, for what a library will write that cannot cope with a full disk.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    n_bytes : int
+        Bytes by which it grows, with disk space for all of them.
+    flags : int
+        Flags of `os.open`, to make the file.
+
+    Raises
+    ------
+    OSError
+        If the disk is full; the file then has the size that it had.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o666)
+    try:
+        size = os.fstat(fd).st_size
+        try:
+            if (
+                not preallocate(fd, size + n_bytes)
+                and os.pwrite(fd, bytes(n_bytes), size) < n_bytes
+            ):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            os.ftruncate(fd, size)
+            if flags & os.O_CREAT:
+                path.unlink()
+            raise
+    finally:
+        os.close(fd)
+
+
 def _fallocate(fd: int, n_bytes: int) -> int:
     """Call ``fallocate``; its error number, or 0."""
     try:
