@@ -71,7 +71,7 @@ def attempt(
         time.sleep(delay_s)
         with suppress(ProcessLookupError):
             os.kill(child, number)
-    return ended(child)
+    return ended(child, log)
 
 
 def fork(go: Callable[[], None], log: Path) -> int:
@@ -85,6 +85,7 @@ def fork(go: Callable[[], None], log: Path) -> int:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
         faulthandler.enable()  # says where a library broke off
+        faulthandler.dump_traceback_later(WALL_S - 5)  # and what hangs
         with _stoppable():
             go()
         status = 0
@@ -104,8 +105,8 @@ def fork(go: Callable[[], None], log: Path) -> int:
         os._exit(status)
 
 
-def ended(child: int) -> int:
-    """Wait for a child; its exit status, negative for a signal.
+def ended(child: int, log: Path) -> int:
+    """Wait for a child that prints to `log`; its exit status, negative for a signal.
 
     Raises
     ------
@@ -121,7 +122,7 @@ def ended(child: int) -> int:
         os.close(waited)
     _, status = os.waitpid(child, 0)
     if not ready:
-        raise Difference(f"it did not end within {WALL_S} s")
+        raise Difference(f"it did not end within {WALL_S} s: {log.read_text()[-6000:]}")
     return os.waitstatus_to_exitcode(status)
 
 
@@ -149,7 +150,7 @@ def undisturbed(run_: RandomRun, place: Path) -> None:
         If the run is refused.
     """
     log = place / "log.txt"
-    status = ended(fork(lambda: _whole(run_, place / "whole"), log))
+    status = ended(fork(lambda: _whole(run_, place / "whole"), log), log)
     if status == REFUSED:
         raise MaxslicesError(log.read_text())
     check_status(status, log, (0,))
