@@ -353,29 +353,6 @@ class TestJournal:
         with pytest.raises(StoreError, match=r"\.run\.journal is not readable"):
             run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
 
-    @pytest.mark.parametrize("name", ["../scan.npy", "..", "", "thesis.tex", None])
-    @pytest.mark.parametrize("where", ["hidden", "name", "replaces"])
-    def test_it_names_only_what_runs_write(self, tmp_path, scan, monkeypatch, name, where):
-        """Whatever it names is renamed or removed."""
-        out = tmp_path / "out"
-        stopped(scan, out, monkeypatch)
-        (out / "thesis.tex").write_text("mine")
-        name = str(scan) if name is None else name
-
-        def tamper(entries):
-            if where == "replaces":
-                entries[0]["replaces"] = [name]
-            else:
-                hidden = name if where == "hidden" else ".result.h5.part"
-                entries[0]["names"] = {hidden: name if where == "name" else "result.h5"}
-
-        rewrite(out / ".run.journal", tamper)
-        for options in ({"resume": True}, {"overwrite": True}):
-            with pytest.raises(StoreError, match=r"\.run\.journal is not readable"):
-                run(scan, of(["to_float", "negate"]), out, device="cpu", **options)
-        assert scan.exists()
-        assert (out / "thesis.tex").read_text() == "mine"
-
     @pytest.mark.parametrize("at", [0.02, 0.5, 0.9, 0.999])
     def test_a_flipped_bit_is_found(self, tmp_path, scan, monkeypatch, at):
         out = tmp_path / "out"
@@ -393,6 +370,30 @@ class TestJournal:
         (out / ".run.journal").write_bytes(b"".join([*lines[:2], *lines[3:]]))
         with pytest.raises(StoreError, match="its line 3 is damaged"):
             run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
+
+
+@pytest.mark.parametrize("name", ["../scan.npy", "..", "", "thesis.tex", None])
+@pytest.mark.parametrize("where", ["hidden", "name", "replaces"])
+def test_a_tampered_journal_names_only_what_runs_write(tmp_path, scan, monkeypatch, name, where):
+    """Whatever it names is renamed or removed."""
+    out = tmp_path / "out"
+    stopped(scan, out, monkeypatch)
+    (out / "thesis.tex").write_text("mine")
+    name = str(scan) if name is None else name
+
+    def tamper(entries):
+        if where == "replaces":
+            entries[0]["replaces"] = [name]
+        else:
+            hidden = name if where == "hidden" else ".result.h5.part"
+            entries[0]["names"] = {hidden: name if where == "name" else "result.h5"}
+
+    rewrite(out / ".run.journal", tamper)
+    for options in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(StoreError, match=r"\.run\.journal is not readable"):
+            run(scan, of(["to_float", "negate"]), out, device="cpu", **options)
+    assert scan.exists()
+    assert (out / "thesis.tex").read_text() == "mine"
 
 
 def test_a_method_that_failed_once_goes_on(tmp_path, scan):
