@@ -42,6 +42,7 @@ PROMISES = {
     "A run writes to its folder": "test_security::test_a_run_writes_to_its_folder_and_to_records",
     "In a folder that others may": "runner/test_shared_folder::test_a_planted_link_is_not_followed",
     "`--overwrite` removes results": "runner/test_shared_folder::test_a_report_that_was_tampered",
+    "A tampered journal removes": "runner/test_resume::test_a_tampered_journal_names",
     "Files that no run wrote stay": "runner/test_shared_folder::test_foreign_files_in_the_folder",
     "A record that is less than": "runner/test_shared_folder::test_a_record_of_a_hundredth",
     "A record that is wrong by less": "estimate/test_choose::test_a_run_corrects_a_record",

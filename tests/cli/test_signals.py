@@ -9,7 +9,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import h5py
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 
 from maxslices import run
+from maxslices.system.work_thread import WorkThread
 
 SLOW = """
 import signal, sys, time
@@ -196,15 +196,15 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path, arguments):
 
 @pytest.mark.parametrize("name", ["reader", "writer"])
 def test_ctrl_c_while_a_thread_is_started_ends_a_run_as_any_other(tmp_path, name, monkeypatch):
-    original = threading.Thread.start
+    original = WorkThread.start
 
     def start(thread):
-        if thread.name == f"maxslices {name}":
+        if thread.name == name:
             raise KeyboardInterrupt  # as a signal between two instructions of it
         original(thread)
 
     np.save(tmp_path / "scan.npy", np.ones((40, 6, 8), np.float32))
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(WorkThread, "start", start)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "scan.npy", ["minus_log"], tmp_path / "out", device="cpu", block=4)
     assert names(tmp_path) == ["scan.npy"]

@@ -17,6 +17,7 @@ SHORTAGES = [
     RuntimeError("FINUFFT general malloc failure"),
     MemoryError(),
     SystemError("error return without exception set"),
+    ImportError("libXau.so.6: failed to map segment from shared object"),
     OSError(errno.ENOMEM, "Cannot allocate memory"),
     of("cupy.cuda.memory", "OutOfMemoryError", "Out of memory allocating 512 bytes", MemoryError),
     of("cupy_backends.cuda.api.runtime", "CUDARuntimeError", "cudaErrorMemoryAllocation: out of"),
@@ -36,6 +37,7 @@ SHORTAGES = [
 OTHERS = [
     ValueError("CUDA out of memory"),
     SystemError("bad argument to internal function"),
+    ImportError("No module named cupy"),
     RuntimeError("the queue is out of memory of it"),
     RuntimeError("CUDA error: an illegal memory access was encountered"),
     OSError(errno.ENOSPC, "No space left on device"),

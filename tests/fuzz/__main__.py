@@ -16,7 +16,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from . import estimators, folder_machine, kills, pipelines, random_runs, scan_files, shortages
+from . import (
+    commands,
+    estimators,
+    folder_machine,
+    kills,
+    pipelines,
+    random_runs,
+    scan_files,
+    shortages,
+)
 from .child import Outcome
 
 KINDS = {
@@ -30,6 +39,10 @@ KINDS = {
     "disks": shortages.disk_cases,
     "memory": shortages.memory_cases,
     "folders": folder_machine.cases,
+    "sweeps": commands.sweep_cases,
+    "info": commands.info_cases,
+    "plans": commands.plan_cases,
+    "tampered": commands.tampered_cases,
 }
 """Kind of attack -> what makes its cases."""
 TURN_S = 5.0

@@ -111,7 +111,7 @@ class FolderMachine(RuleBasedStateMachine):
             run(self.scan, Pipeline.from_steps(steps, fakes), out, device="cpu", **options)
 
         self.log.unlink(missing_ok=True)
-        return ended(fork(go, self.log))
+        return ended(fork(go, self.log), self.log)
 
     def after(self, name: str, status: int, *, may_begin: bool) -> None:
         """Check the folder after a run, which was killed or not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 _NUMBERS = (0, 1, 0x7F, 0x80, 0xFF)
 _CHARACTERS = (0, 9, 10, 32, 34, 39, 45, 58, 91, 123, 0xFEFF, 0x1F600)
@@ -88,3 +89,44 @@ def _damage_text(text: str, random_: random.Random) -> str:
     words = text.split(" ")
     words[random_.randrange(len(words))] = random_.choice(_TEXTS)
     return " ".join(words)
+
+
+_LEAVES = (
+    None, True, False, 0, 1, -1, 3, 2**31, 2**63, 10**400, 0.5, -1e308, "", "a", "float32", "nan",
+    "../up", "/etc/passwd", "result.h5", "thesis.tex", "a\0b", "\ud800", [], {}, [0], {"a": 1},
+)  # fmt: skip
+
+
+def tampered(value: Any, random_: random.Random) -> Any:
+    """Change one to three places of plain values, as JSON has them."""
+    for _ in range(random_.choice((1, 1, 1, 2, 3))):
+        value = _tamper(value, random_)
+    return value
+
+
+def _tamper(value: Any, random_: random.Random) -> Any:
+    if not isinstance(value, list | dict) or not value or random_.random() < 0.1:
+        return _other(value, random_)
+    changed = value.copy()
+    key = random_.choice(list(value) if isinstance(value, dict) else range(len(value)))
+    kind = random_.randrange(12)
+    if kind == 0:
+        del changed[key]
+    elif kind == 1 and isinstance(changed, list):
+        changed.insert(random_.randrange(len(value) + 1), value[key])
+    elif kind == 1:
+        changed[random_.choice(("", "more", *value))] = value[key]
+    else:
+        changed[key] = _tamper(value[key], random_)
+    return changed
+
+
+def _other(value: Any, random_: random.Random) -> Any:
+    """Put another value in the place of one, often one that is close to it."""
+    kind = random_.randrange(4)
+    if type(value) is int and kind:
+        return value + random_.choice((-1, 1, 7, -value))
+    if isinstance(value, str) and value and kind == 1:
+        at = random_.randrange(len(value))
+        return value[:at] + random_.choice("0a/ ") + value[at + 1 :]
+    return random_.choice(_LEAVES)

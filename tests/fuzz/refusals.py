@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import re
 import resource
 import shutil
 import signal
@@ -33,11 +34,12 @@ from .random_runs import import_what_runs_need, results_in
 SOURCE = Path(__file__).with_name("refuse_memory.c")
 LEAST_BYTES = 2**16
 PIPELINES = {
+    "small": ["minus_log"],
     "fbp": ["dark_flat_field_correction", "minus_log", "fbp"],
     "filters": ["median_filter", "remove_stripe_ti", "remove_stripe_based_sorting"],
     "scratch files": ["dark_flat_field_correction", "remove_stripe_ti", "median_filter"],
 }
-FORMATS = {"fbp": "hdf5", "filters": "tiff", "scratch files": "hdf5"}
+FORMATS = {"small": "hdf5", "fbp": "hdf5", "filters": "tiff", "scratch files": "hdf5"}
 MEMORY = {"scratch files": "4MB"}
 MOST_BYTES = 200 * 10**6
 """Largest limit of the address space: with it runs end well."""
@@ -45,12 +47,14 @@ OUTCOMES = {
     0: "well",
     1: "an error",
     3: "an error",
-    -signal.SIGABRT: "ended by FFTW",
-    -signal.SIGSEGV: "ended by HDF5",
+    -signal.SIGABRT: "aborted",
+    -signal.SIGSEGV: "broken off",
 }
 """Exit status of a run -> how it ended. FFTW and HDF5 end a process to which they are refused
 memory. It is asked for before they are called, so this takes memory that is refused a moment later.
 """
+_BROKE_OFF = re.compile(r"Current thread.*?File \"[^\"]*?(\w+/\w+\.py\", line \d+)", re.DOTALL)
+"""Where a process broke off, in what `faulthandler` says."""
 SHAPE = (40, 24, 160)
 
 
@@ -111,16 +115,13 @@ class Refusing:
             os._exit(status)
 
         self.log.unlink(missing_ok=True)
-        return ended(fork(go, self.log))
+        return ended(fork(go, self.log), self.log)
 
     def refuse_each(self, step: int) -> Counter[str]:
         """Refuse every `step`-th allocation, alone and with all after it; counts of outcomes.
 
-        Raises
-        ------
-        Difference
-            If a run ends otherwise than well or in a clear line, or comes out otherwise once it
-            has gone on.
+        A run that ends otherwise than well or in a clear line, or comes out otherwise once it has
+        gone on, is a fault.
         """
         check_status(self.run(1, 0, *self.options), self.log, (0,))
         wanted = self.results()
@@ -130,7 +131,7 @@ class Refusing:
             for last in (first, 2**40):
                 shutil.rmtree(self.out, ignore_errors=True)
                 status = self.run(first, last, *self.options)
-                self.check(f"{first} to {last} refused", status, wanted, counts)
+                self.check_one(f"{first} to {last} refused", status, wanted, counts)
         return counts
 
     def limit_each(self, step_bytes: int, most_bytes: int) -> Counter[str]:
@@ -140,15 +141,26 @@ class Refusing:
         for more in range(0, most_bytes, step_bytes):
             shutil.rmtree(self.out, ignore_errors=True)
             status = self.run(1, 0, *self.options, most_bytes=more)
-            self.check(f"{more} bytes allowed", status, wanted, counts)
+            self.check_one(f"{more} bytes allowed", status, wanted, counts)
         return counts
+
+    def check_one(
+        self, what: str, status: int, wanted: dict[str, bytes], counts: Counter[str]
+    ) -> None:
+        """Check how a run ended; a fault is printed and counted."""
+        try:
+            self.check(what, status, wanted, counts)
+        except Difference as fault:
+            counts["fault"] += 1
+            print(fault, flush=True)
 
     def check(self, what: str, status: int, wanted: dict[str, bytes], counts: Counter[str]) -> None:
         """Count how a run ended, have it go on if it did not end well, and compare."""
         said, text = f"{self.name}, {what}: ", self.log.read_text()
         if status not in OUTCOMES or "Traceback" in text or (status and not text):
             raise Difference(f"{said}it ended with {status}: {text[-4000:]}")
-        counts[OUTCOMES[status]] += 1
+        place = _BROKE_OFF.search(text)
+        counts[OUTCOMES[status] + (f" in {place[1]}" if place else "")] += 1
         if not finished(self.out):
             unfinished = (self.out / ".run.journal").exists()
             counts["went on" if unfinished else "began anew"] += 1
@@ -181,13 +193,15 @@ def main_() -> int:
                                   env=environment, check=False).returncode  # fmt: skip
         import_what_runs_need(folder)
         write_scan(folder / "scan.h5")
+        faults = 0
         for each in parsed.names:
             if parsed.limit:
                 counts = Refusing(each, folder).limit_each(parsed.limit * 10**6, MOST_BYTES)
             else:
                 counts = Refusing(each, folder).refuse_each(parsed.step)
+            faults += counts["fault"]
             print(f"{each:<16}", ", ".join(f"{n} {k}" for k, n in counts.items()), flush=True)
-    return 0
+    return int(faults > 0)
 
 
 if __name__ == "__main__":

@@ -54,3 +54,7 @@ void *mmap(void *at, size_t n, int protection, int flags, int file, off_t offset
         return MAP_FAILED;
     return (void *)syscall(SYS_mmap, at, n, protection, flags, file, offset);
 }
+/* What a program is linked to that was compiled for large files, as Python is. */
+void *mmap64(void *at, size_t n, int protection, int flags, int file, off_t offset) {
+    return mmap(at, n, protection, flags, file, offset);
+}

@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from .random_runs import RandomRun, import_what_runs_need
 
 DISK_BYTES = 2**22
 """Size of the disk that fills: some results with their report and journal, and not many."""
+OF_A_LIBRARY = (-signal.SIGSEGV, -signal.SIGABRT)
+"""Status of a process that HDF5 or FFTW ended, as they do where they find no memory."""
 STACK_BYTES = 2**23
 """Address space of a thread's stack: a run starts a handful of threads, and needs little beside."""
 
@@ -90,5 +93,5 @@ def _refuse_and_go_on(run_: RandomRun, place: Path, random_: random.Random) -> N
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
     status = attempt(run_, out, log, prepare=refuse)
-    check_status(status, log, (0, REFUSED))
+    check_status(status, log, (0, REFUSED, *OF_A_LIBRARY))
     end_and_compare(run_, place, out)

@@ -190,6 +190,7 @@ def test_a_block_that_is_none_is_refused(slice_dim, start, stop, out, message):
         ({"data": SCAN, "angles": np.arange(8)}, "8 rotation angles for 9 projections"),
         ({"data": SCAN, "angles": ["a"] * 9}, "not numbers"),
         ({"data": SCAN, "angles": np.full(9, np.nan)}, "9 of 9 rotation angles are not numbers"),
+        ({"data": SCAN, "angles": [1e300, *range(8)]}, "1 of 9 rotation angles are not numbers"),
         ({"data": SCAN, "angles": np.ones((9, 1))}, "must be a list, not 2-dimensional"),
         ({"data": SCAN, "flats": SCAN[:, :6]}, "flats of 6x11 pixels do not fit .* 7x11"),
     ],

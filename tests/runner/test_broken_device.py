@@ -12,6 +12,7 @@ from maxslices import Pipeline, Registry, from_ledger, run
 from maxslices.errors import MethodError
 from maxslices.io.hdf5_sink import Hdf5Sink
 from tests.runner.fake_gpu import FakeEvent
+from tests.system.started_threads import record_started
 
 DATA = np.random.default_rng(5).random((20, 6, 40), np.float32)
 
@@ -53,7 +54,7 @@ def break_device(monkeypatch):
     ids=["at once", "later"],
 )
 def test_the_first_error_is_told_and_what_was_written_is_kept(
-    on_fake_gpu, break_device, tmp_path, says_so, said
+    on_fake_gpu, break_device, tmp_path, says_so, said, monkeypatch
 ):
     def method(data):
         if (data == DATA[12]).all(axis=(1, 2)).any():
@@ -65,9 +66,11 @@ def test_the_first_error_is_told_and_what_was_written_is_kept(
     registry = Registry()
     registry.register(method, pattern="projection", calc_max_slices=two)
     pipeline = Pipeline.from_steps([{"method": "method", "save_result": True}], registry)
+    started = record_started(monkeypatch)
     with on_fake_gpu(), pytest.raises(MethodError, match=said):
         run(DATA, pipeline, tmp_path / "out", device="cuda", block=4)
-    own = {"maxslices reader", "maxslices fetcher", "maxslices writer"}
-    assert not own & {each.name for each in threading.enumerate()}
+    own = {thread.name: thread for thread in started}
+    assert {"reader", "fetcher", "writer"} <= own.keys()
+    assert not [name for name in ("reader", "fetcher", "writer") if own[name].is_alive]
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert 4 <= report["slices"][0] <= 12

@@ -34,7 +34,8 @@ def said_of(iterations, first_s, n_blocks, monkeypatch):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run(np.ones((n_blocks, 3, 5), np.float32), of(iterations), device="cpu", block=1)
-    return [str(each.message) for each in caught if "at work" in str(each.message)]
+    said = [str(each.message) for each in caught]
+    return [text for text in said if "at work" in text or "took" in text]
 
 
 def test_a_billion_iterations_say_how_long_the_rest_takes_at_least(monkeypatch):
@@ -42,6 +43,16 @@ def test_a_billion_iterations_say_how_long_the_rest_takes_at_least(monkeypatch):
     begin = r"slow\(iterations=1000000000\) is at work on one block for \d+ s; "
     assert re.match(begin + r"3 blocks of its size are left, which take \d s at least", said[0])
     assert re.match(begin + "it is the last block", said[-1])
+
+
+def test_the_first_block_says_how_long_the_others_take(monkeypatch):
+    monkeypatch.setattr(long_calls, "MOST_S", 0.05)
+    (said,) = said_of(10**7, 30.0, 21, monkeypatch)
+    assert re.fullmatch(
+        r"slow\(iterations=10000000\) took 0\.\d+ s for one block; 20 blocks of its size are left, "
+        r"which take about \d+ s",
+        said,
+    )
 
 
 def test_calls_that_are_short_are_not_spoken_of(monkeypatch):

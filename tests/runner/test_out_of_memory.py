@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 
 import h5py
 import numpy as np
@@ -16,6 +15,7 @@ from maxslices.io.atomic_sink import AtomicSink
 from maxslices.io.scratch import ScratchStore
 from maxslices.io.store import MemoryStore
 from maxslices.runner.earlier_run import RECORD_NAMES
+from maxslices.system.work_thread import WorkThread
 from tests.runner.fake_gpu import FakeGpu
 
 SHAPE = (13, 7, 5)
@@ -309,15 +309,15 @@ def test_any_allocation_on_the_host_may_fail(monkeypatch, tmp_path, memory, n_fa
 @pytest.mark.parametrize("name", ["reader", "writer"])
 def test_a_thread_that_cannot_be_started_is_memory_that_ran_out(tmp_path, name, monkeypatch):
     """The system has no room for its stack; a run says so, and leaves nothing behind."""
-    original = threading.Thread.start
+    original = WorkThread.start
 
     def start(thread):
-        if thread.name == f"maxslices {name}":
+        if thread.name == name:
             raise RuntimeError("can't start new thread")
         original(thread)
 
     np.save(tmp_path / "scan.npy", np.ones((40, 6, 8), np.float32))
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(WorkThread, "start", start)
     with pytest.raises(OutOfMemoryError, match=r"memory ran out on a single .*can't start new thr"):
         run(tmp_path / "scan.npy", ["minus_log"], tmp_path / "out", device="cpu", block=4)
     assert [path.name for path in tmp_path.iterdir()] == ["scan.npy"]

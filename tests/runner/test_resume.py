@@ -29,9 +29,11 @@ from maxslices.runner import (
 )
 from maxslices.runner.earlier_run import RECORD_NAMES
 from maxslices.runner.journal import Journal
+from maxslices.runner.journal_lines import seal, unseal
 from maxslices.system import disk_space
 from tests.planner.fakes import fakes
 from tests.planner.ledgers import two
+from tests.system.started_threads import record_started
 
 SHAPE = (23, 17, 64)
 SCRATCH = PYTHON_BYTES + 120_000
@@ -194,6 +196,17 @@ def stopped(scan, out, monkeypatch, steps=("to_float", "negate")):
             run(scan, of(steps), out, device="cpu", block=4)
 
 
+def rewrite(path, change):
+    """Change the list of a journal's entries; their checksums fit what they are then."""
+    entries, _ = unseal(path.read_bytes().split(b"\n")[:-1])
+    change(entries)
+    text, checksum = b"", 0
+    for entry in entries:
+        line, checksum = seal(entry, checksum)
+        text += line
+    path.write_bytes(text)
+
+
 def test_a_stop_before_the_first_block_leaves_nothing(tmp_path, scan, monkeypatch):
     def fail(*args):
         raise KeyboardInterrupt
@@ -274,8 +287,8 @@ class TestJournal:
         stopped(scan, out, monkeypatch)
         lines = (out / ".run.journal").read_bytes().splitlines(keepends=True)
         n_lines = next(i for i, line in enumerate(lines) if b'"done"' in line) + 1
-        lines.append(json.dumps({"event": "synced", "n_lines": n_lines}).encode() + b"\n")
-        (out / ".run.journal").write_bytes(b"".join(lines))
+        synced = {"event": "synced", "n_lines": n_lines}
+        rewrite(out / ".run.journal", lambda entries: entries.append(synced))
         assert unfinished_run.read_journal(out / ".run.journal").sections[0].done == 8
         monkeypatch.setattr(unfinished_run, "boot_id", lambda: "another")
         monkeypatch.setattr(journal, "boot_id", lambda: "another")
@@ -289,12 +302,11 @@ class TestJournal:
         while b"synced" not in (tmp_path / "journal").read_bytes():
             pass
         noted.close()
-        lines = (tmp_path / "journal").read_text().splitlines()
-        assert json.loads(lines[1]) == {"event": "synced", "n_lines": 1}
+        entries, _ = unseal((tmp_path / "journal").read_bytes().splitlines())
+        assert entries[1] == {"event": "synced", "n_lines": 1}
 
     def test_a_sync_holds_nobody_up_at_the_end(self, tmp_path, monkeypatch):
         began, may_end = threading.Event(), threading.Event()
-        failed = []
 
         def slow(fd):
             began.set()
@@ -302,15 +314,13 @@ class TestJournal:
 
         monkeypatch.setattr(journal, "SYNC_INTERVAL_S", 0.001)
         monkeypatch.setattr(journal, "sync_disk", slow)
-        monkeypatch.setattr(threading, "excepthook", failed.append)
+        started = record_started(monkeypatch)
         noted = Journal.create(tmp_path / "journal", {"journal": 1})
         began.wait(10)
         noted.close()
         may_end.set()
-        for thread in threading.enumerate():
-            if thread.name == "maxslices journal":
-                thread.join(10)
-        assert not failed
+        (syncer,) = started
+        syncer.join()  # raises what failed in it
         assert (tmp_path / "journal").read_bytes().count(b"\n") == 1
 
     @pytest.mark.parametrize("text", ["", "{}\n", "[]\n", "\n", '{"journal": 99}\n'])
@@ -339,22 +349,51 @@ class TestJournal:
     def test_a_line_that_makes_no_sense_is_refused(self, tmp_path, scan, monkeypatch, line):
         out = tmp_path / "out"
         stopped(scan, out, monkeypatch)
-        with (out / ".run.journal").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        rewrite(out / ".run.journal", lambda entries: entries.append(line))
         with pytest.raises(StoreError, match=r"\.run\.journal is not readable"):
             run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
 
-    def test_a_name_in_it_stays_in_the_folder(self, tmp_path, scan, monkeypatch):
+    @pytest.mark.parametrize("at", [0.02, 0.5, 0.9, 0.999])
+    def test_a_flipped_bit_is_found(self, tmp_path, scan, monkeypatch, at):
         out = tmp_path / "out"
         stopped(scan, out, monkeypatch)
-        text = (out / ".run.journal").read_text()
-        for name in ("../scan.npy", "..", str(scan), ""):
-            changed = text.replace('"result.h5"', json.dumps(name), 1)
-            (out / ".run.journal").write_text(changed)
-            for options in ({"resume": True}, {"overwrite": True}):
-                with pytest.raises(StoreError, match="is no name in the folder"):
-                    run(scan, of(["to_float", "negate"]), out, device="cpu", **options)
-        assert scan.exists()
+        data = bytearray((out / ".run.journal").read_bytes())
+        data[int(at * len(data))] ^= 1
+        (out / ".run.journal").write_bytes(data)
+        with pytest.raises(StoreError, match=r"is not readable.*(first line|damaged)"):
+            run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
+
+    def test_a_line_that_is_missing_is_found(self, tmp_path, scan, monkeypatch):
+        out = tmp_path / "out"
+        stopped(scan, out, monkeypatch)
+        lines = (out / ".run.journal").read_bytes().splitlines(keepends=True)
+        (out / ".run.journal").write_bytes(b"".join([*lines[:2], *lines[3:]]))
+        with pytest.raises(StoreError, match="its line 3 is damaged"):
+            run(scan, of(["to_float", "negate"]), out, device="cpu", resume=True)
+
+
+@pytest.mark.parametrize("name", ["../scan.npy", "..", "", "thesis.tex", None])
+@pytest.mark.parametrize("where", ["hidden", "name", "replaces"])
+def test_a_tampered_journal_names_only_what_runs_write(tmp_path, scan, monkeypatch, name, where):
+    """Whatever it names is renamed or removed."""
+    out = tmp_path / "out"
+    stopped(scan, out, monkeypatch)
+    (out / "thesis.tex").write_text("mine")
+    name = str(scan) if name is None else name
+
+    def tamper(entries):
+        if where == "replaces":
+            entries[0]["replaces"] = [name]
+        else:
+            hidden = name if where == "hidden" else ".result.h5.part"
+            entries[0]["names"] = {hidden: name if where == "name" else "result.h5"}
+
+    rewrite(out / ".run.journal", tamper)
+    for options in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(StoreError, match=r"\.run\.journal is not readable"):
+            run(scan, of(["to_float", "negate"]), out, device="cpu", **options)
+    assert scan.exists()
+    assert (out / "thesis.tex").read_text() == "mine"
 
 
 def test_a_method_that_failed_once_goes_on(tmp_path, scan):

@@ -151,6 +151,16 @@ def test_a_page_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
     }  # fmt: skip
 
 
+def test_a_picture_that_cannot_be_compressed_is_a_warning(tmp_path, monkeypatch):
+    def grey_png(levels):
+        raise OSError("codec configuration error when writing image file")  # zlib has no memory
+
+    monkeypatch.setattr("maxslices.report_page.slice_picture.grey_png", grey_png)
+    with pytest.warns(UserWarning, match="no page of the run: codec configuration error"):
+        report = a_run(tmp_path / "out")
+    assert report.files[-1].exists()
+
+
 def test_a_run_into_memory_draws_nothing(monkeypatch):
     monkeypatch.setattr("maxslices.api.run_page.page_of_run", lambda report: 1 / 0)
     a_run(None)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import mmap
-import threading
 
 import numpy as np
 import pytest
 
 from maxslices.tuning.malloc_retain import is_glibc
 from maxslices.tuning.page_prefault import PagePrefault, libc
+from tests.system.started_threads import record_started
 from tests.tuning.page_faults import faults_of
 
 N_BYTES = 2**26
-THREAD = "maxslices pages"
 
 
 def can_populate():
@@ -41,9 +40,10 @@ def test_pages_that_cannot_be_made_ahead_are_made_when_written_to(monkeypatch):
     assert (place == 1).all()
 
 
-def test_memory_that_is_gone_is_left_alone():
+def test_memory_that_is_gone_is_left_alone(monkeypatch):
+    started = record_started(monkeypatch)
     place = np.empty(N_BYTES, np.uint8)
     ahead = PagePrefault(place.ctypes.data, place.nbytes)
     del place
     ahead.stop()
-    assert THREAD not in [thread.name for thread in threading.enumerate()]
+    assert [(thread.name, thread.is_alive) for thread in started] == [("pages", False)]

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..devices import Backend, select_backend
 from ..devices.in_place import is_direct
+from ..devices.out_of_memory import is_out_of_memory
 from ..errors import MaxslicesError, StoreError
 from ..estimate import Chooser
 from ..io import HasDetectorStart, Source, parse_loader
@@ -50,6 +51,8 @@ def carry_out(request: RunRequest) -> Report:
         pipeline = _as_before(pipeline, folder.unfinished.identity, folder.path)
     backend = select_backend(request.device_for(folder))
     with _said_how_to_go_on(folder), contextlib.ExitStack() as held:
+        from .run_page import leave_page  # Pillow and jinja2 are missed now, or never
+
         log = held.enter_context(RunLog())
         scan = request.scan
         path = Path(scan) if isinstance(scan, str | os.PathLike) else None
@@ -110,8 +113,6 @@ def carry_out(request: RunRequest) -> Report:
             records=() if folder is None else _records(request, folder.path),
         )
         if folder is not None:
-            from .run_page import leave_page
-
             log.add(str(report))
             folder.write_records({PIPELINE_NAME: as_run(pipeline, provenance), LOG_NAME: log.text})
             leave_page(report, folder, log.warned)
@@ -210,11 +211,17 @@ def _said_how_to_go_on(folder: RunFolder | None) -> Iterator[None]:
     """Add to an error, or to an interrupt, how a run that is kept can go on."""
     try:
         yield
-    except (MaxslicesError, MemoryError, KeyboardInterrupt) as error:
-        if folder is None or not folder.is_kept:
+    except (MaxslicesError, MemoryError, ImportError, KeyboardInterrupt) as error:
+        kind = type(error)
+        if isinstance(error, ImportError):
+            if not is_out_of_memory(error):
+                raise
+            kind = MemoryError
+        elif folder is None or not folder.is_kept:
             raise
-        texts = [text for text in (str(error), folder.way_on) if text]
-        raise type(error)("; ".join(texts)) from error.__cause__
+        way_on = folder.way_on if folder is not None and folder.is_kept else ""
+        texts = [text for text in (str(error), way_on) if text]
+        raise kind("; ".join(texts)) from error.__cause__
 
 
 def _text_of(given: object) -> str | None:

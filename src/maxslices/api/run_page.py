@@ -39,7 +39,7 @@ def leave_page(report: Report, folder: RunFolder, warned: Sequence[str]) -> None
     """Leave the page of a run in its folder; where it cannot be, warn, for the run is whole."""
     try:
         folder.write_page(page_of_run(report, warned))
-    except (StoreError, MemoryError) as error:
+    except (StoreError, OSError, MemoryError) as error:  # Pillow says OSError where zlib fails
         warnings.warn(f"no page of the run: {error or 'memory ran out'}", stacklevel=2)
 
 

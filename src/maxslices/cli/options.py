@@ -94,10 +94,10 @@ LIMITS = [
     ),
     click.Option(
         ["--estimator"],
-        type=click.Choice(["declared", "recorded", "replayed", "probed", "bisected"]),
+        type=click.Choice(["declared", "recorded", "replayed", "probed"]),
         metavar="SOURCE",
-        help="the only source of estimates to use: declared, recorded, replayed, probed or "
-        "bisected (default: declared, else recorded, replayed or probed)",
+        help="the only source of estimates to use: declared, recorded, replayed or probed "
+        "(default: the first of these that there is)",
     ),
 ]
 """Keywords of `maxslices.plan` and `maxslices.run`, as are `ALLOW_MISSING_FRAMES` and `SWEEP`."""

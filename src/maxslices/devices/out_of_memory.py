@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import re
 
+from ..system.work_thread import NO_THREAD
+
 _LIBRARIES = ("cupy", "cupyx", "cupy_backends", "torch", "astra")
 """Packages whose errors may be recognised by messages that are common elsewhere."""
 _SHORTAGE = re.compile(
@@ -24,11 +26,11 @@ _SHORTAGE = re.compile(
 _ONLY_OF_LIBRARIES = re.compile(
     r"\bout of memory\b|\w_ALLOC_FAILED|Failed to allocate [\dx]+ GPU (?:buffer|array)"
 )
-NO_THREAD = "can't start new thread"
-"""What Python says where the system has no memory for a thread's stack, or no threads are left."""
 _UNSAID = "error return without exception set"
 """What CPython says of C code that failed and did not say why: under a limit of the address space,
 of h5py's and its own when they found no memory."""
+_UNLOADED = re.compile("failed to map segment|cannot allocate memory", re.IGNORECASE)
+"""What the system's loader says of a library for which it finds no memory."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -43,6 +45,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     text, kind = str(error), type(error)
+    if isinstance(error, ImportError):
+        return _UNLOADED.search(text) is not None
     if (kind is RuntimeError and text == NO_THREAD) or (kind is SystemError and text == _UNSAID):
         return True
     of_library = kind.__module__.partition(".")[0] in _LIBRARIES

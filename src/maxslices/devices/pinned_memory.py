@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 import mmap
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ..system.threads import parallel_for
 from .device_count import count_devices
 from .out_of_memory import is_out_of_memory
 
@@ -67,11 +67,7 @@ def _touch(memory: NDArray[np.uint8]) -> None:
     def touch(start: int) -> None:
         memory[start : start + _PART_BYTES : _PAGE_BYTES] = 0
 
-    if len(parts) == 1:
-        touch(0)
-        return
-    with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(touch, parts))
+    parallel_for(len(parts), lambda i: touch(parts[i]), _THREADS)
 
 
 def pinned_empty(shape: tuple[int, ...] | int, dtype: DTypeLike = float) -> NDArray[Any]:

@@ -90,13 +90,15 @@ def check_angles(name: str, radians: NDArray[Any] | Sequence[float]) -> NDArray[
     values = _real(name, radians)
     if values.ndim != 1:
         raise SourceError(f"{name}: rotation angles must be a list, not {values.ndim}-dimensional")
-    bad = np.flatnonzero(~np.isfinite(values))
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(single))  # also those that one flipped bit made too large
     if bad.size:
         raise SourceError(
             f"{name}: {bad.size} of {values.size} rotation angles are not numbers (the first is "
             f"number {bad[0]}): give the angles with rotation_angles"
         )
-    return values.astype(np.float32)
+    return single
 
 
 def _real(name: str, values: NDArray[Any] | Sequence[float]) -> NDArray[np.float64]:

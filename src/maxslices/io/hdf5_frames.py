@@ -6,6 +6,7 @@ import os
 import threading
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from .frames import FramesWritten, IndexRange
 from .hdf5_chunks import ChunkError, Chunks, OversizeError
 from .hdf5_layout import list_stacks
 from .hdf5_links import BrokenPath, look_up
-from .library_errors import cause_of, library_errors, raised_by_library
+from .library_errors import cause_of, found_no_memory, library_errors, raised_by_library
 from .open_hdf5 import open_hdf5
 from .paths import HDF5_SIGNATURE
 from .plain_frames import PlainFrames
@@ -153,7 +154,11 @@ class Hdf5Frames:
         except Exception as error:
             if not isinstance(error, OSError) and not raised_by_library(error):
                 raise
-            missing = missing_filters(self._data)
+            if isinstance(error, MemoryError) or found_no_memory(error):
+                raise MemoryError(f"{self._name}: {cause_of(error)}") from None
+            missing: list[str] = []
+            with suppress(RuntimeError, ValueError):  # what else it cannot read
+                missing = missing_filters(self._data)
             hint = "the file is damaged, or its compression is unknown here"
             if missing:
                 hint = (

@@ -6,7 +6,8 @@ programs that read it as images step through the first axis. A slice has the sam
 The HDF5 library creates the file with all chunks allocated, and closes it; the data are then
 written to the offsets of the chunks by system calls. The library itself would keep chunks back to
 write them later: where the disk has become full it then fails on closing the file, and ends the
-process (HDF5 2.0 with a segmentation fault).
+process (HDF5 2.0 with a segmentation fault). So the space for what it writes itself is reserved
+before it is called.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from ..errors import StoreError
 from ..model.arrays import ArraySpec
 from ..system import threads
-from ..system.disk_space import preallocate
+from ..system.disk_space import preallocate, reserve
 from ..system.positional_io import write_rows
 from ..system.threads import parallel_for_box
 from ..tuning.mapped_output import file_map, is_safe_to_map
@@ -77,12 +78,16 @@ class Hdf5Sink(AtomicSink):
         super().__init__(path, spec, slice_dim, needed_bytes, start)
 
     def _create(self) -> None:
+        beside_bytes = _OVERHEAD_BYTES + notes_bytes(self._info, self._spec.shape)
+        reserve(self._part, beside_bytes, os.O_CREAT | os.O_EXCL)
+        self._part.unlink()
         self._offsets = _create_file(self._part, self._file_spec, self._axis, self._info)
         self._open_fd()
 
     def _reopen(self) -> None:
         if self._part.is_symlink() or not self._part.is_file():
             raise StoreError(f"{self._part}: the unfinished result is not there: start anew")
+        reserve(self._part, _OVERHEAD_BYTES)
         try:
             self._offsets = _reopen_file(self._part, self._file_spec, self._axis, self._info)
         except (KeyError, ValueError) as error:
@@ -151,6 +156,7 @@ class Hdf5Sink(AtomicSink):
             os.close(fd)
 
     def _shorten(self, n_slices: int) -> None:
+        reserve(self._part, _OVERHEAD_BYTES)
         with _os_errors(), open_hdf5(self._part, "r+") as file:
             data = file[DATA_PATH]
             data.resize(n_slices, axis=self._axis)

@@ -7,6 +7,7 @@ line of this package, also by a call with wrong arguments, is a fault of ours an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -15,6 +16,9 @@ from ..errors import SourceError
 
 _LIBRARIES = ("h5py", "hdf5plugin", "tifffile", "imagecodecs", "numpy")
 """Packages that read files for this one."""
+_NO_MEMORY = re.compile(
+    "memory allocation failed|no space available for allocation|unable to allocate", re.IGNORECASE
+)
 _OWN = __name__.partition(".")[0]
 
 
@@ -34,6 +38,8 @@ def library_errors(place: str) -> Iterator[None]:
     except Exception as error:
         if not raised_by_library(error):
             raise
+        if found_no_memory(error):
+            raise MemoryError(f"{place}: {cause_of(error)}") from error
         raise SourceError(f"{place}: is damaged ({cause_of(error)}): copy it again") from error
 
 
@@ -49,6 +55,11 @@ def raised_by_library(error: BaseException) -> bool:
             by_library = True
         step = step.tb_next
     return by_library
+
+
+def found_no_memory(error: BaseException) -> bool:
+    """True if HDF5 says that it found no memory, on which the file is not to be blamed."""
+    return _NO_MEMORY.search(str(error)) is not None
 
 
 def cause_of(error: BaseException) -> str:

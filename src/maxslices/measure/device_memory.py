@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import DeviceError
 from ..system.loaded_modules import loaded, torch_on_gpu
+from ..system.work_thread import WorkThread
 
 
 class DeviceMeter:
@@ -43,7 +44,7 @@ class DeviceMeter:
         self.after_bytes: int | None = None
         self._also = also
         self._done = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: WorkThread | None = None
         self._read: Callable[[], int] | None = None
 
     def start(self) -> None:
@@ -52,7 +53,7 @@ class DeviceMeter:
         if self._read is None:
             return
         self.before_bytes = self.highest_bytes = self._read()
-        self._thread = threading.Thread(target=self._run, name="memory meter", daemon=True)
+        self._thread = WorkThread(self._run, "memory meter")
         self._thread.start()
 
     def stop(self) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..devices import CopyEngine, DeviceEvent, as_block
 from ..model import block_memory
-from .thread_end import join_started
+from ..system.work_thread import WorkThread, wait_for
 from .writer import ResultPiece, ResultTransfer, Target, Writer, WrittenMark
 
 _PART_BYTES, _PARTS = 2**26, 8
@@ -76,7 +76,7 @@ class Fetcher:
         self._most_slices, self._overlaps = most_slices, overlaps
         self._results: SimpleQueue[_PendingResult | WrittenMark | None] = SimpleQueue()
         self._staging: dict[int, _StagingPool] = {}
-        self._thread: threading.Thread | None = None
+        self._thread: WorkThread | None = None
 
     def put(
         self,
@@ -114,9 +114,7 @@ class Fetcher:
 
     def _queue(self, item: _PendingResult | WrittenMark) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._work, name="maxslices fetcher", daemon=True
-            )
+            self._thread = WorkThread(self._work, "fetcher")
             self._thread.start()
         self._results.put(item)
 
@@ -125,7 +123,11 @@ class Fetcher:
         thread, self._thread = self._thread, None
         if thread is not None:
             self._results.put(None)
-            join_started(thread)
+            self._writer.join(thread)
+
+    def wait_for(self, left: threading.Event) -> None:
+        """Wait until a result has left the device, or the thread has broken off."""
+        wait_for(left, self._thread)
 
     def close(self) -> None:
         """Free all staging memory; fetcher and writer have stopped."""

@@ -1,8 +1,8 @@
 """The journal of a run: what is done, on disk, so that a run that was stopped can go on.
 
-It is a file of lines of JSON. The first one holds the plan and what the run was made for. Each
-further line is an event, written after the data that it speaks of. A line that was cut off ends
-what is believed.
+It is a file of lines of JSON, each with a checksum. The first one holds the plan and what the run
+was made for. Each further line is an event, written after the data that it speaks of. A line that
+was cut off ends what is believed.
 
 The end of a process, even by ``kill -9``, loses nothing that was written before: it is in the page
 cache. The end of the machine loses what the system had not written to disk yet. So every
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import os
 import threading
 from collections.abc import Mapping
@@ -23,6 +22,8 @@ from typing import Any
 
 from ..errors import StoreError
 from ..system.disk_space import hidden_path, store_errors
+from ..system.work_thread import WorkThread
+from .journal_lines import seal, unseal
 from .journal_values import encode
 
 JOURNAL_NAME = ".run.journal"
@@ -61,9 +62,9 @@ class Journal:
             self._fd = os.open(path, _APPENDING)
             lines = path.read_bytes().splitlines(keepends=True)
             self._n_bytes = sum(map(len, lines[:n_lines]))
+            _, self._checksum = unseal(line.rstrip(b"\n") for line in lines[:n_lines])
             os.ftruncate(self._fd, self._n_bytes)
-        syncer = threading.Thread(target=self._sync, name="maxslices journal", daemon=True)
-        syncer.start()  # nobody waits for it: a sync may take long
+        WorkThread(self._sync, "journal").start()  # nobody waits for it: a sync may take long
 
     @classmethod
     def create(cls, path: Path, header: Mapping[str, Any]) -> Journal:
@@ -73,7 +74,7 @@ class Journal:
             part.unlink(missing_ok=True)
             fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             with os.fdopen(fd, "wb") as file:
-                file.write(_line({**header, "boot": boot_id()}))
+                file.write(seal({**header, "boot": boot_id()}, 0)[0])
             part.rename(path)
         return cls(path, 1)
 
@@ -148,8 +149,8 @@ class Journal:
                 entry[encoded] = encode(entry[encoded])
             except TypeError:
                 return False
-        line = _line(entry)
-        with self._lock, store_errors(self._path, len(line)):
+        with self._lock, store_errors(self._path, 0):
+            line, checksum = seal(entry, self._checksum)
             try:
                 if os.write(self._fd, line) < len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -157,6 +158,7 @@ class Journal:
                 os.ftruncate(self._fd, self._n_bytes)  # a part of a line
                 raise
             self._n_lines, self._n_bytes = self._n_lines + 1, self._n_bytes + len(line)
+            self._checksum = checksum
         return True
 
     def _sync(self) -> None:
@@ -189,7 +191,3 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
-
-
-def _line(entry: Mapping[str, Any]) -> bytes:
-    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""Say so while a method's call takes long, and how long the rest takes at least."""
+"""Say how long calls of a method take: while one takes long, and when all will take long."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
+
+from ..system.work_thread import WorkThread
 
 FIRST_S = 30.0
 """Seconds after which a call is spoken of; then after twice as many each time. Until then a user
 who looks at the progress has not lost much, and calls on a GPU return long before."""
+MOST_S = 3600.0
+"""Seconds of a section from which on its time is said after its first block: as long as a user may
+wait beside it. A plan does not say it, as nobody knows a method's speed here before it ran."""
 
 
 class LongCalls:
@@ -23,13 +28,15 @@ class LongCalls:
 
     def __init__(self) -> None:
         self._call: tuple[float, str, int] | None = None
+        self._timed: set[str] = set()
         self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: WorkThread | None = None
 
     def __enter__(self) -> Self:
         self._ended.clear()
-        self._thread = threading.Thread(target=self._watch, name="maxslices calls", daemon=True)
-        self._thread.start()
+        self._thread = WorkThread(self._watch, "calls")
+        with suppress(RuntimeError):  # there is no memory for a thread: nothing is said
+            self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -52,11 +59,22 @@ class LongCalls:
             Blocks that are left, this one included.
         """
         given = ", ".join(f"{key}={value}" for key, value in parameters.items())
-        self._call = time.monotonic(), f"{name}({given})", n_left
+        began, what = time.monotonic(), f"{name}({given})"
+        self._call = began, what, n_left
         try:
             yield
         finally:
             self._call = None
+        taken_s = time.monotonic() - began
+        if what not in self._timed and taken_s * (n_left - 1) >= MOST_S:
+            rest = f"{n_left - 1} blocks of its size are left"
+            took = _time(taken_s) if taken_s >= 10 else f"{taken_s:.2g} s"
+            warnings.warn(
+                f"{what} took {took} for one block; {rest}, which take about "
+                f"{_time(taken_s * (n_left - 1))}",
+                stacklevel=2,
+            )
+        self._timed.add(what)
 
     def _watch(self) -> None:
         """Look at the call at work, and warn when it has taken long; then when twice as long."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,9 +16,9 @@ from ..devices.in_place import slices_in_place
 from ..model import block_memory
 from ..model.arrays import ArraySpec
 from ..model.block_memory import InputWay
+from ..system.work_thread import WorkThread, next_of
 from .block_ranges import Block
 from .run_timeline import Timeline
-from .thread_end import join_started
 
 
 class Readable(Protocol):
@@ -79,7 +78,7 @@ class ReadAhead:
         self._copies: list[tuple[Block, DeviceEvent, DeviceEvent]] = []
         self._noted = 0
         self._n_staging = 0
-        self._thread: threading.Thread | None = None
+        self._thread: WorkThread | None = None
         if way != "copied":
             self._begin()  # reading goes on while flats and darks are copied
 
@@ -90,7 +89,7 @@ class ReadAhead:
 
     def take(self) -> Any:
         """Wait for the next block on the device."""
-        item = self._ready.get()
+        item = next_of(self._ready, self._thread)
         if isinstance(item, BaseException):
             raise item
         memory, data, copied = item
@@ -110,7 +109,7 @@ class ReadAhead:
         if thread is not None:
             self._buffers.put(None)
             self._staged.put(None)
-            join_started(thread)
+            thread.join()
             with suppress(RuntimeError):  # of a device that failed, raised before
                 self._note(len(self._copies))
         self._taken, self._copies = None, []
@@ -125,7 +124,7 @@ class ReadAhead:
             else:
                 place = self._engine.buffer(self._places.n_bytes)
                 self._buffers.put((place, self._engine.record()))
-        self._thread = threading.Thread(target=self._work, name="maxslices reader", daemon=True)
+        self._thread = WorkThread(self._work, "reader")
         self._thread.start()
 
     def _note(self, until: int) -> None:

@@ -198,7 +198,7 @@ class ResultQueue:
         while len(self._leaving) > count:
             _, event = self._leaving.popleft()
             if isinstance(event, threading.Event):
-                event.wait()
+                (self._fetcher or self._writer).wait_for(event)
             else:
                 event.synchronize()
 

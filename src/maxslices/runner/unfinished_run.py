@@ -11,14 +11,19 @@ from typing import Any
 
 from ..errors import MaxslicesError, StoreError
 from ..io.result_format import ResultFormat, parse_formats
+from ..io.result_names import is_result_name
 from ..model.arrays import SLICE_NAMES
 from ..planner import Plan, SectionPlan
 from ..planner.plan_json import from_plain
+from ..system.disk_space import hidden_path
+from .earlier_run import RECORD_NAMES, TIMELINE_NAME
 from .journal import boot_id
+from .journal_lines import unseal
 from .journal_values import decode
 from .run_report import SectionReport
 from .scratch_place import ScratchPlace
 
+_RECORDS = (TIMELINE_NAME, *RECORD_NAMES)
 _MOST_FILES = 2**12
 """Largest number of scratch files that is believed: no machine has so many threads."""
 VERSION = 2
@@ -133,10 +138,13 @@ def read_journal(path: Path) -> UnfinishedRun | None:
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror})") from None
     try:
-        entries = _entries(lines)
+        entries, _ = unseal(lines)
         if not entries or entries[0]["journal"] != VERSION:
             raise ValueError("it has no first line of this version")
-        n_safe = _count_safe(entries)
+        is_same_boot = [e["boot"] for e in entries if "boot" in e][-1] == boot_id()
+        if is_same_boot and len(entries) < len(lines):  # else the machine may have broken off
+            raise ValueError(f"its line {len(entries) + 1} is damaged")
+        n_safe = len(entries) if is_same_boot else _count_synced(entries)
         run = _run_of(entries[:n_safe])
         if any(entry["event"] == "whole" for entry in entries[n_safe:]):
             run.aside = dict(run.names)
@@ -155,25 +163,8 @@ def read_journal(path: Path) -> UnfinishedRun | None:
         ) from None
 
 
-def _entries(lines: list[bytes]) -> list[dict[str, Any]]:
-    """Lines up to one that was cut off."""
-    entries: list[dict[str, Any]] = []
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            break
-        if not isinstance(entry, dict):
-            break
-        entries.append(entry)
-    return entries
-
-
-def _count_safe(entries: list[dict[str, Any]]) -> int:
-    """Lines whose data cannot have been lost: all, unless the machine was started since."""
-    boots = [entry["boot"] for entry in entries if "boot" in entry]
-    if boots[-1] == boot_id():
-        return len(entries)
+def _count_synced(entries: list[dict[str, Any]]) -> int:
+    """Lines whose data were on disk before the machine was started again."""
     return max([1, *(int(each["n_lines"]) for each in entries[1:] if each["event"] == "synced")])
 
 
@@ -181,6 +172,7 @@ def _run_of(entries: list[dict[str, Any]]) -> UnfinishedRun:
     header = entries[0]
     plan = Plan.from_json(json.dumps(header["plan"]))
     names = _names(header["names"])
+    _check(all(hidden == hidden_path(Path(n)).name for hidden, n in names.items()), f"{names}")
     replaces = [_name(name) for name in header["replaces"]]
     identity = header["identity"]
     parts = [*identity["methods"], *(identity["input"] or ())]
@@ -228,20 +220,21 @@ def _apply(run: UnfinishedRun, entry: dict[str, Any]) -> None:
         run.is_whole = True
     elif event == "set aside":
         run.aside = _names(entry["names"])
+        _check(run.aside.keys() <= run.names.keys(), f"{run.aside}")
     elif event == "went on":
         run.aside = {}
 
 
 def _names(value: Any) -> dict[str, str]:
-    return {_name(hidden): _name(name) for hidden, name in dict(value).items()}
+    """Hidden name of each result -> its name, which is checked."""
+    return {str(hidden): _name(name) for hidden, name in dict(value).items()}
 
 
 def _name(value: Any) -> str:
-    """Name of a file in the folder, checked to be no path out of it."""
-    is_name = isinstance(value, str) and "/" not in value and "\0" not in value
-    if not is_name or value in ("", ".", ".."):
-        raise ValueError(f"{value!r} is no name in the folder")
-    return str(value)
+    """Name of a file, checked to be one that runs write: it may be removed."""
+    if not isinstance(value, str) or not (is_result_name(value) or value in _RECORDS):
+        raise ValueError(f"no run writes {value!r}")
+    return value
 
 
 def _check(holds: bool, what: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from ..devices import DeviceEvent
 from ..model.arrays import ArraySpec
+from ..system.work_thread import WorkThread, wait_for
 from .run_timeline import Timeline
-from .thread_end import join_started
 
 
 class Target(Protocol):
@@ -82,7 +82,7 @@ class Writer:
         self._failing = threading.Lock()
         self._error: BaseException | None = None
         self._lost_from: int | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: WorkThread | None = None
 
     @property
     def lost_from(self) -> int | None:
@@ -92,7 +92,7 @@ class Writer:
     def put(self, piece: ResultPiece | WrittenMark) -> None:
         """Queue a piece, or a mark behind all pieces so far."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="maxslices writer", daemon=True)
+            self._thread = WorkThread(self._work, "writer")
             self._thread.start()
         self._pieces.put(piece)
 
@@ -117,7 +117,18 @@ class Writer:
         thread, self._thread = self._thread, None
         if thread is not None:
             self._pieces.put(None)
-            join_started(thread)
+            self.join(thread)
+
+    def join(self, thread: WorkThread) -> None:
+        """Wait for a thread that results pass; if it broke off, all of them are given up."""
+        try:
+            thread.join()
+        except BaseException as error:  # noqa: BLE001 - raised where the next result is put
+            self.fail(0, error)
+
+    def wait_for(self, event: threading.Event) -> None:
+        """Wait for an event that the thread sets, or until the thread has broken off."""
+        wait_for(event, self._thread)
 
     def _work(self) -> None:
         while (piece := self._pieces.get()) is not None:

@@ -6,20 +6,20 @@ import ctypes
 import errno
 import os
 import shutil
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
 
 from ..errors import StoreError
 from ..model.units import format_bytes
+from .work_thread import WorkThread
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk, or of a quota that is used up."""
 _IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR)
 """Errors of a file that has the name of a folder."""
-_freeing_threads: WeakSet[threading.Thread] = WeakSet()
+_freeing_threads: WeakSet[WorkThread] = WeakSet()
 """Threads that free disk space in the background."""
 
 
@@ -44,16 +44,22 @@ def check_free_space(path: Path, n_bytes: int) -> None:
         )
 
 
-def free_in_background(thread: threading.Thread) -> None:
-    """Start a thread that frees disk space and then ends."""
-    _freeing_threads.add(thread)
-    thread.start()
+def free_in_background(free: Callable[[], object]) -> None:
+    """Free disk space in a thread of its own; here, where none can be started."""
+    thread = WorkThread(free, "free")
+    try:
+        thread.start()
+    except RuntimeError:
+        free()
+    else:
+        _freeing_threads.add(thread)
 
 
 def wait_until_freed() -> None:
     """Wait for all threads that free disk space."""
     for thread in list(_freeing_threads):
-        thread.join()
+        with suppress(OSError):  # of a file whose content nobody wants any more
+            thread.join()
 
 
 def check_absent(path: Path) -> None:
@@ -112,6 +118,41 @@ def preallocate(fd: int, n_bytes: int) -> bool:
     if error in _FULL:
         raise OSError(error, os.strerror(error))
     return error == 0
+
+
+def reserve(path: Path, n_bytes: int, flags: int = 0) -> None:
+    """Make a file larger, for what a library will write that cannot cope with a full disk.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    n_bytes : int
+        Bytes by which it grows, with disk space for all of them.
+    flags : int
+        Flags of `os.open`, to make the file.
+
+    Raises
+    ------
+    OSError
+        If the disk is full; the file then has the size that it had.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o666)
+    try:
+        size = os.fstat(fd).st_size
+        try:
+            if (
+                not preallocate(fd, size + n_bytes)
+                and os.pwrite(fd, bytes(n_bytes), size) < n_bytes
+            ):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            os.ftruncate(fd, size)
+            if flags & os.O_CREAT:
+                path.unlink()
+            raise
+    finally:
+        os.close(fd)
 
 
 def _fallocate(fd: int, n_bytes: int) -> int:

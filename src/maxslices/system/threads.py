@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..model.block_memory import THREAD_BUFFER_BYTES
 from .resource_limits import core_limit
+from .work_thread import WorkThread
 
 
 def _cores() -> int:
@@ -46,7 +47,6 @@ _PART_BYTES = (2**20, 2**24)
 """Least and most bytes that a thread works on at one time; see `part_count`."""
 
 _lock = threading.Lock()
-_pool: ThreadPoolExecutor | None = None
 
 
 def parallel_for(n_items: int, work: Callable[[int], object], n_threads: int | None = None) -> None:
@@ -86,32 +86,73 @@ def parallel_for(n_items: int, work: Callable[[int], object], n_threads: int | N
     try:
         run()
     finally:
-        started = [helper for helper in helpers if not helper.cancel()]
-        wait(started)
-    for helper in started:
-        error = helper.exception()
-        if error is not None:
-            raise error
+        begun = [helper for helper in helpers if not helper.taken.acquire(blocking=False)]
+        for helper in begun:
+            helper.ended.acquire()
+    for helper in begun:
+        if helper.error is not None:
+            raise helper.error
 
 
-def _start(run: Callable[[], None], count: int) -> list[Future[None]]:
-    global _pool
-    with _lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(_POOL_THREADS, thread_name_prefix="maxslices-io")
-        started: list[Future[None]] = []
-        with suppress(RuntimeError):  # the interpreter is shutting down
-            for _ in range(count):
-                started.append(_pool.submit(run))  # noqa: PERF401  (threads started before the error count)
-        return started
+class _Help:
+    """Work that a thread of the pool does, unless it is given up before."""
+
+    __slots__ = ("ended", "error", "run", "taken")
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.run = run
+        self.taken, self.ended = threading.Lock(), threading.Lock()
+        self.ended.acquire()
+        self.error: BaseException | None = None
+
+
+class _Pool:
+    """Threads that help, started when more of them are needed than wait."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[_Help] = SimpleQueue()
+        self._waiting = threading.Semaphore(0)
+        self._n_threads = 0
+
+    def put(self, run: Callable[[], None]) -> _Help:
+        """Queue work, and start a thread for it if none waits and none is to be had."""
+        if not self._waiting.acquire(blocking=False) and self._n_threads < _POOL_THREADS:
+            WorkThread(self._serve, "pool").start()
+            self._n_threads += 1
+        helper = _Help(run)
+        self._queue.put(helper)
+        return helper
+
+    def _serve(self) -> None:
+        while True:
+            helper = self._queue.get()
+            if helper.taken.acquire(blocking=False):
+                try:
+                    helper.run()
+                except BaseException as error:  # noqa: BLE001 - raised by who asked for help
+                    helper.error = error
+                finally:
+                    helper.ended.release()
+            del helper
+            self._waiting.release()
+
+
+def _start(run: Callable[[], None], count: int) -> list[_Help]:
+    """Have `run` called by up to `count` threads more."""
+    helpers: list[_Help] = []
+    with _lock, suppress(RuntimeError):  # no memory for a thread, or the interpreter ends
+        for _ in range(count):
+            helpers.append(_pool.put(run))  # noqa: PERF401  (those before an error count)
+    return helpers
 
 
 def _forget_threads() -> None:
     """Start without threads in a forked process, where those of its parent do not run."""
     global _pool, _lock
-    _pool, _lock = None, threading.Lock()
+    _pool, _lock = _Pool(), threading.Lock()
 
 
+_pool = _Pool()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)
 

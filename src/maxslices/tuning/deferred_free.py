@@ -10,7 +10,6 @@ sections 12 %, or 2.1 times as long where the page cache is short (H200, 2026-11
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import IO
 
@@ -20,4 +19,4 @@ from ..system.disk_space import free_in_background
 def close_in_background(files: Iterable[IO[bytes]]) -> None:
     """Close files without names, each in a thread of its own, and return at once."""
     for file in files:
-        free_in_background(threading.Thread(target=file.close, daemon=True))
+        free_in_background(file.close)

@@ -11,9 +11,11 @@ without. A run from memory to memory takes as long.
 from __future__ import annotations
 
 import ctypes
-import threading
+from contextlib import suppress
 from functools import cache
 from mmap import PAGESIZE
+
+from ..system.work_thread import WorkThread
 
 _POPULATE_WRITE = 23
 """``MADV_POPULATE_WRITE`` of madvise (Linux 5.14 and later). It makes pages as if they were written
@@ -38,8 +40,9 @@ class PagePrefault:
         self._start = -(-address // PAGESIZE) * PAGESIZE
         self._end = (address + n_bytes) // PAGESIZE * PAGESIZE
         self._is_stopped = False
-        self._thread = threading.Thread(target=self._work, name="maxslices pages", daemon=True)
-        self._thread.start()
+        self._thread = WorkThread(self._work, "pages")
+        with suppress(RuntimeError):  # there is no memory for a thread
+            self._thread.start()
 
     def _work(self) -> None:
         for start in range(self._start, self._end, _STEP_BYTES):

@@ -1,0 +1,266 @@
+"""Commands on tampered files: sweeps, plans, and what lies in the folder of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from maxslices.cli.main import main
+from maxslices.runner.journal import Journal
+
+from . import scan_files
+from .child import Difference, Outcome, in_child
+from .kills import ended, fork
+from .mutate import damaged, damaged_text, tampered
+from .random_runs import import_what_runs_need, results_in
+
+STEPS = [
+    {"method": "minus_log", "save_result": True},
+    {"method": "median_filter", "parameters": {"kernel_size": 3}},
+]
+HERE = ["--device", "cpu", "--estimator", "declared"]
+SWEPT = (
+    """\
+- method: standard_tomo
+  module_path: httomo.data.hdf.loaders
+  parameters:
+    preview:
+      angles: {start: 1, stop: 12}
+      detector_y: {start: mid, start_offset: -2, stop: end}
+    rotation_angles:
+      user_defined: {start_angle: 0, stop_angle: 180, angles_total: 15}
+- method: minus_log
+- method: fbp
+  parameters:
+    center: !SweepRange
+      start: 3
+      stop: 8
+      step: 0.5
+""",
+    """\
+- method: median_filter
+  parameters:
+    kernel_size: !Sweep [3, 5]
+- method: total_variation_rof
+  parameters: {regularisation_parameter: 1.0e-2, iterations: 2}
+""",
+    json.dumps([{"method": "fbp", "parameters": {"center": 5}}, {"method": "minus_log"}]),
+)
+OPTIONS = ("fbp.center=3:8:0.5", "median_filter.kernel_size=[3, 5]", "fbp.center=[4.5,5]")
+LATER_NAMES = (
+    "report.html", "report.json", "timeline.json", "run.log", "pipeline_as_run.yaml", "result.h5",
+    ".result.h5.part", ".report.json.part", ".run.journal", "snapshot_01_minus_log.tif",
+    ".snapshot_01_minus_log.tif.part", ".section-1.000.scratch", "..run.journal.part",
+)  # fmt: skip
+"""Names at which a link to somebody's file may be planted in the folder of a run."""
+
+
+STATE_NAMES = (".run.journal", "report.json")
+"""Files that say what a folder holds; they are tampered with most."""
+
+
+def called(arguments: list[str]) -> int:
+    """Exit status of the command line; what it prints is thrown away.
+
+    Raises
+    ------
+    Difference
+        If it is none of those that the documentation names.
+    """
+    sys.stdout.flush()
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    os.dup2(nothing, 2)
+    try:
+        status = main(arguments)
+    except SystemExit as error:  # of argparse
+        status = int(error.code or 0)
+    if status not in (0, 1, 2, 3):
+        raise Difference(f"exit status {status} of {arguments}")
+    return status
+
+
+def _import_what_commands_need(folder: Path) -> None:
+    """Import here what each child would import otherwise; nothing that starts a thread."""
+    from maxslices import registry
+    from maxslices.api import describe, run_page, run_sweep, scan_picture  # noqa: F401
+    from maxslices.cli.main import build_parser
+
+    import_what_runs_need(folder)
+    build_parser()
+    registry.get("fbp")  # and with it all packages of methods
+
+
+def sweep_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
+    """Damage pipelines and options with sweeps without end, and plan and check them."""
+    _import_what_commands_need(folder)
+    path = folder / "pipeline.yaml"
+
+    def case(random_: random.Random) -> None:
+        given, text = random_.choice(SWEPT), random_.choice(OPTIONS)
+        if given.startswith("[") and random_.random() < 0.7:
+            given = json.dumps(tampered(json.loads(given), random_))
+        elif random_.random() < 0.8:
+            given = damaged_text(given, random_)
+        path.write_bytes(given.encode(errors="surrogatepass"))
+        shape = ["--shape", "15x7x11", "--dtype", "uint16", "--memory", "1GB", *HERE]
+        option = ["--sweep", damaged_text(text, random_)] if random_.random() < 0.4 else []
+        called(["check", str(path)])
+        called(["plan", *shape, *option, "--json", str(path)])
+
+    yield from _cases(kind, seed, case)
+
+
+def info_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
+    """Describe and check damaged scans without end."""
+    _import_what_commands_need(folder)
+    sound = [path for each in scan_files.seeds(folder / "sound").values() for path in each]
+    pipeline = folder / "pipeline.yaml"
+    pipeline.write_text(json.dumps(STEPS))
+
+    def case(random_: random.Random) -> None:
+        path = random_.choice(sound)
+        target = folder / f"damaged{path.suffix}"
+        target.write_bytes(damaged(path.read_bytes(), random_))
+        options = random_.choice(([], ["--json"], ["--picture", str(folder / "picture.png")]))
+        called(["info", str(target), *options])
+        called(["check", str(pipeline), str(target)])
+
+    yield from _cases(kind, seed, case)
+
+
+def plan_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
+    """Carry out tampered plans without end: each is refused, or gives what the sound one does."""
+    made = _folders(folder)
+    sound = json.loads((folder / "plan.json").read_text())
+    paths = [str(folder / "scan.npy"), str(folder / "pipeline.yaml"), str(folder / "out")]
+    path = folder / "tampered.json"
+
+    def case(random_: random.Random) -> None:
+        shutil.rmtree(folder / "out", ignore_errors=True)
+        text = json.dumps(tampered(sound, random_))
+        path.write_text(text if random_.random() < 0.8 else damaged_text(text, random_))
+        if called(["run", *paths, "--plan", str(path), "--device", "cpu"]) == 0:
+            _check_results(folder / "out", made["finished"])
+
+    yield from _cases(kind, seed, case)
+
+
+def tampered_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
+    """Tamper with what lies in folders of runs without end, and run there again.
+
+    Files of others in the folder and beside it stay as they are, and a run that ends well has the
+    results of one in an empty folder.
+    """
+    made = _folders(folder)
+    paths = [str(folder / "scan.npy"), str(folder / "pipeline.yaml"), str(folder / "out")]
+    out, victim = folder / "out", folder / "victim.txt"
+
+    def case(random_: random.Random) -> None:
+        name = random_.choice(list(made))
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(made[name], out)
+        mine = [out / "thesis.tex", out / "result_old.h5", victim]
+        for each in mine:
+            each.write_text("mine")
+        if random_.random() < 0.8:
+            _tamper_in(out, random_)
+        if random_.random() < 0.4:
+            link = out / random_.choice(LATER_NAMES)
+            if link.is_file():
+                link.unlink()
+            if not link.exists():
+                link.symlink_to(victim) if random_.random() < 0.7 else os.link(victim, link)
+        options = random_.choice((["--overwrite"], ["--overwrite"], ["--resume"], ["--resume"], []))
+        more = ["--save-snapshots"] if "--resume" not in options and random_.random() < 0.3 else []
+        status = called(["run", *paths, "--device", "cpu", *options, *more])
+        for each in mine:
+            if not each.is_file() or each.read_text() != "mine":
+                raise Difference(f"{each.name} is not as it was: {name} {options} {more}")
+        (out / "result_old.h5").unlink()
+        if status == 0:
+            _check_results(out, made["finished"])
+
+    yield from _cases(kind, seed, case)
+
+
+def _cases(
+    kind: str, seed: int, case: Callable[[random.Random], None]
+) -> Iterator[tuple[str, Outcome]]:
+    number = 0
+    while True:
+        name = f"{kind} {seed} {number}"
+        yield name, in_child(lambda: case(random.Random(name)))  # noqa: B023
+        number += 1
+
+
+def _tamper_in(out: Path, random_: random.Random) -> None:
+    """Change one of the text files of a run: its values, or its bytes."""
+    files = [p for p in out.iterdir() if p.suffix in (".json", ".journal", ".yaml", ".log")]
+    path = random_.choice(
+        [*files, *(p for p in files if p.name in (".run.journal", "report.json"))]
+    )
+    if path.suffix == ".json" and random_.random() < 0.7:
+        path.write_text(json.dumps(tampered(json.loads(path.read_text()), random_)))
+    elif random_.random() < 0.5:
+        path.write_bytes(damaged(path.read_bytes(), random_))
+    else:
+        text = damaged_text(path.read_text(), random_)
+        path.write_bytes(text.encode(errors="surrogatepass"))
+
+
+def _check_results(out: Path, right: Path) -> None:
+    """Compare results with those of an undisturbed run."""
+    found, wanted = results_in(out), results_in(right)
+    for name, array in wanted.items():
+        if name not in found or found[name].tobytes() != array.tobytes():
+            raise Difference(f"{name} is another one")
+
+
+@cache
+def _folders(folder: Path) -> dict[str, Path]:
+    """Make a scan, a plan, and folders of runs that ended well or were stopped."""
+    _import_what_commands_need(folder)
+    scan, pipeline = folder / "scan.npy", folder / "pipeline.yaml"
+    np.save(scan, np.random.default_rng(0).random((12, 6, 10), np.float32) + 0.5)
+    pipeline.write_text(json.dumps(STEPS))
+    run = ["run", str(scan), str(pipeline)]
+    made = {name: folder / name for name in ("finished", "stopped", "later", "whole")}
+    log = folder / "log.txt"
+
+    def stop_after(event: str, count: int, out: Path) -> None:
+        seen = []
+        original = getattr(Journal, event)
+
+        def stop(journal: Journal, *args: object) -> object:
+            seen.append(original(journal, *args))
+            if len(seen) == count:
+                os._exit(0)
+            return seen[-1]
+
+        setattr(Journal, event, stop)
+        called([*run, str(out), "--block", "2", *HERE])
+
+    def finish() -> None:
+        called([*run, str(made["finished"]), "--block", "2", *HERE])
+
+    def plan() -> None:
+        out = os.open(folder / "plan.json", os.O_WRONLY | os.O_CREAT)
+        os.dup2(out, 1)
+        main(["plan", str(scan), str(pipeline), "--json", "--block", "2", *HERE])
+        sys.stdout.flush()
+
+    stops = (("done", 2, "stopped"), ("done", 5, "later"), ("whole", 1, "whole"))
+    for go in (finish, plan, *(lambda s=s: stop_after(*s[:2], made[s[2]]) for s in stops)):
+        status = ended(fork(go, log), log)
+        if status:
+            raise RuntimeError(f"a sound run ended with {status}: {log.read_text()}")
+    return made

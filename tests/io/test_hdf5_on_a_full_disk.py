@@ -1,0 +1,100 @@
+"""HDF5 files on a disk that fills up, where the library itself would end the process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from maxslices.errors import StoreError
+from maxslices.io.hdf5_sink import Hdf5Sink
+from maxslices.model.arrays import ArraySpec
+from maxslices.system import disk_space
+
+ROOMY = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from maxslices.errors import StoreError
+from maxslices.io.hdf5_sink import Hdf5Sink
+from maxslices.model.arrays import ArraySpec
+from maxslices.system import disk_space
+
+disk_space._free_bytes = lambda path: 10**9  # another program fills the disk a moment later
+disk, spec, refused = Path(sys.argv[1]), ArraySpec((20, 3, 5), "float32"), 0
+for room in range(0, 200_000, 4096):
+    with (disk / "filler").open("wb") as file:
+        free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+        os.posix_fallocate(file.fileno(), 0, max(1, free - room))
+    try:
+        sink = Hdf5Sink(disk / "result.h5", spec, 0, angles=np.zeros(20))
+        sink.write(0, 0, np.ones((4, 3, 5), np.float32))
+        sink.set_aside(4)
+    except StoreError:
+        refused += 1
+    for path in disk.iterdir():
+        path.unlink()
+print(refused)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounting a small disk needs root")
+def test_any_room_on_it_ends_in_a_file_or_in_an_error(tmp_path):
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a small disk is not allowed here")
+    try:
+        command = [sys.executable, "-c", ROOMY, str(tmp_path)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert 10 < int(ended.stdout) < 40
+
+
+def test_what_was_reserved_is_given_back(tmp_path):
+    spec = ArraySpec((20, 30, 50), "float32")
+    sink = Hdf5Sink(tmp_path / "whole.h5", spec, 0)
+    sink.write(0, 0, np.ones(spec.shape, np.float32))
+    whole = sink.finish()
+    part = Hdf5Sink(tmp_path / "part.h5", spec, 0)
+    part.write(0, 0, np.ones((4, 30, 50), np.float32))
+    kept = part.set_aside(4)
+    sizes = whole.stat().st_size, kept.stat().st_size
+    assert sizes[1] <= sizes[0] + 4096
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("can_allocate", [True, False])
+def test_a_file_for_which_nothing_can_be_reserved_is_as_before(
+    tmp_path, monkeypatch, is_new, can_allocate
+):
+    path = tmp_path / "file"
+    if not is_new:
+        path.write_bytes(b"before")
+
+    def full(*_args):
+        raise OSError(28, "No space left on device")
+
+    if can_allocate:
+        monkeypatch.setattr(disk_space, "preallocate", full)
+    else:
+        monkeypatch.setattr(disk_space, "preallocate", lambda fd, n_bytes: False)
+        monkeypatch.setattr(disk_space.os, "pwrite", full)
+    flags = os.O_CREAT | os.O_EXCL if is_new else 0
+    with pytest.raises(OSError, match="No space left"):
+        disk_space.reserve(path, 1000, flags)
+    assert not path.exists() if is_new else path.read_bytes() == b"before"
+
+
+def test_a_disk_that_is_full_before_is_an_error(tmp_path, monkeypatch):
+    def full(*_args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk_space, "preallocate", full)
+    with pytest.raises(StoreError, match="the disk is full"):
+        Hdf5Sink(tmp_path / "result.h5", ArraySpec((20, 3, 5), "float32"), 0)
+    assert list(tmp_path.iterdir()) == []

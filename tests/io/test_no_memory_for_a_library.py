@@ -1,0 +1,58 @@
+"""HDF5 that finds no memory, which is no damage of the file."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+
+from maxslices.errors import SourceError
+from maxslices.io.hdf5_frames import Hdf5Frames
+from maxslices.io.library_errors import library_errors
+
+SAID = "Can't synchronously read data (memory allocation failed for raw data buffer)"
+
+
+@pytest.fixture
+def frames(tmp_path):
+    path = tmp_path / "scan.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset(
+            "data", data=np.zeros((4, 5, 6), "f4"), chunks=(1, 2, 3), fletcher32=True
+        )
+    found = Hdf5Frames(path, h5py.File(path), "data")
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("error", [MemoryError("no memory"), OSError(SAID)])
+def test_frames_for_which_it_has_none_are_not_called_damaged(frames, monkeypatch, error):
+    def read_direct(*_args, **_kwargs):
+        raise error
+
+    monkeypatch.setattr(h5py.Dataset, "read_direct", read_direct)
+    with pytest.raises(MemoryError, match="memory"):
+        frames.read_box((0, 4), (0, 5), (0, 6), np.empty((4, 5, 6), "f4"))
+
+
+def test_an_error_is_told_where_the_filters_cannot_be_read_either(frames, monkeypatch):
+    def fail(*_args, **_kwargs):
+        raise RuntimeError("Unspecified error in H5Dget_create_plist (return value <0)")
+
+    def read_direct(*_args, **_kwargs):
+        raise OSError("Can't synchronously read data")
+
+    monkeypatch.setattr(h5py.Dataset, "read_direct", read_direct)
+    monkeypatch.setattr("maxslices.io.hdf5_frames.missing_filters", fail)
+    with pytest.raises(SourceError, match="frames 0:4 cannot be read"):
+        frames.read_box((0, 4), (0, 5), (0, 6), np.empty((4, 5, 6), "f4"))
+
+
+def test_metadata_for_which_it_has_none_are_not_called_damaged():
+    with pytest.raises(MemoryError, match="memory allocation failed"), library_errors("scan.h5"):
+        raise_in_library(SAID)
+
+
+def raise_in_library(text):
+    """Raise an error as h5py's code does."""
+    exec("raise OSError(text)", {"__name__": "h5py.test", "text": text})

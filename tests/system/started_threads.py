@@ -1,0 +1,20 @@
+"""The threads that the code under test starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from maxslices.system.work_thread import WorkThread
+
+
+def record_started(monkeypatch: pytest.MonkeyPatch) -> list[WorkThread]:
+    """List to which each thread is added as it is started, from now on."""
+    started: list[WorkThread] = []
+    original = WorkThread.start
+
+    def start(thread: WorkThread) -> None:
+        started.append(thread)
+        original(thread)
+
+    monkeypatch.setattr(WorkThread, "start", start)
+    return started
