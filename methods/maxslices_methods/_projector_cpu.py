@@ -1,9 +1,9 @@
 """Forward projection of a slice on a CPU, and its exact transpose, by non-uniform FFTs.
 
-By the Fourier slice theorem the spectrum of a projection is the slice's on a line through the middle
-of the frequency plane. `Projector.forward` evaluates it there (FINUFFT's type 2) and transforms the
-rows back; `Projector.transpose` is the same sums the other way round (type 1), so that iterations
-which need a matched pair converge. Conventions are those of `_fbp_geometry`.
+By the Fourier slice theorem the spectrum of a projection is the slice's on a line through the
+middle of the frequency plane. `Projector.forward` evaluates it there (FINUFFT's type 2) and
+transforms the rows back; `Projector.transpose` is the same sums the other way round (type 1), so
+that iterations which need a matched pair converge. Conventions are those of `_fbp_geometry`.
 """
 
 from __future__ import annotations
@@ -122,17 +122,20 @@ class Projector:
         return self.spectrum[:n_angles]
 
 
-def account(m: Ledger, size: Lengths) -> None:
+def account(m: Ledger, size: Lengths, n_subsets: int) -> None:
     """Enter the allocations of a `Projector`, FINUFFT's among them, and of its calls."""
     waves = (size.n_angles, period_of(size) // 2 + 1)
+    subset = (-(-size.n_angles // n_subsets), waves[1])
     m.alloc(waves, np.complex64)  # phases
-    m.alloc((4, *waves), np.float32)  # positions, and those of the subset without gaps
+    m.alloc((2, *waves), np.float32)  # positions
+    if n_subsets > 1:  # those of this subset and of the one before, without gaps
+        m.alloc((2, 2, *subset), np.float32)
     m.alloc(waves, np.complex64)  # spectrum
     m.alloc((size.size, size.size), np.complex64)
     m.alloc_bytes(GARBAGE_BYTES)
     for _ in range(2):
         m.alloc_bytes(plan_bytes(size.size, waves[0] * waves[1]))
-    m.alloc(waves, np.complex64)  # conjugate phases
+    m.alloc(subset, np.complex64)  # conjugate phases
 
 
 def account_library(m: Ledger) -> None:

@@ -18,7 +18,7 @@ Mode = Literal[
 ]
 ALL_ROWS = 2**31
 """More rows than any detector has: a pixel may come from any."""
-SMALL_BYTES = 2**16
+SMALL_BYTES = 2**14
 """Bytes of Python objects and of rows of values, which count where the data are small."""
 
 
@@ -28,16 +28,18 @@ def _distortion_bytes(
 ) -> None:
     frame = shape[1:]
     m.alloc(shape, dtype)
-    m.alloc(shape, dtype)
     if m.device == "cuda":  # it works on the host
+        m.alloc(shape, dtype)
         return
-    m.alloc((2, *frame), np.float32)  # where each pixel comes from
     m.alloc_bytes(SMALL_BYTES)
-    places = m.alloc((4, *frame), np.float64)
-    m.free(places)
+    radius = m.alloc((3, *frame), np.float64)  # with its polynomial
+    m.free(radius)
+    m.alloc((2, *frame), np.float32)  # where each pixel comes from
+    scaled = m.alloc((3, *frame), np.float64)
+    m.free(scaled)
+    m.alloc(shape, dtype)
     if order > 1:
-        m.alloc(frame, np.float64)  # coefficients of the splines
-    m.alloc(frame, dtype)
+        m.alloc((2, *frame), np.float64)  # a frame, and the coefficients of its splines
 
 
 def _check(order: int, step_xy: Sequence[int]) -> None:

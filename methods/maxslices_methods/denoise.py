@@ -26,6 +26,7 @@ def _halo(iterations: int) -> int:
 def rof_bytes(
     m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any], iterations: int
 ) -> None:
+    """Enter the allocations of `total_variation_rof`."""
     m.alloc(shape, dtype)
     if dtype != np.float32:
         m.alloc(shape, np.float32)
@@ -34,6 +35,7 @@ def rof_bytes(
 
 @from_ledger
 def pd_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
+    """Enter the allocations of `total_variation_pd`."""
     m.alloc(shape, dtype)
     if dtype != np.float32:
         m.alloc(shape, np.float32)

@@ -1,8 +1,8 @@
 """Methods of this package under httomolibgpu's names, with its parameters and defaults.
 
 A pipeline of httomolibgpu runs with them where its ``module_path`` is left out, on a CPU too.
-Parameters that matter to httomolibgpu's code on a GPU alone are accepted, and a line in the log says
-that they are not used.
+Parameters that matter to httomolibgpu's code on a GPU alone are accepted, and a line in the log
+says that they are not used.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _check_cutoff(filter_freq_cutoff: float) -> None:
     saved_by_default=True,
     check_values=_check_cutoff,
 )
-def FBP3d_tomobar(  # noqa: N802 - httomolibgpu's name
+def FBP3d_tomobar(
     data: Any,
     angles: Any,
     center: float | None = None,
@@ -110,7 +110,7 @@ def FBP3d_tomobar(  # noqa: N802 - httomolibgpu's name
     output_dtype=np.float32,
     saved_by_default=True,
 )
-def FBP2d_astra(  # noqa: N802 - httomolibgpu's name
+def FBP2d_astra(
     data: Any,
     angles: Any,
     center: float | None = None,
@@ -167,7 +167,7 @@ def FBP2d_astra(  # noqa: N802 - httomolibgpu's name
     saved_by_default=True,
     check_values=_check_cutoff,
 )
-def LPRec3d_tomobar(  # noqa: N802 - httomolibgpu's name
+def LPRec3d_tomobar(
     data: Any,
     angles: Any,
     center: float | None = None,
@@ -229,7 +229,7 @@ def _halo(iterations: int) -> int:
 
 
 @method("all", calc_max_slices=denoise.pd_bytes, halo=_halo, output_dtype=np.float32)
-def total_variation_PD(  # noqa: N802 - httomolibgpu's name
+def total_variation_PD(
     data: Any,
     regularisation_parameter: float = 1e-5,
     iterations: int = 1000,
@@ -268,7 +268,7 @@ def total_variation_PD(  # noqa: N802 - httomolibgpu's name
 
 
 @method("all", calc_max_slices=denoise.rof_bytes, halo=_halo, output_dtype=np.float32)
-def total_variation_ROF(  # noqa: N802 - httomolibgpu's name
+def total_variation_ROF(
     data: Any,
     regularisation_parameter: float = 1e-5,
     iterations: int = 3000,

@@ -26,7 +26,7 @@ def _images_bytes(
     if m.device == "cpu":
         # A slice, its copy without gaps, and the file in memory while it is compressed.
         one = math.prod(shape) // max(1, shape[slice_dim])
-        m.alloc_bytes(3 * one * dtype.itemsize + 2**17)
+        m.alloc_bytes(3 * one * dtype.itemsize + 2**14)
 
 
 def _check(jpeg_quality: int, bit_depth: int) -> None:

@@ -42,7 +42,9 @@ def _direct_bytes(
     recon_size: int | None,
     recon_mask_radius: float | None,
 ) -> None:
-    _account(m, shape, dtype, lengths(shape, detector_pad, recon_size, recon_mask_radius), 3, 3)
+    # Rows: measured, residual, projected or per ray. Images: the slice, two more.
+    size = lengths(shape, detector_pad, recon_size, recon_mask_radius)
+    _account(m, shape, dtype, size, n_rows=3, n_images=3, n_subsets=1)
 
 
 @from_ledger
@@ -53,9 +55,14 @@ def _fista_bytes(
     detector_pad: bool | int,
     recon_size: int | None,
     recon_mask_radius: float | None,
+    subsets_number: int,
+    regularisation_parameter: float,
 ) -> None:
-    # The image, the one before, the extrapolated one; five arrays of the regulariser, and its copy.
-    _account(m, shape, dtype, lengths(shape, detector_pad, recon_size, recon_mask_radius), 1, 10)
+    # The slice, the one before, the extrapolated one; a term, or seven arrays of the regulariser.
+    n_images = 3 + (7 if regularisation_parameter > 0 else 1)
+    size = lengths(shape, detector_pad, recon_size, recon_mask_radius)
+    n_subsets = min(subsets_number, shape[0])
+    _account(m, shape, dtype, size, n_rows=2, n_images=n_images, n_subsets=n_subsets)
 
 
 def _account(
@@ -63,8 +70,10 @@ def _account(
     shape: tuple[int, int, int],
     dtype: np.dtype[Any],
     size: Lengths,
+    *,
     n_rows: int,
     n_images: int,
+    n_subsets: int,
 ) -> None:
     m.alloc(shape, dtype)
     m.alloc((size.size, shape[1], size.size), np.float32)
@@ -74,8 +83,8 @@ def _account(
     if np.isfinite(size.radius):
         m.alloc((size.size, size.size), np.bool_)
     for _ in range(_fbp_cpu.n_workers_for(shape[1])):
-        _projector_cpu.account(m, size)
-        for _ in range(n_rows + 1):
+        _projector_cpu.account(m, size, n_subsets)
+        for _ in range(n_rows):
             m.alloc((size.n_angles, size.detector + 2 * size.pad), np.float32)
         for _ in range(n_images):
             m.alloc((size.size, size.size), np.float32)
@@ -111,7 +120,7 @@ def _check_fista(
     check_values=_check,
     host_only=True,
 )
-def SIRT3d_tomobar(  # noqa: N802 - httomolibgpu's name
+def SIRT3d_tomobar(
     data: Any,
     angles: Any,
     center: float | None = None,
@@ -185,7 +194,7 @@ def SIRT3d_tomobar(  # noqa: N802 - httomolibgpu's name
     check_values=_check,
     host_only=True,
 )
-def CGLS3d_tomobar(  # noqa: N802 - httomolibgpu's name
+def CGLS3d_tomobar(
     data: Any,
     angles: Any,
     center: float | None = None,
@@ -254,7 +263,7 @@ def CGLS3d_tomobar(  # noqa: N802 - httomolibgpu's name
     check_values=_check_fista,
     host_only=True,
 )
-def FISTA3d_tomobar(  # noqa: N802 - httomolibgpu's name
+def FISTA3d_tomobar(
     data: Any,
     angles: Any,
     center: float | None = None,
@@ -311,9 +320,7 @@ def FISTA3d_tomobar(  # noqa: N802 - httomolibgpu's name
     ----------
     A. Beck, M. Teboulle, SIAM J. Imaging Sci. 2, 183 (2009).
     """
-    _check_fista(
-        iterations, subsets_number, regularisation_parameter, regularisation_iterations
-    )
+    _check_fista(iterations, subsets_number, regularisation_parameter, regularisation_iterations)
     log_unused(
         "FISTA3d_tomobar",
         gpu_id=(gpu_id, 0),

@@ -23,6 +23,7 @@ def fbp_bytes(
     recon_size: int | None,
     recon_mask_radius: float | None,
 ) -> None:
+    """Enter the allocations of `fbp`."""
     size = lengths(shape, detector_pad, recon_size, recon_mask_radius)
     m.alloc(shape, dtype)
     m.alloc((size.size, shape[1], size.size), np.float32)
@@ -33,6 +34,7 @@ def fbp_bytes(
 
 
 def slice_dims(other_dims: tuple[int, int], recon_size: int | None) -> tuple[int, int]:
+    """Dims of a reconstructed slice."""
     side = other_dims[1] if recon_size is None else recon_size
     return side, side
 

@@ -1,4 +1,4 @@
-"""Find how much the two halves of a full turn overlap, for an axis near the edge of the detector."""
+"""Find how much the two halves of a full turn overlap: the axis is near the detector's edge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEAST_WINDOW = 6
 """Fewest columns that are compared, as in Algotom."""
 PARABOLA = 2
 """Places on either side of the best one through which the parabola of its sharpness goes."""
-SMALL_BYTES = 2**17
+SMALL_BYTES = 2**14
 """Bytes of NumPy's buffers, of a window and of Python objects, which count where the data are
 small."""
 
@@ -118,7 +118,9 @@ def find_center_360(
     half = n_angles // 2 + 1
     front, behind = sinogram[:half], sinogram[-half:, ::-1]
     if denoise:
-        front, behind = (ndimage.gaussian_filter(each, 2, mode="reflect") for each in (front, behind))
+        front, behind = (
+            ndimage.gaussian_filter(each, 2, mode="reflect") for each in (front, behind)
+        )
     n_columns = 2 * (min(max(win_width, LEAST_WINDOW), width // 2 - 1) // 2)
     found: dict[str, tuple[float, float]] = {}
     for tried in ("right", "left") if side is None else (side,):
