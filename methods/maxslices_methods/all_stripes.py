@@ -23,6 +23,8 @@ DROPPED = 0.1
 code."""
 SMOOTHED_ANGLES = 10
 """Angles whose mean shows what fluctuates, as in the paper's code."""
+LEAST_COLUMNS = 8
+"""Fewest columns among which stripes are looked for: the middle half of fewer is no line."""
 LEAST_NOISE = 1e-6
 """Least noise that stripes are compared with: without noise every column would be one."""
 SMALL_BYTES = 2**17
@@ -187,11 +189,13 @@ def _stripes(values: NDArray[Any], snr: float) -> NDArray[np.bool_]:
     The middle half of the sorted values is nearly a line. What lies beyond its ends by more than
     `snr` times half its rise is a stripe.
     """
+    if len(values) < LEAST_COLUMNS:
+        return np.zeros(len(values), np.bool_)
     values = values.astype(np.float64)
     ordered = np.sort(values)[::-1]
     place = np.arange(len(values), dtype=np.float64)
     quarter = len(values) // 4
-    middle = slice(quarter, max(quarter + 2, len(values) - quarter - 1))
+    middle = slice(quarter, len(values) - quarter - 1)
     slope, first = np.polyfit(place[middle], ordered[middle], 1)
     last = first + slope * place[-1]
     noise = max(abs(last - first), LEAST_NOISE)

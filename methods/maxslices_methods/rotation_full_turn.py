@@ -20,7 +20,7 @@ LEAST_WINDOW = 6
 """Fewest columns that are compared, as in Algotom."""
 PARABOLA = 2
 """Places on either side of the best one through which the parabola of its sharpness goes."""
-SMALL_BYTES = 2**14
+SMALL_BYTES = 2**15 + 2**13
 """Bytes of NumPy's buffers, of a window and of Python objects, which count where the data are
 small."""
 
