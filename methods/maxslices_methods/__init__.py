@@ -1,27 +1,43 @@
 """Tomography methods for maxslices, on NumPy and CuPy from one source."""
 
 from . import (
+    alignment,
+    all_stripes,
+    averaging,
     corr,
     denoise,
     denoise_torch,
+    httomo_names,
+    images,
+    iterative,
     morph,
     normalize,
     phase,
     recon,
     rescale,
     rotation,
+    rotation_full_turn,
+    rotation_pair,
     stripe,
 )
 
 __all__ = [
+    "alignment",
+    "all_stripes",
+    "averaging",
     "corr",
     "denoise",
     "denoise_torch",
+    "httomo_names",
+    "images",
+    "iterative",
     "morph",
     "normalize",
     "phase",
     "recon",
     "rescale",
     "rotation",
+    "rotation_full_turn",
+    "rotation_pair",
     "stripe",
 ]

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from maxslices.model.ledger import Ledger
 
-from ._fbp_geometry import Lengths, angle_weights, row_filter
+from ._fbp_geometry import Lengths, RowWindow, angle_weights, row_filter
 
 EPS = 1e-4
 """Relative error of the FFT: about a tenth of the difference between two choices of the filter's
@@ -60,16 +60,16 @@ TRACE_DOMAIN = 0x66_62_70
 
 
 def reconstruct(
-    data: NDArray[Any], angles: NDArray[np.float64], center: float, filter_type: str, size: Lengths
+    data: NDArray[Any], angles: NDArray[np.float64], center: float, window: RowWindow, size: Lengths
 ) -> NDArray[np.float32]:
     """Reconstruct slices (size, slices, size), float32, from a NumPy array; see `recon.fbp`."""
     n_slices, side = data.shape[1], size.size
-    period = _period(size)
+    period = period_of(size)
     slices = np.empty((side, n_slices, side), dtype=np.float32)
-    factors, rows_at, columns_at = _waves(angles, center, filter_type, size)
-    outside = _outside(size)
+    factors, rows_at, columns_at = _waves(angles, center, window, size)
+    outside = outside_of(size)
     edge = size.pad + size.detector
-    n_workers = _n_workers(n_slices)
+    n_workers = n_workers_for(n_slices)
     workspaces = [
         (
             np.zeros((min(ROWS, size.n_angles), period), dtype=np.float32),
@@ -79,13 +79,13 @@ def reconstruct(
         for _ in range(n_workers)
     ]
 
-    plan_bytes = _plan_bytes(side, rows_at.size)
-    _load_library()
+    n_bytes = plan_bytes(side, rows_at.size)
+    load_library()
 
     def plan(_: int) -> Any:
         # FFTW ends the process where it finds no memory: all that is taken is asked for before, in
         # this thread, which may have taken some by having been started. No page is touched.
-        np.empty(n_workers * plan_bytes + LIBRARY_BYTES, np.uint8)
+        np.empty(n_workers * n_bytes + LIBRARY_BYTES, np.uint8)
         return _plan(side, rows_at, columns_at)
 
     def work(worker: int) -> None:
@@ -107,7 +107,7 @@ def reconstruct(
 
     with ThreadPoolExecutor(n_workers) as pool:
         plans = list(pool.map(plan, range(n_workers)))
-        with _shown_to_tracemalloc(plans, plan_bytes):
+        with shown_to_tracemalloc(plans, n_bytes):
             list(pool.map(work, range(n_workers)))
     return slices
 
@@ -118,7 +118,7 @@ def account(m: Ledger, size: Lengths, n_slices: int) -> None:
     FINUFFT's own memory is in it; it is shown to `tracemalloc`, which does not see what a C++
     library allocates.
     """
-    period, side = _period(size), size.size
+    period, side = period_of(size), size.size
     waves = (size.n_angles, period // 2 + 1)
     m.alloc(waves, np.complex64)  # factors
     m.alloc((2, *waves), np.float32)  # positions of the waves
@@ -127,24 +127,24 @@ def account(m: Ledger, size: Lengths, n_slices: int) -> None:
     rows = min(ROWS, size.n_angles)
     m.alloc_bytes(GARBAGE_BYTES)
     m.keep(LIBRARY_BYTES)
-    for _ in range(_n_workers(n_slices)):
+    for _ in range(n_workers_for(n_slices)):
         m.alloc((rows, period), np.float32)  # padded
         m.alloc(waves, np.complex64)  # spectrum
         m.alloc((side, side), np.complex64)  # image
-        m.alloc_bytes(_plan_bytes(side, waves[0] * waves[1]))
+        m.alloc_bytes(plan_bytes(side, waves[0] * waves[1]))
         m.alloc((rows, waves[1]), np.complex64)  # some rows' spectra
 
 
 def _waves(
-    angles: NDArray[np.float64], center: float, filter_type: str, size: Lengths
+    angles: NDArray[np.float64], center: float, window: RowWindow, size: Lengths
 ) -> tuple[NDArray[np.complex64], NDArray[np.float32], NDArray[np.float32]]:
     """Factor and position in the frequency plane of the wave of each (angle, frequency).
 
     The factor holds filter, weight of the angle, and the phase that moves the axis from
     `center` to the middle of the slice: FINUFFT counts pixels from the one at ``side // 2``.
     """
-    period, side = _period(size), size.size
-    response = row_filter(period, filter_type) / period
+    period, side = period_of(size), size.size
+    response = row_filter(period, window) / period
     response[1:] *= 2  # for the negative half
     if period % 2 == 0:
         response[-1] /= 2
@@ -163,7 +163,7 @@ def _waves(
     return factors, rows_at, columns_at
 
 
-def _outside(size: Lengths) -> NDArray[np.bool_] | None:
+def outside_of(size: Lengths) -> NDArray[np.bool_] | None:
     """Mask of the pixels outside the circle, or None without a mask."""
     if not np.isfinite(size.radius):
         return None
@@ -174,17 +174,17 @@ def _outside(size: Lengths) -> NDArray[np.bool_] | None:
     return outside
 
 
-def _period(size: Lengths) -> int:
+def period_of(size: Lengths) -> int:
     return int(scipy.fft.next_fast_len(size.row_min, real=True))
 
 
-def _n_workers(n_slices: int) -> int:
+def n_workers_for(n_slices: int) -> int:
     """Number of threads: one for each processor that this process may use."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(usable or 1, MAX_WORKERS, n_slices))
 
 
-def _load_library() -> None:
+def load_library() -> None:
     """Import FINUFFT where there is room for it: otherwise it says that it is not installed."""
     if "finufft" not in sys.modules:
         try:  # not an array, which would be counted as the method's memory
@@ -205,17 +205,17 @@ def _plan(side: int, rows_at: NDArray[np.float32], columns_at: NDArray[np.float3
         dtype="complex64",
         nthreads=1,
         upsampfac=UPSAMPLING,
-        spread_max_sp_size=_part_waves(rows_at.size),
+        spread_max_sp_size=part_waves(rows_at.size),
     )
     plan.setpts(rows_at.ravel(), columns_at.ravel())
     return plan
 
 
 @contextmanager
-def _shown_to_tracemalloc(plans: list[Any], plan_bytes: int) -> Iterator[None]:
+def shown_to_tracemalloc(plans: list[Any], n_bytes: int) -> Iterator[None]:
     """Report plans, and the library, to `tracemalloc` by CPython's interface for extensions."""
     python, domain = ctypes.pythonapi, ctypes.c_uint(TRACE_DOMAIN)
-    sizes = {id(plan): plan_bytes for plan in plans} | {id(_plan): LIBRARY_BYTES}
+    sizes = {id(plan): n_bytes for plan in plans} | {id(_plan): LIBRARY_BYTES}
     keys = [ctypes.c_size_t(key) for key in sizes]
     for key, n_bytes in zip(keys, sizes.values(), strict=True):
         python.PyTraceMalloc_Track(domain, key, ctypes.c_size_t(n_bytes))
@@ -226,19 +226,19 @@ def _shown_to_tracemalloc(plans: list[Any], plan_bytes: int) -> Iterator[None]:
             python.PyTraceMalloc_Untrack(domain, key)
 
 
-def _plan_bytes(side: int, n_waves: int) -> int:
+def plan_bytes(side: int, n_waves: int) -> int:
     """Bytes of a FINUFFT plan: the oversampled grid, an index that sorts the waves, and copies.
 
     The copies are those of a part of the waves (two positions and a value each), and of the grid
     around it, as far as the kernel reaches from two rows of its bins: at most 16 rows.
     """
     grid = _fine_side(side)
-    n_part = min(_part_waves(n_waves), n_waves)
+    n_part = min(part_waves(n_waves), n_waves)
     part = min(grid * grid, PART_SPREAD * grid * grid * n_part // n_waves + 16 * grid)
     return (grid * grid + part) * 8 + n_waves * 8 + n_part * 16
 
 
-def _part_waves(n_waves: int) -> int:
+def part_waves(n_waves: int) -> int:
     """Waves that are spread at a time."""
     fewest, most = PART_WAVES
     return max(fewest, min(most, n_waves // PARTS))

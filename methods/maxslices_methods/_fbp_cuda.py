@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from maxslices.model.ledger import Ledger
 
-from ._fbp_geometry import Lengths, angle_weights, row_filter
+from ._fbp_geometry import Lengths, RowWindow, angle_weights, row_filter
 
 FILTER_ITEMS = 2**24
 """Approximate number of samples filtered at one time: far more than keep a device busy, while the
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(256) backproject(
 
 
 def reconstruct(
-    data: Any, angles: NDArray[np.float64], center: float, filter_type: str, size: Lengths
+    data: Any, angles: NDArray[np.float64], center: float, window: RowWindow, size: Lengths
 ) -> Any:
     """Reconstruct slices (size, slices, size), float32, from a CuPy array; see `recon.fbp`."""
     import cupy as cp
@@ -122,7 +122,7 @@ def reconstruct(
         np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32, order="C")
     )
     weights = cp.asarray(angle_weights(angles).astype(np.float32))
-    response = cp.asarray((row_filter(period, filter_type) / period).astype(np.float32))
+    response = cp.asarray((row_filter(period, window) / period).astype(np.float32))
     quads = cp.empty((groups, n_angles, width, 4), dtype=np.float32)
     padded = cp.zeros((rows, 4 * groups, period), dtype=np.float32)
     edge = pad + detector

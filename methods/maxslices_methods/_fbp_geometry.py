@@ -10,6 +10,7 @@ and at angle t is seen at ``center + x cos t + y sin t``, as in `skimage.transfo
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,8 +19,6 @@ import scipy.fft
 from numpy.typing import NDArray
 
 from .namespaces import on_gpu
-
-Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]
 
 WEDGE_GAPS = 3.0
 """An angular gap of more than this many mean gaps is a missing wedge, not a coarse scan."""
@@ -123,7 +122,33 @@ def angle_weights(angles: NDArray[np.float64]) -> NDArray[np.float64]:
     return weights
 
 
-def row_filter(length: int, filter_type: str) -> NDArray[np.float64]:
+@dataclass(frozen=True, slots=True)
+class RowWindow:
+    """Window of the ramp filter."""
+
+    name: str
+    """One of `WINDOWS`."""
+    cutoff: float = 1.0
+    """Fraction of the highest frequency above which nothing is left; of "sinc" its width."""
+
+
+WINDOWS: dict[str, Callable[[NDArray[Any]], Any]] = {
+    "ram-lak": lambda f: 1.0,
+    "shepp-logan": np.sinc,
+    "cosine": lambda f: np.cos(np.pi * f),
+    "hamming": lambda f: 0.54 + 0.46 * np.cos(2 * np.pi * f),
+    "hann": lambda f: 0.5 + 0.5 * np.cos(2 * np.pi * f),
+    "cosine2": lambda f: np.cos(np.pi * f) ** 2,
+    "parzen": lambda f: (1 - 2 * f) ** 3,
+}
+"""Windows as functions of the frequency in cycles a pixel, up to a half."""
+Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]
+"""Those that `fbp` takes; the others are httomolibgpu's."""
+SINC = "sinc"
+"""A window with a width: the sinc of the frequency times `RowWindow.cutoff`."""
+
+
+def row_filter(length: int, window: RowWindow) -> NDArray[np.float64]:
     """Response of the filter at the frequencies of a real FFT of `length` points.
 
     The ramp is the transform of the band-limited kernel sampled in space (Kak and Slaney,
@@ -137,14 +162,10 @@ def row_filter(length: int, filter_type: str) -> NDArray[np.float64]:
     kernel[odd] = -1 / (np.pi * distance[odd]) ** 2
     response = scipy.fft.rfft(kernel).real
     frequency = np.arange(length // 2 + 1) / length
-    windows = {
-        "ram-lak": lambda f: 1.0,
-        "shepp-logan": np.sinc,
-        "cosine": lambda f: np.cos(np.pi * f),
-        "hamming": lambda f: 0.54 + 0.46 * np.cos(2 * np.pi * f),
-        "hann": lambda f: 0.5 + 0.5 * np.cos(2 * np.pi * f),
-    }
-    if filter_type not in windows:
-        raise ValueError(f"filter_type must be one of {', '.join(windows)}, not {filter_type!r}")
-    windowed: NDArray[np.float64] = response * windows[filter_type](frequency)
-    return windowed
+    if window.name == SINC:
+        response *= np.sinc(window.cutoff * frequency)
+    else:
+        response *= WINDOWS[window.name](frequency)
+        response[frequency > window.cutoff / 2] = 0
+    filtered: NDArray[np.float64] = response
+    return filtered

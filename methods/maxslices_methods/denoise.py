@@ -23,9 +23,10 @@ def _halo(iterations: int) -> int:
 
 
 @from_ledger
-def _rof_bytes(
+def rof_bytes(
     m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any], iterations: int
 ) -> None:
+    """Enter the allocations of `total_variation_rof`."""
     m.alloc(shape, dtype)
     if dtype != np.float32:
         m.alloc(shape, np.float32)
@@ -33,14 +34,15 @@ def _rof_bytes(
 
 
 @from_ledger
-def _pd_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
+def pd_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
+    """Enter the allocations of `total_variation_pd`."""
     m.alloc(shape, dtype)
     if dtype != np.float32:
         m.alloc(shape, np.float32)
     (_tv_cuda if m.device == "cuda" else _tv_cpu).account_pd(m, shape)
 
 
-@method("all", calc_max_slices=_rof_bytes, halo=_halo, tile_halo=_halo, output_dtype=np.float32)
+@method("all", calc_max_slices=rof_bytes, halo=_halo, tile_halo=_halo, output_dtype=np.float32)
 def total_variation_rof(
     data: Any,
     regularisation_parameter: float = 1e-5,
@@ -89,7 +91,7 @@ def total_variation_rof(
     return back.rof(source, regularisation_parameter, iterations, time_marching_parameter)
 
 
-@method("all", calc_max_slices=_pd_bytes, halo=_halo, tile_halo=_halo, output_dtype=np.float32)
+@method("all", calc_max_slices=pd_bytes, halo=_halo, tile_halo=_halo, output_dtype=np.float32)
 def total_variation_pd(
     data: Any,
     regularisation_parameter: float = 1e-5,

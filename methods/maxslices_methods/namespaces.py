@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from array_api_compat import array_namespace, is_cupy_array
+from numpy.typing import NDArray
 
 
 def on_gpu(data: Any) -> bool:
@@ -20,4 +21,14 @@ def scipy_module(data: Any, name: str) -> ModuleType:
     return importlib.import_module(f"{package}.{name}")
 
 
-__all__ = ["array_namespace", "on_gpu", "scipy_module"]
+def to_host(data: Any) -> NDArray[Any]:
+    """Copy a CuPy array to the host; a NumPy array is returned as it is."""
+    return data.get() if on_gpu(data) else data
+
+
+def to_device_of(data: Any, result: NDArray[Any]) -> Any:
+    """Copy a NumPy array to the device of `data`, if that is a CuPy array."""
+    return array_namespace(data).asarray(result) if on_gpu(data) else result
+
+
+__all__ = ["array_namespace", "on_gpu", "scipy_module", "to_device_of", "to_host"]

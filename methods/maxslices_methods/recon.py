@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -10,12 +10,12 @@ from maxslices import method
 from maxslices.model.ledger import Ledger, from_ledger
 
 from . import _fbp_cpu, _fbp_cuda
-from ._fbp_geometry import Filter, host_angles, lengths
+from ._fbp_geometry import Filter, Lengths, RowWindow, host_angles, lengths
 from .namespaces import on_gpu
 
 
 @from_ledger
-def _fbp_bytes(
+def fbp_bytes(
     m: Ledger,
     shape: tuple[int, int, int],
     dtype: np.dtype[Any],
@@ -23,6 +23,7 @@ def _fbp_bytes(
     recon_size: int | None,
     recon_mask_radius: float | None,
 ) -> None:
+    """Enter the allocations of `fbp`."""
     size = lengths(shape, detector_pad, recon_size, recon_mask_radius)
     m.alloc(shape, dtype)
     m.alloc((size.size, shape[1], size.size), np.float32)
@@ -32,15 +33,16 @@ def _fbp_bytes(
         _fbp_cpu.account(m, size, shape[1])
 
 
-def _fbp_dims(other_dims: tuple[int, int], recon_size: int | None) -> tuple[int, int]:
+def slice_dims(other_dims: tuple[int, int], recon_size: int | None) -> tuple[int, int]:
+    """Dims of a reconstructed slice."""
     side = other_dims[1] if recon_size is None else recon_size
     return side, side
 
 
 @method(
     "sinogram",
-    calc_max_slices=_fbp_bytes,
-    output_dims=_fbp_dims,
+    calc_max_slices=fbp_bytes,
+    output_dims=slice_dims,
     output_dtype=np.float32,
     saved_by_default=True,
 )
@@ -96,10 +98,20 @@ def fbp(
     by a kernel (`_fbp_cuda`) that interpolates linearly on the detector: the two differ as
     their interpolations do. Figures are in ``docs/fbp.md``.
     """
+    if filter_type not in get_args(Filter):
+        valid = ", ".join(get_args(Filter))
+        raise ValueError(f"filter_type must be one of {valid}, not {filter_type!r}")
     size = lengths(data.shape, detector_pad, recon_size, recon_mask_radius)
+    return back_projected(data, angles, center, RowWindow(filter_type), size)
+
+
+def back_projected(
+    data: Any, angles: Any, center: float | None, window: RowWindow, size: Lengths
+) -> Any:
+    """Reconstruct slices by filtered back-projection, with any window; see `fbp`."""
     middle = (size.detector - 1) / 2 if center is None else float(center)
     if not np.isfinite(middle):
         raise ValueError(f"fbp: center must be a number of pixels, not {center}")
     radians = host_angles(angles, size.n_angles)
     back = _fbp_cuda if on_gpu(data) else _fbp_cpu
-    return back.reconstruct(data, radians, middle, filter_type, size)
+    return back.reconstruct(data, radians, middle, window, size)

@@ -28,6 +28,8 @@ UNET = {"weights": WEIGHTS}
 NLM = {"strength": 0.3, "search_size": 5, "patch_size": 3}
 ROF = {"iterations": 3, "regularisation_parameter": 0.1, "time_marching_parameter": 0.05}
 PD = {"iterations": 3, "regularisation_parameter": 0.1}
+FISTA = {"iterations": 1, "subsets_number": 3, "regularisation_iterations": 2}
+LENS = {"xcenter": 31.0, "ycenter": 28.5, "list_fact": [1.0, 1e-3, -1e-6]}
 OTHER_NORM = {"isotropic": False, "nonnegativity": True}
 NEAREST = {"interpolation": "nearest"}
 HALVED = {"newshape": [1080, 1280]}
@@ -61,6 +63,10 @@ CASES = [
     Case("total_variation_pd", (53, 61, 37), "uint16", PD),
     Case("total_variation_pd", (53, 61, 37), parameters=PD | {"isotropic": False}),
     Case("total_variation_pd", (53, 61, 37), parameters=PD | {"nonnegativity": True}),
+    Case("total_variation_PD", (60, 60, 41), parameters=PD),
+    Case("total_variation_PD", (53, 61, 37), "uint16", PD),
+    Case("total_variation_ROF", (60, 60, 41), parameters=ROF),
+    Case("total_variation_ROF", (53, 61, 37), "uint16", ROF),
     Case("nonlocal_means", (60, 60, 41), parameters=NLM),
     Case("nonlocal_means", (53, 61, 37), "uint16", NLM | {"strength": 9000.0, "noise": 3000.0}),
     Case("nonlocal_means", (53, 61, 37), parameters=NLM | {"patch_size": 1}),
@@ -103,6 +109,19 @@ CASES = [
     Case("fbp", (61, 60, 64), parameters={"detector_pad": 13}),
     Case("fbp", (61, 60, 64), parameters={"recon_mask_radius": None}),
     Case("fbp", (61, 60, 64), parameters={"center": 35.25, "filter_type": "hann"}),
+    Case("FBP3d_tomobar", (61, 60, 64)),
+    Case("FBP3d_tomobar", (61, 60, 64), "uint16", {"recon_size": 41}),
+    Case("FBP2d_astra", (61, 60, 64)),
+    Case("FBP2d_astra", (61, 60, 64), "uint16", {"filter_type": "parzen", "filter_d": 0.5}),
+    Case("LPRec3d_tomobar", (61, 60, 64)),
+    Case("LPRec3d_tomobar", (61, 60, 67), parameters={"detector_pad": 13, "center": 35.25}),
+    Case("SIRT3d_tomobar", (61, 60, 64), parameters={"iterations": 2}),
+    Case("SIRT3d_tomobar", (37, 60, 53), "uint16", {"iterations": 1, "recon_size": 41}),
+    Case("CGLS3d_tomobar", (61, 60, 64), parameters={"iterations": 2}),
+    Case("CGLS3d_tomobar", (37, 60, 53), "uint16", {"iterations": 1, "detector_pad": 11}),
+    Case("FISTA3d_tomobar", (61, 60, 64), parameters=FISTA),
+    Case("FISTA3d_tomobar", (37, 60, 53), "uint16", FISTA | {"regularisation_parameter": 0.0}),
+    Case("FISTA3d_tomobar", (37, 50, 53), parameters=FISTA | {"recon_mask_radius": None}),
     Case("calculate_stats", (64, 65, 67), tolerance=SUM),
     Case("calculate_stats", (53, 101, 97), "uint16", tolerance=SUM),
     Case("calculate_stats", (50, 61, 301), tolerance=SUM),
@@ -116,6 +135,20 @@ CASES = [
     Case("find_center_vo", (83, 60, 97), parameters={"step": 0.3}),
     Case("find_center_vo", (31, 50, 2053), parameters={"srad": 2.0}),
     Case("find_center_vo", (2003, 50, 37), parameters={"srad": 2.0}),
+    Case("find_center_360", (181, 60, 257)),
+    Case("find_center_360", (180, 50, 256), "uint16", {"side": "left", "denoise": False}),
+    Case("find_center_360", (181, 50, 257), parameters={"norm": True, "use_overlap": True}),
+    Case("find_center_pc", (64, 60, 67)),
+    Case("find_center_pc", (50, 101, 97), "uint16", {"rotc_guess": 50.0, "tol": 1.0}),
+    Case("average_projection_frames", (64, 60, 67)),
+    Case("average_projection_frames", (67, 50, 71), "uint16", {"projection_averaging_factor": 5}),
+    Case("distortion_correction_proj_discorpy", (64, 60, 67), parameters=LENS),
+    Case("distortion_correction_proj_discorpy", (50, 61, 53), "uint16", LENS | {"order": 1}),
+    Case("save_to_images", (64, 60, 67)),
+    Case("save_to_images", (53, 50, 71), "uint16", {"bit_depth": 8, "file_format": "png"}),
+    Case("remove_all_stripe", (64, 60, 72)),
+    Case("remove_all_stripe", (67, 53, 71), "uint16", {"normalize": True}),
+    Case("remove_all_stripe", (61, 50, 67), parameters={"dim": 2, "sm_size": 5, "la_size": 11}),
     Case("remove_stripe_based_sorting", (64, 60, 72)),
     Case("remove_stripe_based_sorting", (67, 53, 71), "uint16"),
     Case("remove_stripe_based_sorting", (61, 50, 67), parameters={"size": 5, "dim": 2}),

@@ -26,7 +26,7 @@ def differences_between_blocks(
         Largest difference allowed, relative to the range of the result; 0: bitwise.
     """
     host = call.data()
-    whole = call.on_host(call.invoke(call.on_device(host)))
+    whole = _in_blocks(call, host, call.n_slices)  # combined, where the method has a `combine`
     faults = []
     for size in sizes:
         fault = _difference(whole, _in_blocks(call, host, size), tolerance)

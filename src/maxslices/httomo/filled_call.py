@@ -24,6 +24,7 @@ def edit_signature(
     hidden: tuple[str, ...] = (),
     added: Mapping[str, Any] | None = None,
     data_name: str | None = None,
+    axis_is_filled_in: bool = True,
 ) -> None:
     """Change the signature of a stub.
 
@@ -37,6 +38,8 @@ def edit_signature(
         Parameters that the runner fills in, with their defaults.
     data_name : str, optional
         Name of a new first parameter.
+    axis_is_filled_in : bool
+        Whether a parameter ``axis`` may be "auto".
     """
     signature = inspect.signature(stub)
     parameters = list(signature.parameters.values())
@@ -46,7 +49,7 @@ def edit_signature(
     for parameter in parameters[1:]:
         if parameter.name in (*HIDDEN, *hidden):
             continue
-        if parameter.name == "axis":
+        if parameter.name == "axis" and axis_is_filled_in:
             _accept_auto(stub, "axis")
             parameter = parameter.replace(default="auto")
         # Keyword-only, so that one without a default may follow one with a default.
@@ -81,6 +84,14 @@ class FilledCall:
     def __init__(self, entry: DatabaseEntry, stub: Callable[..., Any]) -> None:
         self.entry = entry
         self.names = tuple(inspect.signature(stub).parameters)
+
+    def hidden(self) -> tuple[str, ...]:
+        """Parameters that a pipeline does not give."""
+        return ()
+
+    def takes_slices_axis(self) -> bool:
+        """True if ``axis`` is that along which the data are cut."""
+        return "axis" in self.names
 
     def supplied(self) -> dict[str, Any]:
         """Parameters that the runner fills in, with their defaults."""

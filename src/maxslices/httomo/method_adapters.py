@@ -20,6 +20,7 @@ from ..errors import ParameterError
 from .filled_call import FilledCall, edit_signature, to_device, to_host
 from .method_database import DatabaseEntry
 from .row_reach import row_reach
+from .tomopy_methods import HALOS, OUTPUT_DIMS, TomopyCall, is_tomopy, makes_float
 from .value_checks import value_check
 
 Declaration = dict[str, Any]
@@ -47,18 +48,28 @@ def adapt(entry: DatabaseEntry, stub: Callable[..., Any]) -> tuple[Callable[...,
 def _plain(
     entry: DatabaseEntry, stub: Callable[..., Any]
 ) -> tuple[Callable[..., Any], Declaration]:
-    call = FilledCall(entry, stub)
-    edit_signature(stub, added=call.supplied())
+    call = _call_of(entry, stub)
+    edit_signature(
+        stub,
+        hidden=call.hidden(),
+        added=call.supplied(),
+        axis_is_filled_in=call.takes_slices_axis(),
+    )
 
     @functools.wraps(stub)
     def method(data: Any, /, **parameters: Any) -> Any:
         return call(data, call.arguments(data, parameters))
 
     side_data = SIDE_DATA.get(entry.name)
-    return method, {
-        "halo": entry.halo(),
+    dims: Callable[..., Any] | None
+    if is_tomopy(entry.module):
+        halo, dims = HALOS.get(entry.name, 0), OUTPUT_DIMS.get(entry.name)
+    else:
         # The database speaks of the flats and darks there.
-        "output_dims": None if side_data == "alone" else entry.output_dims(),
+        halo, dims = entry.halo(), None if side_data == "alone" else entry.output_dims()
+    return method, {
+        "halo": halo,
+        "output_dims": dims,
         "output_dtype": _output_dtype(entry, call),
         "row_reach": row_reach(entry, call.names),
         "saved_by_default": entry.save_result,
@@ -67,6 +78,10 @@ def _plain(
         "side_data": side_data,
         "check_values": value_check(entry.module, entry.name),
     }
+
+
+def _call_of(entry: DatabaseEntry, stub: Callable[..., Any]) -> FilledCall:
+    return (TomopyCall if is_tomopy(entry.module) else FilledCall)(entry, stub)
 
 
 def _averaged(angles: NDArray[Any], projection_averaging_factor: int = 2) -> NDArray[Any]:
@@ -107,14 +122,16 @@ def _output_dtype(entry: DatabaseEntry, call: FilledCall) -> Callable[..., Any]:
     result has unsigned integers of that size; masks have 8 bits.
     """
     module = entry.module.rpartition(".")[2]
-    makes_float = module in _MODULES_TO_FLOAT or entry.name in _METHODS_TO_FLOAT
+    to_float = module in _MODULES_TO_FLOAT or entry.name in _METHODS_TO_FLOAT
+    if is_tomopy(entry.module):
+        to_float = makes_float(entry.name)
 
     def output_dtype(dtype: np.dtype[Any], **parameters: Any) -> np.dtype[Any]:
         if entry.name in _METHODS_TO_MASK:
             return np.dtype(np.uint8)
         if "bits" in call.names and parameters.get("bits") in (8, 16, 32):
             return np.dtype(f"uint{parameters['bits']}")
-        return np.dtype(np.float32) if makes_float and dtype.kind in "biu" else dtype
+        return np.dtype(np.float32) if to_float and dtype.kind in "biu" else dtype
 
     output_dtype.is_guess = True  # type: ignore[attr-defined]
     return output_dtype
@@ -136,7 +153,7 @@ def _rotation(
     entry: DatabaseEntry, stub: Callable[..., Any]
 ) -> tuple[Callable[..., Any], Declaration]:
     """Adapt centre finding: blocks of projections give one sinogram, or two projections."""
-    call = FilledCall(entry, stub)
+    call = _call_of(entry, stub)
     of_two = {"proj1", "proj2"} <= set(call.names)
     returns = str(stub.__annotations__.get("return", ""))
     names = ["cor"]
@@ -151,7 +168,7 @@ def _rotation(
         )
     else:
         _accept_mid(stub)
-        edit_signature(stub, added=call.supplied())
+        edit_signature(stub, hidden=call.hidden(), added=call.supplied())
 
     @functools.wraps(stub)
     def method(data: Any, /, **parameters: Any) -> _CentreInput:

@@ -108,7 +108,7 @@ def _walk(node: Mapping[str, Any], path: tuple[str, ...], file: Path) -> Iterato
                 name=key,
                 pattern=value["pattern"],
                 implementation=value["implementation"],
-                output_dims_change=bool(value["output_dims_change"]),
+                output_dims_change=bool(value.get("output_dims_change", False)),
                 padding=bool(value["padding"]),
                 save_result=bool(value.get("save_result_default", False)),
             )

@@ -9,8 +9,9 @@ from ..registry.method_registry import Registry
 from .method_adapters import adapt, calculate_stats, global_stats
 from .method_database import DatabaseEntry, read_entries
 from .source_stubs import make_stub
+from .tomopy_methods import refusal
 
-PACKAGES = ("httomolibgpu", "httomolib")
+PACKAGES = ("httomolibgpu", "httomolib", "tomopy")
 """Packages whose methods are registered."""
 RECORDS = Path(__file__).with_name("records")
 """Folder of records, made on an H200 by ``docs/scripts/ship_records.py``."""
@@ -45,6 +46,10 @@ def records_of(full_name: str) -> Path | None:
 
 def register_entry(methods: Registry, entry: DatabaseEntry) -> None:
     """Register one method, if it is installed, or the reason why it cannot be used."""
+    reason = refusal(entry.full_name)
+    if reason is not None:
+        methods.refuse(entry.full_name, reason)
+        return
     try:
         stub = make_stub(entry.module, entry.name)
         if stub is None:

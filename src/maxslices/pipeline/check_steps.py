@@ -185,10 +185,24 @@ class _StepCheck:
             self._fault(f"{name} says how the scan is read: it can only be the first step")
             return None
         try:
-            return methods.get(name, module)
+            meta = methods.get(name, module)
         except UnknownMethodError as error:
             self._fault(str(error), "method")
             return None
+        return meta if module is not None else self._that_takes_parameters(meta, methods)
+
+    def _that_takes_parameters(self, meta: MethodMeta, methods: Registry) -> MethodMeta:
+        """Method that a plain name means: another package's, if it alone takes the parameters."""
+        given = self._entry.content.get("parameters")
+        names = set(given) if isinstance(given, Mapping) else set()
+        if meta.accepts_any or names <= set(meta.parameters):
+            return meta
+        fitting = [
+            other
+            for other in methods
+            if other.name == meta.name and (other.accepts_any or names <= set(other.parameters))
+        ]
+        return fitting[0] if len(fitting) == 1 else meta
 
     def _parameters(self, meta: MethodMeta) -> dict[str, Any]:
         given = self._entry.content.get("parameters")

@@ -1,0 +1,143 @@
+"""Forward projection of a slice on a CPU, and its exact transpose, by non-uniform FFTs.
+
+By the Fourier slice theorem the spectrum of a projection is the slice's on a line through the
+middle of the frequency plane. `Projector.forward` evaluates it there (FINUFFT's type 2) and
+transforms the rows back; `Projector.transpose` is the same sums the other way round (type 1), so
+that iterations which need a matched pair converge. Conventions are those of `_fbp_geometry`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.fft
+from numpy.typing import NDArray
+
+from maxslices.model.ledger import Ledger
+
+from ._fbp_cpu import (
+    EPS,
+    GARBAGE_BYTES,
+    LIBRARY_BYTES,
+    UPSAMPLING,
+    part_waves,
+    period_of,
+    plan_bytes,
+)
+from ._fbp_geometry import Lengths
+
+
+class Projector:
+    """Projects a slice to rows, and rows back to a slice.
+
+    Parameters
+    ----------
+    angles : numpy.ndarray
+        Radians, (angles,).
+    center : float
+        Where the axis projects, in pixels counted from the centre of the first of the detector.
+    size : Lengths
+        Sizes.
+    """
+
+    def __init__(self, angles: NDArray[np.float64], center: float, size: Lengths) -> None:
+        import finufft
+
+        self.size = size
+        self.columns = size.detector + 2 * size.pad
+        self.period = period_of(size)
+        n_waves = self.period // 2 + 1
+        omega = np.arange(n_waves) * (2 * np.pi / self.period)
+        offset = size.size // 2 - (size.size - 1) / 2
+        shape = (len(angles), n_waves)
+        self.phases = np.empty(shape, np.complex64)
+        self.rows_at, self.columns_at = np.empty(shape, np.float32), np.empty(shape, np.float32)
+        for a, angle in enumerate(angles):
+            cos, sin = np.cos(angle), np.sin(angle)
+            phase = center + size.pad + offset * (cos - sin)
+            self.phases[a] = np.exp(1j * phase * omega)
+            self.rows_at[a] = -sin * omega
+            self.columns_at[a] = cos * omega
+        self.image = np.empty((size.size, size.size), np.complex64)
+        self.spectrum = np.empty(shape, np.complex64)
+        self._weights = np.full(n_waves, 2 / self.period, np.float32)
+        self._weights[0] /= 2
+        if self.period % 2 == 0:
+            self._weights[-1] /= 2
+        options: dict[str, Any] = {
+            "eps": EPS,
+            "dtype": "complex64",
+            "nthreads": 1,
+            "upsampfac": UPSAMPLING,
+            "spread_max_sp_size": part_waves(self.phases.size),
+        }
+        side = (size.size, size.size)
+        self.plans = [
+            finufft.Plan(2, side, isign=-1, **options),
+            finufft.Plan(1, side, isign=1, **options),
+        ]
+        self._chosen: tuple[int, int] | None = None
+
+    @property
+    def plan_bytes(self) -> int:
+        """Bytes of each of the two plans."""
+        return plan_bytes(self.size.size, self.phases.size)
+
+    def forward(
+        self, image: NDArray[np.float32], out: NDArray[np.float32], subset: slice = slice(None)
+    ) -> None:
+        """Project an image (side, side) to rows (angles of the subset, columns)."""
+        spectrum = self._of(subset)
+        self.image[...] = image
+        self.plans[0].execute(self.image, out=spectrum.ravel())
+        spectrum *= self.phases[subset].conj()
+        for row, waves in zip(out, spectrum, strict=True):
+            row[...] = scipy.fft.irfft(waves, self.period)[: self.columns]
+
+    def transpose(
+        self, rows: NDArray[np.float32], subset: slice = slice(None)
+    ) -> NDArray[np.float32]:
+        """Sum rows (angles of the subset, columns) along their rays; a view of own memory."""
+        spectrum = self._of(subset)
+        for row, waves in zip(rows, spectrum, strict=True):
+            waves[...] = scipy.fft.rfft(row, self.period)
+        spectrum *= self._weights
+        spectrum *= self.phases[subset]
+        self.plans[1].execute(spectrum.ravel(), out=self.image)
+        return self.image.real
+
+    def _of(self, subset: slice) -> NDArray[np.complex64]:
+        """Set the plans to a subset of the angles; contiguous memory for its spectrum."""
+        first, stop, step = subset.indices(len(self.phases))
+        n_angles = len(range(first, stop, step))
+        if (first, step) != self._chosen:
+            self._places = [
+                np.ascontiguousarray(each[subset]).ravel()
+                for each in (self.rows_at, self.columns_at)
+            ]
+            for plan in self.plans:
+                plan.setpts(*self._places)
+            self._chosen = (first, step)
+        return self.spectrum[:n_angles]
+
+
+def account(m: Ledger, size: Lengths, n_subsets: int) -> None:
+    """Enter the allocations of a `Projector`, FINUFFT's among them, and of its calls."""
+    waves = (size.n_angles, period_of(size) // 2 + 1)
+    subset = (-(-size.n_angles // n_subsets), waves[1])
+    m.alloc(waves, np.complex64)  # phases
+    m.alloc((2, *waves), np.float32)  # positions
+    if n_subsets > 1:  # those of this subset and of the one before, without gaps
+        m.alloc((2, 2, *subset), np.float32)
+    m.alloc(waves, np.complex64)  # spectrum
+    m.alloc((size.size, size.size), np.complex64)
+    m.alloc_bytes(GARBAGE_BYTES)
+    for _ in range(2):
+        m.alloc_bytes(plan_bytes(size.size, waves[0] * waves[1]))
+    m.alloc(subset, np.complex64)  # conjugate phases
+
+
+def account_library(m: Ledger) -> None:
+    """Enter the pages of FINUFFT and FFTW, once for all projectors."""
+    m.keep(LIBRARY_BYTES)

@@ -1,0 +1,158 @@
+"""Correction of projections for the distortion of a lens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from scipy import ndimage
+
+from maxslices import Ledger, from_ledger, method
+
+from .namespaces import to_device_of, to_host
+
+Mode = Literal[
+    "constant", "nearest", "mirror", "reflect", "wrap", "grid-mirror", "grid-wrap", "grid-constant"
+]
+ALL_ROWS = 2**31
+"""More rows than any detector has: a pixel may come from any."""
+SMALL_BYTES = 2**14
+"""Bytes of Python objects and of rows of values, which count where the data are small."""
+
+
+@from_ledger
+def _distortion_bytes(
+    m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any], order: int
+) -> None:
+    frame = shape[1:]
+    m.alloc(shape, dtype)
+    if m.device == "cuda":  # it works on the host
+        m.alloc(shape, dtype)
+        return
+    m.alloc_bytes(SMALL_BYTES)
+    radius = m.alloc((3, *frame), np.float64)  # with its polynomial
+    m.free(radius)
+    m.alloc((2, *frame), np.float32)  # where each pixel comes from
+    scaled = m.alloc((3, *frame), np.float64)
+    m.free(scaled)
+    m.alloc(shape, dtype)
+    if order > 1:
+        m.alloc((2, *frame), np.float64)  # a frame, and the coefficients of its splines
+
+
+def _check(order: int, step_xy: Sequence[int]) -> None:
+    if not 0 <= order <= 5:
+        raise ValueError(f"order must be from 0 to 5, not {order}")
+    if list(step_xy) != [1, 1]:
+        raise ValueError(f"step_xy must be [1, 1]: every pixel is needed; it is {step_xy!r}")
+
+
+@method(
+    "projection",
+    calc_max_slices=_distortion_bytes,
+    check_values=_check,
+    row_reach=ALL_ROWS,
+    host_only=True,
+)
+def distortion_correction_proj_discorpy(
+    data: Any,
+    metadata_path: str | None = None,
+    xcenter: float | None = None,
+    ycenter: float | None = None,
+    list_fact: Sequence[float] | None = None,
+    shift_xy: Sequence[int] | None = None,
+    step_xy: Sequence[int] = (1, 1),
+    order: int = 3,
+    mode: Mode = "constant",
+    detector_start: tuple[int, int] = (0, 0),
+) -> Any:
+    """Undo the distortion of a lens, by Discorpy's backward model. It works on the CPU.
+
+    Parameters
+    ----------
+    data : array
+        Projections (angles, detector_y, detector_x), any real dtype.
+    metadata_path : str, optional
+        Text file of Discorpy, whose lines end in the centre's column, its row and the
+        coefficients; it goes before the three parameters below.
+    xcenter, ycenter : float, optional
+        Column and row of the distortion's centre, on the whole detector.
+    list_fact : list of float, optional
+        Coefficients of the polynomial.
+    shift_xy : list of int, optional
+        Column and row of the detector at which the data start; by default those of the loader's
+        preview.
+    step_xy : list of int
+        [1, 1]: every pixel is needed.
+    order : int
+        Order of the splines, from 0 to 5.
+    mode : str
+        What lies beyond the edges, as in `scipy.ndimage.map_coordinates`.
+    detector_start : tuple of int
+        Row and column of the preview; filled in where the method runs in a pipeline.
+
+    Returns
+    -------
+    array
+        Of the same shape and dtype.
+
+    Raises
+    ------
+    ValueError
+        If neither the file nor all of centre and coefficients are given, or a parameter is out
+        of range.
+
+    References
+    ----------
+    N. T. Vo, R. C. Atwood, M. Drakopoulos, Opt. Express 23, 32859 (2015).
+    """
+    _check(order, step_xy)
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, not {mode!r}")
+    if metadata_path is not None:
+        xcenter, ycenter, list_fact = _coefficients(metadata_path)
+    if xcenter is None or ycenter is None or not list_fact:
+        raise ValueError("give metadata_path, or all of xcenter, ycenter and list_fact")
+    shift = list(reversed(detector_start)) if shift_xy is None else list(shift_xy)
+    source = to_host(data)
+    places = _places(source.shape[1:], xcenter - shift[0], ycenter - shift[1], list_fact)
+    out = np.empty_like(source)
+    for frame, corrected in zip(source, out, strict=True):
+        ndimage.map_coordinates(frame, places, output=corrected, order=order, mode=mode)
+    return to_device_of(data, out)
+
+
+def _places(
+    frame: tuple[int, ...], xcenter: float, ycenter: float, factors: Sequence[float]
+) -> np.ndarray:
+    """Row and column that each pixel comes from, (2, rows, columns) float32."""
+    rows, columns = frame
+    y = (np.arange(rows) - ycenter)[:, None]
+    x = (np.arange(columns) - xcenter)[None, :]
+    radius = np.sqrt(x * x + y * y)
+    scale = np.polynomial.polynomial.polyval(radius, list(factors))
+    del radius
+    places = np.empty((2, rows, columns), np.float32)
+    places[0] = np.clip(ycenter + scale * y, 0, rows - 1)
+    places[1] = np.clip(xcenter + scale * x, 0, columns - 1)
+    return places
+
+
+def _coefficients(path: str) -> tuple[float, float, list[float]]:
+    """Read Discorpy's text file.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be read, or has no numbers at the ends of its lines.
+    """
+    try:
+        lines = [line.split() for line in Path(path).read_text().splitlines() if line.strip()]
+        x, y, *factors = (float(words[-1]) for words in lines)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"metadata_path: {path} is no file of Discorpy, whose lines end in numbers: {error}"
+        ) from None
+    return x, y, factors

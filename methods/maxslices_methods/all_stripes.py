@@ -1,0 +1,208 @@
+"""Remove all kinds of stripes from sinograms: dead, fluctuating, large and small ones."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from maxslices import Ledger, from_ledger, method
+
+from .namespaces import to_device_of, to_host
+
+Sinogram = NDArray[np.float32]
+
+MAX_WORKERS = 8
+"""Most threads: each takes memory for sinograms of its own."""
+DROPPED = 0.1
+"""Share of the smallest and largest values of a column that its mean leaves out, as in the paper's
+code."""
+SMOOTHED_ANGLES = 10
+"""Angles whose mean shows what fluctuates, as in the paper's code."""
+LEAST_COLUMNS = 8
+"""Fewest columns among which stripes are looked for: the middle half of fewer is no line."""
+LEAST_NOISE = 1e-6
+"""Least noise that stripes are compared with: without noise every column would be one."""
+SMALL_BYTES = 2**17
+"""Bytes of NumPy's buffers, of rows of values and of Python objects, which count where the data are
+small."""
+
+
+def _n_workers(n_slices: int) -> int:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(usable or 1, MAX_WORKERS, n_slices))
+
+
+@from_ledger
+def _all_stripe_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
+    n_angles, n_slices, width = shape
+    m.alloc(shape, dtype)
+    m.alloc(shape, np.float32)
+    if m.device == "cuda":  # it works on the host
+        return
+    m.alloc_bytes(SMALL_BYTES)
+    for _ in range(_n_workers(n_slices)):
+        one = (n_angles, width)
+        for _ in range(3):  # the sinogram, its columns sorted, and filtered
+            m.alloc(one, np.float32)
+        m.alloc(one, np.int64)  # order of the columns' values
+
+
+def _check(snr: float, la_size: int, sm_size: int) -> None:
+    if not 0 < snr < np.inf:
+        raise ValueError(f"snr must be over 0 and finite, not {snr!r}")
+    if min(la_size, sm_size) < 1:
+        raise ValueError(f"la_size and sm_size must be at least 1, not {la_size} and {sm_size}")
+
+
+@method(
+    "sinogram",
+    calc_max_slices=_all_stripe_bytes,
+    output_dtype=np.float32,
+    check_values=_check,
+    host_only=True,
+)
+def remove_all_stripe(
+    data: Any,
+    snr: float = 3.0,
+    la_size: int = 61,
+    sm_size: int = 21,
+    dim: Literal[1, 2] = 1,
+    normalize: bool = False,
+) -> Any:
+    """Remove dead, fluctuating, large and small stripes, one kind after the other.
+
+    Algorithms 6, 5 and 3 of Vo et al. 2018. It works on the CPU.
+
+    Parameters
+    ----------
+    data : array, shape (angles, detector_y, detector_x)
+        Sinograms of any real dtype.
+    snr : float
+        A column is a stripe where it lies out of the others by this many times half the noise;
+        higher finds fewer.
+    la_size : int
+        Width in pixels of the median filter that takes out large stripes.
+    sm_size : int
+        Width in pixels of the median filter that takes out small ones.
+    dim : {1, 2}
+        1: the second filter is a line across the columns. 2: a square, along the sorted values too.
+    normalize : bool
+        Whether each column is divided by its factor before large stripes are replaced.
+
+    Returns
+    -------
+    array, float32, shape as `data`
+        Values that are not finite count as 0.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of its range.
+
+    Notes
+    -----
+    As the method of this name in httomolibgpu, of which it has the parameters and defaults.
+
+    References
+    ----------
+    N. T. Vo, R. C. Atwood, M. Drakopoulos, Opt. Express 26, 28396 (2018).
+    """
+    _check(snr, la_size, sm_size)
+    if dim not in (1, 2):
+        raise ValueError(f"dim must be 1 or 2, not {dim!r}")
+    source = to_host(data)
+    result = np.empty(source.shape, np.float32)
+    n_slices = source.shape[1]
+    window = (sm_size if dim == 2 else 1, sm_size)
+
+    def work(worker: int) -> None:
+        for index in range(worker, n_slices, n_workers):
+            sinogram = source[:, index].astype(np.float32)
+            _interpolate_dead(sinogram, snr, la_size)
+            _replace_large(sinogram, snr, la_size, normalize)
+            _filter_sorted(sinogram, window, result[:, index])
+
+    n_workers = _n_workers(n_slices)
+    with ThreadPoolExecutor(n_workers) as pool:
+        list(pool.map(work, range(n_workers)))
+    return to_device_of(data, result)
+
+
+def _interpolate_dead(sinogram: Sinogram, snr: float, size: int) -> None:
+    """Interpolate columns that fluctuate far more than those around, or not at all, in place."""
+    change = ndimage.uniform_filter1d(sinogram, SMOOTHED_ANGLES, axis=0)
+    np.subtract(sinogram, change, out=change)
+    np.abs(change, out=change)
+    total = change.sum(axis=0)
+    del change
+    stripes = _stripes(_ratio(total, ndimage.median_filter(total, size)), snr)
+    stripes[:2] = stripes[-2:] = False
+    missing, good = np.flatnonzero(stripes), np.flatnonzero(~stripes)
+    if len(missing) == 0:
+        return
+    after = np.searchsorted(good, missing)
+    left, right = good[after - 1], good[after]
+    weight = ((missing - left) / (right - left)).astype(np.float32)
+    for row in sinogram:
+        row[missing] = row[left] + weight * (row[right] - row[left])
+
+
+def _replace_large(sinogram: Sinogram, snr: float, size: int, normalize: bool) -> None:
+    """Replace columns that are brighter or darker than those around, in place."""
+    n_dropped = int(0.5 * DROPPED * len(sinogram))
+    order = np.argsort(sinogram, axis=0, kind="stable")
+    values = np.take_along_axis(sinogram, order, axis=0)
+    smooth = ndimage.median_filter(values, (1, size))
+    kept = slice(n_dropped, len(values) - n_dropped)
+    factor = _ratio(values[kept].mean(axis=0), smooth[kept].mean(axis=0))
+    del values
+    stripes = np.flatnonzero(_stripes(factor, snr))
+    if normalize:
+        sinogram /= factor
+        order = np.argsort(sinogram, axis=0, kind="stable")
+    for column in stripes:
+        sinogram[order[:, column], column] = smooth[:, column]
+
+
+def _filter_sorted(sinogram: Sinogram, window: tuple[int, int], out: Sinogram) -> None:
+    """Median across columns of sorted values, sorted back into `out`."""
+    order = np.argsort(sinogram, axis=0, kind="stable")
+    values = np.take_along_axis(sinogram, order, axis=0)
+    ndimage.median_filter(values, window, output=sinogram)
+    del values
+    np.nan_to_num(sinogram, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+    np.put_along_axis(out, order, sinogram, axis=0)
+
+
+def _ratio(values: NDArray[Any], around: NDArray[Any]) -> NDArray[Any]:
+    return np.divide(values, around, out=np.ones_like(values), where=around != 0)
+
+
+def _stripes(values: NDArray[Any], snr: float) -> NDArray[np.bool_]:
+    """Columns that are stripes, one more on either side (algorithm 4).
+
+    The middle half of the sorted values is nearly a line. What lies beyond its ends by more than
+    `snr` times half its rise is a stripe.
+    """
+    if len(values) < LEAST_COLUMNS:
+        return np.zeros(len(values), np.bool_)
+    values = values.astype(np.float64)
+    ordered = np.sort(values)[::-1]
+    place = np.arange(len(values), dtype=np.float64)
+    quarter = len(values) // 4
+    middle = slice(quarter, len(values) - quarter - 1)
+    slope, first = np.polyfit(place[middle], ordered[middle], 1)
+    last = first + slope * place[-1]
+    noise = max(abs(last - first), LEAST_NOISE)
+    found = np.zeros(len(values), np.bool_)
+    if abs(ordered[0] - first) / noise >= snr:
+        found |= values > first + noise * snr * 0.5
+    if abs(ordered[-1] - last) / noise >= snr:
+        found |= values <= last - noise * snr * 0.5
+    spread: NDArray[np.bool_] = ndimage.binary_dilation(found)
+    return spread

@@ -1,0 +1,303 @@
+"""Methods of this package under httomolibgpu's names, with its parameters and defaults.
+
+A pipeline of httomolibgpu runs with them where its ``module_path`` is left out, on a CPU too.
+Parameters that matter to httomolibgpu's code on a GPU alone are accepted, and a line in the log
+says that they are not used.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from maxslices import method
+
+from . import denoise, recon
+from ._fbp_geometry import SINC, RowWindow, lengths
+
+logger = logging.getLogger(__name__)
+
+TV_HALO = 20
+"""Slices on either side of a block that total variation is given, at most; httomolibgpu has 5. With
+the defaults of `total_variation_PD`, on a volume of noise and bodies, a slice next to the end of a
+block then differs by 2e-6 of the volume's range, and with 5 slices by 2e-5 (2026-11-23)."""
+
+LogPolarFilter = Literal["none", "ramp", "shepp", "cosine", "cosine2", "hamming", "hann", "parzen"]
+_LOG_POLAR = {"ramp": "ram-lak", "shepp": "shepp-logan"}
+AstraFilter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann", "parzen"]
+
+_said: set[tuple[str, str]] = set()
+
+
+def log_unused(name: str, **given: tuple[Any, Any]) -> None:
+    """Log parameters that are not used here and differ from their defaults, once each.
+
+    Parameters
+    ----------
+    name : str
+        The method.
+    **given : (value, default)
+        Parameters.
+    """
+    for parameter, (value, default) in given.items():
+        if value != default and (name, parameter) not in _said:
+            _said.add((name, parameter))
+            logger.warning(
+                "%s: %s=%r matters to httomolibgpu on a GPU alone, and is not used",
+                name,
+                parameter,
+                value,
+            )
+
+
+def _check_cutoff(filter_freq_cutoff: float) -> None:
+    if not 0 < filter_freq_cutoff < np.inf:
+        raise ValueError(f"filter_freq_cutoff must be over 0 and finite, not {filter_freq_cutoff}")
+
+
+@method(
+    "sinogram",
+    calc_max_slices=recon.fbp_bytes,
+    output_dims=recon.slice_dims,
+    output_dtype=np.float32,
+    saved_by_default=True,
+    check_values=_check_cutoff,
+)
+def FBP3d_tomobar(
+    data: Any,
+    angles: Any,
+    center: float | None = None,
+    detector_pad: bool | int = False,
+    filter_freq_cutoff: float = 0.35,
+    recon_size: int | None = None,
+    recon_mask_radius: float | None = 0.95,
+    gpu_id: int = 0,
+) -> Any:
+    """Reconstruct slices by filtered back-projection, with ToMoBAR's sinc window.
+
+    Parameters
+    ----------
+    data, angles, center, detector_pad, recon_size, recon_mask_radius
+        As in `fbp`.
+    filter_freq_cutoff : float
+        Width of the window ``sinc(cutoff * f)``, f in cycles a pixel; lower is sharper.
+    gpu_id : int
+        Not used.
+
+    Returns
+    -------
+    array
+        As of `fbp`. ToMoBAR's values are lower by a factor that its window's fit to a line
+        has: 0.94 for 0.35.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+    _check_cutoff(filter_freq_cutoff)
+    log_unused("FBP3d_tomobar", gpu_id=(gpu_id, 0))
+    size = lengths(data.shape, detector_pad, recon_size, recon_mask_radius)
+    return recon.back_projected(data, angles, center, RowWindow(SINC, filter_freq_cutoff), size)
+
+
+@method(
+    "sinogram",
+    calc_max_slices=recon.fbp_bytes,
+    output_dims=recon.slice_dims,
+    output_dtype=np.float32,
+    saved_by_default=True,
+)
+def FBP2d_astra(
+    data: Any,
+    angles: Any,
+    center: float | None = None,
+    detector_pad: bool | int = False,
+    filter_type: AstraFilter = "ram-lak",
+    filter_parameter: float | None = None,
+    filter_d: float | None = None,
+    recon_size: int | None = None,
+    recon_mask_radius: float | None = 0.95,
+    gpu_id: int = 0,
+) -> Any:
+    """Reconstruct slices by filtered back-projection, with ASTRA's names of windows.
+
+    Parameters
+    ----------
+    data, angles, center, detector_pad, recon_size, recon_mask_radius
+        As in `fbp`.
+    filter_type : str
+        Window of the ramp filter.
+    filter_parameter : float, optional
+        Must be left out: no window here has one.
+    filter_d : float, optional
+        Fraction of the highest frequency above which nothing is left.
+    gpu_id : int
+        Not used.
+
+    Returns
+    -------
+    array
+        As of `fbp`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+    if filter_type not in get_args(AstraFilter):
+        valid = ", ".join(get_args(AstraFilter))
+        raise ValueError(f"filter_type must be one of {valid}, not {filter_type!r}")
+    if filter_parameter is not None:
+        raise ValueError(f"filter_parameter is for none of these windows: it is {filter_parameter}")
+    cutoff = 1.0 if filter_d is None else filter_d
+    _check_cutoff(cutoff)
+    log_unused("FBP2d_astra", gpu_id=(gpu_id, 0))
+    size = lengths(data.shape, detector_pad, recon_size, recon_mask_radius)
+    return recon.back_projected(data, angles, center, RowWindow(filter_type, cutoff), size)
+
+
+@method(
+    "sinogram",
+    calc_max_slices=recon.fbp_bytes,
+    output_dims=recon.slice_dims,
+    output_dtype=np.float32,
+    saved_by_default=True,
+    check_values=_check_cutoff,
+)
+def LPRec3d_tomobar(
+    data: Any,
+    angles: Any,
+    center: float | None = None,
+    detector_pad: bool | int = False,
+    filter_type: LogPolarFilter = "shepp",
+    filter_freq_cutoff: float = 1.0,
+    recon_size: int | None = None,
+    recon_mask_radius: float | None = 0.95,
+    power_of_2_oversampling: bool = True,
+    power_of_2_cropping: bool = False,
+    min_mem_usage_filter: bool = True,
+    min_mem_usage_ifft2: bool = True,
+) -> Any:
+    """Reconstruct slices in the frequency plane, as `fbp` does on a CPU.
+
+    httomolibgpu's sums the same waves on a grid of its own.
+
+    Parameters
+    ----------
+    data, angles, center, detector_pad, recon_size, recon_mask_radius
+        As in `fbp`.
+    filter_type : str
+        Window of the ramp filter; "none" leaves the filter out in httomolibgpu, and is refused
+        here.
+    filter_freq_cutoff : float
+        Fraction of the highest frequency above which nothing is left. In httomolibgpu it is a
+        factor of the values.
+    power_of_2_oversampling, power_of_2_cropping, min_mem_usage_filter, min_mem_usage_ifft2 : bool
+        Not used.
+
+    Returns
+    -------
+    array
+        As of `fbp`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+    _check_cutoff(filter_freq_cutoff)
+    if filter_type == "none" or filter_type not in get_args(LogPolarFilter):
+        valid = ", ".join(get_args(LogPolarFilter)[1:])
+        raise ValueError(f"filter_type must be one of {valid}, not {filter_type!r}")
+    log_unused(
+        "LPRec3d_tomobar",
+        power_of_2_oversampling=(power_of_2_oversampling, True),
+        power_of_2_cropping=(power_of_2_cropping, False),
+        min_mem_usage_filter=(min_mem_usage_filter, True),
+        min_mem_usage_ifft2=(min_mem_usage_ifft2, True),
+    )
+    window = RowWindow(_LOG_POLAR.get(filter_type, filter_type), filter_freq_cutoff)
+    size = lengths(data.shape, detector_pad, recon_size, recon_mask_radius)
+    return recon.back_projected(data, angles, center, window, size)
+
+
+def _halo(iterations: int) -> int:
+    return min(iterations, TV_HALO)
+
+
+@method("all", calc_max_slices=denoise.pd_bytes, halo=_halo, output_dtype=np.float32)
+def total_variation_PD(
+    data: Any,
+    regularisation_parameter: float = 1e-5,
+    iterations: int = 1000,
+    isotropic: bool = True,
+    nonnegativity: bool = False,
+    lipschitz_const: float = 8.0,
+    gpu_id: int = 0,
+    half_precision: bool = False,
+) -> Any:
+    """Minimise total variation and squared change, as `total_variation_pd`.
+
+    Parameters
+    ----------
+    data, regularisation_parameter, iterations, isotropic, nonnegativity, lipschitz_const
+        As in `total_variation_pd`. A block has a halo of 20 slices at most, so that with more
+        iterations its slices next to the ends depend on it, by millionths of the range.
+    gpu_id : int
+        Not used.
+    half_precision : bool
+        Not used.
+
+    Returns
+    -------
+    array
+        The volume, float32.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+    log_unused("total_variation_PD", gpu_id=(gpu_id, 0), half_precision=(half_precision, False))
+    return denoise.total_variation_pd(
+        data, regularisation_parameter, iterations, isotropic, nonnegativity, lipschitz_const
+    )
+
+
+@method("all", calc_max_slices=denoise.rof_bytes, halo=_halo, output_dtype=np.float32)
+def total_variation_ROF(
+    data: Any,
+    regularisation_parameter: float = 1e-5,
+    iterations: int = 3000,
+    time_marching_parameter: float = 0.001,
+    gpu_id: int = 0,
+    half_precision: bool = False,
+) -> Any:
+    """Smooth a volume by descent on its total variation, as `total_variation_rof`.
+
+    Parameters
+    ----------
+    data, regularisation_parameter, iterations, time_marching_parameter
+        As in `total_variation_rof`; for the halo see `total_variation_PD`.
+    gpu_id : int
+        Not used.
+    half_precision : bool
+        Not used.
+
+    Returns
+    -------
+    array
+        The volume, float32.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+    log_unused("total_variation_ROF", gpu_id=(gpu_id, 0), half_precision=(half_precision, False))
+    return denoise.total_variation_rof(
+        data, regularisation_parameter, iterations, time_marching_parameter
+    )

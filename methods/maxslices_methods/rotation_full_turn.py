@@ -1,0 +1,176 @@
+"""Find how much the two halves of a full turn overlap: the axis is near the detector's edge."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from maxslices import Ledger, from_ledger, method
+
+from .namespaces import array_namespace, to_host
+from .rotation import _middle_sinograms
+
+Image = NDArray[np.float32]
+Side = Literal["left", "right"]
+
+LEAST_WINDOW = 6
+"""Fewest columns that are compared, as in Algotom."""
+PARABOLA = 2
+"""Places on either side of the best one through which the parabola of its sharpness goes."""
+SMALL_BYTES = 2**15 + 2**13
+"""Bytes of NumPy's buffers, of a window and of Python objects, which count where the data are
+small."""
+
+
+@from_ledger
+def _find_center_360_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
+    n_angles, _, width = shape
+    m.alloc(shape, dtype)
+    m.alloc((n_angles, width), np.float32)
+    if m.device == "cuda":  # it goes on with one sinogram, on the host
+        return
+    half = n_angles // 2 + 1
+    m.alloc_bytes(SMALL_BYTES)
+    for _ in range(2):
+        m.alloc((half, width), np.float32)
+    # A window of each half, and what their correlation takes, in double precision.
+    m.alloc_bytes(6 * half * LEAST_WINDOW * 8)
+
+
+def _check(win_width: int) -> None:
+    if win_width < 1:
+        raise ValueError(f"win_width must be at least 1 pixel, not {win_width}")
+
+
+@method(
+    "sinogram",
+    calc_max_slices=_find_center_360_bytes,
+    side_results=("cor", "overlap", "side", "overlap_position"),
+    check_values=_check,
+    sample_slices=lambda n_slices, ind: _middle_sinograms(n_slices, ind),
+    host_only=True,
+)
+def find_center_360(
+    data: Any,
+    ind: int | Literal["mid"] | None = None,
+    win_width: int = 10,
+    side: Side | None = None,
+    denoise: bool = True,
+    norm: bool = False,
+    use_overlap: bool = False,
+) -> tuple[float, float, str, float]:
+    """Find the overlap of a full turn's two halves, which `sino_360_to_180` stitches.
+
+    Parameters
+    ----------
+    data : array
+        Sinograms (angles, slices, detector_x) over 360 degrees, of any real dtype. All that are
+        given are averaged.
+    ind : int or "mid", optional
+        The sinogram to look at, of the whole scan; the middle one by default. It says which one
+        the runner gives.
+    win_width : int
+        Columns at the edge of one half that are looked for in the other; 6 at least.
+    side : {"left", "right"}, optional
+        Side of the detector that the axis is on; both are tried by default.
+    denoise : bool
+        Whether both halves are smoothed first.
+    norm : bool
+        Whether each row of both windows is scaled to the same mean.
+    use_overlap : bool
+        Whether the mean of both windows, one fading into the other, is compared with both too.
+
+    Returns
+    -------
+    cor : float
+        Axis in the stitched sinogram, which is twice as wide as the detector: its middle, counted
+        from the centre of the first pixel.
+    overlap : float
+        Columns that both halves see.
+    side : str
+        "left" or "right".
+    overlap_position : float
+        Where the window is found, by its middle column.
+
+    Raises
+    ------
+    ValueError
+        If there are less than two angles, or fewer columns than two windows have.
+
+    Notes
+    -----
+    The method of Algotom and httomolibgpu (Vo et al., Opt. Express 29, 17849, 2021). The axis of
+    the detector itself is at ``overlap / 2`` less half a pixel from its side.
+    """
+    _check(win_width)
+    xp = array_namespace(data)
+    sinogram = np.asarray(to_host(xp.mean(data, axis=1, dtype=xp.float32)))
+    np.nan_to_num(sinogram, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+    n_angles, width = sinogram.shape
+    if n_angles < 2 or width < 2 * LEAST_WINDOW + 2:
+        raise ValueError(
+            f"find_center_360 needs two angles and {2 * LEAST_WINDOW + 2} columns or more, not "
+            f"{n_angles} and {width}"
+        )
+    half = n_angles // 2 + 1
+    front, behind = sinogram[:half], sinogram[-half:, ::-1]
+    if denoise:
+        front, behind = (
+            ndimage.gaussian_filter(each, 2, mode="reflect") for each in (front, behind)
+        )
+    n_columns = 2 * (min(max(win_width, LEAST_WINDOW), width // 2 - 1) // 2)
+    found: dict[str, tuple[float, float]] = {}
+    for tried in ("right", "left") if side is None else (side,):
+        metrics = _metrics(front, behind, n_columns, tried, norm=norm, use_overlap=use_overlap)
+        sharpness, place = _sharpness(metrics)
+        found[tried] = sharpness, place + n_columns // 2
+    best = max(found, key=lambda tried: found[tried][0])
+    position = found[best][1]
+    overlap = (width - position if best == "right" else position) + n_columns // 2
+    return width - 0.5, float(overlap), best, float(position)
+
+
+def _metrics(
+    front: Image, behind: Image, n_columns: int, side: str, *, norm: bool, use_overlap: bool
+) -> NDArray[np.float64]:
+    """How unlike the edge of `behind` is to each place of `front`; least where they overlap."""
+    down = np.linspace(1, 0, n_columns)
+    if side == "right":
+        edge, own, other = behind[:, :n_columns], down, 1 - down
+    else:
+        edge, own, other = behind[:, behind.shape[1] - n_columns :], 1 - down, down
+    edge = edge.astype(np.float64)
+    mean = np.abs(edge).mean(axis=1, keepdims=True)
+    metrics = np.empty(front.shape[1] - n_columns)
+    for first in range(len(metrics)):
+        window = front[:, first : first + n_columns].astype(np.float64)
+        if norm:
+            size = np.abs(window).mean(axis=1, keepdims=True)
+            window *= np.divide(mean, size, out=np.ones_like(mean), where=size > 0)
+        metrics[first] = _unlikeness(window, edge)
+        if use_overlap:
+            mixed = window * own + edge * other
+            metrics[first] += _unlikeness(window, mixed) + _unlikeness(edge, mixed)
+    least = metrics.min()
+    return metrics / least if least > 0 else metrics
+
+
+def _unlikeness(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    """One less the correlation coefficient; 1 where either is constant."""
+    a, b = a - a.mean(), b - b.mean()
+    scale = np.sqrt(np.vdot(a, a) * np.vdot(b, b))
+    return float(abs(1 - np.vdot(a, b) / scale)) if scale > 0 else 1.0
+
+
+def _sharpness(metrics: NDArray[np.float64]) -> tuple[float, float]:
+    """Curvature at the least value, and its place between the columns."""
+    place = int(np.clip(np.argmin(metrics), PARABOLA, len(metrics) - PARABOLA - 1))
+    around = metrics[place - PARABOLA : place + PARABOLA + 1]
+    curvature = abs(np.polyfit(np.arange(len(around)), around, 2)[0])
+    before, here, after = metrics[place - 1 : place + 2]
+    bend = before - 2 * here + after
+    shift = (before - after) / (2 * bend) if bend else 0.0
+    return float(curvature), place + (shift if abs(shift) <= 1 else 0.0)

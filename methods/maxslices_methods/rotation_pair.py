@@ -1,0 +1,130 @@
+"""Find the axis of rotation from two opposite projections."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import scipy.fft
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from maxslices import Ledger, from_ledger, method
+
+from .namespaces import to_host
+
+Frame = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class OppositeFrames:
+    """First and last projection of a block, in host memory, and how they are to be compared."""
+
+    first: Frame
+    """Shape (detector_y, detector_x)."""
+    last: Frame
+    """Likewise."""
+    tol: float
+    """Accuracy in pixels."""
+    guess: float | None
+    """Where the axis is about; None: in the middle."""
+
+
+@from_ledger
+def _find_center_pc_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
+    m.alloc(shape, dtype)
+    for _ in range(2):
+        m.alloc(shape[1:], np.float32)
+
+
+def _check(tol: float) -> None:
+    if not 0 < tol < math.inf:
+        raise ValueError(f"tol must be over 0 pixels and finite, not {tol}")
+
+
+def _combine(blocks: list[OppositeFrames]) -> float:
+    return _axis(blocks[0].first, blocks[-1].last, blocks[0].tol, blocks[0].guess)
+
+
+@method(
+    "projection",
+    calc_max_slices=_find_center_pc_bytes,
+    side_results=("cor",),
+    combine=_combine,
+    check_values=_check,
+    host_only=True,
+)
+def find_center_pc(
+    data: Any,
+    proj1: Literal["auto"] = "auto",
+    proj2: Literal["auto"] = "auto",
+    tol: float = 0.5,
+    rotc_guess: float | None = None,
+) -> OppositeFrames:
+    """Find the axis of a 180-degree scan from its first and last projection.
+
+    The second one is mirrored, and found in the first by phase correlation.
+
+    Parameters
+    ----------
+    data : array
+        Projections (angles, detector_y, detector_x) of any real dtype, from 0 to 180 degrees.
+    proj1, proj2 : "auto"
+        The first and the last projection of the scan.
+    tol : float
+        Accuracy of the result, in pixels.
+    rotc_guess : float, optional
+        Where the axis is about, in pixels counted as in the result.
+
+    Returns
+    -------
+    float
+        Where the axis projects, in pixels counted from the centre of the first: a middle axis is
+        at ``(detector_x - 1) / 2``.
+
+    Raises
+    ------
+    ValueError
+        If `tol` is out of range.
+
+    Notes
+    -----
+    As the method of this name in httomolibgpu. The correlation is followed between pixels by a
+    matrix of Fourier sums around its peak (Guizar-Sicairos, Thurman and Fienup, Optics Letters
+    33, 156, 2008).
+    """
+    _check(tol)
+    frames = (np.array(to_host(data[at]), np.float32) for at in (0, -1))
+    return OppositeFrames(*frames, tol, rotc_guess)
+
+
+def _axis(first: Frame, last: Frame, tol: float, guess: float | None) -> float:
+    middle = (first.shape[1] - 1) / 2
+    away = 0.0 if guess is None else guess - middle
+    for frame in (first, last):
+        np.nan_to_num(frame, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+    if away:
+        first, last = (ndimage.shift(frame, (0, -away)) for frame in (first, last))
+    return middle + away + _shift(first, last[:, ::-1], 1 / tol) / 2
+
+
+def _shift(image: Frame, moved: Frame, per_pixel: float) -> float:
+    """Columns by which `moved` has to be shifted to lie on `image`."""
+    product = scipy.fft.fft2(image) * np.conj(scipy.fft.fft2(moved))
+    product /= np.maximum(np.abs(product), 100 * np.finfo(np.float32).eps)
+    peak = np.unravel_index(np.argmax(np.abs(scipy.fft.ifft2(product))), product.shape)
+    row, column = (
+        at - size if at > size // 2 else at for at, size in zip(peak, product.shape, strict=True)
+    )
+    if per_pixel <= 1:
+        return float(column)
+    row = round(row * per_pixel) / per_pixel
+    n_places = math.ceil(1.5 * per_pixel)
+    steps = (np.arange(n_places) - n_places // 2) / per_pixel
+    rows, columns = (scipy.fft.fftfreq(size) for size in product.shape)
+    by_rows = np.exp(2j * np.pi * np.outer(row + steps, rows))
+    by_columns = np.exp(2j * np.pi * np.outer(columns, column + steps))
+    around = np.abs(by_rows @ product @ by_columns)
+    return float(column + steps[np.unravel_index(np.argmax(around), around.shape)[1]])
