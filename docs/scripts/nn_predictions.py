@@ -96,7 +96,10 @@ class Case:
         return (n, *sizes) if self.name in SEGMENTATION else (n,)
 
 
-SEGMENTATION = ("deeplabv3_resnet50", "fcn_resnet50", "lraspp_mobilenet_v3_large")
+SEGMENTATION = (
+    "deeplabv3_resnet50", "fcn_resnet50", "lraspp_mobilenet_v3_large",
+    "deeplabv3_mobilenet_v3_large",
+)  # fmt: skip
 """Networks of torchvision.models.segmentation, whose output is a dict."""
 
 _TORCHVISION = [
