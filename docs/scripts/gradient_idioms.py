@@ -75,8 +75,9 @@ class Passes(nn.Module):
         return state["x"]
 
 
-class Items(MutableMapping[str, Any]):
-    """Mapping of an own class."""
+class _HeldItems(MutableMapping[str, Any]):
+    __slots__ = ()
+    _items: dict[str, Any]
 
     def __init__(self, items: dict[str, Any]) -> None:
         self._items = dict(items)
@@ -97,6 +98,16 @@ class Items(MutableMapping[str, Any]):
         return len(self._items)
 
 
+class Items(_HeldItems):
+    """Mapping of an own class."""
+
+
+class SlottedItems(_HeldItems):
+    """Mapping that keeps its items in a slot."""
+
+    __slots__ = ("_items",)
+
+
 class Holder:
     """Object with attributes, which torch does not look into."""
 
@@ -108,6 +119,29 @@ class Holder:
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.held["items"][name == "scale"] = value
+
+
+class Slots:
+    """Object with slots alone, one of which is not filled."""
+
+    __slots__ = ("empty", "scale", "x")
+
+    def __init__(self, items: dict[str, Any]) -> None:
+        self.x, self.scale = items["x"], items["scale"]
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
+
+
+class SelfDict(dict[str, Any]):
+    """Dict whose items are its attributes too."""
+
+    def __init__(self, items: dict[str, Any]) -> None:
+        super().__init__(items)
+        self.__dict__ = self
 
 
 class Uncopied(Holder):
@@ -141,6 +175,33 @@ class HandsOn(nn.Module):
             items["x"] = each(items)
             items["scale"] = items["scale"] * 0.5
         return items["x"]
+
+
+class _Remembers(nn.Module):
+    def __init__(self, kind: Callable[[dict[str, Any]], Any]) -> None:
+        super().__init__()
+        self.body = block(norm=None)
+        self.memory = kind({"x": torch.ones(1), "scale": [torch.ones(1)]})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.body(x) * self.memory["scale"][-1] + self.memory["x"]
+        self.memory["x"] = y.detach().mean()
+        self.memory["scale"].append(self.memory["scale"][-1] * 0.5)
+        return y * self.memory["x"]
+
+
+class Remembers(nn.Module):
+    """Blocks that keep an object of some class, and change what it holds."""
+
+    def __init__(self, kind: Callable[[dict[str, Any]], Any]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(_Remembers(kind) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run the blocks one after the other."""
+        for each in self.blocks:
+            x = each(x)
+        return x
 
 
 class Adds(nn.Module):

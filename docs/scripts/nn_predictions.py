@@ -40,8 +40,12 @@ N_TRIED = 5
 """Passes of a size that is tried: some run out of memory in the fourth."""
 AT_ONCE = 14
 """Processes at once: two cores of sixteen are left to the device's driver."""
-CARD_GB = 120
-"""Memory that the processes together may take."""
+CARD_GB = 135
+"""Memory that the processes together may take; an H200 has 150."""
+COLLECTED_S = 20
+"""Seconds from one writing of the figures to the next, so that a run that is stopped has some."""
+MOST_MORE = 32
+"""Images, or steps of 32 pixels, by which the next size differs at most that is tried."""
 LIMITS = {"24 GB": 24 * GB, "10 %": None}
 """Limits for batches and patches; None is a tenth of the card."""
 
@@ -55,6 +59,11 @@ class Case:
     batch: int
     """Images of training; inference has twice as many."""
     shape: tuple[int, ...] = (3, 224, 224)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the input."""
+        return torch.float32
 
     def make(self) -> nn.Module:
         """Network with random weights, on the CPU."""
@@ -77,13 +86,20 @@ class Case:
         """Shape of the batch."""
         return (self.batch if mode == "training" else 2 * self.batch, *self.shape)
 
+    def data(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Batch of random numbers, or of zeros as tokens."""
+        return torch.rand(shape) if self.dtype.is_floating_point else torch.zeros(shape).long()
+
     def targets(self, n: int, sizes: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """Shape of the class numbers."""
         sizes = self.shape[1:] if sizes is None else sizes
         return (n, *sizes) if self.name in SEGMENTATION else (n,)
 
 
-SEGMENTATION = ("deeplabv3_resnet50", "fcn_resnet50", "lraspp_mobilenet_v3_large")
+SEGMENTATION = (
+    "deeplabv3_resnet50", "fcn_resnet50", "lraspp_mobilenet_v3_large",
+    "deeplabv3_mobilenet_v3_large",
+)  # fmt: skip
 """Networks of torchvision.models.segmentation, whose output is a dict."""
 
 _TORCHVISION = [
@@ -157,15 +173,15 @@ def step_of(case: Case, mode: str) -> tuple[Any, list[Any]]:
     from maxslices.nn.model_step import ModelStep
     from maxslices.nn.replay import Spec
 
-    shape = case.size(mode)
+    spec = Spec(case.size(mode), case.dtype)
     if mode == "inference":
-        return ModelStep(case.make(), mode), [Spec(shape)]
+        return ModelStep(case.make(), mode), [spec]
 
     def targets(x: Any) -> Any:
         return Spec(case.targets(x.shape[0], tuple(x.shape[2:])), torch.long)
 
     adam = torch.optim.Adam
-    return ModelStep(case.make(), mode, adam, entropy, targets), [Spec(shape)]
+    return ModelStep(case.make(), mode, adam, entropy, targets), [spec]
 
 
 def predict(case: Case, mode: str) -> dict[str, Any]:
@@ -190,7 +206,7 @@ def measure(case: Case, mode: str) -> dict[str, Any]:
     """Run the loop and note what it took, and every allocation in order."""
     shape = case.size(mode)
     model = case.make()
-    on_host = [torch.rand(shape) for _ in range(N_PASSES)]
+    on_host = [case.data(shape) for _ in range(N_PASSES)]
     labels = torch.zeros(case.targets(shape[0]), dtype=torch.long)
     torch.cuda.init()
     torch.cuda.memory._record_memory_history(context=None, max_entries=10**6)
@@ -472,12 +488,14 @@ Job = tuple[str, float, Callable[[], dict[str, Any]]]
 """Name, memory in GB, and what to do."""
 
 
-def run_all(jobs: list[Job], folder: Path, deadline: float) -> None:
+def run_all(jobs: list[Job], folder: Path, out: Path, deadline: float) -> None:
     """Run jobs, each in a process of its own; those that have not begun by the deadline are left.
+
+    What they wrote is collected every `COLLECTED_S` and in the end.
 
     The processes are copies of this one, which has imported all and not touched the device.
     """
-    waiting, running = list(jobs), dict[int, float]()
+    waiting, running, collected = list(jobs), dict[int, float](), time.time()
     while waiting or running:
         can = [j for j in waiting if not running or j[1] + sum(running.values()) <= CARD_GB]
         if can and len(running) < AT_ONCE and time.time() < deadline:
@@ -490,9 +508,13 @@ def run_all(jobs: list[Job], folder: Path, deadline: float) -> None:
             continue
         if not running:
             print(f"not done in time: {', '.join(job[0] for job in waiting)}")
-            return
+            break
         pid, _ = os.waitpid(-1, 0)
         running.pop(pid, None)
+        if time.time() - collected > COLLECTED_S:
+            collect(folder, out)
+            collected = time.time()
+    collect(folder, out)
 
 
 def do(job: Job, folder: Path) -> None:
@@ -508,25 +530,63 @@ def do(job: Job, folder: Path) -> None:
     os._exit(0)
 
 
-def tries(name: str, mode: str, folder: Path, kind: str, label: str) -> list[Job]:
-    """Runs of what was found, of two images more and of one less; of the next larger patch."""
-    try:
-        made = json.loads((folder / f"{kind}-{name}-{label.replace(' ', '')}.json").read_text())
-    except OSError:
-        return []
+def bracketed(name: str, mode: str, kind: str, label: str, folder: Path) -> dict[str, Any]:
+    """Search the largest size and then find it by trying, from what was found on."""
+    case, limit = CASES[name], LIMITS[label]
+    search = search_batch if kind == "batch" else search_patch
+    file = folder / f"found-{kind}-{name}-{label.replace(' ', '')}"
+    forked(file, partial(search, case, mode, limit))
+    made: dict[str, Any] = json.loads(file.read_text())
     if "error" in made:
-        return []
-    case, jobs = CASES[name], []
-    for more in (0, 2, -1) if kind == "batch" else (0, 1):
-        if kind == "batch":
-            shape: tuple[int, ...] = (made["found"] + more, *case.shape)
-        else:
-            shape = (2, case.shape[0], *(size + 32 * more for size in made["found"]))
-        target = (shape[0], *shape[2:]) if name in SEGMENTATION else shape[:1]
-        do_it = partial(run_once, case, mode, shape, made["limit"], target)
-        jobs.append((f"try-{kind}-{name}-{label.replace(' ', '')}-{more}",
-                     made["limit"] / GB + 1, do_it))  # fmt: skip
-    return jobs
+        return made
+    made["tries"] = tries = dict[int, bool]()
+
+    def runs(more: int) -> bool:
+        """Whether a size that is larger by so many images, or by so many times 32, runs."""
+        if more not in tries:
+            if kind == "batch":
+                shape: tuple[int, ...] = (made["found"] + more, *case.shape)
+            else:
+                shape = (2, case.shape[0], *(size + 32 * more for size in made["found"]))
+            target = case.targets(shape[0], shape[2:])
+            forked(file, partial(run_once, case, mode, shape, made["limit"], target))
+            tried = json.loads(file.read_text())
+            if "error" in tried:
+                raise RuntimeError(tried["error"])
+            tries[more] = tried["ran"]
+        return tries[more]
+
+    smallest = 1 - (made["found"] if kind == "batch" else min(made["found"]) // 32)
+    if runs(0):
+        ran, step = 0, 1
+        while step <= MOST_MORE and runs(ran + step):
+            ran, step = ran + step, 2 * step
+        failed = ran + step
+    else:
+        failed, step = 0, 1
+        while failed - step > smallest and not runs(failed - step):
+            failed, step = failed - step, 2 * step
+        ran = failed - step
+    while failed - ran > 1 and step <= MOST_MORE:
+        middle = (ran + failed) // 2
+        ran, failed = (middle, failed) if runs(middle) else (ran, middle)
+    made["largest_more"] = ran
+    if kind == "batch":
+        runs(ran + 2)  # a larger one may run where a smaller one does not
+    return made
+
+
+def forked(file: Path, function: Callable[[], dict[str, Any]]) -> None:
+    """Run a function in a process of its own, which writes what it returns to a file."""
+    pid = os.fork()
+    if not pid:
+        try:
+            made = function()
+        except BaseException:  # noqa: BLE001 - the other sizes are wanted all the same
+            made = {"error": traceback.format_exc()[-1500:]}
+        file.write_text(json.dumps(made))
+        os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def measure_all(
@@ -545,29 +605,23 @@ def measure_all(
             for name in REDUCED for part in (0.8, 0.6)
         ]  # fmt: skip
         jobs += [(f"times-{name}", 8, partial(times, CASES[name])) for name in TIMED]
-        run_all(jobs, folder, deadline)
-        collect(folder, out)
+        run_all(jobs, folder, out, deadline)
     jobs = []
-    for key, function, n_gb in (("device", calibrate, 4), ("memory", measure, 6)):
-        for name in (names if key == "memory" else CASES) if key in parts else ():
-            for mode in ("training", "inference"):
-                jobs.append((f"{key}-{name}-{mode}", n_gb, partial(function, CASES[name], mode)))
+    for name in names:
+        for mode in ("training", "inference"):
+            for key, function, n_gb in (("memory", measure, 6), ("device", calibrate, 4)):
+                if key in parts:
+                    job = partial(function, CASES[name], mode)
+                    jobs.append((f"{key}-{name}-{mode}", n_gb, job))
     searches: list[Job] = []
-    found = {"batch": (SEARCHED, search_batch), "patch": (PATCHES, search_patch)}
-    for kind, (of, search) in found.items():
-        for name, mode in of.items() if kind in parts else ():
-            for label, limit in LIMITS.items():
-                key, n_gb = f"{kind}-{name}-{label.replace(' ', '')}", 26 if limit else 16
-                searches.append((key, n_gb, partial(search, CASES[name], mode, limit)))
+    for label in LIMITS:
+        for kind, of in {"patch": PATCHES, "batch": SEARCHED}.items():
+            for name, mode in of.items() if kind in parts else ():
+                key = f"{kind}-{name}-{label.replace(' ', '')}"
+                job = partial(bracketed, name, mode, kind, label, folder)
+                searches.append((key, 25 if LIMITS[label] else 16, job))
     # Searches take longest: they begin first, and the small ones run beside them.
-    run_all(searches + jobs, folder, deadline)
-    collect(folder, out)
-    tried: list[Job] = []
-    for kind, (of, _) in found.items():
-        for name, mode in of.items():
-            for label in LIMITS:
-                tried += tries(name, mode, folder, kind, label)
-    run_all(tried, folder, deadline)
+    run_all(searches + jobs, folder, out, deadline)
 
 
 def squeezed(case: Case, has_room: bool) -> dict[str, Any]:
@@ -638,6 +692,9 @@ def table(out: Path) -> None:
     figures = json.loads((out / "figures.json").read_text())
     file = out / "predicted.json"
     without = json.loads(file.read_text()) if file.exists() else {}
+    for key, made in figures.items():
+        if key.startswith("device-") and "without" in made:
+            without.setdefault(key.removeprefix("device-"), {"allocated": made["without"]})
     print("| network | mode | measured, MiB | without a device | with one |\n|" + "---|" * 5)
     for key, made in figures.items():
         if not key.startswith("memory-"):
@@ -654,9 +711,12 @@ def table(out: Path) -> None:
         print(f"| {case} | {mode} | {made['allocated'] / MIB:,.1f} | {' | '.join(cells)} |")
     for key, made in figures.items():
         if key.startswith(("batch-", "patch-")):
-            runs = [figures.get(f"try-{key}-{more}", {}) for more in (-1, 0, 1, 2)]
-            ran = "".join({True: "+", False: "-"}.get(run.get("ran"), ".") for run in runs)
-            print(key, made.get("found", made.get("error", "")[-200:]), ran,
+            tries = {int(more): ran for more, ran in made.get("tries", {}).items()}
+            ran = "".join(
+                f"{more:+d} {'ran' if tries[more] else 'did not'}, " for more in sorted(tries)
+            )
+            print(key, "found", made.get("found", made.get("error", "")[-200:]), "predicted",
+                  made.get("predicted"), f"largest {made.get('largest_more', 0):+d}:", ran,
                   f"{made.get('seconds', 0):.1f} s", made.get("notes", ""))  # fmt: skip
         if key.startswith(("times-", "reduced-")) and "error" not in made:
             told = {k: f"{1e3 * v:.1f}" for k, v in made.items() if k.endswith("_s") and
@@ -711,11 +771,17 @@ def main() -> None:
     parser.add_argument("--print", action="store_true", help="print the tables of OUT")
     parser.add_argument("--only", help="networks to predict or to measure the memory of")
     parser.add_argument("--parts", default="memory,device,batch,patch,times")
-    parser.add_argument("--seconds", type=float, default=220, help="no job begins later")
+    parser.add_argument("--limit-s", type=float, default=200, help="no job begins later")
+    parser.add_argument("--holdout", action="store_true", help="networks of nn_holdout.py")
     parsed = parser.parse_args()
     parsed.out.mkdir(parents=True, exist_ok=True)
-    names = parsed.only.split(",") if parsed.only else list(CASES)
     stub_operators()
+    if parsed.holdout:
+        import nn_holdout
+
+        CASES.clear()
+        CASES.update(nn_holdout.CASES)
+    names = parsed.only.split(",") if parsed.only else list(CASES)
     import timm  # noqa: F401
     import torchvision.models.segmentation
     import torchvision.models.video  # noqa: F401
@@ -726,8 +792,7 @@ def main() -> None:
         predict_all(parsed.out, names)
     elif not parsed.print:
         with tempfile.TemporaryDirectory() as folder:
-            measure_all(Path(folder), parsed.out, names, parsed.parts.split(","), parsed.seconds)
-            collect(Path(folder), parsed.out)
+            measure_all(Path(folder), parsed.out, names, parsed.parts.split(","), parsed.limit_s)
     if (parsed.out / "figures.json").exists():
         table(parsed.out)
 

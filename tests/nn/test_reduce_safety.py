@@ -49,6 +49,16 @@ RECOMPUTED = [
     lambda: own.HandsOn(own.Items),
     lambda: own.HandsOn(UserDict),
     lambda: own.HandsOn(own.Holder),
+    lambda: own.HandsOn(own.Slots),
+    lambda: own.HandsOn(own.SlottedItems),
+    lambda: own.HandsOn(own.SelfDict),
+    lambda: own.Remembers(dict),
+    lambda: own.Remembers(own.Items),
+    lambda: own.Remembers(UserDict),
+    lambda: own.Remembers(own.Holder),
+    lambda: own.Remembers(own.Slots),
+    lambda: own.Remembers(own.SlottedItems),
+    lambda: own.Remembers(own.SelfDict),
 ]
 """Networks that can be computed again, as their containers and their state are restored."""
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from ..replay.object_copies import ObjectCopies, same_items, version_of, walked
 
 _OWN_NAMES = frozenset({*vars(nn.Module()), "forward"})
 """Attributes that torch keeps for every module, and the rewrite."""
@@ -40,20 +41,6 @@ class _Slot(NamedTuple):
     name: str
 
 
-@dataclass(slots=True)
-class _Value:
-    """Value of a slot before a first pass."""
-
-    original: Any
-    leaves: list[Any]
-    """What is in its containers."""
-    spec: TreeSpec | None
-    """The containers; None if there is no such attribute."""
-    versions: list[int]
-    clones: list[Any] | None = None
-    """Leaves as they were, if they may be changed in place."""
-
-
 class _Fixed(NamedTuple):
     """A buffer or parameter that is expected to stay."""
 
@@ -66,26 +53,61 @@ class _Fixed(NamedTuple):
 class StateBefore:
     """State before a first pass, and what must be the same when the block is recomputed."""
 
-    values: dict[_Slot, _Value]
+    slots: list[_Slot]
+    copies: ObjectCopies
+    """Copies of what the slots hold, one value for each."""
+    leaves: list[Any]
+    """Leaves of the copies; of tensors that may be changed in place, clones."""
+    in_place: set[int]
+    """Numbers of the clones."""
     fixed: list[_Fixed]
+    versions: list[int]
+    """Versions of the tensors among the leaves, 0 for others."""
+    held: list[list[Any]]
+    """What the slots hold, to be compared, while it is not known what changes."""
+    added: list[_Slot] = field(default_factory=list)
+    """Attributes that there were none of."""
     changed: str = ""
     """Path of a buffer or parameter that changed where it never had before."""
 
+    def changed_tensors(self) -> set[int]:
+        """Numbers of tensors that were changed in place since."""
+        return {i for i in self.in_place if self._is_changed(self.copies.leaves[i], i)}
+
+    def keep(self, indices: list[int]) -> None:
+        """Keep the slots that change, and what is needed for them."""
+        self.slots = [self.slots[index] for index in indices]
+        kept = self.copies.keep(indices)
+        originals, clones = self.copies.leaves, self.leaves
+        self.leaves = [
+            None if i not in kept else clones[i] if i in self.in_place else leaf
+            for i, leaf in enumerate(originals)
+        ]
+        self.held = []
+
+    def _is_changed(self, tensor: torch.Tensor, number: int) -> bool:
+        if version_of(tensor) != self.versions[number]:
+            return True
+        # Operators such as batch norm do not count what they change.
+        return not tensor.is_meta and not torch.equal(tensor, self.leaves[number])
+
     def take_tensors(self) -> list[torch.Tensor]:
         """Tensors that a recomputation is to be given, in order; they are no longer held here."""
-        taken: list[torch.Tensor] = []
-        for value in self.values.values():
-            kept = value.leaves if value.clones is None else value.clones
-            taken += [leaf for leaf in kept if torch.is_tensor(leaf)]
-            value.leaves = [_GIVEN if torch.is_tensor(leaf) else leaf for leaf in kept]
-            value.clones = None if value.clones is None else []
-            value.original = None
+        taken = [leaf for leaf in self.leaves if torch.is_tensor(leaf)]
+        self.leaves = without_tensors(self.leaves)
+        self.copies.leaves = []
         return taken
 
 
-def version_of(tensor: torch.Tensor) -> int:
-    """Number of changes in place; 0 for tensors that do not count them."""
-    return 0 if tensor.is_inference() else int(tensor._version)
+def without_tensors(leaves: Sequence[Any]) -> list[Any]:
+    """Leaves with a place for each tensor."""
+    return [_GIVEN if torch.is_tensor(leaf) else leaf for leaf in leaves]
+
+
+def with_tensors(leaves: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """Leaves with tensors in their places."""
+    waiting = iter(tensors)
+    return [next(waiting) if leaf is _GIVEN else leaf for leaf in leaves]
 
 
 def is_plain_norm(module: nn.Module) -> bool:
@@ -121,12 +143,17 @@ class BlockState:
                 for number, module in enumerate(self.modules)
                 for name in module._parameters
             ]
-        known = self.changing
-        values = {slot: self._read(slot) for slot in (self._slots() if known is None else known)}
-        for slot, value in values.items():
-            if known is None or known[slot]:
-                value.clones = [_clone(leaf) for leaf in value.leaves]
-        return StateBefore(values, self._fixed())
+        slots = [*(self._slots() if self.changing is None else self.changing)]
+        originals = [self._original(slot) for slot in slots]
+        copies = ObjectCopies(originals)
+        in_place = set[int]()
+        for index, slot in enumerate(slots):
+            if self.changing is None or self.changing[slot]:
+                in_place |= {i for i in copies.leaves_of(index) if _is_own(copies.leaves[i])}
+        held = [] if self.changing is not None else [[*walked(each)] for each in originals]
+        leaves = [_clone(leaf) if i in in_place else leaf for i, leaf in enumerate(copies.leaves)]
+        versions = [version_of(leaf) if torch.is_tensor(leaf) else 0 for leaf in copies.leaves]
+        return StateBefore(slots, copies, leaves, in_place, self._fixed(), versions, held)
 
     def after(self, before: StateBefore) -> None:
         """Compare the state after a first pass with that before, and keep only what changed."""
@@ -143,8 +170,8 @@ class BlockState:
 
     def changed_since(self, before: StateBefore) -> str:
         """Path of a buffer or parameter changed since the first pass, other than by it; or ""."""
-        if before.changed:
-            return before.changed
+        if before.changed or before.copies.changed():
+            return before.changed or before.copies.changed()
         for old, slot in zip(before.fixed, self.staying, strict=True):
             now = self._table(slot).get(slot.name)
             if now is not old.tensor or (now is not None and version_of(now) != old.version):
@@ -166,14 +193,15 @@ class BlockState:
         given : sequence of tensor
             Those of `StateBefore.take_tensors`, as autograd kept them.
         """
-        tensors = iter(given)
-        now = {slot: self._table(slot).get(slot.name, _MISSING) for slot in before.values}
-        for slot, value in before.values.items():
-            leaves = [next(tensors) if leaf is _GIVEN else leaf for leaf in value.leaves]
-            if value.clones is not None:  # a second backward pass needs them again
-                leaves = [_clone(leaf) for leaf in leaves]
-            old = _MISSING if value.spec is None else tree_unflatten(leaves, value.spec)
-            _put(self._table(slot), slot.name, old)
+        now = [self._original(slot) for slot in before.slots]
+        leaves = with_tensors(before.leaves, given)
+        # A second backward pass needs the clones again.
+        fresh = [_clone(leaf) if i in before.in_place else leaf for i, leaf in enumerate(leaves)]
+        added = {slot: self._original(slot) for slot in before.added}
+        for slot, old in zip(before.slots, before.copies.made(fresh), strict=True):
+            self._put(slot, old)
+        for slot in added:
+            self._put(slot, _MISSING)
         norms = [m for m in self.norms if m.training and m.track_running_stats]
         kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
         for norm in norms:
@@ -186,46 +214,47 @@ class BlockState:
             for norm, (momentum, n_batches) in zip(norms, kept, strict=True):
                 norm.momentum = momentum
                 norm._buffers["num_batches_tracked"] = n_batches
-            for slot, new in now.items():
-                _put(self._table(slot), slot.name, new)
+            for slot, new in zip(before.slots, now, strict=True):
+                self._put(slot, new)
+            for slot, new in added.items():
+                self._put(slot, new)
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Context after which the state is as it was: the same tensors with the same values."""
-        values = {slot: self._read(slot) for slot in self._slots()}
-        for value in values.values():
-            value.clones = [_clone(leaf) for leaf in value.leaves]
+        known, self.changing = self.changing, None
+        before = self.before()
+        self.changing = known
         try:
             yield
         finally:
-            for slot in self._slots():
-                if slot not in values:
-                    _put(self._table(slot), slot.name, _MISSING)
-            for slot, value in values.items():
-                if _changed_in_place(value):
-                    with torch.no_grad():
-                        for leaf, clone in zip(value.leaves, value.clones or (), strict=True):
-                            if _is_own(leaf):
-                                leaf.copy_(clone)
-                if not _is_same(value, self._read(slot)):
-                    assert value.spec is not None
-                    old = tree_unflatten(value.leaves, value.spec)
-                    _put(self._table(slot), slot.name, old)
+            for slot in [*self._slots()]:
+                if slot not in before.slots:
+                    self._put(slot, _MISSING)
+            with torch.no_grad():
+                for i in before.changed_tensors():
+                    before.copies.leaves[i].copy_(before.leaves[i])
+            old = before.copies.made(before.copies.leaves)
+            for slot, held, made in zip(before.slots, before.held, old, strict=True):
+                if not same_items(held, [*walked(self._original(slot))]):
+                    self._put(slot, made)
 
     def _learn(self, before: StateBefore) -> None:
-        nothing = _Value(_MISSING, [], None, [])
         found: dict[_Slot, bool] = {}
-        for slot in [*before.values, *(s for s in self._slots() if s not in before.values)]:
-            old = before.values.setdefault(slot, nothing)
-            if _changed_in_place(old):
-                found[slot] = True
-            elif not _is_same(old, self._read(slot)):
-                found[slot] = False
-                old.clones = None
-        self.changing = found
-        before.values = {slot: before.values[slot] for slot in found}
+        indices: list[int] = []
+        changed = before.changed_tensors()
+        for index, (slot, held) in enumerate(zip(before.slots, before.held, strict=True)):
+            is_in_place = not changed.isdisjoint(before.copies.leaves_of(index))
+            if is_in_place or not same_items(held, [*walked(self._original(slot))]):
+                found[slot] = is_in_place
+                indices.append(index)
+                if not is_in_place:
+                    before.in_place -= before.copies.leaves_of(index)
+        before.added = [slot for slot in self._slots() if slot not in before.slots]
+        before.keep(indices)
+        self.changing = found | dict.fromkeys(before.added, False)
         self.staying += [
-            slot for slot in self._slots() if slot.table == "_buffers" and slot not in found
+            slot for slot in self._slots() if slot.table == "_buffers" and slot not in self.changing
         ]
         before.fixed = self._fixed()
 
@@ -245,13 +274,14 @@ class BlockState:
                 if name not in _OWN_NAMES:
                     yield _Slot(number, "", name)
 
-    def _read(self, slot: _Slot) -> _Value:
-        original = self._table(slot).get(slot.name, _MISSING)
-        if original is _MISSING:
-            return _Value(original, [], None, [])
-        leaves, spec = tree_flatten(original)
-        versions = [version_of(leaf) if torch.is_tensor(leaf) else 0 for leaf in leaves]
-        return _Value(original, leaves, spec, versions)
+    def _original(self, slot: _Slot) -> Any:
+        return self._table(slot).get(slot.name, _MISSING)
+
+    def _put(self, slot: _Slot, value: Any) -> None:
+        if value is _MISSING:
+            self._table(slot).pop(slot.name, None)
+        else:
+            self._table(slot)[slot.name] = value
 
     def _fixed(self) -> list[_Fixed]:
         found = [self._table(slot).get(slot.name) for slot in self.staying]
@@ -271,32 +301,3 @@ def _clone(leaf: Any) -> Any:
 def _is_own(leaf: Any) -> bool:
     """True for a tensor that is no parameter: those are expected to stay."""
     return torch.is_tensor(leaf) and not isinstance(leaf, nn.Parameter)
-
-
-def _changed_in_place(value: _Value) -> bool:
-    clones = value.clones or value.leaves
-    return any(
-        _is_own(leaf)
-        and (
-            version_of(leaf) != version
-            # Operators such as batch norm do not count what they change.
-            or (leaf is not clone and not leaf.is_meta and not torch.equal(leaf, clone))
-        )
-        for leaf, version, clone in zip(value.leaves, value.versions, clones, strict=True)
-    )
-
-
-def _is_same(old: _Value, new: _Value) -> bool:
-    if len(old.leaves) != len(new.leaves) or old.spec != new.spec:
-        return False
-    return all(
-        a is b or (type(a) is type(b) and isinstance(a, int | float | str) and a == b)
-        for a, b in zip(old.leaves, new.leaves, strict=True)
-    )
-
-
-def _put(table: dict[str, Any], name: str, value: Any) -> None:
-    if value is _MISSING:
-        table.pop(name, None)
-    else:
-        table[name] = value

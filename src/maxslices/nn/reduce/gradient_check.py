@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from ..call_inputs import is_sized
 from ..model_step import ModelStep
 from ..nn_errors import ModelArgumentError
 from ..replay import Replay, Spec, TraceError, Workspaces
 from ..replay.nested import mapped, tensors_in
+from ..replay.object_copies import walked
 from .constant_draws import ConstantDraws
 from .inplace import set_in_place
 from .layer_state import reset_states
@@ -195,7 +195,7 @@ class GradientCheck:
                 made = nn.Parameter(made, tensor.requires_grad)
             memo[id(tensor)] = made
         for module in model.modules():
-            for tensor in tree_leaves(vars(module)):
+            for tensor in walked([*vars(module).values()]):
                 # What a module has kept of an earlier step is part of its graph.
                 if torch.is_tensor(tensor) and id(tensor) not in memo:
                     memo[id(tensor)] = tensor.detach().clone()

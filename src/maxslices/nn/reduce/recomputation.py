@@ -9,8 +9,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from ..nn_errors import RewriteError
-from .block_state import BlockState, version_of
-from .given_arguments import GivenArguments
+from ..replay.object_copies import ObjectCopies, version_of
+from .block_state import BlockState, with_tensors, without_tensors
 
 _AGAIN = "computed again"
 _MUTATED = "cached during selective activation checkpoint has been mutated"
@@ -36,8 +36,9 @@ def recomputed(
     path : str
         Path of the block, for errors.
     args, kwargs : tuple, dict
-        Arguments. Containers are given again as they were at the call, see `GivenArguments`; their
-        tensors are saved by autograd.
+        Arguments. Containers and objects of Python's classes are given again as they were at the
+        call, see `ObjectCopies`: a block that fills a cache is given it without its own part. Other
+        objects are given again themselves. Tensors are saved by autograd.
     contexts : mapping
         More arguments of `torch.utils.checkpoint.checkpoint`.
 
@@ -47,8 +48,9 @@ def recomputed(
         In the backward pass, if tensors or objects that it was given, buffers or parameters were
         changed in place and are no longer what the first pass read.
     """
-    arguments = GivenArguments(args, kwargs)
-    tensors, arguments.tensors = arguments.tensors, []  # autograd holds them
+    arguments = ObjectCopies([args, kwargs])
+    tensors = [leaf for leaf in arguments.leaves if torch.is_tensor(leaf)]
+    others, arguments.leaves = without_tensors(arguments.leaves), []  # autograd holds them
     versions = [tensor_version(t) for t in tensors]
     before = state.before()
     first = [(args, kwargs)]
@@ -66,7 +68,7 @@ def recomputed(
         if changed:
             reason = f"the {changed} that it was given is changed by that, or later"
             raise RewriteError(path, _AGAIN, reason)
-        its_args, its_kwargs = arguments.again(given)
+        its_args, its_kwargs = arguments.made(with_tensors(others, given))
         with state.restored(before, of_state[0].tensors() if of_state else ()):
             try:
                 return run(*its_args, **its_kwargs)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .object_copies import copied
 from .replay_errors import TraceError
 from .tensor_spec import Spec
 
@@ -41,10 +42,7 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, MutableMapping):
-            made = copy.copy(leaf)
-            own = getattr(made, "__dict__", {})
-            # A mapping of an own class keeps its items in a dict, which the copy would share.
-            own.update({name: {**held} for name, held in own.items() if type(held) is dict})
+            made = copied(leaf, lambda held: held)  # and so what it keeps its items in
             for name, item in leaf.items():
                 made[name] = mapped(function, item)
             return made

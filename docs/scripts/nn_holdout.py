@@ -1,0 +1,151 @@
+"""Networks of `nn_predictions.py --holdout`: none of them was used while rules were made.
+
+They are of torchvision, timm, MONAI and transformers (built from configurations), and of families
+that its other table lacks where there are any. The first rows are those whose families matter most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+from nn_predictions import Case
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Network(Case):
+    """A network that is made by a function."""
+
+    maker: Callable[[], nn.Module] = nn.Identity
+    dtype: torch.dtype = torch.float32
+    dense: tuple[int, ...] = ()
+    """Shape of the class numbers of one sample."""
+
+    def make(self) -> nn.Module:
+        """Network with random weights, on the CPU."""
+        return self.maker()
+
+    def targets(self, n: int, sizes: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        """Shape of the class numbers."""
+        return (n, *self.dense)
+
+
+class Logits(nn.Module):
+    """Logits of a model of transformers, with classes as the second axis."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Call the model."""
+        return self.model(x).logits.movedim(-1, 1)
+
+
+class Copied(nn.Module):
+    """Sequence to sequence: the same tokens on both sides."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Call the model."""
+        return self.model(input_ids=x, decoder_input_ids=x).logits.movedim(-1, 1)
+
+
+def face(kind: str, head: str, wrap: Any = Logits, **options: Any) -> nn.Module:
+    """Model of transformers from its configuration."""
+    library = import_module("transformers")
+    config = getattr(library, kind + "Config")(**options)
+    made: nn.Module = getattr(library, kind + head)(config)
+    return made if wrap is None else wrap(made)
+
+
+def monai(name: str, **options: Any) -> nn.Module:
+    """Network of MONAI."""
+    made: nn.Module = getattr(import_module("monai.networks.nets"), name)(**options)
+    return made
+
+
+def texts(name: str, batch: int, length: int, **options: Any) -> Network:
+    """Language model: a class for each token."""
+    maker = partial(face, **options)
+    return Network("transformers", name, batch, (length,), maker, torch.long, (length,))
+
+
+def dense(name: str, batch: int, shape: tuple[int, ...], **options: Any) -> Network:
+    """Network of MONAI that has a class for each voxel."""
+    maker = partial(monai, name.split()[0], **options)
+    return Network("MONAI", name, batch, shape, maker, dense=shape[1:])
+
+
+_BERT = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6,
+    "intermediate_size": 1536}  # fmt: skip
+_VOLUME = {"spatial_dims": 3, "in_channels": 1, "out_channels": 4}
+
+_ALL = [
+    dense("UNet 3D", 2, (1, 96, 96, 96), **_VOLUME, channels=(16, 32, 64, 128),
+          strides=(2, 2, 2), num_res_units=2),
+    Case("timm", "coatnet_0_rw_224", 16),
+    texts("gpt2", 8, 256, kind="GPT2", head="LMHeadModel", n_embd=384, n_layer=6, n_head=6,
+          use_cache=False),
+    Case("timm", "resnetv2_50", 16),
+    Case("torchvision", "resnet101", 16),
+    Case("torchvision", "densenet201", 8),
+    dense("SegResNet 3D", 2, (1, 64, 64, 64), spatial_dims=3, in_channels=1, out_channels=4,
+          init_filters=16),
+    Case("timm", "mobilenetv4_conv_medium", 32),
+    Case("timm", "efficientvit_b1", 32),
+    texts("llama", 4, 256, kind="Llama", head="ForCausalLM", hidden_size=512,
+          intermediate_size=1376, num_hidden_layers=6, num_attention_heads=8,
+          num_key_value_heads=4, use_cache=False),
+    Case("timm", "vovnet39a", 16),
+    Case("timm", "caformer_s18", 16),
+    dense("SwinUNETR 3D", 1, (1, 64, 64, 64), in_channels=1, out_channels=4, feature_size=24),
+    Case("torchvision", "regnet_x_400mf", 64),
+    Case("torchvision", "efficientnet_b3", 8, (3, 300, 300)),
+    texts("bert", 16, 256, kind="Bert", head="ForTokenClassification", num_labels=9, **_BERT),
+    Case("timm", "dpn68", 16),
+    Case("timm", "sequencer2d_s", 8),
+    dense("DynUNet 2D", 8, (1, 256, 256), spatial_dims=2, in_channels=1, out_channels=4,
+          kernel_size=(3, 3, 3, 3), strides=(1, 2, 2, 2), upsample_kernel_size=(2, 2, 2)),
+    Case("timm", "inception_v4", 16, (3, 299, 299)),
+    Case("timm", "mambaout_tiny", 16),
+    texts("t5", 8, 192, kind="T5", head="ForConditionalGeneration", wrap=Copied, d_model=384,
+          d_ff=1024, num_layers=4, num_heads=6, use_cache=False, decoder_start_token_id=0),
+    Case("torchvision", "deeplabv3_mobilenet_v3_large", 8, (3, 320, 320)),
+    Case("timm", "botnet26t_256", 16, (3, 256, 256)),
+    Network("transformers", "segformer", 4, (3, 256, 256),
+            partial(face, "Segformer", "ForImageClassification", None)),
+    dense("AttentionUnet 2D", 8, (1, 192, 192), spatial_dims=2, in_channels=1, out_channels=4,
+          channels=(32, 64, 128, 256), strides=(2, 2, 2)),
+    Case("timm", "resmlp_12_224", 32),
+    Case("timm", "crossvit_small_240", 16, (3, 240, 240)),
+    Case("timm", "starnet_s2", 32),
+    Case("torchvision", "mvit_v1_b", 1, (3, 16, 224, 224)),
+    Case("torchvision", "shufflenet_v2_x2_0", 32),
+    Case("timm", "seresnext26d_32x4d", 16),
+    dense("VNet 3D", 2, (1, 64, 64, 64), spatial_dims=3, in_channels=1, out_channels=4),
+    Case("timm", "gmlp_s16_224", 16),
+    Case("timm", "fasternet_s", 32),
+    Case("timm", "swiftformer_s", 16),
+    Case("timm", "selecsls42b", 32),
+    Case("timm", "lambda_resnet26t", 16, (3, 256, 256)),
+    Case("timm", "maxxvit_rmlp_nano_rw_256", 8, (3, 256, 256)),
+    Network("transformers", "convnextv2", 16, (3, 224, 224),
+            partial(face, "ConvNextV2", "ForImageClassification", None)),
+    Case("timm", "lcnet_100", 64),
+    Case("timm", "efficientformerv2_s0", 32),
+    Case("timm", "gernet_m", 32),
+    Case("timm", "hardcorenas_a", 32),
+    Case("timm", "shvit_s1", 32),
+    dense("HighResNet 3D", 1, (1, 48, 48, 48), spatial_dims=3, in_channels=1, out_channels=4),
+]  # fmt: skip
+CASES = {case.name: case for case in _ALL}
+"""Networks by name, in the order of their rows."""
