@@ -205,10 +205,9 @@ class PeakSearch:
         wanted = min(likely, top)
         if wanted <= n:
             return n
-        may_run = last_true(
+        return last_true(
             lambda k: self.calls.may_take(self.calls.worst_bytes(k, peaks.points)), n, wanted + 1
         )
-        return n if may_run < wanted and peaks.is_known_line else may_run
 
     def _in_time(self, n: int, wanted: int) -> int | None:
         """As many of the wanted slices as there is time for."""
