@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any
 
 from ..block_effect.effect import BlockEffect
@@ -95,9 +94,7 @@ class SizeRecord:
             same = {
                 n: _united(before.same.get(n, ()), same.get(n, ())) for n in {*before.same, *same}
             }
-            pace = (
-                pace if max(map(prod, probes)) >= max(map(prod, before.measured)) else before.pace
-            )
+            pace = before.pace
             effects += [before.blocks] if before.blocks is not None else []
         classes, output = fit_sizes(evidence), _pair(outputs)
         if outputs and output is None:
