@@ -9,8 +9,9 @@ import pytest
 
 from maxslices import from_ledger
 from maxslices.devices import select_backend
-from maxslices.estimate import ModelRequest
-from maxslices.estimate.comparison import compare_with_probe
+from maxslices.estimate import Chooser, ModelRequest
+from maxslices.estimate.comparison import Comparison, compare
+from maxslices.estimate.probed import probe
 from maxslices.registry.declaration import describe
 
 DIMS = (101, 97)
@@ -30,22 +31,34 @@ def estimator(n_results):
     return needs
 
 
-def compare(n_results):
+def request_of(n_results):
     meta = describe(
         doubled,
         pattern="projection",
         output_dtype="float32",
         calc_max_slices=estimator(n_results),
     )
-    request = ModelRequest(meta, 0, DIMS, np.dtype("float32"), {}, 1000)
-    available_bytes = 100 * 2 * 4 * DIMS[0] * DIMS[1]
-    return compare_with_probe(request, select_backend("cpu"), available_bytes=available_bytes)
+    return ModelRequest(meta, 0, DIMS, np.dtype("float32"), {}, 1000)
+
+
+AVAILABLE_BYTES = 100 * 2 * 4 * DIMS[0] * DIMS[1]
+
+
+def compared(request, available_bytes=AVAILABLE_BYTES) -> Comparison:
+    """Probe as a plan does that is asked to, and compare once more."""
+    backend = select_backend("cpu")
+    Chooser("cpu", backend=backend, available_bytes=available_bytes, forced="probed").choose(
+        request
+    )
+    found = probe(request, backend, available_bytes=available_bytes)
+    return compare(request, "cpu", found.model(), available_bytes)
 
 
 def test_a_right_estimator_agrees():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = compare(1)
+        found = compared(request_of(1))
+    assert found.agrees()
     assert found.declared_slices == 100
     assert 98 <= found.probed_slices <= 100
 
@@ -53,7 +66,8 @@ def test_a_right_estimator_agrees():
 @pytest.mark.parametrize(("n_results", "slices"), [(0, 200), (2, 66)])
 def test_a_wrong_one_is_warned_of_with_both_numbers(n_results, slices):
     with pytest.warns(UserWarning, match=rf"allows {slices} slices, a probe \d+") as caught:
-        found = compare(n_results)
+        found = compared(request_of(n_results))
+    assert not found.agrees()
     assert found.declared_slices == slices
     assert "doubled" in str(caught[0].message)
     assert (found.ratio > 1) == (n_results == 0)
@@ -72,6 +86,6 @@ def test_a_method_that_sample_slices_one_slice_is_held_against_that():
     )
     request = ModelRequest(meta, 0, DIMS, np.dtype("float32"), {}, 1000)
     with pytest.warns(UserWarning, match="allows 1 slices, a probe 1 ") as caught:
-        found = compare_with_probe(request, select_backend("cpu"), available_bytes=10**9)
+        found = compared(request, 10**9)
     assert "for 1 it expects 1.00 MB, measured were" in str(caught[0].message)
     assert 1 <= found.probed_bytes / (2 * 4 * DIMS[0] * DIMS[1]) < 1.5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from maxslices.estimate.measured_peaks import MeasuredPeaks, envelope
@@ -31,6 +31,7 @@ def searched(monkeypatch, take, available, seconds=lambda n: 0.005, **kw):
 lines = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 16)), min_size=1, max_size=4)
 
 
+@example(pairs=[(0, 2), (20, 1)], n=43, strictly=False)
 @settings(max_examples=200, deadline=None, suppress_health_check=shared_fixture)
 @given(lines, st.integers(1, 1500), st.booleans())
 def test_the_largest_of_several_lines_is_found(monkeypatch, pairs, n, strictly):

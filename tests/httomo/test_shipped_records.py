@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,22 @@ from maxslices.model.size_bound import FEW, MOST_ABOVE, SizeBound
 
 FILES = sorted(RECORDS.glob("*.json"))
 RECORDED = [(path.stem, i) for path in FILES for i in range(len(read_shipped(path)))]
+
+
+SIZES = Path(__file__).parents[1] / "records" / "httomo_sizes.json.gz"
+"""What `docs/scripts/record_pipelines.py` wrote on an H200 on 2026-11-23."""
+DETECTORS = ((1801, 2160, 2560), (1801, 2048, 2048), (1801, 1601, 2557))
+PROJECTIONS = (
+    "corr.remove_outlier", "alignment.distortion_correction_proj_discorpy", "phase.paganin_filter",
+    "normalize.dark_flat_field_correction", "rotation.find_center_360", "rotation.find_center_pc",
+    "rotation.find_center_vo",
+)  # fmt: skip
+SINOGRAMS = (
+    "morph.average_projection_frames", "morph.sino_360_to_180", "stripe.remove_all_stripe",
+    "stripe.remove_stripe_based_sorting", "stripe.remove_stripe_ti", "algorithm.FBP2d_astra",
+    "algorithm.FBP3d_tomobar", "algorithm.FISTA3d_tomobar", "algorithm.LPRec3d_tomobar",
+)  # fmt: skip
+SLICES = ("denoise.total_variation_PD", "morph.data_resampler", "methods.calculate_stats")
 
 
 def record_of(name, number):
@@ -52,3 +70,54 @@ def test_files_are_small_and_readable():
     assert sum(map(len, texts.values())) < 300_000
     assert all(json.loads(text)["format"] == 1 for text in texts.values())
     assert not any("/root/" in text or "/tmp/" in text for text in texts.values())
+
+
+@pytest.mark.parametrize("detector", DETECTORS)
+def test_httomos_pipelines_are_told_at_the_commonest_detectors_and_an_odd_one(detector):
+    angles, rows, columns = detector
+    asked = [(name, (rows, columns)) for name in PROJECTIONS]
+    asked += [(name, (angles, columns)) for name in SINOGRAMS]
+    asked += [(name, (columns, columns)) for name in SLICES]
+    asked += [("LPRec3d_tomobar", (901, columns)), ("FBP3d_tomobar", (900, 2 * columns))]
+    for name, dims in asked:
+        (path,) = (each for each in FILES if each.stem.endswith(name))
+        assert read_shipped(path)[0].at(dims) is not None, (name, dims)
+
+
+@pytest.mark.parametrize("dims", [(4, 2560), (5, 2557)])
+def test_the_few_rows_of_a_sweep_are_told(dims):
+    for name in ("dark_flat_field_correction", "minus_log", "remove_outlier"):
+        (path,) = (each for each in FILES if each.stem.endswith(name))
+        record = next(each for each in read_shipped(path) if each.question["slice_dim"] == 0)
+        assert record.at(dims) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "iterations"),
+    [
+        ("total_variation_PD", {"iterations": 1000}),
+        ("FISTA3d_tomobar", {"iterations": 20, "regularisation_iterations": 50}),
+    ],
+)
+def test_as_many_iterations_as_pipelines_have_take_the_same(name, iterations):
+    (path,) = (each for each in FILES if each.stem.endswith(name))
+    (record,) = read_shipped(path)
+    for parameter, value in iterations.items():
+        assert max(record.same[parameter]) >= value
+
+
+def test_all_that_was_recorded_is_in_the_records():
+    with gzip.open(SIZES, "rt") as file:
+        entries = json.load(file)["entries"]
+    n_found = 0
+    for entry in entries:
+        question, probe = entry["question"], entry["probe"]
+        calls = {(r["n_slices"], r["n_bytes"] + probe["persistent_bytes"]) for r in probe["rungs"]}
+        for record in read_shipped(RECORDS / f"{question['method']}.json"):
+            keys = ("slice_dim", "dtype", "parameters", "side")
+            if all(record.question[key] == question[key] for key in keys):
+                n_found += 1
+                found = set(record.measured[tuple(question["other_dims"])])
+                assert {n for n, _ in found} == {n for n, _ in calls}
+                assert found <= calls
+    assert n_found >= 30

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # measuring is imported when something is measured
     from .extensions import TracedMethod
     from .probed import Probe
     from .recorded import Records
-    from .size_record import SizedProbe
+    from .sized_probe import SizedProbe
 
 LOGGER = logging.getLogger("maxslices.plan")
 Origin = Literal["declared", "recorded", "replayed", "probed"]

@@ -1,17 +1,14 @@
-"""Compare a declared estimator with a probe."""
+"""Compare a declared estimator with what was measured."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
-from ..devices import Backend
 from ..model.allocators import Device
 from ..model.memory_model import MemoryModel
 from ..model.units import format_bytes
 from .declared import declared_model
 from .model_request import ModelRequest
-from .probed import probe
 
 LOWER = 0.80
 UPPER = 1.02
@@ -100,45 +97,3 @@ def compare(
         probed_bytes=measured.bytes(max(1, n)),
         noise_bytes=NOISE_BYTES[device] + 2 * margin_bytes,
     )
-
-
-def compare_with_probe(
-    request: ModelRequest,
-    backend: Backend,
-    *,
-    available_bytes: int,
-    lower: float = LOWER,
-    upper: float = UPPER,
-) -> Comparison:
-    """Compare a method's own estimator with a probe made now.
-
-    Parameters
-    ----------
-    request : ModelRequest
-        The method, which has an estimator, with its parameters and data.
-    backend : Backend
-        Where it is run.
-    available_bytes : int
-        Memory that slices have to fit in.
-    lower, upper : float
-        Bounds of probed over declared bytes, for as many slices as fit.
-
-    Returns
-    -------
-    Comparison
-
-    Raises
-    ------
-    EstimatorError
-        If the method has no estimator, or cannot be measured.
-
-    Warns
-    -----
-    UserWarning
-        If the ratio is outside the bounds, with both numbers.
-    """
-    made = probe(request, backend, available_bytes=available_bytes)
-    found = compare(request, backend.kind, made.model(), available_bytes)
-    if not found.agrees(lower, upper):
-        warnings.warn(str(found), stacklevel=2)
-    return found

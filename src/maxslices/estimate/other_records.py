@@ -10,7 +10,8 @@ from .fingerprint import canonical
 from .probe_result import Probe
 from .record_files import Entry
 from .recorded import Records
-from .size_record import SizedProbe, SizeRecord
+from .size_record import SizeRecord
+from .sized_probe import SizedProbe
 
 
 def _apart_from_dims(key: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 
 from ..measure.cupy_pool import GRAIN_BYTES
 from ..model.bisection import last_true
@@ -204,10 +205,9 @@ class PeakSearch:
         wanted = min(likely, top)
         if wanted <= n:
             return n
-        may_run = last_true(
+        return last_true(
             lambda k: self.calls.may_take(self.calls.worst_bytes(k, peaks.points)), n, wanted + 1
         )
-        return n if may_run < wanted and peaks.is_known_line else may_run
 
     def _in_time(self, n: int, wanted: int) -> int | None:
         """As many of the wanted slices as there is time for."""
@@ -233,13 +233,22 @@ class PeakSearch:
         fewer = range(n - 1, max(0, n - near), -1) if has_time else ()
         return next((k for k in fewer if k not in self._taken), None)
 
+    def _above_all_calls(self, curve: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Curve that is not below any call that had too many slices either."""
+        taken = dict(curve)
+        for n, size in self._all_points():
+            if n >= self._too_many:
+                taken[n] = max(size, taken.get(n, 0))
+        highest = accumulate((size for _, size in sorted(taken.items())), max)
+        return list(zip(sorted(taken), highest, strict=True))
+
     def result(self, available_bytes: int, duration_s: float) -> Probe:
         """Result of the probe."""
         calls, peaks = self.calls, self._peaks()
         # Even the fewest slices may not fit, or not run with the data that take most.
         points = self._all_points()[:1] or [(1, calls.available_bytes + 1)]
         if peaks.points:
-            points = peaks.curve(self._above())
+            points = self._above_all_calls(peaks.curve(self._above()))
         lost, note = self.retained.lost(points, calls.available_bytes, calls.total_slices)
         points = [(n, size + lost) for n, size in points]
         answer = MemoryModel.piecewise(points).max_slices(available_bytes, calls.total_slices)

@@ -19,7 +19,8 @@ from ..registry.method_meta import MethodMeta
 from .fingerprint import canonical, package_of
 from .package_versions import installed_version, required_versions
 from .record_files import PARSE_ERRORS, not_understood
-from .size_record import SizedProbe, SizeRecord
+from .size_record import SizeRecord
+from .sized_probe import SizedProbe
 
 FORMAT = 1
 """Version of the files."""
