@@ -74,7 +74,7 @@ def centre_of(kind: str, columns: int) -> float:
 
 
 def write_scan(path: Path, kind: str, shape: tuple[int, int, int]) -> None:
-    """Write a scan of cylinders whose radius changes with the row; "half" and "full" have zingers."""
+    """Write a scan of cylinders whose radius changes with the row; all but "clean" has zingers."""
     n_angles, rows, columns = shape
     turn = 180.0
     if kind == "full":
@@ -276,8 +276,8 @@ def main() -> None:
     shown = ("name", "ours", "theirs", "centre", "apart", "images")
     (given.out / "results.json").write_text(json.dumps([{k: r[k] for k in shown} for r in rows]))
     print(
-        "| pipeline | maxslices, s (first) | httomo, s (command) | centre | values | 8-bit images |\n"
-        "|---|---|---|---|---|---|"
+        "| pipeline | maxslices, s (first) | httomo, s (command) | centre | values | 8-bit images |"
+        "\n|---|---|---|---|---|---|"
     )
     for row in rows:
         print("| " + " | ".join(row[k] for k in shown) + " |")
