@@ -11,7 +11,8 @@ what it leaves to the user is filled in, that the reconstruction is not saved (h
 with MPI for that), and that its values are saved as images beside the 8-bit ones. Sweeps are left
 out: ``httomo_sweeps.py`` has those. ``--device cpu`` leaves out ``module_path``, and httomo.
 
-A line a pipeline: seconds of both by their own clocks, and of httomo's command; the centre found
+A line a pipeline: seconds of both by their own clocks, here the second time and (the first), and
+of httomo's command; the centre found
 and its error; how many of the reconstruction's values are httomo's bit for bit, and the largest
 difference in parts of the largest value; and the same of the 8-bit images. DIR has one sheet of all
 middle slices, ``pictures.png``, the slices themselves in ``pictures/``, and all reports.
@@ -69,18 +70,18 @@ BLOBS = [
 
 def centre_of(kind: str, columns: int) -> float:
     """Column of the rotation axis in a scan."""
-    return (columns - 1) / 2 + 6.5 if kind == "half" else 0.9 * columns - 1
+    return 0.9 * columns - 1 if kind == "full" else (columns - 1) / 2 + 6.5
 
 
 def write_scan(path: Path, kind: str, shape: tuple[int, int, int]) -> None:
-    """Write a scan of cylinders whose radius changes with the row."""
+    """Write a scan of cylinders whose radius changes with the row; all but "clean" has zingers."""
     n_angles, rows, columns = shape
     turn = 180.0
     if kind == "full":
         n_angles, turn = 2 * n_angles, 360 - 180 / n_angles
     degrees = np.linspace(0, turn, n_angles)
     # A full turn sees an object that is almost twice as wide.
-    size = columns * (2 / 3 if kind == "half" else 1.25) / 2 * 2
+    size = columns * (1.25 if kind == "full" else 2 / 3)
     place = (np.arange(columns) - centre_of(kind, columns)).astype(np.float32)
     rng = np.random.default_rng(1)
     thickness = np.zeros((n_angles, rows, columns), np.float32)
@@ -94,7 +95,8 @@ def write_scan(path: Path, kind: str, shape: tuple[int, int, int]) -> None:
     light = 30000 * gain * np.exp(-thickness) + 500
     noise = np.sqrt(light) * rng.standard_normal(light.shape, np.float32)
     frames = (light + noise).clip(0, 65535).astype(np.uint16)
-    frames.reshape(-1)[rng.integers(0, frames.size, frames.size // 10000)] = 60000  # zingers
+    if kind != "clean":
+        frames.reshape(-1)[rng.integers(0, frames.size, frames.size // 10000)] = 60000
     flats = rng.poisson(np.broadcast_to(30000 * gain + 500, (N_FRAMES, rows, columns)))
     darks = rng.poisson(500, (N_FRAMES, rows, columns))
     with h5py.File(path, "w") as file:
@@ -154,7 +156,11 @@ def difference(ours: np.ndarray | None, theirs: np.ndarray | None) -> str:
     if ours is None or theirs is None:
         return ""
     if ours.shape != theirs.shape:
-        return f"shapes {ours.shape} and {theirs.shape}"
+        # In a section with a halo httomo saves the rows of the halo too.
+        extra = len(theirs) - len(ours)
+        if extra <= 0 or extra % 2 or ours.shape[1:] != theirs.shape[1:]:
+            return f"shapes {ours.shape} and {theirs.shape}"
+        theirs = theirs[extra // 2 : len(theirs) - extra // 2]
     if ours.dtype == theirs.dtype and np.array_equal(ours, theirs, equal_nan=True):
         return "all equal"
     apart = np.abs(ours.astype(np.float64) - theirs)
@@ -171,11 +177,13 @@ def difference(ours: np.ndarray | None, theirs: np.ndarray | None) -> str:
 def run_here(row: dict[str, Any], scan: Path, file: Path, out: Path, device: str) -> str:
     """Run a pipeline here, fill in its row, and return its report."""
     try:
+        # The second time the GPU's code is compiled, and what had to be measured is recorded.
+        first = maxslices.run(scan, file, out, device=device, overwrite=True)
         report = maxslices.run(scan, file, out, device=device, overwrite=True)
     except maxslices.MaxslicesError as error:
         row["ours"] = str(error).splitlines()[0][:200]
         return str(error)
-    row["ours"] = f"{report.duration_s:.2f}"
+    row["ours"] = f"{report.duration_s:.2f} ({first.duration_s:.1f})"
     found = [v for name, v in report.side_results.items() if name.endswith(".cor")]
     if found:
         true = row["true"]
@@ -223,7 +231,7 @@ def main() -> None:
     shape = tuple(given.shape)
     given.out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="httomo-pipelines-"))
-    scans = {kind: work / f"{kind}.nxs" for kind in ("half", "full")}
+    scans = {kind: work / f"{kind}.nxs" for kind in ("half", "full", "clean")}
     for kind, path in scans.items():
         write_scan(path, kind, shape)
     print(f"scans of {shape} made in {time.perf_counter() - begin:.0f} s", flush=True)
@@ -234,6 +242,8 @@ def main() -> None:
         if "!Sweep" in text or given.only not in file.stem:
             continue
         kind = "full" if "sino_360" in text else "half"
+        if "find_center_pc" in text and "remove_outlier" not in text:
+            kind = "clean"  # single bright pixels lead phase correlation astray, httomo's too
         is_tomopy = "tomopy." in text
         steps = prepared(text, shape, by_name=given.device == "cpu" and not is_tomopy)
         patched = work / file.name
@@ -266,8 +276,8 @@ def main() -> None:
     shown = ("name", "ours", "theirs", "centre", "apart", "images")
     (given.out / "results.json").write_text(json.dumps([{k: r[k] for k in shown} for r in rows]))
     print(
-        "| pipeline | maxslices, s | httomo, s (command) | centre | values | 8-bit images |\n"
-        "|---|---|---|---|---|---|"
+        "| pipeline | maxslices, s (first) | httomo, s (command) | centre | values | 8-bit images |"
+        "\n|---|---|---|---|---|---|"
     )
     for row in rows:
         print("| " + " | ".join(row[k] for k in shown) + " |")

@@ -10,14 +10,13 @@ import numpy as np
 from scipy import ndimage
 
 from maxslices import Ledger, from_ledger, method
+from maxslices.model.paganin_reach import ALL_ROWS
 
 from .namespaces import to_device_of, to_host
 
 Mode = Literal[
     "constant", "nearest", "mirror", "reflect", "wrap", "grid-mirror", "grid-wrap", "grid-constant"
 ]
-ALL_ROWS = 2**31
-"""More rows than any detector has: a pixel may come from any."""
 SMALL_BYTES = 2**14
 """Bytes of Python objects and of rows of values, which count where the data are small."""
 

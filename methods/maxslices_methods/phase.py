@@ -10,6 +10,7 @@ import numpy as np
 import scipy.fft
 
 from maxslices import Ledger, from_ledger, method
+from maxslices.model.paganin_reach import alpha_um2, paganin_reach
 
 from .namespaces import array_namespace, on_gpu, scipy_module
 
@@ -23,16 +24,9 @@ MAX_CHUNK_FRAMES = 16
 """Most frames of a chunk: on a GPU every chunk has the same number of frames, and a block with
 fewer is padded to it."""
 
-HC_KEV_UM = 1.239841984e-3
-"""Planck's constant times the speed of light, in keV times micrometre."""
-
 OBJECT_BYTES = {"cuda": 0, "cpu": 2**15}
 """Bytes of array objects and, before NumPy 2.3, of NumPy's buffers: on a CPU they are in the
 budget."""
-
-TAIL = 1e-5
-"""Part of the random difference between rows that may be missing where rows far away are left out:
-a frame of 10,000 photons a pixel has a noise of a hundredth, of which this is 1e-7."""
 
 LOWEST_TRANSMISSION = 1e-6
 """Filtered transmissions below this count as this, since they may have no logarithm."""
@@ -153,20 +147,7 @@ def _filter_chunk(
 
 
 def _row_reach(pixel_size: float, distance: float, energy: float, ratio_delta_beta: float) -> int:
-    """Rows above and below that a row of the result depends on.
-
-    Across rows the filter 1 / (1 + L^2 k^2), where L squared is alpha, falls by exp(-d / L) over a
-    distance d, and is followed until that is nothing in single precision. As k ends at pi, it also
-    has a tail of 2 L^2 / (1 + L^2 pi^2)^2 / d^2 with alternating signs, which matters if L is about
-    a pixel: rows that differ at random add up to `TAIL` of their difference (root mean square).
-    """
-    if not all(0 < value < math.inf for value in (pixel_size, distance, energy, ratio_delta_beta)):
-        return 0  # refused when it runs
-    alpha_um2 = HC_KEV_UM / energy * distance * 1e6 * ratio_delta_beta / (4 * math.pi)
-    square = alpha_um2 / pixel_size**2
-    tail = 2 * square / (1 + square * math.pi**2) ** 2
-    reach = max(math.log(2**24) * math.sqrt(square), (tail * math.sqrt(2 / 3) / TAIL) ** (2 / 3))
-    return math.ceil(min(reach, 2**31))
+    return paganin_reach(pixel_size, distance, energy, ratio_delta_beta)
 
 
 def _check_optics(
@@ -245,9 +226,8 @@ def paganin_filter(
     _check_optics(pixel_size, distance, energy, ratio_delta_beta)
     margins, (height, width) = _padding(data.shape, calculate_padding_value_method, pad_x_y)
     xp = array_namespace(data)
-    wavelength_um = HC_KEV_UM / energy
-    alpha_um2 = wavelength_um * distance * 1e6 * ratio_delta_beta / (4 * math.pi)
-    response = _response(xp, height, width, pixel_size, alpha_um2)
+    alpha = alpha_um2(distance, energy, ratio_delta_beta)
+    response = _response(xp, height, width, pixel_size, alpha)
     result = xp.empty(data.shape, dtype=xp.float32)
     n, step = data.shape[0], _chunk_frames(height, width, "cuda" if on_gpu(data) else "cpu")
     for start in range(0, n, step):

@@ -133,7 +133,9 @@ class FilledCall:
         on_host = isinstance(data, np.ndarray)
         if self.entry.implementation == "gpu_cupy":
             return self.function(data, **given)
-        result = self.function(to_host(data), **given)
+        # Flats and darks too.
+        on_cpu = {name: to_host(v) if hasattr(v, "get") else v for name, v in given.items()}
+        result = self.function(to_host(data), **on_cpu)
         return result if on_host or not isinstance(result, np.ndarray) else to_device(result)
 
     def require_device(self, data: Any) -> None:

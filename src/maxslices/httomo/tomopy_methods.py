@@ -61,7 +61,8 @@ def _sampled(power: int) -> Dims:
         other_dims: tuple[int, int], level: int = 1, axis: int | str = 2, slice_dim: int = 0
     ) -> tuple[int, int]:
         def changed(n: int) -> int:
-            return n * 2**level if power > 0 else n // 2**level
+            scale = 1 << level
+            return n * scale if power > 0 else n // scale
 
         return _along(other_dims, axis, slice_dim, changed)
 
