@@ -256,6 +256,7 @@ def measure(case: Case, mode: str) -> dict[str, Any]:
 def calibrate(case: Case, mode: str) -> dict[str, Any]:
     """Predict with the device, and hand back the workspaces that were measured."""
     from maxslices.nn.replay import Workspaces
+    from maxslices.nn.replay.unused_ends import unused_ends_bytes
     from maxslices.nn.workspace_cache import measured_workspaces
 
     step, inputs = step_of(case, mode)
@@ -267,7 +268,8 @@ def calibrate(case: Case, mode: str) -> dict[str, Any]:
         workspaces, measuring = measured_workspaces(trace.calls, torch.device("cuda"))
     return {
         "allocated": trace.with_workspaces(workspaces).allocated_bytes,
-        "without": trace.allocated_bytes, "seconds": took, "measuring_s": measuring,
+        "without": trace.peak_bytes + unused_ends_bytes(trace),
+        "seconds": took, "measuring_s": measuring,
         "workspaces": [workspaces.as_plain()],
     }  # fmt: skip
 

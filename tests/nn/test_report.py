@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from maxslices.nn import memory_report
 from maxslices.nn.ddp_buckets import bucket_sizes
 from maxslices.nn.replay import Spec, Workspaces, replay
 from maxslices.nn.replay.meta_copy import meta_copy
+from maxslices.nn.replay.unused_ends import PARTS, reduced_workspaces, unused_ends_bytes
 from maxslices.nn.savings import checkpoint_level, make_in_place
 
 from .networks import Small, Two
@@ -222,3 +224,21 @@ class Shared(nn.Module):
 def test_layers_that_blocks_have_in_common_are_found_by_each_path():
     report = memory_report(Shared(), (4, 1, 64, 64), workspaces=NONE)
     assert "second.3" in {part.path for part in report.parts}
+
+
+def test_unused_ends_of_blocks_are_the_most_of_several_workspaces():
+    # Where workspaces are only allowed for, so is where blocks lie.
+    layers: list[nn.Module] = []
+    for i in range(6):
+        layers += [nn.Conv2d(16 if i else 3, 16, 3, padding=1, stride=1 + i % 2), nn.ReLU()]
+    shape = (8, 3, 200, 200)
+    trace = replay(
+        nn.Sequential(*layers), Spec(shape), mode="training", workspaces=Workspaces.allowance()
+    )
+    own = trace.allocated_bytes - trace.peak_bytes
+    assert any(reduced_workspaces(trace.requests(), part) != trace.requests() for part in PARTS)
+    measured = trace.with_workspaces(replace(trace.workspaces, convolution_rule=False))
+    assert unused_ends_bytes(measured) == measured.allocated_bytes - measured.peak_bytes
+    assert unused_ends_bytes(trace) > own
+    report = memory_report(nn.Sequential(*layers), shape, "training")
+    assert sum(report.categories.values()) == report.allocated_bytes

@@ -27,6 +27,7 @@ from .memory_budget import budget_of, capability_of
 from .model_step import Mode, shape_text
 from .replay import Workspaces
 from .replay.nested import leaves
+from .replay.unused_ends import unused_ends_bytes
 from .report_figures import ReportFigures
 from .report_plot import plot_report
 from .report_text import comparison_text, report_json, report_text
@@ -131,6 +132,7 @@ def memory_report(
         known, _ = measured_workspaces(trace.calls, on_device)
         trace = trace.with_workspaces(known)
     names = groups_of(model, trace)
+    unused = unused_ends_bytes(trace)
     after = trace.marks[last_mark(trace, "forward")].event
     held = trace.moment(after)
     return MemoryReport(
@@ -148,11 +150,11 @@ def memory_report(
         trace,
         {
             **categories_of(trace.peak, ddp),
-            "unused ends of blocks": trace.allocated_bytes - trace.peak_bytes,
+            "unused ends of blocks": unused,
         },
-        trace.allocated_bytes,
-        trace.reserved_bytes,
-        trace.needed_bytes,
+        trace.peak_bytes + unused,
+        max(trace.reserved_bytes, trace.peak_bytes + unused),
+        max(trace.needed_bytes, trace.peak_bytes + unused),
         CONTEXT_BYTES,
         known.origin,
         stages_of(trace),

@@ -48,6 +48,9 @@ def allowed(*given, **named):
         (("weight gradient", (32, 256, 56, 56), (64, 256, 1, 1), (32, 64, 56, 56)), {}, 2.0),
         (("weight gradient", (8, 2048, 40, 40), (256, 2048, 3, 3), (8, 256, 40, 40)),
          {"padding": 12, "dilation": 12}, 256.5),
+        # Volumes of few channels are copied.
+        (("convolution", (4, 4, 96, 96, 96), (4, 4, 3, 3, 3), (4, 4, 96, 96, 96)),
+         {"padding": 1}, 108.0),
         (("convolution", (16, 768, 32, 32), (768, 1, 7, 7), (16, 768, 32, 32)),
          {"padding": 3, "more": " groups 768"}, 0.0),
     ],

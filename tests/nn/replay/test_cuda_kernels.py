@@ -52,6 +52,65 @@ def test_attention_takes_the_kernel_of_the_device():
     assert kernel(torch.bfloat16, capability=Capability(7, 0)) == "math"
 
 
+class SharedHeads(nn.Module):
+    """Several heads of queries share those of keys and values."""
+
+    def forward(self, q, k, v):
+        return functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wanted"), [(torch.float32, "softmax"), (torch.float16, "flash_attention")]
+)
+def test_heads_that_share_keys_are_for_flash_attention_alone(dtype, wanted):
+    # Llama in single precision, on an H200: the scores of every layer are kept.
+    q, k = Spec((2, 8, 100, 64), dtype), Spec((2, 4, 100, 64), dtype)
+    assert any(wanted in name for name, *_ in ops(SharedHeads(), q, k, k))
+
+
+class Biased(nn.Module):
+    """Position bias as T5 makes it: heads last, then turned."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(96, 96, 4))
+
+    def forward(self, x, turned):
+        mask = self.bias.permute(2, 0, 1)[None]
+        mask = mask if turned else mask.contiguous()
+        return functional.scaled_dot_product_attention(x, x, x, mask)
+
+
+@pytest.mark.parametrize(("turned", "wanted"), [(True, "softmax"), (False, "efficient")])
+def test_a_mask_whose_last_axis_is_not_contiguous_is_added_to_the_scores(turned, wanted):
+    made = ops(Biased(), Spec((2, 4, 96, 64)), turned)
+    assert any(wanted in name for name, *_ in made)
+
+
+def test_the_gradient_of_a_softmax_takes_a_product_beside_its_result():
+    def step(x):
+        functional.softmax(x, -1).square().sum().backward()
+
+    trace = replay(step, Spec((8, 1024, 1024), requires_grad=True), mode="forward", workspaces=NONE)
+    n_bytes = 4 * 8 * 1024 * 1024
+    made = [s.n_bytes for s in trace.storages if "_softmax_backward_data" in s.op]
+    assert made == [n_bytes, n_bytes]
+
+
+def test_autocast_of_a_tensors_own_device_is_that_of_the_replayed_device():
+    class Single(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(64, 64)
+
+        def forward(self, x):
+            with torch.autocast(x.device.type, enabled=False):
+                return self.body(x.float())
+
+    made = ops(Single(), Spec((8, 64)), amp=torch.float16)
+    assert [dtype for _, _, dtype in made] == ["float32"]
+
+
 def test_attention_that_is_switched_off_is_not_taken():
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         assert kernel(torch.float16) == "math"

@@ -152,13 +152,18 @@ def _widened(args: Any, kwargs: Any) -> tuple[Any, Any]:
 def cuda_autocast() -> Iterator[AutocastMode]:
     """Let ``torch.autocast("cuda")`` cast tensors without data, with or without a device.
 
+    It stands for ``torch.autocast(x.device.type)`` too, whose device has no data.
     Functions of ``torch.nn.functional`` run their Python code while it casts. A function mode
     would otherwise see each as one function, and not the functions that it calls.
     """
     kind = torch.amp.autocast_mode.autocast
+    begin: Any = kind.__init__
     enter: Any = kind.__enter__
     leave: Any = kind.__exit__
     casts = AutocastMode()
+
+    def own_begin(self: Any, device_type: str, *more: Any, **named: Any) -> None:
+        begin(self, "cuda" if device_type == "meta" else device_type, *more, **named)
 
     def own_enter(self: Any) -> Any:
         if self.device != "cuda":
@@ -191,6 +196,7 @@ def cuda_autocast() -> Iterator[AutocastMode]:
             if hasattr(home, name):
                 stack.enter_context(mock.patch.object(home, name, value))
 
+        replaced(kind, "__init__", own_begin)
         replaced(kind, "__enter__", own_enter)
         replaced(kind, "__exit__", own_leave)
         replaced(torch.cuda.amp.common, "amp_definitely_not_available", never)

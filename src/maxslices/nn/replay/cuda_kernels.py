@@ -61,6 +61,7 @@ def attention_kernel(
     dropout_p: float,
     is_causal: bool,
     capability: Capability,
+    enable_gqa: bool = False,
 ) -> str:
     """Kernel that scaled_dot_product_attention uses on CUDA.
 
@@ -69,22 +70,25 @@ def attention_kernel(
     str
         "flash", "efficient" or "math", by torch's own order and conditions: flash attention needs
         half precision, no mask and heads of at most 256; the memory-efficient kernel supports
-        single precision and masks too; both need rank 4. A kernel that the user disabled with
-        ``torch.nn.attention.sdpa_kernel`` is not used.
+        single precision and masks too, if a mask's last axis is contiguous; both need rank 4. Heads
+        of keys that several heads of queries share are supported by flash attention alone. A kernel
+        that the user disabled with ``torch.nn.attention.sdpa_kernel`` is not used.
     """
     cuda = torch.backends.cuda
     heads = query.shape[-1], value.shape[-1]
-    plain = query.dim() == 4 and min(query.shape[-2], key.shape[-2]) > 0
+    plain = query.dim() == key.dim() == 4 and min(query.shape[-2], key.shape[-2]) > 0
     same = query.dtype == key.dtype == value.dtype
     unit = query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
     if not (plain and same and unit):
         return "math"
+    alike = query.shape[:2] == key.shape[:2] == value.shape[:2]
     half = query.dtype in (torch.float16, torch.bfloat16)
     if (
         cuda.flash_sdp_enabled()
         and capability.major >= 8
         and half
         and mask is None
+        and (alike or enable_gqa)
         and heads[0] == heads[1] <= 256
         and not (is_causal and query.shape[-2] > key.shape[-2])
     ):
@@ -96,7 +100,8 @@ def attention_kernel(
         and capability.major >= 5
         and (half or query.dtype == torch.float32)
         and (query.dtype != torch.bfloat16 or capability.major >= 8)
-        and (aligned or mask is None)
+        and (mask is None or (aligned and mask.stride(-1) == 1))
+        and alike
         and heads[0] == heads[1]
     ):
         return "efficient"
@@ -118,10 +123,9 @@ def attention(capability: Capability) -> Any:
         enable_gqa: bool = False,
     ) -> torch.Tensor:
         made: torch.Tensor
-        kernel = attention_kernel(query, key, value, attn_mask, dropout_p, is_causal, capability)
-        if enable_gqa and kernel != "flash":
-            repeats = query.shape[-3] // key.shape[-3]
-            key, value = (t.repeat_interleave(repeats, -3) for t in (key, value))
+        kernel = attention_kernel(
+            query, key, value, attn_mask, dropout_p, is_causal, capability, enable_gqa
+        )
         if kernel == "flash":
             # torch pads heads to multiples of 8 for this kernel.
             width = query.shape[-1]
@@ -144,7 +148,15 @@ def attention(capability: Capability) -> Any:
             )[0]
             return made
         made = aten._scaled_dot_product_attention_math(
-            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            None,
+            scale=scale,
+            enable_gqa=enable_gqa,
         )[0]
         return made
 

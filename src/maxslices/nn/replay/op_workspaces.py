@@ -181,6 +181,11 @@ def _safe_softmax(args: Any) -> list[tuple[str, int]]:
     return [("masked", x.numel()), ("rows", x.numel() // max(1, x.shape[dim]))]
 
 
+def _softmax_backward(args: Any) -> list[tuple[str, int]]:
+    """Product of the gradient and the result, which the kernel reads."""
+    return [("product", args[0].numel() * args[0].element_size())]
+
+
 _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
@@ -226,6 +231,7 @@ _COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {
 
 _PASSING: dict[Any, Callable[[Any], list[tuple[str, int]]]] = {
     aten._safe_softmax.default: _safe_softmax,
+    aten._softmax_backward_data.default: _softmax_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
 }

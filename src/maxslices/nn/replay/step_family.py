@@ -11,9 +11,10 @@ from functools import lru_cache
 
 from ...model.bisection import last_true
 from .batch_scaling import Scaled
-from .caching_allocator import LARGE_SEGMENT_BYTES, AllocatorRequest, CachingAllocator, least_limit
+from .caching_allocator import LARGE_SEGMENT_BYTES, CachingAllocator, least_limit
 from .steady_state import steady
 from .trace import Trace
+from .unused_ends import reduced_workspaces
 from .workspaces import OperatorCall, Workspaces
 
 _KEPT = 64
@@ -141,7 +142,7 @@ class StepFamily:
 
         def surely(n: int) -> bool:
             return lasts(n) and all(
-                CachingAllocator(limit).run(_with_workspaces(self.requests(n), part))
+                CachingAllocator(limit).run(reduced_workspaces(self.requests(n), part))
                 for limit in limits
                 for part in (0.0, 0.5)
             )
@@ -176,8 +177,3 @@ class StepFamily:
         while high <= at_most and fits(high):
             low, high = high, high * 2
         return last_true(fits, low, min(high, at_most + 1))
-
-
-def _with_workspaces(requests: list[AllocatorRequest], part: float) -> list[AllocatorRequest]:
-    """Requests with the workspaces that may fail reduced to a part of their size."""
-    return [(key, int(part * n) if key < 0 < n else n) for key, n in requests]
