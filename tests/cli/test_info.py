@@ -123,6 +123,16 @@ def test_a_file_without_3d_data_is_an_error_of_one_line(cli, tmp_path):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("signature", [b"SNOD", b"HEAP"])
+def test_a_damaged_file_is_an_error_of_one_line(cli, tmp_path, signature):
+    path = with_facts(tmp_path / "scan.nxs")
+    path.write_bytes(path.read_bytes().replace(signature, b"XXXX"))
+    status, out, err = cli("info", path)
+    assert (status, out) == (1, "")
+    assert re.search(r"scan\.nxs: is damaged \(.*signature\)", err)
+    assert len(err.splitlines()) == 1
+
+
 def test_info_prints_json(cli, tmp_path):
     path = with_facts(tmp_path / "scan.nxs")
     status, out, _ = cli("info", path, "--json")

@@ -147,7 +147,8 @@ def plan_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcom
     def case(random_: random.Random) -> None:
         shutil.rmtree(folder / "out", ignore_errors=True)
         text = json.dumps(tampered(sound, random_))
-        path.write_text(text if random_.random() < 0.8 else damaged_text(text, random_))
+        text = text if random_.random() < 0.8 else damaged_text(text, random_)
+        path.write_bytes(text.encode(errors="surrogatepass"))
         if called(["run", *paths, "--plan", str(path), "--device", "cpu"]) == 0:
             _check_results(folder / "out", made["finished"])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
-import select
 import shutil
 import signal
 import time
@@ -20,7 +19,7 @@ from maxslices.errors import MaxslicesError
 from maxslices.runner.earlier_run import PAGE_NAME
 from maxslices.system.work_thread import NO_THREAD
 
-from .child import WALL_S, Difference, Outcome, in_child
+from .child import WALL_S, Difference, Outcome, in_child, wait_for
 from .random_runs import (
     RandomRun,
     compare,
@@ -115,13 +114,13 @@ def ended(child: int, log: Path) -> int:
     """
     waited = os.pidfd_open(child)
     try:
-        ready, _, _ = select.select([waited], [], [], WALL_S)
-        if not ready:
+        ended_itself = wait_for(waited, child, WALL_S)
+        if not ended_itself:
             os.kill(child, signal.SIGKILL)
     finally:
         os.close(waited)
     _, status = os.waitpid(child, 0)
-    if not ready:
+    if not ended_itself:
         raise Difference(f"it did not end within {WALL_S} s: {log.read_text()[-6000:]}")
     return os.waitstatus_to_exitcode(status)
 

@@ -211,20 +211,6 @@ class Hdf5Frames:
         self._file.close()
 
 
-def _check_virtual(path: Path, name: str, data: h5py.Dataset) -> None:
-    """Check that the files of a virtual data set exist: HDF5 reads zeros for missing ones."""
-    if not data.is_virtual:
-        return
-    for source in data.virtual_sources():
-        if source.file_name == "." or "%" in source.file_name:
-            continue
-        there = path.parent / source.file_name
-        if not there.exists():
-            raise SourceError(
-                f"{name}: its data are in {there}, which is not there: copy it beside {path.name}"
-            )
-
-
 def dataset(path: Path, file: h5py.File, name: str, parameter: str) -> h5py.Dataset:
     """Open a data set of a file.
 

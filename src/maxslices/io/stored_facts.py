@@ -15,6 +15,7 @@ from ..errors import SourceError
 from .hdf5_frames import open_file
 from .hdf5_layout import Layout, find_layout
 from .hdf5_links import MAX_OBJECTS, look_up
+from .library_errors import library_errors
 from .loader_options import LoaderOptions
 from .paths import HDF5_SUFFIXES, holds_hdf5
 
@@ -84,11 +85,11 @@ def stored_facts(path: Path) -> StoredFacts | None:
     Raises
     ------
     SourceError
-        If the file cannot be opened.
+        If the file cannot be opened, or is damaged.
     """
     if not path.is_file() or not (path.suffix.lower() in HDF5_SUFFIXES or holds_hdf5(path)):
         return None
-    with open_file(path) as file:
+    with open_file(path) as file, library_errors(str(path)):
         try:
             layout: Layout | None = find_layout(path, file, LoaderOptions())
         except SourceError:

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from ..devices import Backend, call_method, is_copyable
 from ..devices.cpu import CpuBackend
 from ..devices.in_place import slices_in_place
-from ..devices.non_finite import NonFiniteCount
 from ..errors import MaxslicesError, MethodError, ReadOnlyInputError
-from ..io import MemoryStore, SideName, Sink, Store
+from ..io import SideName, Sink, Store
 from ..model.arrays import SLICE_NAMES
 from ..model.tiling import Tiling
 from ..pipeline import Step
@@ -24,11 +23,11 @@ from ..registry.returned_output import ReturnedOutput
 from .block_clock import BlockClock
 from .block_feed import BlockFeed
 from .block_ranges import Block
-from .constant_result import CheckedTarget, ConstantCheck
 from .device_store import DeviceStore
 from .journal import Journal
 from .long_calls import LongCalls
 from .read_ahead import Readable
+from .result_checks import ResultChecks
 from .result_queue import ResultQueue
 from .side_frames import SideFrames
 from .side_results import SideResults
@@ -59,8 +58,6 @@ class BlockRunner:
     """Where the output is stored for the next section; None if there is none."""
     facts: Mapping[str, Any]
     """Values by name that are the same for all blocks, for methods that ask (see `SUPPLIED`)."""
-    _checks: dict[int, ConstantCheck] = field(default_factory=dict)
-    """Index of a step that is saved -> what was seen of its result."""
     _frames: list[dict[str, Any]] = field(default_factory=list)
     """Flats and darks of each step, if they are the same for all blocks."""
     known: set[int] = field(default_factory=set)
@@ -76,53 +73,11 @@ class BlockRunner:
     """Says so while a call takes long."""
     given_non_finite: tuple[int, int] = (0, 0)
     """NaN and infinite values in the section's input, as far as they were counted."""
-    _non_finite: NonFiniteCount = field(init=False)
-    """NaN and infinite values in the results of the steps."""
+    checks: ResultChecks = field(init=False)
+    """Looks at the results of the steps."""
 
     def __post_init__(self) -> None:
-        self._non_finite = NonFiniteCount(len(self.steps))
-        self._checks = {index: ConstantCheck() for index in self.sinks}
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What is wrong with the results that were written."""
-        found = {self.sinks[i].path.name: check.warning for i, check in self._checks.items()}
-        if isinstance(self.store, MemoryStore):
-            in_memory = ConstantCheck()
-            in_memory.look(self.store.array)
-            found[f"the output of {self.steps[-1].meta.name}"] = in_memory.warning
-        constant = [f"{name} {warning}" for name, warning in found.items() if warning]
-        return (*constant, *self._non_finite_warnings())
-
-    @property
-    def non_finite(self) -> tuple[int, int]:
-        """NaN and infinite values in the section's output."""
-        return ([self.given_non_finite] + [count for _, count in self._non_finite_of_steps()])[-1]
-
-    def _non_finite_of_steps(self) -> list[tuple[str, tuple[int, int]]]:
-        """Method and counts of each step that makes data."""
-        counts = self._non_finite.totals().tolist()
-        return [
-            (step.meta.name, (nan, infinite))
-            for step, (nan, infinite) in zip(self.steps, counts, strict=True)
-            if not step.meta.side_results and step.meta.side_data != "alone"
-        ]
-
-    def _non_finite_warnings(self) -> list[str]:
-        """Which methods made NaN or infinite values."""
-        found, before = [], self.given_non_finite
-        for name, (nan, infinite) in self._non_finite_of_steps():
-            if nan > before[0] or infinite > before[1]:
-                found.append(
-                    f"the result of {name} has {nan:,} NaN and {infinite:,} infinite "
-                    "values: they are left as they are"
-                )
-            before = nan, infinite
-        return found
-
-    def _target(self, index: int) -> Target:
-        """Where a step's output is saved, with a check of what is written."""
-        return CheckedTarget(self.sinks[index], self._checks[index])
+        self.checks = ResultChecks(self.steps, self.sinks, self.given_non_finite)
 
     @property
     def resident_bytes(self) -> int:
@@ -178,7 +133,7 @@ class BlockRunner:
                 data = self._checked(index, result, block.n_given)
                 del result
                 self._snapshot(index, data, block)
-                self._non_finite.look(index, self._cropped(data, block))
+                self.checks.look(index, self._cropped(data, block))
             elif step.meta.sample_slices is None and index not in self.known:
                 cropped = self._cropped(data, block)
                 values[index] = self._call(index, cropped, frames, block.start, block.stop)
@@ -186,12 +141,12 @@ class BlockRunner:
             if index in self.sinks and index < last:
                 # Waits until it has left, as later methods may write to it.
                 cropped = self._cropped(data, block)
-                results.put(cropped, block.start, [self._target(index)], waits=True)
+                results.put(cropped, block.start, [self.checks.target(index)], waits=True)
                 del cropped
         if isinstance(self.store, DeviceStore):
             self.store.write(slice_dim, block.start, self._cropped(data, block))
         clock.stop()
-        targets: list[Target] = [self._target(i) for i in self.sinks if i >= last]
+        targets: list[Target] = [self.checks.target(i) for i in self.sinks if i >= last]
         if self.store is not None and not isinstance(self.store, DeviceStore):
             targets.append(self.store)
         # A result in the block's own memory must have left it before the next block comes there.

@@ -195,7 +195,7 @@ def execute(
                 if is_last and isinstance(store, MemoryStore):
                     result = store.array
             angles = side_results.angles_after(pipeline.steps[position:stop], angles)
-            non_finite = block_runner.non_finite
+            non_finite = block_runner.checks.non_finite
             position = stop
             if not is_last:
                 backend.release()

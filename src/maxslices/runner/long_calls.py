@@ -42,7 +42,8 @@ class LongCalls:
     def __exit__(self, *exc_info: object) -> None:
         self._ended.set()
         if self._thread is not None:
-            self._thread.join()
+            with suppress(MemoryError):  # then nothing more was said
+                self._thread.join()
             self._thread = None
 
     @contextmanager

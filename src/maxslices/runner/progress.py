@@ -21,6 +21,9 @@ LEAST_S, MOST_S = 10.0, 60.0
 """Least and most seconds between two lines: a section of a minute has six, one of a day has 1,440
 and a reader sees each minute that it is alive."""
 
+REFRESH_S = 0.1
+"""Seconds between two pictures of the bar, which take a few milliseconds each: no eye sees more."""
+
 
 class Progress(Protocol):
     """Shows how many slices of a section are done."""
@@ -149,10 +152,12 @@ def _bar() -> Iterator[Progress]:
         TextColumn("{task.fields[rate]} slices/s"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
+        auto_refresh=False,  # by a thread, which waits for ever where memory is short as it starts
     )
 
     class _Bar:
         task: TaskID
+        shown_s = 0.0
 
         def start(self, label: str, n_slices: int) -> None:
             self.task = bar.add_task(label, total=n_slices, rate="-")
@@ -161,6 +166,9 @@ def _bar() -> Iterator[Progress]:
             bar.update(self.task, advance=n_slices)
             speed = bar.tasks[self.task].speed
             bar.update(self.task, rate="-" if speed is None else f"{speed:.1f}")
+            if time.monotonic() - self.shown_s >= REFRESH_S:
+                bar.refresh()
+                self.shown_s = time.monotonic()
 
     with bar:
         yield _Bar()

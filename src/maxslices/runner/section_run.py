@@ -130,7 +130,7 @@ class SectionRun:
             blocks=tuple(self._sizes),
             notes=self.notes,
             # What was written before a stop was not looked at here, and may be a picture.
-            warnings=() if self.before.done else runner.warnings,
+            warnings=() if self.before.done else runner.checks.warnings(runner.store),
         )
 
     def _prepare(self) -> None:
