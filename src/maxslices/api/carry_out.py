@@ -162,7 +162,8 @@ def _plan(
 
 def _records(request: RunRequest, folder: Path) -> tuple[Path, ...]:
     """Files that tell people of the run."""
-    return tuple(folder / n for n in RECORD_NAMES if n != PICTURE_NAME or request.picture)
+    names = (*RECORD_NAMES, PICTURE_NAME) if request.picture else RECORD_NAMES
+    return tuple(folder / name for name in names)
 
 
 def _identity(request: RunRequest, pipeline: Pipeline, backend: Backend) -> dict[str, Any]:
@@ -194,7 +195,7 @@ def _origin(request: RunRequest, source: Source, provenance: Provenance) -> Resu
     return ResultInfo(
         pixel_size=request.found_pixel_size(),
         first_pixel=start,
-        scan=provenance.scan,
+        scan=provenance.scan.encode(errors="backslashreplace").decode(),
         date=provenance.date,
         program=f"maxslices {provenance.versions.get('maxslices', '')}".strip(),
     )

@@ -38,7 +38,8 @@ def pixel_size_of(scan: Path) -> PixelSize | None:
     row, column = row or column, column or row
     if row is None or column is None:
         return None
-    return PixelSize(row[0], column[0], ", ".join(dict.fromkeys((row[1], column[1]))))
+    where = ", ".join(dict.fromkeys((row[1], column[1])))
+    return PixelSize(row[0], column[0], where.encode(errors="backslashreplace").decode())
 
 
 def parse_pixel_size(given: str | float) -> PixelSize:
