@@ -6,8 +6,8 @@ LOADER_YAML = """\
 - method: standard_tomo
   parameters:                            # all of them may be left out
     data_path: auto                      # the frames in an HDF5 file: auto, or a path
-    image_key_path: auto                 # kind of each frame (0 projection, 1 flat, 2 dark): auto,
-                                         #   a path, or null: all are projections
+    image_key_path: auto                 # kind of each frame (0, 1 or 2 for projection, flat and
+                                         #   dark): auto, a path, or null: all are projections
     rotation_angles: auto                # auto; {data_path: PATH};
                                          #   {user_defined: {start_angle: 0, stop_angle: 180,
                                          #   angles_total: 1801}}; or a list of degrees
