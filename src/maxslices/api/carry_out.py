@@ -34,6 +34,7 @@ from .check_run import check_plan_here, check_unchanged
 from .plan_scan import plan_pipeline
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
+from .run_speeds import keep_speeds
 from .scan_and_output import check_result, files_read, opened, spec_of
 
 
@@ -120,6 +121,7 @@ def carry_out(request: RunRequest) -> Report:
 
                 draw_slices(files, folder.path / PICTURE_NAME, f"{path or source.name}: {pipeline}")
             folder.write_report(report.to_json())  # last: with it the run is whole
+        keep_speeds(report)
         return report
 
 
