@@ -101,7 +101,7 @@ def test_an_estimator_that_never_fits_a_slice_is_named(answer):
     with pytest.raises(
         EstimatorError,
         match=rf"example: its estimator never\(slice_dim=0, other_dims=\(10, 20\), dtype=float32, "
-        rf"size=5\) returns {answer} slices however much memory there is",
+        rf"size=5\) \(.*test_declared.py:\d+\) returns {answer} slices however much memory",
     ):
         model_of(never, size=5)
 
