@@ -26,7 +26,7 @@ _PLACES = (
     "measurement/instrument/detection_system/objective",
     ".",
 )
-"""Groups with the pixel size beside the frames, or above them: NXtomo, the ESRF's, Data Exchange."""
+"""Groups with the pixel size, beside the frames or above: of NXtomo, the ESRF, Data Exchange."""
 
 _UM = {
     "m": 1e6, "meter": 1e6, "metre": 1e6, "meters": 1e6, "metres": 1e6,
