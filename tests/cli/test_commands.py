@@ -176,6 +176,22 @@ def test_help_fits_the_terminal(cli, command, monkeypatch):
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
+def test_the_first_help_fits_a_screen(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = cli("--help")[1].splitlines()
+    assert len(lines) <= 23  # of 24, one for the prompt
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("arguments", [("--debug", "check", "no"), ("check", "no", "--debug")])
+def test_a_traceback_is_printed_if_asked(cli, arguments):
+    status, out, err = cli(*arguments)
+    assert (status, out) == (1, "")
+    assert err.startswith("maxslices: Traceback (most recent call last):\n")
+    assert err.endswith("\nmaxslices: error: there is no pipeline file no\n")
+    assert "Traceback" not in cli("check", "no")[2]
+
+
 GOOD = ("{scan}", "{good}")
 ERRORS = {
     "no command": ([], 2, "missing command (see maxslices --help)"),
@@ -215,12 +231,19 @@ ERRORS = {
     "block in words": (["run", *GOOD, "{out}", "--block", "many"], 2, "auto nor max"),
     "unknown device": (["run", *GOOD, "{out}", "--device", "gpu"], 2, "use auto, cpu, cuda or"),
     "device that is not there": (["run", *GOOD, "{out}", "--device", "cuda:9"], 1, "--device cpu"),
-    "unknown format": (["run", *GOOD, "{out}", "--format", "png"], 2, "'hdf5', 'tiff'"),
+    "unknown format": (["run", *GOOD, "{out}", "--format", "png"], 2, "choose from hdf5, tiff,"),
     "unknown option": (
         ["run", *GOOD, "{out}", "--blok", "3"],
         2,
         "no such option '--blok'; did you mean '--block'? (see maxslices run --help)",
     ),
+    "option without a value": (["run", *GOOD, "{out}", "--block"], 2, "'--block' requires an arg"),
+    "two like options": (
+        ["run", *GOOD, "{out}", "--memry", "3GB"],
+        2,
+        "'--memry' (did you mean one of: '--host-memory', '--memory'?) (see maxslices run --help)",
+    ),
+    "unknown action": (["records", "lst"], 2, "did you mean 'list'? (see maxslices records"),
     "shape and scan": (["plan", "--shape", "9x9x9", *GOOD], 2, "--shape stands in place of SCAN"),
     "shape of two": (["plan", "--shape", "9x9", "{good}"], 2, "'9x9' is not a shape: write"),
     "shape of none": (["plan", "--shape", "0x9x9", "{good}"], 2, "'0x9x9' is not a shape"),

@@ -32,7 +32,7 @@ def complete(capsys, monkeypatch):
         ("maxslices records e", ["export"]),
         ("maxslices run --host", ["--host-memory"]),
         ("maxslices run --form", ["--format"]),
-        ("maxslices run --format ", ["hdf5", "tiff"]),
+        ("maxslices run --format ", ["hdf5", "tiff", "tiff-stack", "ome-zarr"]),
         ("maxslices measure median", ["median_filter"]),
         ("maxslices methods minus_l", ["minus_log"]),
         ("maxslices run ", ["file,"]),

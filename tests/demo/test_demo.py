@@ -40,14 +40,19 @@ def test_files_are_left(demo):
         "scan.nxs",
         "demo.yaml",
         "demo.png",
+        "scan.png",
+        "steps.png",
         "reconstruction",
     }
     assert matplotlib.image.imread(demo.picture).shape[:2] == (770, 1160)
+    assert matplotlib.image.imread(folder / "scan.png").shape[:2] == (800, 1100)
+    assert matplotlib.image.imread(folder / "steps.png").shape[1] == 1160
 
 
 def test_plan_and_measurement_are_printed(tmp_path, capsys):
     run_demo(tmp_path, **SIZE)
     text = capsys.readouterr().out
+    assert text.startswith(f"Making {tmp_path / 'scan.nxs'}: 181 projections of a phantom of ")
     for word in ("Made", "Section 1", "measured", "Rotation axis", "RMSE", "demo.png"):
         assert word in text
 

@@ -101,7 +101,7 @@ def test_an_estimator_that_never_fits_a_slice_is_named(answer):
     with pytest.raises(
         EstimatorError,
         match=rf"example: its estimator never\(slice_dim=0, other_dims=\(10, 20\), dtype=float32, "
-        rf"size=5\) returns {answer} slices however much memory there is",
+        rf"size=5\) \(.*test_declared.py:\d+\) returns {answer} slices however much memory",
     ):
         model_of(never, size=5)
 
@@ -177,7 +177,8 @@ def test_what_a_ledger_says_of_a_wrong_value_comes_first():
         raise ValueError("size must be odd, not 4")
 
     with pytest.raises(
-        EstimatorError, match=r"example: size must be odd, not 4; said by its ledger choosy \(for"
+        EstimatorError,
+        match=r"example: size must be odd, not 4; said by its ledger choosy \(.*py:\d+\) \(for",
     ):
         model_of(choosy, size=4)
 
@@ -195,7 +196,9 @@ def test_a_ledger_that_counts_nothing_is_named():
     @from_ledger
     def empty(m, shape, dtype): ...
 
-    with pytest.raises(EstimatorError, match="its ledger empty counts no memory"):
+    with pytest.raises(
+        EstimatorError, match=r"its ledger empty \(.*test_declared.py:\d+\) counts no mem"
+    ):
         model_of(empty)
 
 

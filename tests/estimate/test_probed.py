@@ -356,7 +356,7 @@ def test_a_method_that_always_raises_is_an_error_that_says_so():
     def method(data, *, size: int = 3):
         raise ValueError("no such luck")
 
-    with pytest.raises(EstimatorError, match=r"ValueError: no such luck \(with 1, 2, 3, 4, 8, 17"):
+    with pytest.raises(EstimatorError, match=r"no such luck \(.*py:\d+\) \(with 1, 2, 3, 4, 8, 17"):
         probed_on(method, 10**7, parameters={"size": 5})
 
 
@@ -368,7 +368,9 @@ def test_an_error_that_has_nothing_to_do_with_the_slices_is_reported_at_once(kin
         calls.append(len(data))
         raise kind("no such luck")
 
-    with pytest.raises(EstimatorError, match=f"{kind.__name__}: no such luck .with 1 slice,"):
+    with pytest.raises(
+        EstimatorError, match=rf"{kind.__name__}: no such luck \(.*py:\d+\) \(with 1 s"
+    ):
         probed_on(method, 10**7)
     assert calls == [1]
 

@@ -151,6 +151,6 @@ def test_a_wrong_import_is_not_tried_with_other_slices(gpu):
         calls.append(n)
         raise ImportError("no astra here")
 
-    with pytest.raises(EstimatorError, match=r"ImportError: no astra here \(with 1 slice"):
+    with pytest.raises(EstimatorError, match=r"no astra here \(.*py:\d+\) \(with 1 slice"):
         probed_on(gpu, take, 24 * 10**9)
     assert calls == [1]

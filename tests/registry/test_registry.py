@@ -213,6 +213,18 @@ def test_a_package_that_fails_is_named_and_the_others_go_on(entry_points):
         own["xyz"]
 
 
+def test_a_package_that_fails_half_way_is_not_said_to_be_left_out(entry_points):
+    own = Registry("some.group")
+
+    def fail():
+        own.register(minus_log, pattern="all")
+        raise OSError("no such library")
+
+    entry_points(bad=fail)
+    with pytest.warns(UserWarning, match=r"^bad may lack methods beside minus_log, because.*OSE"):
+        assert len(own) == 1
+
+
 def test_the_others_are_there_even_where_warnings_are_errors(entry_points):
     own = Registry("some.group")
 

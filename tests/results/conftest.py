@@ -94,7 +94,7 @@ def result(tmp_path, scan):
     """Run into a format; the path of the last result."""
 
     def make(format="hdf5", steps=STEPS, **options):
-        report = run(scan, pipeline(steps), tmp_path / "out", device="cpu", format=format, **options)
-        return report.files[-1]
+        options |= {"device": "cpu", "format": format}
+        return run(scan, pipeline(steps), tmp_path / "out", **options).files[-1]
 
     return make

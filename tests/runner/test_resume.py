@@ -19,11 +19,11 @@ from maxslices.errors import MethodError, PlanError, StoreError, UsageError
 from maxslices.model.block_memory import PYTHON_BYTES
 from maxslices.runner import (
     RunFolder,
+    begin_run,
     block_runner,
     earlier_run,
     journal,
     result_sinks,
-    results_folder,
     unfinished_files,
     unfinished_run,
 )
@@ -544,7 +544,7 @@ class TestOverwrite:
 
     def test_without_room_for_both_the_user_is_told(self, tmp_path, scan, monkeypatch):
         usage, out, room = shutil.disk_usage(tmp_path), tmp_path / "out", 2_000_000
-        monkeypatch.setattr(results_folder, "_SPARE_BYTES", 2**16)
+        monkeypatch.setattr(begin_run, "_SPARE_BYTES", 2**16)
 
         def used(path):
             taken = sum(each.stat().st_size for each in out.glob("*.h5"))

@@ -134,15 +134,15 @@ def test_a_page_of_somebody_else_is_never_replaced(tmp_path):
 
 
 def test_a_page_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
-    from maxslices.runner import results_folder
+    from maxslices.runner import folder_texts
 
     def replace_text(path, text):
         if path.name == "report.html":
             raise OSError(errno.ENOSPC, "No space left on device")
         replaced(path, text)
 
-    replaced = results_folder.replace_text
-    monkeypatch.setattr(results_folder, "replace_text", replace_text)
+    replaced = folder_texts.replace_text
+    monkeypatch.setattr(folder_texts, "replace_text", replace_text)
     with pytest.warns(UserWarning, match="no page of the run: cannot write .* No space left"):
         a_run(tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -179,10 +179,11 @@ def test_a_page_of_ten_thousand_blocks_and_many_results_is_small(tmp_path):
     path = tmp_path / "noise.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("entry/data/data", data=noise, chunks=noise.shape)
+    paths = [tmp_path / f"{number:02d}_noise.h5" for number in range(MOST_PICTURES + 3)]
+    for each in paths:
+        each.hardlink_to(path)
     one = section(n_slices=10_000, block=1, stages={}, methods=("to_float",))
-    report = Report(
-        whole.plan, "cpu", (one,), {}, (path,) * (MOST_PICTURES + 3), 100.0, timeline=timeline
-    )
+    report = Report(whole.plan, "cpu", (one,), {}, tuple(paths), 100.0, timeline=timeline)
     html = page_of_run(report)
     assert len(html.encode()) < 10**6
     assert html.count("<img") == MOST_PICTURES

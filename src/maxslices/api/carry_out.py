@@ -35,6 +35,7 @@ from .check_run import check_plan_here, check_unchanged
 from .plan_scan import plan_pipeline
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
+from .run_speeds import keep_speeds
 from .scan_and_output import check_result, files_read, opened, spec_of
 
 
@@ -121,6 +122,7 @@ def carry_out(request: RunRequest) -> Report:
 
                 draw_slices(files, folder.path / PICTURE_NAME, f"{path or source.name}: {pipeline}")
             folder.write_report(report.to_json())  # last: with it the run is whole
+        keep_speeds(report)
         return report
 
 
@@ -163,7 +165,8 @@ def _plan(
 
 def _records(request: RunRequest, folder: Path) -> tuple[Path, ...]:
     """Files that tell people of the run."""
-    return tuple(folder / n for n in RECORD_NAMES if n != PICTURE_NAME or request.picture)
+    names = (*RECORD_NAMES, PICTURE_NAME) if request.picture else RECORD_NAMES
+    return tuple(folder / name for name in names)
 
 
 def _identity(request: RunRequest, pipeline: Pipeline, backend: Backend) -> dict[str, Any]:
@@ -195,7 +198,7 @@ def _origin(request: RunRequest, source: Source, provenance: Provenance) -> Resu
     return ResultInfo(
         pixel_size=request.found_pixel_size(),
         first_pixel=start,
-        scan=provenance.scan,
+        scan=provenance.scan.encode(errors="backslashreplace").decode(),
         date=provenance.date,
         program=f"maxslices {provenance.versions.get('maxslices', '')}".strip(),
     )

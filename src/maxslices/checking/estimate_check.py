@@ -25,10 +25,9 @@ from .measured_call import HOST_NOISE_BYTES, CallResult, MeasuredCall
 
 BUFFERS_BYTES = 3 * 8192 * 8
 """NumPy's buffers for casting, one for each operand of an operation: they come and go with the
-shape, and make up much of the memory of a tiny array."""
-TINY_BYTES = 8192 * 8
-"""Input of one such buffer. Up to that size constants decide, which say nothing about slices: where
-an estimate that is off by less than `BUFFERS_BYTES` is no finding."""
+shape, and make up much of the memory of a tiny array. For an input of less than `HOST_NOISE_BYTES`
+such constants decide, which say nothing about slices: differences below this are no finding then.
+"""
 _SAME_PEAK = 0.01
 """Peaks that differ by less are the same: of 64 slices less than one, and no bound is as close."""
 
@@ -246,7 +245,7 @@ def compare(
 
 def _resolution_bytes(input_bytes: int, device: Device) -> int:
     """Difference of estimate and peak that is no finding, for an input of a size."""
-    if input_bytes <= TINY_BYTES:
+    if input_bytes < HOST_NOISE_BYTES:
         return BUFFERS_BYTES
     return HOST_NOISE_BYTES if device == "cpu" else 0
 

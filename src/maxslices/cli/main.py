@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if answer_shell(app):
             return 0
         try:
-            return _answered(given, log)
+            return _answered([*given], log)  # click takes them away
         except MaxslicesError as error:
             if DEBUG.opts[0] in given:
                 complain(traceback.format_exc())
@@ -204,8 +204,8 @@ def _one_line(error: click.UsageError) -> str:
     text = "missing command" if is_alone else " ".join(error.format_message().split())
     text = text.removesuffix(".")
     text = text.replace(". Did you", "; did you").replace(". (Did you", " (did you")
-    path = error.ctx.command_path if error.ctx else "maxslices"
-    return f"{text[0].lower()}{text[1:]} (see {path} --help)"
+    where = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
+    return f"{text[0].lower()}{text[1:]}{where}"
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dic
 
 @click.command(
     params=[DEVICE, JSON],
-    short_help="run a method on made-up data: its estimate beside the measured peak",
+    short_help="run a method: its memory estimate beside the measured peak",
 )
 @click.argument(
     "method",

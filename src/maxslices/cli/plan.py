@@ -41,6 +41,7 @@ def plan(
     The scan need not be here: maxslices plan --shape 1801x2160x2560 --dtype uint16 PIPELINE
     """
     from ..api import plan
+    from ..api.run_speeds import likely_time
     from ..errors import UsageError
     from ..model.arrays import ArraySpec, parse_shape
     from .plan_page import check_page, write_page
@@ -65,4 +66,7 @@ def plan(
         write_page(page, made)
     if json:
         return made.to_json()
-    return None if quiet else str(made)
+    if quiet:
+        return None
+    likely = likely_time(made)
+    return str(made) if likely is None else f"{made}\n{likely}"

@@ -12,6 +12,9 @@ from .output import SAID, say
 if TYPE_CHECKING:
     from ..planner import Plan
 
+FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
+"""What is proposed for --format."""
+
 
 @click.command(
     params=[*LIMITS, *PART, SWEEP, ALLOW_MISSING_FRAMES, *OUTPUT],
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     default="hdf5",
     show_default=True,
     metavar="FORMAT,...",
+    shell_complete=lambda context, parameter, begin: [n for n in FORMATS if n.startswith(begin)],
     help="hdf5, tiff (a folder), tiff-stack, ome-zarr; each may have :8 or :16 (bits between two "
     "percentiles, as in tiff:8:1-99) and :compressed",
 )

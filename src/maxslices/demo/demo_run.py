@@ -15,16 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..api import plan, run
+from ..api.scan_picture import draw_scan
 from ..errors import MaxslicesError, StoreError
 from ..model.units import format_bytes, parse_bytes
 from ..pipeline import Pipeline
 from ..runner import Report
+from ..runner.progress import progress_shown
 from ..system.disk_space import check_free_space, store_errors
 from .phantom import Phantom, flower_head
-from .picture import SectionBar, draw
+from .picture import SectionBar, draw, fewer_colours
 from .scan_file import N_DARKS, N_FLATS, PhantomScan, make_scan
+from .steps_picture import draw_steps
 
 SCAN_NAME, PIPELINE_NAME, PICTURE_NAME = "scan.nxs", "demo.yaml", "demo.png"
+SCAN_PICTURE_NAME, STEPS_PICTURE_NAME = "scan.png", "steps.png"
 """Files of a demo in its folder."""
 COMPARED_ROWS = 9
 """Slices that are compared with the phantom, evenly spread over the rows.
@@ -103,7 +107,15 @@ def run_demo(
         pipeline = Pipeline.from_file(path)  # fails here if a method is missing
         began = time.perf_counter()
         phantom = flower_head(rows, columns)
-        scan = make_scan(folder / SCAN_NAME, phantom, n_angles, shift=0.011 * columns)
+        name = folder / SCAN_NAME
+        say(
+            f"Making {name}: {n_angles} projections of a phantom of "
+            f"{len(phantom.bodies.density)} bodies, with photon noise, rings, an axis off centre"
+        )
+        with progress_shown(True) as progress:
+            scan = make_scan(name, phantom, n_angles, shift=0.011 * columns, progress=progress)
+    draw_scan(scan.path, folder / SCAN_PICTURE_NAME)
+    fewer_colours(folder / SCAN_PICTURE_NAME)
     say(
         f"Made {scan.path}: {_by(scan.shape)} uint16, {format_bytes(scan.n_bytes)}, "
         f"in {time.perf_counter() - began:.1f} s"
@@ -117,6 +129,7 @@ def run_demo(
         device=device,
         memory=memory,
         progress=True,
+        save_snapshots=True,
     )
     say(f"{report}\n")
 
@@ -142,7 +155,11 @@ def run_demo(
             f"Axis found {axis:.2f}, true {scan.axis:.2f}.   RMSE {rmse:.2f} /mm."
         ),
     )
-    say(f"Picture        {picture}")
+    draw_steps(folder / STEPS_PICTURE_NAME, sorted(report.files[-1].parent.glob("snapshot_*.tif")))
+    say(f"Pictures       {picture}: what came out")
+    say(f"               {folder / SCAN_PICTURE_NAME}: what is in the scan")
+    say(f"               {folder / STEPS_PICTURE_NAME}: the middle slice after each step")
+    say(f"Report         {report.files[-1].with_name('report.html')}")
     return DemoResult(scan, report, axis, rmse, picture)
 
 
@@ -156,7 +173,8 @@ def _is_pipeline(path: Path) -> bool:
 
 def _prepare(folder: Path) -> Path:
     """Remove the files of an earlier demo from the folder, and nothing else."""
-    ours = {SCAN_NAME, PIPELINE_NAME, PICTURE_NAME, "reconstruction"}
+    pictures = {PICTURE_NAME, SCAN_PICTURE_NAME, STEPS_PICTURE_NAME}
+    ours = {SCAN_NAME, PIPELINE_NAME, "reconstruction"} | pictures
     try:
         there = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
         if there and not (there <= ours and _is_pipeline(folder / PIPELINE_NAME)):

@@ -11,6 +11,7 @@ compared with the truth, not with the same discretisation.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -104,7 +105,9 @@ class Phantom:
         mean: NDArray[np.float32] = image.reshape(shape).mean(axis=(1, 3))
         return mean[::-1]
 
-    def line_integrals(self, angles: Float, axis: float) -> NDArray[np.float32]:
+    def line_integrals(
+        self, angles: Float, axis: float, advance: Callable[[int], None] | None = None
+    ) -> NDArray[np.float32]:
         """Compute the projections: attenuation along the rays, averaged over each pixel.
 
         Parameters
@@ -113,6 +116,8 @@ class Phantom:
             (angles,) projection angles in radians.
         axis : float
             Detector column of the rotation axis; column k is centred at k.
+        advance : callable, optional
+            Called with 1 when a row is done.
 
         Returns
         -------
@@ -125,7 +130,9 @@ class Phantom:
             result[:, row] = self._sinogram(angles, axis, row)
 
         with ThreadPoolExecutor() as pool:  # NumPy releases the interpreter lock
-            list(pool.map(project, range(self.rows)))
+            for _ in pool.map(project, range(self.rows)):
+                if advance is not None:
+                    advance(1)
         return result
 
     def _sinogram(self, angles: Float, axis: float, row: int) -> NDArray[np.float32]:

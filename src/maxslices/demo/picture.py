@@ -80,7 +80,7 @@ def draw(
         _profile(figure.add_axes((0.07, 0.085, 0.43, 0.235)), truth[line], result[line])
         _memory(figure.add_axes((0.685, 0.085, 0.275, 0.235)), bars, budget_bytes, scan_bytes)
         figure.savefig(path, facecolor="white")
-    _fewer_colours(path)
+    fewer_colours(path)
 
 
 def _slices(figure: Any, truth: NDArray[Any], result: NDArray[Any], line: int) -> None:
@@ -159,7 +159,7 @@ def _memory(axes: Any, bars: list[SectionBar], budget_bytes: int, scan_bytes: in
     )  # fmt: skip
 
 
-def _fewer_colours(path: Path) -> None:
+def fewer_colours(path: Path) -> None:
     """Rewrite the PNG with a palette: noise in full colour takes several times the bytes."""
     from PIL import Image
 

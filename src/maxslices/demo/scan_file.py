@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from ..runner.progress import Progress, ProgressOnAll
 from .phantom import Phantom
 
 N_FLATS = N_DARKS = 20
@@ -50,7 +51,12 @@ class PhantomScan:
 
 
 def make_scan(
-    path: Path, phantom: Phantom, n_angles: int, shift: float, photons: float = PHOTONS
+    path: Path,
+    phantom: Phantom,
+    n_angles: int,
+    shift: float,
+    photons: float = PHOTONS,
+    progress: Progress | None = None,
 ) -> PhantomScan:
     """Simulate a scan over half a turn, ends included, and write the file.
 
@@ -66,7 +72,10 @@ def make_scan(
         Columns from the detector's middle to the rotation axis.
     photons : float
         Photons on a pixel in the middle of the open beam, in one frame.
+    progress : Progress, optional
+        Told of rows that are projected, which takes most of the time, and of frames exposed.
     """
+    progress = ProgressOnAll([]) if progress is None else progress
     rng = np.random.default_rng(2160)
     shape = (n_angles, phantom.rows, phantom.columns)
     degrees = np.linspace(0, 180, n_angles)
@@ -91,10 +100,15 @@ def make_scan(
 
         expose(0, np.zeros((N_DARKS, *shape[1:])))
         expose(N_DARKS, np.broadcast_to(beam, (N_FLATS, *shape[1:])))
-        transmitted = np.exp(-phantom.line_integrals(np.deg2rad(degrees), axis))
+        progress.start("projecting the phantom", phantom.rows)
+        integrals = phantom.line_integrals(np.deg2rad(degrees), axis, progress.advance)
+        transmitted = np.exp(-integrals)
         transmitted *= beam * drift
+        progress.start("exposing frames", n_angles)
         for start in range(0, n_angles, 32):
-            expose(N_DARKS + N_FLATS + start, transmitted[start : start + 32])
+            exposed = transmitted[start : start + 32]
+            expose(N_DARKS + N_FLATS + start, exposed)
+            progress.advance(len(exposed))
     return PhantomScan(path, phantom, axis, shape)
 
 

@@ -50,8 +50,8 @@ def with_choice(preview: Preview, chosen: Mapping[str, PartLike | None]) -> Prev
             preview = replace(preview, angles=part, angle_step=step)
         elif step != 1:
             raise UsageError(
-                f"{name} {_shown(given)}: every {step}th of the {name} cannot be read, as methods "
-                f"need neighbours: give START:STOP"
+                f"{name} {_shown(given)}: {name} have no step, as methods need neighbours: give "
+                "START:STOP"
             )
         else:
             preview = (

@@ -18,7 +18,8 @@ from .open_hdf5 import open_hdf5
 from .whole_result import WholeResult
 
 LEVEL = 1
-"""Level of deflate: on float32 slices with noise, level 4 takes twice as long and saves 1 %."""
+"""Level of deflate: reconstructed float32 slices take 60 % at 70 MB/s a core; at level 4 59 % at
+61 MB/s, at level 9 58 % at 5 MB/s."""
 
 
 def write_hdf5(

@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+import h5py
 
 from ..errors import SourceError, UsageError
+from .hdf5_frames import open_file
+from .hdf5_layout import find_layout
+from .hdf5_links import look_up
+from .library_errors import library_errors
+from .loader_options import LoaderOptions
+from .paths import HDF5_SUFFIXES, holds_hdf5
 from .result_info import PixelSize
-from .stored_facts import StoredFact, stored_facts
+from .stored_facts import shown_value
+
+_PLACES = (
+    "sample",
+    "measurement/instrument/sample",
+    "instrument/detector",
+    "measurement/instrument/detector",
+    "measurement/instrument/detection_system/objective",
+    ".",
+)
+"""Groups with the pixel size, beside the frames or above: of NXtomo, the ESRF, Data Exchange."""
 
 _UM = {
     "m": 1e6, "meter": 1e6, "metre": 1e6, "meters": 1e6, "metres": 1e6,
@@ -23,22 +41,25 @@ _SIZE = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(\S+)\s*")
 def pixel_size_of(scan: Path) -> PixelSize | None:
     """Read the pixel size that a scan's file stores; None if it has none, or none with a unit.
 
-    What is stored of the sample (an effective size, as the ESRF writes it) comes before what is
-    stored of the detector.
+    It is looked for where the layouts of beamlines have it, beside the frames: a file may have
+    thousands of other data sets. What is stored of the sample (an effective size, as the ESRF
+    writes it) comes before what is stored of the detector.
     """
+    if not scan.is_file() or not (scan.suffix.lower() in HDF5_SUFFIXES or holds_hdf5(scan)):
+        return None
     try:
-        facts = stored_facts(scan)
+        with open_file(scan) as file:
+            data = find_layout(scan, file, LoaderOptions()).data
+            parents = [str(each) for each in PurePosixPath(data.strip("/")).parents]
+            places = [f"{parent}/{place}" for place in _PLACES for parent in parents]
+            row, column = _first(file, places, "y"), _first(file, places, "x")
     except SourceError:
         return None
-    if facts is None:
-        return None
-    found = [fact for fact in facts.values if fact.subject == "pixel_size"]
-    found.sort(key=lambda fact: "sample" not in fact.where.lower())
-    row, column = _first(found, "y"), _first(found, "x")
     row, column = row or column, column or row
     if row is None or column is None:
         return None
-    return PixelSize(row[0], column[0], ", ".join(dict.fromkeys((row[1], column[1]))))
+    where = ", ".join(dict.fromkeys((row[1], column[1])))
+    return PixelSize(row[0], column[0], where.encode(errors="backslashreplace").decode())
 
 
 def parse_pixel_size(given: str | float) -> PixelSize:
@@ -62,13 +83,15 @@ def parse_pixel_size(given: str | float) -> PixelSize:
     return PixelSize(um, um, "given")
 
 
-def _first(facts: list[StoredFact], axis: str) -> tuple[float, str] | None:
-    for fact in facts:
-        name = fact.where.rpartition("/")[2].lower()
-        if name == "pixel_size" or axis in name.replace("pixel_size", ""):
-            um = _um(fact.value)
+def _first(file: h5py.File, places: list[str], axis: str) -> tuple[float, str] | None:
+    names = (f"{axis}_pixel_size", f"pixel_size_{axis}", "pixel_size")
+    for where in (f"{place}/{name}" for place in places for name in names):
+        stored = look_up(file, where)
+        if isinstance(stored, h5py.Dataset) and stored.size == 1:
+            with library_errors(where):
+                um = _um(shown_value(stored))
             if um is not None and math.isfinite(um) and um > 0:
-                return um, fact.where
+                return um, f"/{where.removeprefix('./')}"
     return None
 
 

@@ -105,7 +105,7 @@ def stored_facts(path: Path) -> StoredFacts | None:
                 stacks.append(Stack(where, stored.shape, str(stored.dtype)))
             subject = _subject(where)
             if subject is not None and stored.size == 1:
-                values.append(StoredFact(subject, where, _shown(stored)))
+                values.append(StoredFact(subject, where, shown_value(stored)))
         frames = None if layout is None else _data_set(file, layout.data)
         key = None if layout is None else layout.image_key
         return StoredFacts(
@@ -165,7 +165,8 @@ def _subject(where: str) -> str | None:
     return next((subject for subject, names in _FACTS.items() if name in names), None)
 
 
-def _shown(stored: h5py.Dataset) -> str:
+def shown_value(stored: h5py.Dataset) -> str:
+    """Single value of a data set, with its unit."""
     value: Any = np.ravel(stored[()])[0]
     unit = np.ravel(np.asarray(stored.attrs.get("units", "")))
     text = value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -43,7 +43,7 @@ nn = click.Group(
     "nn",
     help="Say what a torch model takes, predicted without a device: where the memory goes, the "
     "largest batch, patch and tiles, and what makes a training step fit.",
-    short_help="networks: where the memory goes, what fits, and what makes a step fit",
+    short_help="networks: where memory goes, what fits, what makes it fit",
 )
 
 

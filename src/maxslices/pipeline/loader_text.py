@@ -6,13 +6,13 @@ LOADER_YAML = """\
 - method: standard_tomo
   parameters:                            # all of them may be left out
     data_path: auto                      # the frames in an HDF5 file: auto, or a path
-    image_key_path: auto                 # kind of each frame (0 projection, 1 flat, 2 dark): auto,
-                                         #   a path, or null: all are projections
+    image_key_path: auto                 # kind of each frame (0 projection, 1 flat, 2 dark):
+                                         #   auto, a path, or null: all are projections
     rotation_angles: auto                # auto; {data_path: PATH};
                                          #   {user_defined: {start_angle: 0, stop_angle: 180,
                                          #   angles_total: 1801}}; or a list of degrees
-    flats: auto                          # auto; ignore (a frame of ones); or another file, below
-    darks: auto                          # auto; ignore (a frame of zeros); or another file
+    flats: auto                          # auto; ignore (a frame of ones); or a file, see below
+    darks: auto                          # auto; ignore (a frame of zeros); or a file
     preview:                             # part of the scan to read; the stop is excluded
       angles: {start: 0, stop: end, step: 2}   # frames as stored, flats and darks included
       detector_y: mid                    # the middle three rows, two of an odd number

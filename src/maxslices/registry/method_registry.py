@@ -184,6 +184,7 @@ class Registry:
             except MemoryError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a package raises
+                module = entry_point.value.partition(":")[0]
                 package = entry_point.dist.name if entry_point.dist else entry_point.value
                 what = f"the methods of {package} are left out"
                 if added := [
@@ -192,7 +193,7 @@ class Registry:
                     what = f"{package} may lack methods beside {', '.join(sorted(added))}"
                 missing.append(
                     f"{what}, because importing {entry_point.value} failed: "
-                    f"{type(error).__name__}: {error}{raised_at(error, entry_point.module)}"
+                    f"{type(error).__name__}: {error}{raised_at(error, module)}"
                 )
         return missing
 

@@ -18,8 +18,10 @@ REPORT_NAME = "report.json"
 TIMELINE_NAME = "timeline.json"
 PIPELINE_NAME, LOG_NAME, PAGE_NAME = "pipeline_as_run.yaml", "run.log", "report.html"
 PICTURE_NAME = "slices.png"
-RECORD_NAMES = (PIPELINE_NAME, LOG_NAME, PAGE_NAME, PICTURE_NAME)
+RECORD_NAMES = (PIPELINE_NAME, LOG_NAME, PAGE_NAME)
 """Files in the folder of a run that tell people of it and say how its results were made."""
+BESIDE_NAMES = (*RECORD_NAMES, PICTURE_NAME)
+"""The same, with what is there only if it was asked for."""
 
 
 def foreign_file(path: Path) -> str:
@@ -38,7 +40,7 @@ def results_of(report: Path) -> list[Path]:
         results = [report.parent / name for name in names]
         records = [Path(entry).name for entry in earlier.get("records", [])]
         for name in records:
-            if name not in RECORD_NAMES:
+            if name not in BESIDE_NAMES:
                 raise ValueError(f"no run writes {name!r}")
         has_timeline = earlier.get("timeline") is not None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -46,7 +48,7 @@ def results_of(report: Path) -> list[Path]:
             f"cannot replace the run in {report.parent}: {report.name} is not readable as a "
             f"report ({error}); remove the folder by hand"
         ) from None
-    for name in RECORD_NAMES:
+    for name in BESIDE_NAMES:
         if name in records:
             results.append(report.parent / name)
         elif (report.parent / name).exists():

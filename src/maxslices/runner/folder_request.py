@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import StoreError, UsageError
-from .earlier_run import RECORD_NAMES, REPORT_NAME, TIMELINE_NAME, EarlierRun, foreign_file
+from .earlier_run import BESIDE_NAMES, REPORT_NAME, TIMELINE_NAME, EarlierRun, foreign_file
 from .folder_lock import FolderLock
 from .unfinished_run import UnfinishedRun
 
@@ -59,6 +59,6 @@ def check_request(
             "allow it to be replaced with --overwrite"
         )
     elif not earlier.is_there:
-        for name in (TIMELINE_NAME, *RECORD_NAMES):
+        for name in (TIMELINE_NAME, *BESIDE_NAMES):
             if (folder / name).exists():
                 raise StoreError(foreign_file(folder / name))

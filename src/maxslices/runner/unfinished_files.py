@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..io import remove_result
 from ..system.fresh_files import remove_fresh
-from .earlier_run import RECORD_NAMES, REPORT_NAME, TIMELINE_NAME, disk_bytes
+from .earlier_run import BESIDE_NAMES, REPORT_NAME, TIMELINE_NAME, disk_bytes
 from .journal import JOURNAL_NAME
 from .scratch_place import ScratchPlace
 from .unfinished_run import UnfinishedRun
@@ -52,7 +52,7 @@ def remove_remains(folder: Path, scratch: ScratchPlace) -> None:
     """Remove what a run that was killed left beside its results, the journal last."""
     for path in scratch.path.glob(SCRATCH_PATTERN):
         path.unlink(missing_ok=True)
-    for name in (TIMELINE_NAME, REPORT_NAME, *RECORD_NAMES):
+    for name in (TIMELINE_NAME, REPORT_NAME, *BESIDE_NAMES):
         remove_fresh(folder / name)
     (folder / JOURNAL_NAME).unlink(missing_ok=True)
 

@@ -1,0 +1,119 @@
+"""How long a plan is likely to take, by the speed of sections that ran before."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..measure.cache_dir import records_folder
+from ..model.units import format_duration
+from ..planner import Plan, SectionPlan
+from ..runner import Report
+from ..system.fresh_files import replace_text
+from ..system.small_files import read_small_text
+
+FILE_NAME = "speeds"
+"""Name of the file in the folder of the records, whose own names end in ``.json``."""
+LEAST_S = 1.0
+"""Duration of all sections from which on they are kept: the first block, on which libraries are
+loaded, takes some tenths of a second."""
+MOST_SECTIONS = 256
+"""Sections that are kept, the latest: 30 kB."""
+_MAX_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyTime:
+    """How long a plan is likely to take."""
+
+    sections_s: tuple[float, ...]
+    """Of each section."""
+    device: str
+    """Device of the runs that it is taken from."""
+    date: str
+    """Date of the oldest of them."""
+
+    def __str__(self) -> str:
+        whole = format_duration(sum(self.sections_s))
+        parts = " + ".join(format_duration(each) for each in self.sections_s)
+        each = f" ({parts})" if len(self.sections_s) > 1 else ""
+        return f"Likely to take {whole}{each}, as sections on {self.device} took on {self.date}"
+
+
+def keep_speeds(report: Report) -> None:
+    """Keep the speed of the sections of a run for later plans, if the disk takes it."""
+    if sum(ran.duration_s for ran in report.sections) < LEAST_S:
+        return
+    new = {}
+    for section, ran in zip(report.plan.sections, report.sections, strict=True):
+        began = ran.blocks[0].first_slice if ran.blocks else 0
+        if ran.is_earlier or began:
+            continue
+        new[_key(report.plan, section)] = {
+            "slice_s": ran.duration_s / section.n_slices,
+            "device": report.device,
+            "date": time.strftime("%Y-%m-%d"),
+        }
+    if new:
+        earlier = {key: entry for key, entry in _read().items() if key not in new}
+        latest = dict(list((earlier | new).items())[-MOST_SECTIONS:])
+        with suppress(OSError):  # the run itself is whole
+            _path().parent.mkdir(parents=True, exist_ok=True)
+            replace_text(_path(), json.dumps(latest, indent=1))
+
+
+def likely_time(plan: Plan) -> LikelyTime | None:
+    """How long a plan is likely to take; None unless each of its sections ran here before.
+
+    Sections are the same if methods, parameters, kind of device, and the shape and dtype of a slice
+    are. Their time is taken to grow with the number of slices.
+    """
+    known = _read()
+    try:
+        entries = [known[_key(plan, section)] for section in plan.sections]
+        each_s = [
+            float(entry["slice_s"]) * section.n_slices
+            for entry, section in zip(entries, plan.sections, strict=True)
+        ]
+        devices = ", ".join(dict.fromkeys(str(entry["device"]) for entry in entries))
+        date = min(str(entry["date"]) for entry in entries)
+    except (KeyError, TypeError, ValueError):
+        return None
+    if not all(math.isfinite(each) and each >= 0 for each in each_s):
+        return None
+    return LikelyTime(tuple(each_s), devices, date)
+
+
+def _key(plan: Plan, section: SectionPlan) -> str:
+    content = plan.made_for.pipeline[1:]  # the first part is the loader
+    steps = [
+        [step.method, content[step.index]["parameters"] if step.index < len(content) else None]
+        for step in section.steps
+    ]
+    other = [n for dim, n in enumerate(section.input.shape) if dim != section.slice_dim]
+    what = [
+        plan.device.partition(":")[0],
+        section.slice_dim,
+        other,
+        str(section.input.dtype),
+        steps,
+    ]
+    return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def _path() -> Path:
+    return records_folder() / FILE_NAME
+
+
+def _read() -> dict[str, Any]:
+    try:
+        found = json.loads(read_small_text(_path(), _MAX_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,100 @@
+"""``maxslices try`` on scans of several kinds; the description of the loader."""
+
+import h5py
+import numpy as np
+import pytest
+import yaml
+
+from maxslices import Pipeline
+from maxslices.api.try_scan import trial_pipeline
+from maxslices.cli.main import main
+from maxslices.demo.phantom import flower_head
+from maxslices.demo.scan_file import make_scan
+from maxslices.io import open_source, parse_loader
+from maxslices.pipeline.loader_text import LOADER_YAML, OTHER_FILES_YAML
+
+
+@pytest.fixture(scope="module")
+def flower(tmp_path_factory):
+    path = tmp_path_factory.mktemp("scan") / "flower.nxs"
+    make_scan(path, flower_head(rows=8, columns=128), n_angles=91, shift=1.5)
+    return path
+
+
+def test_one_command_makes_a_picture_of_slices(flower, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["try", str(flower), "--device", "cpu"]) == 0
+    out = tmp_path / "flower-try"
+    assert (out / "slices.png").read_bytes().startswith(b"\x89PNG")
+    with h5py.File(out / "result.h5") as file:
+        assert file["entry/data/data"].shape == (3, 128, 128)
+        assert file["entry/data/z"][0] == 2
+    printed = capsys.readouterr().out
+    assert "look at flower-try/slices.png" in printed
+    _, command = printed.strip().rsplit("maxslices ", 1)
+    assert main([*command.split(), "--device", "cpu", "-q"]) == 0  # as it is printed
+    with h5py.File(tmp_path / "flower-pipeline/result.h5") as file:
+        assert file["entry/data/data"].shape == (8, 128, 128)
+    assert main([*command.split(), "--device", "cpu", "-q"]) == 0
+    assert (tmp_path / "flower-pipeline-2/report.json").exists()
+
+
+def test_a_folder_with_a_pipeline_is_left_alone(flower, tmp_path, capsys):
+    (tmp_path / "pipeline.yaml").write_text("mine")
+    assert main(["try", str(flower), str(tmp_path), "--device", "cpu"]) == 1
+    assert (tmp_path / "pipeline.yaml").read_text() == "mine"
+
+
+def test_a_scan_without_angles_and_flats_is_tried_all_the_same(tmp_path, capsys):
+    path = tmp_path / "scan.npy"
+    scan = np.random.default_rng(2).integers(500, 900, (40, 5, 64)).astype(np.uint16)
+    np.save(path, scan)
+    assert main(["try", str(path), str(tmp_path / "out"), "--device", "cpu"]) == 0
+    said = capsys.readouterr().err
+    assert "0 to 180 degrees are assumed" in said
+    assert "no flats and darks" in said
+    assert (tmp_path / "out/slices.png").exists()
+
+
+def test_half_of_a_full_turn_is_read(tmp_path):
+    path = tmp_path / "scan.nxs"
+    with h5py.File(path, "w") as file:
+        entry = file.create_group("entry1/tomo_entry")
+        entry["data/data"] = np.ones((14, 3, 9), np.uint16)
+        entry["data/rotation_angle"] = [0, *np.linspace(0, 330, 12), 0]
+        entry["instrument/detector/image_key"] = [1, *[0] * 12, 2]
+    with open_source(path) as source:
+        made = trial_pipeline(source)
+    assert made.angles == ":8"  # 0 to 180 degrees, after a flat
+    assert "first half" in made.notes[0]
+
+
+def test_every_line_of_the_loaders_description_can_be_written(capsys):
+    for text in (LOADER_YAML, OTHER_FILES_YAML):
+        (step,) = yaml.safe_load(text)
+        _, faults = parse_loader(step["parameters"])
+        assert faults == []
+    assert main(["methods", "standard_tomo"]) == 0
+    printed = capsys.readouterr().out
+    assert "rotation_angles: {file: angles.nxs" in printed
+    assert "{{" not in printed
+    assert all(len(line) <= 100 for line in printed.splitlines())
+
+
+def test_what_is_chosen_is_in_the_pipeline_as_run(flower, tmp_path):
+    out = tmp_path / "out"
+    pipeline = tmp_path / "p.yaml"
+    pipeline.write_text("- method: minus_log\n")
+    options = ["--rows", "2:5", "--angles", "::3", "--device", "cpu", "-q"]
+    assert main(["run", str(flower), str(pipeline), str(out), *options]) == 0
+    again = Pipeline.from_file(out / "pipeline_as_run.yaml")
+    assert again.loader.preview.detector_y == (2, 5)
+    assert again.loader.preview.angle_step == 3
+
+
+@pytest.mark.parametrize("option", ["--resume", "--overwrite"])
+def test_a_folder_that_is_there_is_to_be_named(flower, tmp_path, capsys, option):
+    pipeline = tmp_path / "p.yaml"
+    pipeline.write_text("- method: minus_log\n")
+    assert main(["run", str(flower), str(pipeline), option]) == 2
+    assert "name it as OUT" in capsys.readouterr().err

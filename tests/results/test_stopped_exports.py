@@ -1,0 +1,137 @@
+"""Runs that end while other formats are written, and scratch files elsewhere."""
+
+import json
+
+import numpy as np
+import pytest
+import tifffile
+
+from maxslices import run
+from maxslices.errors import StoreError
+from maxslices.io import export_result
+from maxslices.runner.results_folder import RunFolder
+from tests.results.conftest import METHODS, pipeline
+
+FORMATS = "tiff-stack,tiff:8:0-100"
+
+
+class Stop(BaseException):
+    """Ends a run as an interrupt does."""
+
+
+def run_into(out, scan, **options):
+    return run(scan, pipeline(), out, device="cpu", format=FORMATS, **options)
+
+
+@pytest.fixture
+def stopped(monkeypatch, tmp_path, scan):
+    """Run that ends in the middle of an export, or with the names that are given."""
+
+    def stop(at):
+        out = tmp_path / "out"
+        with monkeypatch.context() as patch:
+            if at == "second export":
+                write = export_result._write
+
+                def failing(whole, part, path, format, advance):
+                    if format.name == "tiff":
+                        part.mkdir()
+                        raise Stop
+                    write(whole, part, path, format, advance)
+
+                patch.setattr(export_result, "_write", failing)
+            else:
+
+                def failing_name(path):
+                    if path.name == at:
+                        raise Stop
+                    path.with_name(f".{path.name}.part").rename(path)
+
+                patch.setattr("maxslices.runner.result_sinks.give_name", failing_name)
+            with pytest.raises(Stop):
+                run_into(out, scan)
+        assert (out / ".run.journal").exists()
+        return out
+
+    return stop
+
+
+@pytest.mark.parametrize("at", ["second export", "result.tif", "result_8bit"])
+def test_a_run_that_ended_while_it_was_exported_goes_on(stopped, scan, volume, at):
+    out = stopped(at)
+    report = run(scan, pipeline(), out, device="cpu", resume=True)
+    assert [path.name for path in report.files] == ["result.tif", "result_8bit"]
+    np.testing.assert_array_equal(tifffile.imread(out / "result.tif"), volume)
+    assert len(list((out / "result_8bit").iterdir())) == 5
+    assert not [path for path in out.iterdir() if path.name.startswith(".")]
+    assert json.loads((out / "report.json").read_text())["files"]
+
+
+@pytest.mark.parametrize("at", ["second export", "result_8bit"])
+def test_a_run_that_ended_while_it_was_exported_is_replaced(stopped, scan, volume, at):
+    out = stopped(at)
+    report = run(scan, pipeline(), out, device="cpu", overwrite=True)
+    assert [path.name for path in report.files] == ["result.h5"]
+    assert not [p for p in out.iterdir() if p.name.startswith(".") or p.suffix == ".tif"]
+    assert not (out / "result_8bit").exists()
+
+
+def test_a_disk_that_is_full_for_an_export_says_how_to_go_on(tmp_path, scan, monkeypatch):
+    def full(path, n_bytes):
+        raise StoreError(f"{path}: the disk is full")
+
+    monkeypatch.setattr(export_result, "check_free_space", full)
+    with pytest.raises(StoreError, match=r"all is computed, .* --resume"):
+        run_into(tmp_path / "out", scan)
+
+
+def test_the_part_of_a_scan_is_kept_for_a_run_that_goes_on(tmp_path, scan, monkeypatch):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "finish", lambda *given: (_ for _ in ()).throw(Stop))
+        with pytest.raises(Stop):
+            run(scan, pipeline(), out, device="cpu", rows="1:4", angles="::2")
+    report = run(scan, pipeline(), out, device="cpu", resume=True)
+    assert report.plan.sections[0].input.shape == (3, 3, 7)
+
+
+def test_scratch_files_are_elsewhere_and_gone(tmp_path, scan, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "maxslices.planner.place_sections.PlacementSearch._can_be_held",
+        lambda self, number, origin, candidate, held: candidate == "scratch file",
+    )
+    monkeypatch.setattr(
+        "maxslices.runner.stores_between.ScratchStore",
+        watched(made),
+    )
+    disk = tmp_path / "disk"
+    run(scan, pipeline(["halve", "to_rows"]), tmp_path / "out", device="cpu", scratch=disk)
+    assert [path.parent for path in made] == [disk]
+    assert not list(disk.iterdir())
+
+
+def watched(made):
+    """Scratch stores whose folders are noted."""
+    from maxslices.io import ScratchStore
+
+    def make(spec, folder, **options):
+        made.append(folder)
+        return ScratchStore(spec, folder, **options)
+
+    return make
+
+
+def to_rows(data):
+    """Return the data of a sinogram."""
+    return data
+
+
+METHODS.register(
+    to_rows,
+    pattern="sinogram",
+    calc_max_slices=lambda slice_dim, other_dims, dtype, available_memory: (
+        available_memory // (64 * other_dims[0] * other_dims[1]),
+        dtype,
+    ),
+)

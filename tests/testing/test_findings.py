@@ -1,0 +1,126 @@
+"""What the conformance tests say of a wrong method: once, with what to declare."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+HEAD = """
+import numpy as np
+from maxslices import from_ledger, method
+from maxslices.testing import Case, MethodConformance, check_max_slices
+
+@from_ledger
+def needs(m, shape, dtype):
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+
+@from_ledger
+def too_little(m, shape, dtype):
+    m.alloc(shape, dtype)
+    if shape[2] < 40:
+        m.alloc(shape, dtype)
+"""
+
+
+@pytest.fixture
+def conformance(pytester):
+    """Function that runs a file of tests: what pytest prints."""
+
+    def run(text, *options):
+        pytester.makepyfile(HEAD + text)
+        arguments = ("-n", "0", "-p", "no:cacheprovider", "--maxslices-device", "cpu", *options)
+        return pytester.runpytest_subprocess(*arguments).stdout.str()
+
+    return run
+
+
+def test_what_random_shapes_find_is_reported_once_and_is_in_the_summary(conformance):
+    pytest.importorskip("hypothesis")
+    said = conformance(
+        """
+@method("all", calc_max_slices=too_little)
+def sometimes(data):
+    return data + 1
+
+class TestMine(MethodConformance):
+    cases = [Case("sometimes", (20, 30, 30))]
+""",
+        "-k",
+        "random_shapes",
+        "--maxslices-examples",
+        "40",
+    )
+    report, _, summary = said.partition("maxslices: estimated slices over")
+    assert report.count("UNDERESTIMATE") == 1
+    assert "During handling" not in report
+    assert "Falsifying" not in said
+    assert "UNDERESTIMATE" in summary
+
+
+@pytest.mark.parametrize(
+    ("body", "declared", "said"),
+    [
+        (
+            "data + np.pad(data, ((2, 0), (0, 0), (0, 0)))[:-2] * 2",
+            "0",
+            "a slice depends on 2 slices before and 0 after: declare halo=(2, 0) in place of",
+        ),
+        ("data - data.mean()", "1", "so no halo is enough: another pattern may be right"),
+    ],
+)
+def test_a_result_that_depends_on_the_block_proposes_what_to_declare(
+    conformance, body, declared, said
+):
+    text = conformance(
+        f"""
+@method("projection", calc_max_slices=needs, halo={declared})
+def reaching(data):
+    return {body}
+
+class TestMine(MethodConformance):
+    cases = [Case("reaching", (20, 9, 8))]
+""",
+        "-k",
+        "block_size",
+    )
+    assert "in blocks of 1 the result differs at" in text
+    assert said in text
+
+
+def test_a_constant_is_no_finding_for_a_tiny_input(conformance):
+    """65,536 bytes that either of method and ledger lacks, beside inputs of 400 and of 108,000."""
+    text = conformance(
+        """
+import pytest
+
+@from_ledger
+def more(m, shape, dtype):
+    m.alloc(65536, "uint8")
+    m.alloc(shape, dtype)
+    m.alloc(shape, dtype)
+
+@method("all", calc_max_slices=needs)
+def hidden(data):
+    table = np.ones(8192)
+    return data * np.float32(2 * table[0])
+
+@method("all", calc_max_slices=more)
+def promised(data):
+    return data * 2
+
+@pytest.mark.parametrize("name", ["hidden", "promised"])
+@pytest.mark.parametrize("shape", [(5, 5, 4), (1, 1, 1)])
+def test_tiny(name, shape):
+    assert check_max_slices(name, shape, "float32", device="cpu").ok
+
+@pytest.mark.parametrize("name", ["hidden", "promised"])
+def test_small(name):
+    check_max_slices(name, (60, 15, 30), "float32", device="cpu")
+"""
+    )
+    assert "4 passed" in text
+    assert "2 failed" in text
+    assert "test_small[hidden]" in text
+    assert "test_small[promised]" in text
