@@ -112,6 +112,18 @@ def test_a_line_is_followed_four_times_as_far_as_it_was_called(monkeypatch):
     assert answer < 8 * most
 
 
+@pytest.mark.parametrize("n", [17, 18, 20, 33])
+def test_what_was_not_called_as_it_might_take_too_much_is_not_proven(monkeypatch, n):
+    def take(k):
+        return {"inside": 20 * MB * k, "outside": 7 * MB * (-(-k // 16) * 16)}
+
+    needs = needs_of(take)
+    _, found = searched(monkeypatch, take, needs(n) + MB, strictly=True)
+    if found.answer > right_answer(needs, needs(n) + MB):
+        assert not found.sure
+        assert any("might take too much: not proven" in note for note in found.notes)
+
+
 def test_what_lies_between_points_costs_what_the_later_one_does_unless_it_is_straight():
     points = [(1, 10), (2, 20), (3, 30), (8, 130), (9, 140), (20, 250)]
     assert envelope(points, 0) == [

@@ -49,7 +49,7 @@ class PeakSearch:
         self.notes: list[str] = []
         self._taken: dict[int, int] = {}
         self._too_many = calls.total_slices + 1
-        self._is_stopped = self._ran_out = False
+        self._is_stopped = self._ran_out = self._is_refused = False
         self._n_halved = 0
         self._began_s = time.perf_counter()
 
@@ -205,9 +205,11 @@ class PeakSearch:
         wanted = min(likely, top)
         if wanted <= n:
             return n
-        return last_true(
+        may_run = last_true(
             lambda k: self.calls.may_take(self.calls.worst_bytes(k, peaks.points)), n, wanted + 1
         )
+        self._is_refused = may_run == n
+        return may_run
 
     def _in_time(self, n: int, wanted: int) -> int | None:
         """As many of the wanted slices as there is time for."""
@@ -255,7 +257,9 @@ class PeakSearch:
         most = max(self._taken, default=0)
         if self._is_stopped:
             self.notes.append(f"{most} slices were called, more take too long: not proven")
-        is_proven = answer <= most or peaks.is_known_line
+        if answer > most and self._is_refused:
+            self.notes.append(f"{most} slices were called, more might take too much: not proven")
+        is_proven = answer <= most or (peaks.is_known_line and not self._is_refused)
         return Probe(
             points=tuple(points),
             kept=tuple((n, size + lost) for n, size in self.retained.kept()),
