@@ -77,7 +77,13 @@ def _plain(
         "output_angles": OUTPUT_ANGLES.get(entry.name),
         "side_data": side_data,
         "check_values": value_check(entry.module, entry.name),
+        "former_names": FORMER_NAMES.get(entry.full_name),
     }
+
+
+FORMER_NAMES = {"httomolibgpu.prep.normalize.dark_flat_field_correction": {"cutoff": "upper_bound"}}
+"""Parameters that httomolibgpu 6 calls otherwise than releases before it, of which there are
+pipelines."""
 
 
 def _call_of(entry: DatabaseEntry, stub: Callable[..., Any]) -> FilledCall:

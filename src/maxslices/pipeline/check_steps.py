@@ -211,7 +211,10 @@ class _StepCheck:
             text = f"{meta.name}: parameters must be names with values, not {given!r}"
             self._fault(text, "parameters")
             return {}
-        values = {str(name): _reference_or_value(value) for name, value in given.items()}
+        values = {
+            self._name_now(meta, str(name), given): _reference_or_value(value)
+            for name, value in given.items()
+        }
         known: dict[str, Any] = {}
         n_before = len(self._faults)
         unread = {key.removeprefix("parameters.") for key in self._entry.faulty}
@@ -251,6 +254,12 @@ class _StepCheck:
         if len(self._faults) == n_before:
             self._check_values(meta, known)
         return values
+
+    @staticmethod
+    def _name_now(meta: MethodMeta, name: str, given: Mapping[Any, Any]) -> str:
+        """Name that a parameter has, of one that an earlier release called otherwise."""
+        now = meta.former_names.get(name, name)
+        return name if name in meta.parameters or now in given else now
 
     def _check_sweep(self, meta: MethodMeta, name: str, sweep: Sweep) -> None:
         fault = sweep_fault(Step(meta, {name: sweep}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -40,6 +40,7 @@ def describe(
     row_reach: Halo | Callable[..., Halo] | None = None,
     saved_by_default: bool = False,
     host_only: bool = False,
+    former_names: Mapping[str, str] | None = None,
 ) -> MethodMeta:
     """Check a declaration and make its record; see the decorator `method` for the parameters.
 
@@ -47,6 +48,8 @@ def describe(
     ----------
     function : callable
         The method.
+    former_names : mapping, optional
+        Names that parameters had in earlier releases -> those they have: pipelines may give either.
     name, module : str, optional
         How pipelines name it; by default as it was defined.
     data_name : str, optional
@@ -136,6 +139,7 @@ def describe(
         row_reach=row_reach,
         saved_by_default=saved_by_default,
         host_only=host_only,
+        former_names=dict(former_names or {}),
         output_dims=output_dims,
         declared_dtype=output_dtype,
         output_angles=output_angles,

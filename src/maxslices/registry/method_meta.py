@@ -68,6 +68,8 @@ class MethodMeta:
     say it; None where they do, or nothing is known."""
     host_only: bool = False
     """Whether the method takes a block to the host, whatever the device, and brings it back."""
+    former_names: Mapping[str, str] = field(default_factory=dict)
+    """Names that parameters had in earlier releases of their package -> those they have."""
     saved_by_default: bool = False
     """Whether its result is saved where a pipeline does not say."""
     side_results: tuple[str, ...] = ()
