@@ -120,14 +120,14 @@ def _metadata(
             transforms.append({"type": "translation", "translation": shift})
         datasets.append({"path": str(level), "coordinateTransformations": transforms})
     multiscales = [{"name": name, "type": "mean", "axes": axes, "datasets": datasets}]
-    return {"version": "0.5", "multiscales": multiscales, "omero": _contrast(name, middle)}
+    return {"version": "0.5", "multiscales": multiscales, "omero": _contrast(middle)}
 
 
-def _contrast(name: str, image: NDArray[Any]) -> dict[str, Any]:
+def _contrast(image: NDArray[Any]) -> dict[str, Any]:
     """Contrast for viewers: percentiles of the middle slice of the smallest level."""
     finite = image[np.isfinite(image)]
     low, high = np.percentile(finite, (0.1, 99.9)) if finite.size else (0.0, 1.0)
     least, most = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
     window = {"min": float(least), "max": float(most), "start": float(low), "end": float(high)}
-    channel = {"label": name, "color": "FFFFFF", "window": window, "active": True}
+    channel = {"label": "value", "color": "FFFFFF", "window": window, "active": True}
     return {"channels": [channel], "rdefs": {"model": "greyscale"}}
