@@ -243,6 +243,7 @@ ERRORS = {
         2,
         "'--memry' (did you mean one of: '--host-memory', '--memory'?) (see maxslices run --help)",
     ),
+    "records of a function": (["records", "show", "own:f"], 1, "no records of 'own.f' in "),
     "unknown action": (["records", "lst"], 2, "did you mean 'list'? (see maxslices records"),
     "shape and scan": (["plan", "--shape", "9x9x9", *GOOD], 2, "--shape stands in place of SCAN"),
     "shape of two": (["plan", "--shape", "9x9", "{good}"], 2, "'9x9' is not a shape: write"),

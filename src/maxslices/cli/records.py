@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from ..estimate.size_record import SizeRecord
 
 
-METHOD = click.Argument(["method"], required=False, help="of this method alone")
+def _full_name(_: click.Context, __: click.Parameter, name: str | None) -> str | None:
+    """Name that records have, also of a method given as MODULE:CALLABLE."""
+    return name and name.replace(":", ".")
+
+
+METHOD = click.Argument(
+    ["method"], required=False, callback=_full_name, help="of this method alone"
+)
 FILE = click.Argument(["file"], type=click.Path(), help="what `records export` writes")
 
 
@@ -108,7 +115,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
 
 
 @records.command()
-@click.argument("method")
+@click.argument("method", callback=_full_name, help="a method, or MODULE:CALLABLE")
 def show(method: str) -> str:
     """Show all that was measured for a METHOD."""
     from ..estimate.explained_record import explained_record
@@ -148,7 +155,7 @@ def _explained(probe: dict[str, Any]) -> list[str]:
 
 
 @records.command(params=[FILE])
-@click.option("--method", metavar="METHOD", help="of this method alone")
+@click.option("--method", metavar="METHOD", callback=_full_name, help="of this method alone")
 def export(file: str, method: str | None) -> str:
     """Write records into a file, for another computer; it is replaced."""
     kept = _opened(file)
