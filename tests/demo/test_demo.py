@@ -29,7 +29,7 @@ def test_the_reconstruction_is_the_phantom(demo):
 
 
 def test_the_run_stays_within_the_budget(demo):
-    assert demo.report.plan.budget_bytes == 14_000_000
+    assert 13_500_000 < demo.report.plan.budget_bytes <= 14_000_000  # less what snapshots take
     for section in demo.report.sections:
         assert section.measured_bytes <= 14_000_000
 

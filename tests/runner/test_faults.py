@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -90,10 +91,12 @@ def test_a_dtype_that_the_estimator_promised_is_said_to_be_its():
     )
     with pytest.raises(MethodError) as caught:
         run(DATA, Pipeline.from_steps(["suspect"], registry), device="cpu", block=8)
-    assert str(caught.value) == (
+    said, _, place = str(caught.value).partition(" (")
+    assert said == (
         "suspect returned 8x6x40 float32; by its estimator it is 8x6x40 float64: correct the dtype "
         "that calc_max_slices promises_double returns"
     )
+    assert re.fullmatch(r".*test_faults\.py:\d+\)", place)
 
 
 def test_a_single_slice_that_fails_is_numbered():
@@ -155,10 +158,12 @@ def test_memory_that_runs_out_on_one_slice_ends_the_run(tmp_path):
 
     with pytest.raises(OutOfMemoryError) as caught:
         run_function(hungry, tmp_path / "out")
-    assert str(caught.value) == (
+    said, _, place = str(caught.value).partition(" (")
+    assert said == (
         "memory ran out on a single projection, number 0, in the section of suspect: suspect "
         "failed on projection 0: MemoryError: Unable to allocate 1. TiB"
     )
+    assert re.fullmatch(r".*test_faults\.py:\d+\)", place)
     assert not (tmp_path / "out").exists()
 
 

@@ -148,7 +148,7 @@ def run_demo(
             SectionBar(_label(section.methods), section.estimated_bytes, section.measured_bytes)
             for section in report.sections
         ],
-        budget_bytes=report.plan.budget_bytes,
+        budget_bytes=parse_bytes(memory),
         scan_bytes=scan.n_bytes,
         caption=(
             f"{rows} sinograms of {n_angles} x {columns}: photon noise, rings, axis off centre.   "
