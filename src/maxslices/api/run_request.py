@@ -106,6 +106,7 @@ class RunRequest:
         MaxslicesError
             If the pipeline is not well formed, or options do not go together.
         """
+        check_out(self.out, self.scan)
         parse_formats(self.format)
         checked = chosen_part(self.scan, as_pipeline(self.pipeline), self.chosen)
         if self.save_all:
@@ -126,7 +127,6 @@ class RunRequest:
             raise UsageError("only a run into a folder can go on: name it as `out`")
         if self.plan is not None:
             self._check_left_to("a plan")
-        check_out(self.out, self.scan)
         return checked, cut
 
     def _check_sweep(self) -> None:
