@@ -100,13 +100,8 @@ def with_paths(text: str) -> str:
 
 
 def on_cpu(text: str) -> str:
-    """Pipeline of the pack's methods, for trying this script."""
-    text = re.sub(r"\n  module_path: httomolibgpu.*", "", text)
-    unknown = "flats_m|darks_m|upper_|lower_|clipping_|detector_pad|filter_freq|cor_init"
-    text = re.sub(rf"\n    ({unknown}).*", "", text)
-    return text.replace("FBP3d_tomobar", "fbp").replace(
-        "method: dark_flat_field_correction\n  parameters:", "method: dark_flat_field_correction"
-    )
+    """Pipeline of the pack's methods, which have the same names."""
+    return re.sub(r"\n  module_path: httomolibgpu.*", "", text)
 
 
 def command(words: list[str], log: Path, limit_s: float) -> float:
@@ -150,9 +145,8 @@ def many_values(
             continue
         pipeline = work / "center.yaml"
         out = work / f"here_{n_values}"
-        method = "fbp" if given.cpu else "FBP3d_tomobar"
         step = 100 / n_values
-        sweep = f"{method}.center={axis - 50}:{axis + 50 - step / 2}:{step}"
+        sweep = f"FBP3d_tomobar.center={axis - 50}:{axis + 50 - step / 2}:{step}"
         words = [sys.executable, "-m", "maxslices", "run", str(scan), str(pipeline), str(out)]
         words += ["--device", device, "--overwrite", "--sweep", sweep]
         left_s = given.limit_s - (time.perf_counter() - began)

@@ -9,7 +9,8 @@ from skimage.transform import resize
 
 from maxslices_methods._fbp_geometry import lengths
 from maxslices_methods._projector_cpu import Projector
-from maxslices_methods.iterative import CGLS3d_tomobar, FISTA3d_tomobar, SIRT3d_tomobar
+from maxslices_methods.fista import FISTA3d_tomobar
+from maxslices_methods.iterative import CGLS3d_tomobar, SIRT3d_tomobar
 from maxslices_methods.recon import fbp
 
 SIDE = 64

@@ -1,0 +1,186 @@
+"""FISTA on a CPU, under httomolibgpu's name."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from maxslices import Ledger, from_ledger, method
+
+from . import _tv_cpu
+from ._fbp_geometry import lengths
+from ._projector_cpu import Projector
+from ._solve_slices import Image, Rows, account, solved, square
+from .httomo_names import log_unused
+from .recon import slice_dims
+
+POWER_ITERATIONS = 15
+"""Steps of the power method for the largest singular value: it is within 1 % then for parallel
+beams, whose spectrum falls off steeply, and `LIPSCHITZ_MARGIN` covers that."""
+LIPSCHITZ_MARGIN = 1.05
+TV_LIPSCHITZ = 8.0
+"""Bound of the squared norm of the gradient in two dimensions."""
+
+
+@from_ledger
+def _fista_bytes(
+    m: Ledger,
+    shape: tuple[int, int, int],
+    dtype: np.dtype[Any],
+    detector_pad: bool | int,
+    recon_size: int | None,
+    recon_mask_radius: float | None,
+    subsets_number: int,
+    regularisation_parameter: float,
+) -> None:
+    # The slice, the one before, the extrapolated one; a term, or seven arrays of the regulariser.
+    n_images = 3 + (7 if regularisation_parameter > 0 else 1)
+    size = lengths(shape, detector_pad, recon_size, recon_mask_radius)
+    n_subsets = min(subsets_number, shape[0])
+    account(m, shape, dtype, size, n_rows=2, n_images=n_images, n_subsets=n_subsets)
+
+
+def _check_fista(
+    iterations: int,
+    subsets_number: int,
+    regularisation_parameter: float,
+    regularisation_iterations: int,
+) -> None:
+    if iterations < 1:
+        raise ValueError(f"iterations must be at least 1, not {iterations}")
+    if subsets_number < 1:
+        raise ValueError(f"subsets_number must be at least 1, not {subsets_number}")
+    if not 0 <= regularisation_parameter < np.inf or regularisation_iterations < 1:
+        raise ValueError(
+            "regularisation_parameter must be at least 0 and finite, and regularisation_iterations "
+            f"at least 1: they are {regularisation_parameter} and {regularisation_iterations}"
+        )
+
+
+@method(
+    "sinogram",
+    calc_max_slices=_fista_bytes,
+    output_dims=slice_dims,
+    output_dtype=np.float32,
+    saved_by_default=True,
+    check_values=_check_fista,
+    host_only=True,
+)
+def FISTA3d_tomobar(
+    data: Any,
+    angles: Any,
+    center: float | None = None,
+    detector_pad: bool | int = False,
+    recon_size: int | None = None,
+    recon_mask_radius: float | None = 0.95,
+    iterations: int = 20,
+    subsets_number: int = 6,
+    data_fidelity: Literal["LS"] = "LS",
+    regularisation_type: Literal["ROF_TV", "PD_TV"] = "PD_TV",
+    regularisation_parameter: float = 1e-6,
+    regularisation_iterations: int = 50,
+    regularisation_half_precision: bool = True,
+    nonnegativity: bool = True,
+    gpu_id: int = 0,
+) -> Any:
+    """Reconstruct slices by FISTA with ordered subsets and total variation. It works on the CPU.
+
+    Parameters
+    ----------
+    data, angles, center, detector_pad, recon_size, recon_mask_radius
+        As in `fbp`.
+    iterations : int
+        Passes over all subsets.
+    subsets_number : int
+        Subsets of the angles, every so many; a step is made for each.
+    data_fidelity : "LS"
+        Least squares; httomolibgpu has weighted ones too.
+    regularisation_type : {"PD_TV", "ROF_TV"}
+        Both are the total variation of each slice alone, by the primal-dual method: a slice then
+        does not depend on its block. httomolibgpu's is that of a block.
+    regularisation_parameter : float
+        Weight of the total variation; 0: none.
+    regularisation_iterations : int
+        Steps of the regulariser after each step.
+    regularisation_half_precision : bool
+        Not used.
+    nonnegativity : bool
+        Whether values below 0 are set to 0 after each step.
+    gpu_id : int
+        Not used.
+
+    Returns
+    -------
+    array
+        Attenuation per pixel, (side, slices, side) float32, as of `fbp`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+
+    References
+    ----------
+    A. Beck, M. Teboulle, SIAM J. Imaging Sci. 2, 183 (2009).
+    """
+    _check_fista(iterations, subsets_number, regularisation_parameter, regularisation_iterations)
+    log_unused(
+        "FISTA3d_tomobar",
+        gpu_id=(gpu_id, 0),
+        regularisation_half_precision=(regularisation_half_precision, True),
+    )
+
+    def solve(projector: Projector, measured: Rows) -> Image:
+        n_subsets = min(subsets_number, len(measured))
+        subsets = [slice(first, None, n_subsets) for first in range(n_subsets)]
+        rows = np.empty_like(measured)
+        side = projector.size.size
+        step = np.float32(1 / _lipschitz(projector, rows, subsets[0]))
+        image, ahead = np.zeros((side, side), np.float32), np.zeros((side, side), np.float32)
+        momentum = 1.0
+        for _ in range(iterations):
+            for subset in subsets:
+                residual = rows[: len(measured[subset])]
+                projector.forward(ahead, residual, subset)
+                residual -= measured[subset]
+                before, image = image, ahead - step * projector.transpose(residual, subset)
+                if nonnegativity:
+                    np.maximum(image, 0, out=image)
+                if regularisation_parameter > 0:
+                    image = _smoothed(image, regularisation_parameter, regularisation_iterations)
+                following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+                np.subtract(image, before, out=ahead)
+                ahead *= np.float32((momentum - 1) / following)
+                ahead += image
+                momentum = following
+        return image
+
+    return solved(data, angles, center, detector_pad, recon_size, recon_mask_radius, solve)
+
+
+def _lipschitz(projector: Projector, rows: Rows, subset: slice) -> float:
+    """Largest eigenvalue of the transpose after the projection, for a subset of the angles."""
+    side = projector.size.size
+    image = np.ones((side, side), np.float32)
+    rows = rows[: len(rows[subset])]
+    largest = 1.0
+    for _ in range(POWER_ITERATIONS):
+        projector.forward(image, rows, subset)
+        image[...] = projector.transpose(rows, subset)
+        largest = np.sqrt(square(image))
+        image /= np.float32(largest)
+    return float(largest) * LIPSCHITZ_MARGIN
+
+
+def _smoothed(image: Image, strength: float, iterations: int) -> Image:
+    tau = 0.1 * strength
+    return _tv_cpu.primal_dual(
+        image[np.newaxis],
+        iterations=iterations,
+        tau=tau,
+        sigma=1 / (TV_LIPSCHITZ * tau),
+        pull=tau / strength,
+        isotropic=True,
+        nonnegativity=False,
+    )[0]
