@@ -170,7 +170,7 @@ class RunFolder:
             self._earlier.results = [self.path / name for name in self.unfinished.replaces]
             return
         if self._replaced_run is not None:
-            self._earlier.results += named_results(self.path, self._replaced_run)
+            self._earlier.add(named_results(self.path, self._replaced_run))
         finals = [result_path(self.path / name, self._results.format) for name in names]
         finals += [self.path / name for name in (snapshots or {}).values()]
         for final in finals:
@@ -204,7 +204,7 @@ class RunFolder:
             If one of them is there and not of the run that is replaced.
         """
         if self._replaced_run is not None:
-            self._earlier.results += named_results(self.path, self._replaced_run)
+            self._earlier.add(named_results(self.path, self._replaced_run))
         for name in names:
             if self.path / name not in self._earlier.results:
                 check_absent(self.path / name)
