@@ -404,3 +404,10 @@ def test_without_memory_a_file_is_not_opened(dls):
     command = [sys.executable, "-c", WITHOUT_MEMORY, str(dls)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "memory\n"), done.stderr
+
+
+def test_a_name_that_is_no_text_is_passed_over(tmp_path):
+    path = scans.write_exchange(tmp_path / "scan.h5", scans.frames("uint16"))
+    path.write_bytes(path.read_bytes().replace(b"exchange", b"exch\xffnge"))
+    with pytest.raises(SourceError):
+        open_source(path)

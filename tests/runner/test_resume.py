@@ -568,3 +568,21 @@ class TestOverwrite:
         assert {path.name for path in (tmp_path / "killed").iterdir()} == {
             "result.h5", "report.html", "report.json", "timeline.json", *RECORD_NAMES
         }  # fmt: skip
+
+    def test_results_that_a_killed_run_was_to_replace_go_with_it(self, tmp_path, scan, monkeypatch):
+        """Named by a run without a report, then to be replaced by one that was stopped as well."""
+        out = tmp_path / "out"
+        with monkeypatch.context() as patch:
+            patch.setattr(RunFolder, "write_timeline", lambda *_: os.kill(os.getpid(), 2))
+            with pytest.raises(KeyboardInterrupt):
+                run(scan, of(["to_float"]), out, device="cpu", block=4, format="tiff")
+        assert (out / "result").is_dir()
+        with monkeypatch.context() as patch:
+            stop_after(patch, 2)
+            with pytest.raises(KeyboardInterrupt):
+                run(scan, of(["to_float"]), out, device="cpu", block=4, overwrite=True)
+        assert (out / "result").is_dir()
+        run(scan, of(["to_float"]), out, device="cpu", overwrite=True)
+        assert {path.name for path in out.iterdir()} == {
+            "result.h5", "report.html", "report.json", "timeline.json", *RECORD_NAMES
+        }  # fmt: skip

@@ -55,6 +55,11 @@ MAX_OBJECTS = 20_000
 and a person waits for the answer."""
 
 
+def names_in(group: h5py.Group) -> Iterator[str]:
+    """Iterate over the names in a group; bytes, which damage leaves of a name, are left out."""
+    return (name for name in group if isinstance(name, str))
+
+
 def walk(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset | h5py.Group]]:
     """Iterate over groups and data sets with their paths, breadth first; each comes once.
 
@@ -66,7 +71,7 @@ def walk(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset | h5py.Group]]:
     n_looked_at = 0
     while groups:
         place, group = groups.pop(0)
-        for name in group:
+        for name in names_in(group):
             n_looked_at += 1
             if n_looked_at > MAX_OBJECTS:
                 return

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import SourceError
 from .hdf5_frames import open_file
 from .hdf5_layout import Layout, find_layout
-from .hdf5_links import MAX_OBJECTS, look_up
+from .hdf5_links import MAX_OBJECTS, look_up, names_in
 from .library_errors import library_errors
 from .loader_options import LoaderOptions
 from .paths import HDF5_SUFFIXES, holds_hdf5
@@ -135,7 +135,7 @@ def _data_sets(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
     seen = set()
     while groups:
         place, group = groups.pop(0)
-        for name in group:
+        for name in names_in(group):
             if group.get(name, getclass=True, getlink=True) is not h5py.HardLink:
                 continue
             try:

@@ -102,7 +102,7 @@ class RunStart:
             If one is taken.
         """
         if self.replaced is not None:
-            self.earlier.results += named_results(self.folder, self.replaced)
+            self.earlier.add(named_results(self.folder, self.replaced))
         for path in results:
             if path not in self.earlier.results:
                 check_absent(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -104,6 +105,10 @@ class EarlierRun:
         """List what the report names, to be removed in the end."""
         if self._report is not None:
             self.results = results_of(self._report)
+
+    def add(self, results: Iterable[Path]) -> None:
+        """Add files that are removed in the end, too."""
+        self.results += [each for each in results if each not in self.results]
 
     def remove_report(self) -> None:
         """Remove the report alone: its results are those of a run that goes on."""

@@ -25,8 +25,8 @@ def unfinished_bytes(folder: Path, run: UnfinishedRun) -> int:
 
 
 def named_results(folder: Path, run: UnfinishedRun) -> list[Path]:
-    """Results of an unfinished run that have their names already, or another one."""
-    names = {*run.aside.values(), *(run.names.values() if run.is_whole else ())}
+    """Results of an unfinished run that have names, and of runs that it was about to replace."""
+    names = {*run.aside.values(), *run.replaces, *(run.names.values() if run.is_whole else ())}
     return [folder / name for name in sorted(names) if os.path.lexists(folder / name)]
 
 
