@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import gc
 import logging
+import weakref
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
@@ -222,3 +224,20 @@ def test_mapping_a_function_leaves_the_original_as_it_was():
         items = kind({"x": 1})
         assert mapped(lambda x: x + 1, items)["x"] == 2
         assert items["x"] == 1
+
+
+def test_tensors_are_held_by_what_was_made_alone():
+    """A reference cycle would hold them until garbage is collected: one activation in a step."""
+    tensor = torch.zeros(3)
+    copies = ObjectCopies([[tensor], {"given": tensor}])
+    copies.leaves = []
+    gc.disable()
+    try:
+        made = copies.made([tensor])
+        is_alive = weakref.ref(tensor)
+        del tensor
+        assert is_alive() is made[0][0]
+        del made
+        assert is_alive() is None
+    finally:
+        gc.enable()

@@ -118,35 +118,47 @@ def copied(value: Any, function: Callable[[Any], Any]) -> Any:
 
     An object that is held twice has one copy, also one that holds itself.
     """
-    known: dict[int, Any] = {}
-    waiting: list[tuple[Any, Any, Any]] = []  # no recursion: chains of objects may be long
-    sets: list[tuple[Any, list[Any]]] = []
+    return _Copying(function).of(value)
 
-    def copy(item: Any) -> Any:
+
+class _Copying:
+    """One copy. (A function inside another that calls itself would hold tensors in a cycle.)"""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self._known: dict[int, Any] = {}
+        self._waiting: list[tuple[Any, Any, Any]] = []
+        """Objects whose parts are still to be copied: chains of objects may be long."""
+
+    def of(self, value: Any) -> Any:
+        """Copy a value."""
+        sets: list[tuple[Any, list[Any]]] = []
+        made_of_value = self._made(value)
+        while self._waiting:
+            base, item, made = self._waiting.pop()
+            parts = [part._replace(value=self._made(part.value)) for part in _parts(item)]
+            if base is set:
+                sets.append((made, [part.value for part in parts if part.table == "item"]))
+            for part in parts:
+                if base is not set or part.table != "item":
+                    _put(base, made, part)
+        for made, members in sets:  # by their hashes, for which they must hold what they hold
+            set.update(made, members)
+        return made_of_value
+
+    def _made(self, item: Any) -> Any:
+        """Copy of an object, whose parts follow later."""
         if _is_tuple(item):
-            held = [copy(each) for each in item]
+            held = [self._made(each) for each in item]
             is_sequence = hasattr(type(item), "n_sequence_fields")  # of C, as torch.max returns
             return type(item)(held) if is_sequence else tuple.__new__(type(item), held)
-        if id(item) not in known:
+        if id(item) not in self._known:
             base = _base_of(item)
             if base is None:
-                return function(item)
-            made = known[id(item)] = _empty(base, item)
-            waiting.append((base, item, made))
-        return known[id(item)]
-
-    copy_of_value = copy(value)
-    while waiting:
-        base, item, made = waiting.pop()
-        parts = [part._replace(value=copy(part.value)) for part in _parts(item)]
-        if base is set:
-            sets.append((made, [part.value for part in parts if part.table == "item"]))
-        for part in parts:
-            if base is not set or part.table != "item":
-                _put(base, made, part)
-    for made, members in sets:  # by their hashes, for which they must hold what they hold
-        set.update(made, members)
-    return copy_of_value
+                return self._function(item)
+            made = self._known[id(item)] = _empty(base, item)
+            self._waiting.append((base, item, made))
+        return self._known[id(item)]
 
 
 def walked(value: Any) -> Iterator[Any]:
