@@ -122,7 +122,7 @@ def copied(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 class _Copying:
-    """One copy. (A function inside another that calls itself would hold tensors in a cycle.)"""
+    """One copy; a function inside another that calls itself would hold tensors in a cycle."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
