@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from maxslices.estimate import bench, peak_search, probed, sequence_probe
+from maxslices.estimate import bench, peak_search, probed, sample_data, sequence_probe
 from maxslices.estimate.sample_data import Samples
 
 from .made_up_gpu import Gpu
@@ -19,7 +19,8 @@ def gpu(monkeypatch):
 def install_gpu(monkeypatch, gpu):
     """Let a GPU that is made up stand for CuPy, the backend, the meters and the clock."""
     monkeypatch.setattr(bench, "measure_peak", gpu.measure_peak)
-    monkeypatch.setattr(bench, "array_module", gpu.module)
+    for module in (bench, sample_data):
+        monkeypatch.setattr(module, "array_module", gpu.module)
     monkeypatch.setattr(probed, "time", gpu)
     monkeypatch.setattr(peak_search, "time", gpu)
     monkeypatch.setattr(sequence_probe, "time", gpu)
