@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -32,6 +33,16 @@ from ..runner.run_log import RunLog
 from ..runner.snapshots import snapshot_bytes
 from ..runner.wall_time import WallTime
 from .check_run import check_plan_here, check_unchanged
+from .on_workers import (
+    Engine,
+    begin_run,
+    check_for_workers,
+    check_plan_on_workers,
+    check_unchanged_on_workers,
+    identity_on_workers,
+    plan_on_workers,
+    workers_for,
+)
 from .plan_scan import plan_pipeline
 from .resources import budgets_here, chooser_for
 from .scan_and_output import (
@@ -42,6 +53,9 @@ from .scan_and_output import (
     opened,
     spec_of,
 )
+
+if TYPE_CHECKING:
+    from ..cluster.workers import Workers
 
 
 def run(
@@ -64,6 +78,9 @@ def run(
     sweep: SweepLike | None = None,
     save_all: bool = False,
     save_snapshots: bool = False,
+    engine: Engine = "local",
+    workers: int | None = None,
+    gpus: int | Literal["all"] | None = None,
 ) -> Report:
     """Run a pipeline on a scan within a memory budget.
 
@@ -115,6 +132,15 @@ def run(
         of each reconstruction, and what the pipeline says (`save_result`).
     save_snapshots : bool
         Whether the middle slice after each step is saved, as a TIFF in the folder `out`.
+    engine : str or distributed.Client
+        "local": this process. "dask": processes of this machine. ``"dask:ADDRESS"``, or a client:
+        the workers of a Dask cluster. The results are the same, bit for bit, with the same plan.
+    workers : int, optional
+        Processes on the CPU of this machine; with it the engine is "dask".
+    gpus : int or "all", optional
+        GPUs of this machine, with a process for each; with it the engine is "dask". `memory` is
+        that of each GPU; `host_memory`, or on the CPU `memory`, that of a machine for all its
+        workers.
 
     Returns
     -------
@@ -152,6 +178,9 @@ def run(
         sweep=sweep,
         save_all=save_all,
         save_snapshots=save_snapshots,
+        engine=engine,
+        workers=workers,
+        gpus=gpus,
     )
 
 
@@ -176,9 +205,17 @@ def run_announced(
     sweep: SweepLike | None = None,
     save_all: bool = False,
     save_snapshots: bool = False,
+    engine: Engine = "local",
+    workers: int | None = None,
+    gpus: int | Literal["all"] | None = None,
+    announce_workers: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Run a pipeline as `run` does, and call `announce` with the plan before it begins."""
     wall_time = WallTime()
+    if workers is not None or gpus is not None:
+        engine = "dask" if engine == "local" else engine
+    if engine != "local":
+        check_for_workers(engine, scan, out, sweep)
     checked = as_pipeline(pipeline)
     if save_all:
         checked = checked.saving_all()
@@ -232,10 +269,17 @@ def run_announced(
         if folder.unfinished is not None:
             _check_left_to_plan("resume", memory, host_memory, block, fit, estimator)
             device = _device_of(folder.unfinished.plan, device)
-    backend = select_backend(device)
     with _said_how_to_go_on(folder), contextlib.ExitStack() as held:
         log = held.enter_context(RunLog())
+        team: Workers | None = None
+        if engine != "local":
+            team = held.enter_context(workers_for(engine, workers, gpus, device))
+            announce_workers(team.text)
+            log.add(team.text)
+        backend = select_backend(device if team is None else "cpu")
         path = Path(scan) if isinstance(scan, str | os.PathLike) else None
+        if path is not None and team is not None:
+            path = path.absolute()
         source = held.enter_context(
             opened(scan, checked, allow_missing_frames=allow_missing_frames)
         )
@@ -244,16 +288,40 @@ def run_announced(
         if folder is not None:
             read = files_read(scan, checked) if isinstance(scan, str | os.PathLike) else None
             folder.identity = {
-                **run_identity(checked, backend, read),
+                **(
+                    run_identity(checked, backend, read)
+                    if team is None or path is None
+                    else identity_on_workers(team, path, checked)
+                ),
                 "scan_path": _text_of(scan),
                 "pipeline_path": _text_of(pipeline),
             }
         if folder is not None and folder.unfinished is not None:
             made = folder.unfinished.plan
-            check_unchanged(folder, folder.unfinished, checked, source, backend)
+            now = folder.path, folder.unfinished, folder.identity
+            if team is None or path is None:
+                check_unchanged(*now, checked, source, backend)
+            else:
+                check_unchanged_on_workers(team, *now, path, checked)
         elif plan is not None:
             made = plan
-            check_plan_here(plan, checked, source, backend, in_memory=folder is None)
+            if team is None or path is None:
+                check_plan_here(plan, checked, source, backend, in_memory=folder is None)
+            else:
+                check_plan_on_workers(team, plan, path, checked)
+        elif team is not None and path is not None:
+            made = plan_on_workers(
+                team,
+                path,
+                checked,
+                memory=memory,
+                host_memory=host_memory,
+                block=block,
+                fit=fit,
+                estimator=estimator,
+                allow_missing_frames=allow_missing_frames,
+                saves_snapshots=save_snapshots,
+            )
         else:
             spec = spec_of(source, backend)
             budgets = budgets_here(backend, memory, host_memory)
@@ -288,8 +356,10 @@ def run_announced(
             held.enter_context(folder)
             scratch = folder.path
         timeline, process_peak = Timeline(), ProcessPeak()
+        if team is not None and folder is not None and path is not None:
+            begin_run(team, made, path, checked, folder, allow_missing_frames=allow_missing_frames)
         sections, side, result = execute(
-            made, checked, source, backend, folder, bar, scratch, timeline, wall_time, given
+            made, checked, source, backend, folder, bar, scratch, timeline, wall_time, given, team
         )
         wall_time.begin("finishing")
         if chooser is not None:
@@ -300,7 +370,7 @@ def run_announced(
         sections_s = sum(section.duration_s for section in sections if not section.is_earlier)
         report = Report(
             plan=made,
-            device=backend.name,
+            device=backend.name if team is None else made.device,
             sections=sections,
             side_results=side.by_method,
             files=files,

@@ -64,6 +64,41 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Add --engine, --workers and --gpus."""
+    parser.add_argument(
+        "--engine",
+        default="local",
+        metavar="local|dask|dask:ADDRESS",
+        help="what runs the blocks: this process, processes of this machine, or the workers of a "
+        "Dask scheduler (default: local)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="processes on the CPU of this machine (engine dask)",
+    )
+    parser.add_argument(
+        "--gpus",
+        type=gpu_count,
+        metavar="N|all",
+        help="GPUs of this machine, with a process for each (engine dask)",
+    )
+
+
+def positive(text: str) -> int:
+    """A number from 1."""
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+
+
+def gpu_count(text: str) -> int | Literal["all"]:
+    """Number of GPUs, or ``all``."""
+    return "all" if text == "all" else positive(text)
+
+
 def add_output_options(parser: argparse.ArgumentParser, what: str) -> None:
     """Add --json, --quiet, --verbose and --log-file; `what` is printed."""
     parser.add_argument("--json", action="store_true", help=f"print {what} as JSON")

@@ -10,9 +10,10 @@ from .options import (
     add_limits,
     add_output_options,
     add_sweep,
+    add_workers,
     limit_arguments,
 )
-from .output import SAID, say
+from .output import SAID, complain, say
 
 if TYPE_CHECKING:
     from ..planner import Plan
@@ -56,6 +57,7 @@ def add_parser(subparsers: Any) -> None:
         help="save the middle slice after each step, as a TIFF",
     )
     add_sweep(parser)
+    add_workers(parser)
     add_allow_missing_frames(parser)
     add_output_options(parser, "the report")
     parser.set_defaults(handle=handle)
@@ -69,6 +71,10 @@ def handle(parsed: argparse.Namespace) -> str | None:
         SAID.info("%s", plan)
         if not (parsed.json or parsed.quiet):
             say(f"{plan}\n")
+
+    def announce_workers(text: str) -> None:
+        if not parsed.quiet:
+            complain(text)
 
     report = run_announced(
         parsed.scan,
@@ -85,6 +91,10 @@ def handle(parsed: argparse.Namespace) -> str | None:
         sweep=parsed.sweep,
         save_all=parsed.save_all,
         save_snapshots=parsed.save_snapshots,
+        engine=parsed.engine,
+        workers=parsed.workers,
+        gpus=parsed.gpus,
+        announce_workers=announce_workers,
     )
     SAID.info("%s", report)
     if parsed.json:

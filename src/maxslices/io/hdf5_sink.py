@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 import numpy as np
@@ -75,21 +75,31 @@ class Hdf5Sink(AtomicSink):
         self._open_fd()
 
     def _reopen(self) -> None:
+        self._find_offsets("r+")
+        self._open_fd()
+
+    def _join(self) -> None:
+        self._find_offsets("r")
+        self._open_fd()
+
+    def _find_offsets(self, mode: Literal["r", "r+"]) -> None:
+        """Find the place of each slice in the file."""
         if self._part.is_symlink() or not self._part.is_file():
             raise StoreError(f"{self._part}: the unfinished result is not there: start anew")
         try:
-            self._offsets = _reopen_file(self._part, self._spec, self._slice_dim)
+            self._offsets = _reopen_file(self._part, self._spec, self._slice_dim, mode)
         except (KeyError, ValueError) as error:
             raise StoreError(f"{self._part}: is no unfinished result ({error})") from None
-        self._open_fd()
 
     def _open_fd(self) -> None:
         """Open the file for writing, and find the ways in which it can be written."""
-        self._fd = os.open(self._part, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        is_reserved = preallocate(self._fd, self._part.stat().st_size)
         slice_bytes = self._spec.with_slices(self._slice_dim, 1).nbytes
         has_no_gaps = bool((np.diff(self._offsets) == slice_bytes).all())
-        if is_reserved and has_no_gaps and threads.N_THREADS > 1 and is_safe_to_map(self._part):
+        may_map = has_no_gaps and threads.N_THREADS > 1 and is_safe_to_map(self._part)
+        # On a network, where nothing is mapped, for writing alone: see `_FLAGS` of `ScratchStore`.
+        flags = os.O_RDWR if may_map else os.O_WRONLY
+        self._fd = os.open(self._part, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if preallocate(self._fd, self._part.stat().st_size) and may_map:
             self._ways = [self._write_calls, self._write_map]
 
     def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
@@ -133,6 +143,10 @@ class Hdf5Sink(AtomicSink):
                 write_rows(fd, piece, self._offsets[i] + of_rows[0] * row_bytes)
 
         parallel_for_box(slices, rows, block.swapaxes(0, self._slice_dim), part)
+
+    def _sync(self) -> None:
+        if self._fd is not None:
+            os.fdatasync(self._fd)
 
     def _close(self) -> None:
         fd, self._fd = self._fd, None
@@ -193,7 +207,9 @@ def _create_file(
         return _chunk_offsets(data, spec, slice_dim)
 
 
-def _reopen_file(path: Path, spec: ArraySpec, slice_dim: int) -> list[int]:
+def _reopen_file(
+    path: Path, spec: ArraySpec, slice_dim: int, mode: Literal["r", "r+"]
+) -> list[int]:
     """Open a file that `_create_file` made, at its full shape again; the offset of each chunk.
 
     The chunks of slices that were cut off are where they were: HDF5 computes their places from the
@@ -204,7 +220,9 @@ def _reopen_file(path: Path, spec: ArraySpec, slice_dim: int) -> list[int]:
     ValueError, KeyError
         If it is another file.
     """
-    with _os_errors(), open_hdf5(path, "r+") as file:
+    # Processes that join read it at the same time: none changes what HDF5 itself keeps in it.
+    options = {"locking": False} if mode == "r" else {}
+    with _os_errors(), open_hdf5(path, mode, **options) as file:
         data = file[DATA_PATH]
         shape = spec.with_slices(slice_dim, 1).shape
         if data.maxshape != spec.shape or data.dtype != spec.dtype or data.chunks != shape:

@@ -81,6 +81,10 @@ class Sink(Protocol):
         """Close the result, which keeps its hidden name, so that another process may go on."""
         ...
 
+    def sync(self) -> None:
+        """Put what was written on disk, or on the server of a folder on the network."""
+        ...
+
     def abandon(self) -> None:
         """Remove what was written; no effect after `finish`, or a second time."""
         ...
@@ -121,9 +125,10 @@ def create_sink(
         along it.
     format : {"hdf5", "tiff"}
         HDF5 in NeXus style with the data at ``/entry/data/data``, or one TIFF a slice.
-    start : {"new", "replace", "resume"}
+    start : {"new", "replace", "resume", "join"}
         "new": nothing may have its name. "replace": something may, until the result is finished.
-        "resume": go on with what another process wrote.
+        "resume": go on with what another process wrote. "join": write beside other processes to a
+        result that one of them made; that one finishes it, and this sink is only suspended.
     angles : ndarray, optional
         Angle of each projection in radians. HDF5 keeps them, in degrees, so that the result is a
         scan again.

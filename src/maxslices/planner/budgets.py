@@ -23,6 +23,8 @@ class Budgets:
     """Part of the budget on the device that the framework itself holds."""
     n_threads: int = 1
     """Threads of the host that read and write."""
+    in_processes: bool = False
+    """Whether several processes run blocks: what they share between sections is in files."""
 
     @property
     def kind(self) -> Device:

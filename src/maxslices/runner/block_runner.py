@@ -36,6 +36,16 @@ from .tiled_call import in_tiles
 from .writer import Target
 
 
+@dataclass(frozen=True, slots=True)
+class SeenResults:
+    """What was seen of the results of some blocks."""
+
+    checks: dict[int, ConstantCheck]
+    """Index of a step that is saved -> whether its result is constant."""
+    non_finite: NDArray[np.int64]
+    """NaN and infinite values in the result of each step, shape (steps, 2)."""
+
+
 @dataclass(slots=True)
 class BlockRunner:
     """Runs the methods of a section on one block after another."""
@@ -70,6 +80,8 @@ class BlockRunner:
     """Takes the middle slice after each step; None if they are not wanted."""
     keeps_track: bool = True
     """Whether all side results could be noted."""
+    found: list[tuple[int, Any]] = field(default_factory=list)
+    """Index of a step, and its side results, in the order of their finding."""
 
     long_calls: LongCalls = field(default_factory=LongCalls)
     """Says so while a call takes long."""
@@ -81,6 +93,17 @@ class BlockRunner:
     def __post_init__(self) -> None:
         self._non_finite = NonFiniteCount(len(self.steps))
         self._checks = {index: ConstantCheck() for index in self.sinks}
+
+    @property
+    def seen(self) -> SeenResults:
+        """What was seen of the results so far, for a `BlockRunner` elsewhere."""
+        return SeenResults(self._checks, self._non_finite.totals())
+
+    def add_seen(self, seen: SeenResults) -> None:
+        """Add what a `BlockRunner` elsewhere saw of the results."""
+        self._non_finite.add(seen.non_finite)
+        for index, check in seen.checks.items():
+            self._checks[index].merge(check)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -237,12 +260,13 @@ class BlockRunner:
                     del result
             data = self._cropped(data, Block(wanted.start, wanted.stop, first, last))
             value = self._call(position, data, frames, wanted.start, wanted.stop)
-            self._keep(position, value)
+            self.keep(position, value)
             self.known.add(position)
             del data, frames
 
-    def _keep(self, position: int, value: Any) -> None:
+    def keep(self, position: int, value: Any) -> None:
         """Keep a step's side results, and note them."""
+        self.found.append((position, value))
         self.side_results.keep(self.steps[position], value)
         if self.journal is not None:
             is_noted = self.journal.side(self.plan.steps[position].index, value)
@@ -259,7 +283,7 @@ class BlockRunner:
                 f"{step.meta.name}: combining the side results of {len(values)} blocks failed: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        self._keep(position, combined)
+        self.keep(position, combined)
 
     def _load(
         self, reader: Readable | DeviceStore, first: int, last: int, wants_copies: bool

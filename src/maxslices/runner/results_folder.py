@@ -106,6 +106,11 @@ class RunFolder:
             self.saves_snapshots = any(n.startswith(PREFIX) for n in found.names.values())
         sink_maker(self._results.format)  # no part of what the run takes
 
+    @property
+    def format(self) -> SinkFormat:
+        """File format of the results."""
+        return self._results.format
+
     def check_spares(self, path: Path) -> None:
         """Check that a file or folder that is read is none of the results that are replaced.
 
