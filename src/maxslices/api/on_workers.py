@@ -114,8 +114,8 @@ def worker_budgets(
 ) -> Budgets:
     """Budgets with which a plan fits every worker.
 
-    On GPUs `memory` is that of each; host memory, and on the CPU `memory`, is that of a machine,
-    of which its workers have equal shares.
+    `memory` is that of each worker; host memory beside GPUs is that of a machine, of which its
+    workers have equal shares. So is the memory that is free, where none is given on the CPU.
     """
     n_on = Counter(each.boot for each in facts)
     n_threads = max(each.n_threads for each in facts)
@@ -129,7 +129,7 @@ def worker_budgets(
             raise UsageError(
                 "on the CPU the device's memory is the host's: give memory alone (--memory)"
             )
-        budget = shared(memory)
+        budget = shared(None) if memory is None else parse_bytes(memory)
         return Budgets("cpu", budget, budget, 0, n_threads, in_processes=True)
     budget = min(each.free_bytes for each in facts) if memory is None else parse_bytes(memory)
     reserved = max(each.reserved_bytes for each in facts)

@@ -139,8 +139,7 @@ def run(
         Processes on the CPU of this machine; with it the engine is "dask".
     gpus : int or "all", optional
         GPUs of this machine, with a process for each; with it the engine is "dask". `memory` is
-        that of each GPU; `host_memory`, or on the CPU `memory`, that of a machine for all its
-        workers.
+        that of each worker, `host_memory` that of a machine for all its workers.
 
     Returns
     -------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,9 @@ LOOK_S = 1.0
 NO_WORKER_S = 60.0
 """Seconds without any worker after which the run ends: a nanny has a killed one back in two, and
 the journal keeps what is done if a cluster takes longer."""
+END_S = 60.0
+"""Seconds for which a run that ends early waits for blocks that are being worked on. A call that
+takes longer ends by itself: it writes the same bits to a place of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +95,9 @@ class Dealer:
 
     def once(self, work: Callable[[Any, Share], Any], job: Any, share: Share) -> Answer:
         """Have one share done, on any worker."""
-        for _, found in self.deal(work, job, share.start, share.stop, share.stop - share.start):
-            return found
-        return Answer(None, None, "", "", 0.0)
+        block = share.stop - share.start
+        (found,) = self.deal(work, job, share.start, share.stop, block)
+        return found[1]
 
     def deal(
         self, work: Callable[[Any, Share], Any], job: Any, start: int, stop: int, block: int
@@ -250,16 +254,14 @@ class Dealer:
 
     def _end(self) -> None:
         """Take back what no worker has begun, and wait for what is being worked on."""
-        from distributed import wait
-
         if self.client.status != "running" or not self._running:
             return
         self.stop_work()
-        futures = [future for future, _ in self._running.values()]
-        try:
-            wait(futures, timeout=NO_WORKER_S)
-        except (TimeoutError, OSError):  # a call that takes longer ends by itself, unheard
-            self.client.cancel(futures)
+        until_s = time.monotonic() + END_S
+        while self._running and time.monotonic() < until_s:
+            with suppress(Empty):
+                self._running.pop(self._ready.get(timeout=LOOK_S).key)
+        self.client.cancel([future for future, _ in self._running.values()])
         self._running.clear()
 
 

@@ -62,7 +62,10 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
         "distributed.scheduler.allowed-failures": _DEATHS,
         "distributed.admin.log-format": "%(message)s",
     }
-    scheduler = {"cls": Scheduler, "options": {"host": "127.0.0.1", "dashboard": True}}
+    scheduler = {
+        "cls": Scheduler,
+        "options": {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"},
+    }
     with (
         dask.config.set(settings),
         SpecCluster(workers=spec, scheduler=scheduler, silence_logs=logging.CRITICAL) as cluster,

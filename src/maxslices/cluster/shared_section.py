@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -94,9 +95,10 @@ class SharedSection:
             if plan.on_blocks:
                 job = self._job(name)
                 slices = self.n_done, plan.n_slices, here.before.block or plan.block
-                for share, answer in dealer.deal(worker.run_share, job, *slices):
-                    self._take(share, answer)
-                    advance(share.stop - share.start)
+                with closing(dealer.deal(worker.run_share, job, *slices)) as answers:
+                    for share, answer in answers:
+                        self._take(share, answer)
+                        advance(share.stop - share.start)
             else:
                 advance(plan.n_slices)
             for index, values in self._partial.items():

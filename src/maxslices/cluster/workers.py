@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import DeviceError, UsageError
+from ..errors import DeviceError, MaxslicesError, UsageError
 from ..model.allocators import Device
 from ..runner.journal import boot_id
 from ..runner.section_run import SectionRun
@@ -60,12 +60,14 @@ class Workers:
             f"({', '.join(devices)}){shown}"
         )
 
-    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function on one worker, and wait for what it returns."""
-        future = self.client.submit(
-            function, *args, pure=False, resources=self.resources or None, **kwargs
-        )
-        return future.result()
+    def submit(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function on one worker, and wait for what it returns or raises."""
+        resources = self.resources or None
+        future = self.client.submit(_told, function, *args, pure=False, resources=resources)
+        found = future.result()
+        if isinstance(found, MaxslicesError):
+            raise found
+        return found
 
     def section_run(self, here: SectionRun) -> SharedSection:
         """Make the run of a section; see `RunsSections`."""
@@ -126,6 +128,14 @@ def _facts(client: Client, addresses: list[str], device: Device) -> tuple[Worker
         for address in addresses
     ]
     return tuple(client.gather(futures))
+
+
+def _told(function: Callable[..., Any], *args: Any) -> Any:
+    """What a function returns, or the error of ours that it raises: Dask would log that one."""
+    try:
+        return function(*args)
+    except MaxslicesError as error:
+        return error
 
 
 @contextmanager
