@@ -117,12 +117,12 @@ def worker_budgets(
     `memory` is that of each worker; host memory beside GPUs is that of a machine, of which its
     workers have equal shares. So is the memory that is free, where none is given on the CPU.
     """
-    n_on = Counter(each.boot for each in facts)
+    n_on = Counter(each.machine for each in facts)
     n_threads = max(each.n_threads for each in facts)
 
     def shared(given: str | int | None) -> int:
         whole = None if given is None else parse_bytes(given)
-        return min((whole or each.host_free_bytes) // n_on[each.boot] for each in facts)
+        return min((whole or each.host_free_bytes) // n_on[each.machine] for each in facts)
 
     if kind == "cpu":
         if host is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -36,7 +36,7 @@ takes longer ends by itself: it writes the same bits to a place of its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ShareAnswer:
     """What a worker answers to a share."""
 
     value: Any
@@ -51,7 +51,7 @@ class Answer:
     """Seconds that it took."""
 
 
-def answer(work: Callable[[Any, Share], Any], job: Any, share: Share) -> Answer:
+def answer(work: Callable[[Any, Share], Any], job: Any, share: Share) -> ShareAnswer:
     """Do the work of a share on a worker; an error of ours is an answer as well."""
     import socket
 
@@ -63,16 +63,17 @@ def answer(work: Callable[[Any, Share], Any], job: Any, share: Share) -> Answer:
     except MaxslicesError as raised:
         error = raised
     took_s = time.perf_counter() - began_s
-    return Answer(value, error, get_worker().address, socket.gethostname(), took_s)
+    return ShareAnswer(value, error, get_worker().address, socket.gethostname(), took_s)
 
 
 @dataclass(slots=True)
 class Dealer:
     """Deals shares out to the workers of a cluster, and takes their answers as they come.
 
-    As many shares are with the scheduler as there are workers. So a worker has one share at most,
-    and if its process ends it is known which one it was at; and the memory of the scheduler does
-    not grow with the number of blocks.
+    As many shares are with the scheduler as there are workers, so that its memory does not grow
+    with the number of blocks. Where workers are killed over and over, Dask names all shares that
+    these had, also those that only waited there. Each of them is then done with no other one
+    beside it, which tells the guilty one.
     """
 
     client: Client
@@ -87,13 +88,15 @@ class Dealer:
     """Has shares that are being worked on end soon."""
     _running: dict[str, tuple[Future, Share]] = field(default_factory=dict)
     _again: deque[Share] = field(default_factory=deque)
-    _failed: dict[Share, list[Answer]] = field(default_factory=dict)
+    _suspects: deque[Share] = field(default_factory=deque)
+    """Shares that workers were killed over; each is done alone."""
+    _failed: dict[Share, list[ShareAnswer]] = field(default_factory=dict)
     _ready: SimpleQueue[Future] = field(default_factory=SimpleQueue)
     _workers: list[str] = field(default_factory=list)
     _looked_s: float = float("-inf")
     _seen_s: float = 0.0
 
-    def once(self, work: Callable[[Any, Share], Any], job: Any, share: Share) -> Answer:
+    def once(self, work: Callable[[Any, Share], Any], job: Any, share: Share) -> ShareAnswer:
         """Have one share done, on any worker."""
         block = share.stop - share.start
         (found,) = self.deal(work, job, share.start, share.stop, block)
@@ -101,7 +104,7 @@ class Dealer:
 
     def deal(
         self, work: Callable[[Any, Share], Any], job: Any, start: int, stop: int, block: int
-    ) -> Iterator[tuple[Share, Answer]]:
+    ) -> Generator[tuple[Share, ShareAnswer], None, None]:
         """Deal out slices, and yield each share when it is done, in any order.
 
         Parameters
@@ -130,9 +133,11 @@ class Dealer:
         made = self.client.submit(_same, job, pure=False, resources=dict(self.resources) or None)
         try:
             at = start
-            while at < stop or self._again or self._running:
-                while len(self._running) < max(1, len(self._workers_now())):
-                    if self._again:
+            while at < stop or self._again or self._suspects or self._running:
+                while len(self._running) < self._most_running():
+                    if self._suspects:
+                        self._submit(work, made, self._suspects[0])
+                    elif self._again:
                         self._submit(work, made, self._again.popleft())
                     elif at < stop:
                         share = Share(at, min(stop, at + self._size(stop - at, block)))
@@ -153,6 +158,12 @@ class Dealer:
         n_shares = SHARES_LEFT * max(1, len(self._workers))
         return block * min(self.most_blocks, -(-n_blocks // n_shares))
 
+    def _most_running(self) -> int:
+        """Shares that may be with the scheduler: as many as workers, but a suspect alone."""
+        if self._suspects:
+            return 0 if self._running else 1
+        return max(1, len(self._workers_now()))
+
     def _submit(self, work: Callable[[Any, Share], Any], job: Future, share: Share) -> None:
         tried = {each.worker for each in self._failed.get(share, ())}
         others = [address for address in self._workers if address not in tried]
@@ -169,7 +180,7 @@ class Dealer:
         self._running[future.key] = future, share
         future.add_done_callback(self._ready.put)
 
-    def _answers(self) -> list[tuple[Share, Answer]]:
+    def _answers(self) -> list[tuple[Share, ShareAnswer]]:
         """Wait for answers; those of shares that are done."""
         try:
             ready = [self._ready.get(timeout=LOOK_S)]
@@ -182,14 +193,18 @@ class Dealer:
         self._seen_s = time.monotonic()
         found = []
         for share, each in zip(shares, self._gathered(ready, shares), strict=True):
+            if each is None:
+                continue
+            if share in self._suspects:
+                self._suspects.remove(share)
             if each.error is None:
                 found.append((share, each))
             else:
                 self._fail(share, each)
         return found
 
-    def _gathered(self, ready: list[Future], shares: list[Share]) -> list[Answer]:
-        """Answers of futures; what Dask itself says of a share is an answer too."""
+    def _gathered(self, ready: list[Future], shares: list[Share]) -> list[ShareAnswer | None]:
+        """Answers of futures; None for a share that becomes a suspect."""
         from distributed import KilledWorker
 
         good = [future for future in ready if future.status == "finished"]
@@ -200,16 +215,18 @@ class Dealer:
             if future.status != "error":  # cancelled, or lost
                 raise DeviceError("the scheduler was lost, and with it what the workers were doing")
             error = future.exception()
-            if isinstance(error, KilledWorker):
+            if not isinstance(error, KilledWorker):
+                raise error
+            if share in self._suspects:
                 raise MethodError(
                     f"{self._named(share)}: each of {error.allowed_failures + 1} workers that "
-                    f"worked on it was killed, the last one {error.last_worker.address}: by the "
-                    "system if memory ran out, or by a fault of a library"
+                    f"worked on it alone was killed, the last one {error.last_worker.address}: by "
+                    "the system if memory ran out, or by a fault of a library"
                 )
-            raise error
-        return [answers[future.key] for future in ready]
+            self._suspects.append(share)
+        return [answers.get(future.key) for future in ready]
 
-    def _fail(self, share: Share, failed: Answer) -> None:
+    def _fail(self, share: Share, failed: ShareAnswer) -> None:
         """Have a share done again, or end."""
         assert failed.error is not None
         if isinstance(failed.error, PlanError):

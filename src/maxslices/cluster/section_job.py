@@ -142,3 +142,8 @@ class WorkerFacts:
     """Host memory that is free, for all workers on the machine together."""
     n_threads: int
     """Threads that read and write."""
+
+    @property
+    def machine(self) -> tuple[str, str]:
+        """What tells its machine from others."""
+        return self.host, self.boot

@@ -16,7 +16,7 @@ from ..model.arrays import SLICE_NAMES
 from ..runner.run_report import BlockUse, SectionReport
 from ..runner.section_run import SectionRun
 from . import worker
-from .dealing import Answer, Dealer
+from .dealing import Dealer, ShareAnswer
 from .section_job import DoneShare, JobResult, RunJob, SectionJob, Share
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class SharedSection:
             warnings=() if here.before.done else runner.warnings,
         )
 
-    def _take(self, share: Share, answer: Answer) -> None:
+    def _take(self, share: Share, answer: ShareAnswer) -> None:
         """Take what a worker did, and note all that is done without a gap before it."""
         done: DoneShare = answer.value
         use = self._uses.setdefault(answer.worker, WorkerUse(answer.host))

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__
 from ..devices import Backend, require_libraries, select_backend, shared_allocator
 from ..devices.cpu import CpuBackend
 from ..errors import MaxslicesError, PlanError
 from ..estimate.fingerprint import device_name
+from ..estimate.package_versions import installed_version
 from ..io import ScratchStore, Sink, Source, create_sink, open_source
 from ..model.allocators import Device
 from ..runner.block_runner import BlockRunner
@@ -39,7 +39,11 @@ class ShareStoppedError(MaxslicesError):
 def versions_here() -> dict[str, str]:
     """Versions that have to be the same on all workers."""
     python = ".".join(platform.python_version_tuple()[:2])
-    return {"maxslices": __version__, "NumPy": np.__version__, "Python": python}
+    return {
+        "maxslices": str(installed_version("maxslices")),
+        "NumPy": np.__version__,
+        "Python": python,
+    }
 
 
 def describe_worker(address: str, device: Device) -> WorkerFacts:
@@ -172,8 +176,10 @@ class _OpenSection:
         with self._within_budget():
             report = section.run(self._go_on)
         if self.job.run.syncs:
-            for each in (*self.sinks.values(), *([] if self.store is None else [self.store])):
-                each.sync()
+            for sink in self.sinks.values():
+                sink.sync()
+            if self.store is not None:
+                self.store.sync()
         offset_s = time.time() - time.perf_counter()
         spans = tuple(
             replace(span, start_s=span.start_s + offset_s, stop_s=span.stop_s + offset_s)

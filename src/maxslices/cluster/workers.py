@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -46,12 +47,12 @@ class Workers:
     @property
     def are_elsewhere(self) -> bool:
         """True if a worker is on another machine than this process."""
-        return any(each.boot != boot_id() for each in self.facts)
+        return {each.machine for each in self.facts} != {(socket.gethostname(), boot_id())}
 
     @property
     def text(self) -> str:
         """The workers in a line."""
-        hosts = {each.host for each in self.facts}
+        hosts = {each.machine for each in self.facts}
         devices = sorted({each.device for each in self.facts})
         link = self.client.dashboard_link
         shown = f"; dashboard {link}" if link else ""

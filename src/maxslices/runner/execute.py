@@ -130,8 +130,8 @@ def execute(
         }
         # Before anything runs, so that a missing library, a name that is taken or a full disk
         # ends the run now.
-        here = pipeline.steps if elsewhere is None else ()
-        with_torch = require_libraries(step.meta for step in here)
+        run_here = pipeline.steps if elsewhere is None else ()
+        with_torch = require_libraries(step.meta for step in run_here)
         all_sinks: dict[int, Sink] = {}
         if folder is not None:
             all_sinks = _make_sinks(folder, plan, pipeline, wall_time, source.angles)
@@ -191,11 +191,10 @@ def execute(
             on_block = None
             if journal is not None and (is_last or stores.is_on_disk(number)):
                 on_block = partial(journal.done, number)
-            section_run: RunsBlocks = SectionRun(
+            here = SectionRun(
                 block_runner, reader, timeline, notes, before=before, on_block=on_block
             )
-            if elsewhere is not None:
-                section_run = elsewhere.section_run(section_run)
+            section_run: RunsBlocks = here if elsewhere is None else elsewhere.section_run(here)
             progress.start(f"section {number + 1}/{len(plan.sections)}", section.n_slices)
             try:
                 with wall_time.during("sections"):
