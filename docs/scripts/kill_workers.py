@@ -29,6 +29,7 @@ import h5py
 from kill_resume import BASE, SHAPES, STEPS, write_scan
 
 from maxslices import run
+from maxslices.cluster.workers import wait_for_workers
 from maxslices.planner import Plan
 
 MEMORY = "100MB"
@@ -67,7 +68,7 @@ def with_killed_worker(case: tuple[Any, ...], out: Path, client: Any, rng: rando
     timer = kill_later(client, rng.uniform(0, took_s))
     run(scan, pipeline, out, engine=client, plan=plan, format=format)
     timer.join()
-    client.wait_for_workers(2)
+    wait_for_workers(client, 2)
     return "finished"
 
 

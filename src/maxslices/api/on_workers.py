@@ -194,7 +194,7 @@ def check_in_files(plan: Plan) -> None:
             place = "in memory" if section.destination != "device" else "on the device"
             raise PlanError(
                 f"the plan keeps the output of section {number} {place} of one process: for "
-                "several workers, plan with --workers or --gpus"
+                "several workers, plan with workers=N (--workers)"
             )
 
 

@@ -11,6 +11,7 @@ from .options import (
     add_output_options,
     add_sweep,
     limit_arguments,
+    positive,
 )
 from .output import SAID
 
@@ -33,6 +34,12 @@ def add_parser(subparsers: Any) -> None:
     add_sweep(parser)
     add_allow_missing_frames(parser)
     add_output_options(parser, "the plan")
+    parser.add_argument(
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="plan for so many processes of each machine, with a GPU or on the CPU",
+    )
     parser.add_argument("--html", metavar="FILE", help="write a page of the plan, to be looked at")
     parser.set_defaults(handle=handle)
 
@@ -65,6 +72,7 @@ def handle(parsed: argparse.Namespace) -> str | None:
         **limit_arguments(parsed),
         allow_missing_frames=parsed.allow_missing_frames,
         sweep=parsed.sweep,
+        workers=parsed.workers,
     )
     SAID.info("%s", made)
     if page is not None:

@@ -27,9 +27,9 @@ SHARES_LEFT = 2
 blocks at the end, so that all workers end at nearly the same time."""
 LOOK_S = 1.0
 """Seconds between two looks at which workers there are."""
-NO_WORKER_S = 60.0
-"""Seconds without any worker after which the run ends: a nanny has a killed one back in two, and
-the journal keeps what is done if a cluster takes longer."""
+NO_WORKER_S = 120.0
+"""Seconds without any worker after which the run ends. A killed one is back after two, or after 20
+if its nanny gave up (see `local_client`); the journal keeps what is done for later."""
 END_S = 60.0
 """Seconds for which a run that ends early waits for blocks that are being worked on. A call that
 takes longer ends by itself: it writes the same bits to a place of its own."""

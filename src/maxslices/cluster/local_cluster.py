@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..devices.device_count import count_devices
 from ..errors import DeviceError, UsageError
-from ..system.threads import N_CORES
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -20,6 +19,8 @@ GPU = "GPU"
 _LEFT_AS_IT_IS: dict[str, str] = {}
 """What nannies set before they start a worker: nothing. By default they let NumPy use one thread,
 so that results could differ in the last bit from those of a run in one process."""
+REPLACE_MS = 2000
+"""Milliseconds between two looks whether workers are to be replaced, which take some 0.1 ms."""
 _DEATHS = 2
 """Workers that may be killed over one share; with the third one the run ends, as with errors."""
 
@@ -44,6 +45,7 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
     """
     import dask
     from distributed import Client, Nanny, Scheduler, SpecCluster
+    from tornado.ioloop import PeriodicCallback
 
     names = _gpu_names(gpus) if gpus is not None else []
     if (workers is None) == (gpus is None):
@@ -71,7 +73,14 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
         SpecCluster(workers=spec, scheduler=scheduler, silence_logs=logging.CRITICAL) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        yield client
+        # A nanny whose worker is killed while it starts gives up. Dask forgets that worker some
+        # 15 s later, and then it can be started anew.
+        replacing = PeriodicCallback(lambda: cluster.scale(count), REPLACE_MS)
+        cluster.loop.add_callback(replacing.start)
+        try:
+            yield client
+        finally:
+            cluster.loop.add_callback(replacing.stop)
 
 
 def _gpu_names(gpus: int | Literal["all"]) -> list[str]:
@@ -83,9 +92,3 @@ def _gpu_names(gpus: int | Literal["all"]) -> list[str]:
     if wanted < 1 or wanted > len(names):
         raise DeviceError(f"{gpus} GPUs are asked for; there are {len(names)}")
     return names[:wanted]
-
-
-def cores_of(number: int, count: int) -> set[int]:
-    """Cores of one of several workers: an equal share of those of this process."""
-    cores = sorted(os.sched_getaffinity(0))
-    return set(cores[number * N_CORES // count : (number + 1) * N_CORES // count])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 ADDRESS = "dask:"
 """What precedes the address of a scheduler in the name of an engine."""
 WAIT_S = 60
-"""Seconds to wait for the first worker of a cluster that is there."""
+"""Seconds to wait for workers of a cluster that is there: a queue of jobs may take longer, and then
+the run is started when they are there."""
+_POLL_S = 0.05
+"""Seconds between two questions to the scheduler, each of some ms."""
 
 
 @dataclass(slots=True)
@@ -105,11 +109,7 @@ def opened_workers(
             if workers is not None or gpus is not None:
                 raise UsageError("workers and gpus are for a cluster of this machine alone")
             client = engine if not isinstance(engine, str) else held.enter_context(_at(engine))
-        try:
-            client.wait_for_workers(1, timeout=WAIT_S)
-        except TimeoutError:
-            raise DeviceError(f"the cluster had no worker for {WAIT_S} s") from None
-        info = client.scheduler_info(n_workers=-1)["workers"]
+        info = wait_for_workers(client, 1)
         busy = [address for address, each in info.items() if each["nthreads"] != 1]
         if busy:
             raise DeviceError(
@@ -121,6 +121,25 @@ def opened_workers(
         facts = _facts(client, on_gpu or list(info), device)
         yield Workers(client, device, facts)
         client.run(worker.close_section, on_error="ignore")
+
+
+def wait_for_workers(client: Client, count: int) -> dict[str, Any]:
+    """Wait for workers of a cluster; what the scheduler knows of each, by address.
+
+    The client's own way would replace what a cluster of this process knows of its workers; when one
+    of them ends later, the cluster fails (distributed 2026.8, `SpecCluster._update_worker_status`).
+
+    Raises
+    ------
+    DeviceError
+        If there are fewer after `WAIT_S` seconds.
+    """
+    until_s = time.monotonic() + WAIT_S
+    while len(info := client.scheduler_info(n_workers=-1)["workers"]) < count:
+        if time.monotonic() > until_s:
+            raise DeviceError(f"the cluster had {len(info)} workers for {WAIT_S} s")
+        time.sleep(_POLL_S)
+    return dict(info)
 
 
 def _facts(client: Client, addresses: list[str], device: Device) -> tuple[WorkerFacts, ...]:
