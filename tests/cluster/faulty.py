@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from maxslices import Registry, method
@@ -36,4 +37,12 @@ def failing(data, first_slice, folder: str, at: int):
     """Negate; fail on the block with slice `at`, if that is due."""
     if first_slice == at and _is_due(folder):
         raise OSError("the table is away")
+    return ~data
+
+
+@method("projection", calc_max_slices=two, registry=faulty)
+def waiting(data, first_slice, folder: str, at: int):
+    """Negate; wait from slice `at` on while there is a file."""
+    while first_slice >= at and Path(folder).exists():
+        time.sleep(0.01)
     return ~data

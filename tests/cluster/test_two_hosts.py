@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -18,9 +19,12 @@ from maxslices import run
 from tests.runner.test_resume import content
 
 PIPELINE = """
+- method: standard_tomo
+  parameters:
+    rotation_angles: {user_defined: {start_angle: 0, stop_angle: 180, angles_total: 101}}
+- method: dark_flat_field_correction
 - method: minus_log
-- method: median_filter
-  parameters: {kernel_size: 3}
+  save_result: true
 - method: remove_stripe_ti
 """
 ADDRESSES = {"one": "10.77.91.1", "two": "10.77.91.2"}
@@ -110,9 +114,13 @@ def started(address: str, scan: Path, pipeline: Path, out: Path) -> subprocess.P
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_two_hosts_make_what_one_process_makes(tmp_path, cluster, is_lost):
     address, workers = cluster
-    scan, pipeline, out = tmp_path / "scan.npy", tmp_path / "pipeline.yaml", tmp_path / "out"
-    data = np.random.default_rng(1).integers(100, 4000, (101, 40, 128), np.uint16)
-    np.save(scan, data)
+    scan, pipeline, out = tmp_path / "scan.nxs", tmp_path / "pipeline.yaml", tmp_path / "out"
+    keys = np.array([1] * 3 + [2] * 3 + [0] * 101)
+    with h5py.File(scan, "w") as file:
+        data = np.random.default_rng(1).integers(100, 4000, (107, 40, 128), np.uint16)
+        data[3:6] = 7
+        file["entry1/tomo_entry/data/data"] = data
+        file["entry1/tomo_entry/instrument/detector/image_key"] = keys
     pipeline.write_text(PIPELINE)
     process = started(address, scan, pipeline, out)
     if is_lost:
@@ -127,6 +135,7 @@ def test_two_hosts_make_what_one_process_makes(tmp_path, cluster, is_lost):
     assert any(" on one: " in note for note in notes)
     if not is_lost:
         assert any(" on two: " in note for note in notes)
+    assert len(report["sections"]) == 2
     run(scan, pipeline, tmp_path / "alone", device="cpu", block=1)
     assert content(out)[0] == {
         name.replace("alone", "out"): value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -33,6 +34,8 @@ if its nanny gave up (see `local_client`); the journal keeps what is done for la
 END_S = 60.0
 """Seconds for which a run that ends early waits for blocks that are being worked on. A call that
 takes longer ends by itself: it writes the same bits to a place of its own."""
+LOST = "the scheduler was lost, and with it what the workers were doing"
+"""Message where nothing comes from the scheduler any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,8 @@ class Dealer:
                     else:
                         break
                 yield from self._answers()
+        except (OSError, CancelledError) as error:  # of the connection, at any call
+            raise DeviceError(f"{LOST} ({type(error).__name__})") from error
         except BaseException:
             self._end()
             raise
@@ -213,10 +218,12 @@ class Dealer:
             if future.key in answers:
                 continue
             if future.status != "error":  # cancelled, or lost
-                raise DeviceError("the scheduler was lost, and with it what the workers were doing")
+                raise DeviceError(LOST)
             error = future.exception()
             if not isinstance(error, KilledWorker):
-                raise error
+                raise MethodError(
+                    f"{self._named(share)} failed on a worker: {type(error).__name__}: {error}"
+                ) from error
             if share in self._suspects:
                 raise MethodError(
                     f"{self._named(share)}: each of {error.allowed_failures + 1} workers that "
@@ -262,7 +269,7 @@ class Dealer:
     def _check_cluster(self) -> None:
         """End if nothing can come any more."""
         if self.client.status != "running":
-            raise DeviceError("the scheduler was lost, and with it what the workers were doing")
+            raise DeviceError(LOST)
         if self._workers_now():
             self._seen_s = time.monotonic()
         elif time.monotonic() - self._seen_s > NO_WORKER_S:
@@ -273,7 +280,8 @@ class Dealer:
         """Take back what no worker has begun, and wait for what is being worked on."""
         if self.client.status != "running" or not self._running:
             return
-        self.stop_work()
+        with suppress(OSError):
+            self.stop_work()
         until_s = time.monotonic() + END_S
         while self._running and time.monotonic() < until_s:
             with suppress(Empty):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -59,17 +60,24 @@ class Workers:
         hosts = {each.machine for each in self.facts}
         devices = sorted({each.device for each in self.facts})
         link = self.client.dashboard_link
+        if self.client.cluster is not None and importlib.util.find_spec("bokeh") is None:
+            link = ""  # there is a page, and it says that bokeh is missing
         shown = f"; dashboard {link}" if link else ""
-        return (
-            f"{len(self.facts)} workers on {len(hosts)} host{'s' * (len(hosts) > 1)} "
-            f"({', '.join(devices)}){shown}"
-        )
+        counts = _counted(len(self.facts), "worker"), _counted(len(hosts), "host")
+        return f"{' on '.join(counts)} ({', '.join(devices)}){shown}"
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function on one worker, and wait for what it returns or raises."""
         resources = self.resources or None
         future = self.client.submit(_told, function, *args, pure=False, resources=resources)
-        found = future.result()
+        try:
+            found = future.result()
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise DeviceError(
+                f"a worker cannot do its part: {type(error).__name__}: {error}"
+            ) from error
         if isinstance(found, MaxslicesError):
             raise found
         return found
@@ -119,8 +127,16 @@ def opened_workers(
         on_gpu = [address for address, each in info.items() if each["resources"].get(GPU)]
         device: Device = "cuda" if on_gpu else "cpu"
         facts = _facts(client, on_gpu or list(info), device)
-        yield Workers(client, device, facts)
-        client.run(worker.close_section, on_error="ignore")
+        try:
+            yield Workers(client, device, facts)
+        finally:
+            if client.status == "running":
+                with suppress(OSError):
+                    client.run(worker.close_section, on_error="ignore")
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def wait_for_workers(client: Client, count: int) -> dict[str, Any]:
