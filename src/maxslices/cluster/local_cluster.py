@@ -58,6 +58,8 @@ def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iter
         options["env"] = {"CUDA_VISIBLE_DEVICES": name}
         options["resources"] = {GPU: 1}
     common = {"nthreads": 1, "memory_limit": 0, "dashboard": False, "silence_logs": logging.ERROR}
+    # Of workers that are killed, started anew or slow to end: the run goes on, or says why not.
+    logging.getLogger("distributed.nanny").setLevel(logging.CRITICAL)
     spec = {i: {"cls": Nanny, "options": {**common, **each}} for i, each in enumerate(own)}
     settings = {
         "distributed.nanny.pre-spawn-environ": _LEFT_AS_IT_IS,
