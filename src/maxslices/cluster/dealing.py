@@ -132,19 +132,17 @@ class Dealer:
             If there is no worker, or the scheduler is lost.
         """
         self._seen_s = time.monotonic()
-        # A task, not data that are scattered: if its worker ends, the scheduler makes it again.
-        made = self.client.submit(_same, job, pure=False, resources=dict(self.resources) or None)
         try:
             at = start
             while at < stop or self._again or self._suspects or self._running:
                 while len(self._running) < self._most_running():
                     if self._suspects:
-                        self._submit(work, made, self._suspects[0])
+                        self._submit(work, job, self._suspects[0])
                     elif self._again:
-                        self._submit(work, made, self._again.popleft())
+                        self._submit(work, job, self._again.popleft())
                     elif at < stop:
                         share = Share(at, min(stop, at + self._size(stop - at, block)))
-                        self._submit(work, made, share)
+                        self._submit(work, job, share)
                         at = share.stop
                     else:
                         break
@@ -154,8 +152,6 @@ class Dealer:
         except BaseException:
             self._end()
             raise
-        finally:
-            made.release()
 
     def _size(self, n_slices: int, block: int) -> int:
         """Slices of the next share, of those that are left."""
@@ -169,7 +165,9 @@ class Dealer:
             return 0 if self._running else 1
         return max(1, len(self._workers_now()))
 
-    def _submit(self, work: Callable[[Any, Share], Any], job: Future, share: Share) -> None:
+    def _submit(self, work: Callable[[Any, Share], Any], job: Any, share: Share) -> None:
+        # The job goes with each share, some 10 kB: as a task of its own it could be lost with
+        # workers that are killed, and all shares with it.
         tried = {each.worker for each in self._failed.get(share, ())}
         others = [address for address in self._workers if address not in tried]
         future = self.client.submit(
@@ -288,8 +286,3 @@ class Dealer:
                 self._running.pop(self._ready.get(timeout=LOOK_S).key)
         self.client.cancel([future for future, _ in self._running.values()])
         self._running.clear()
-
-
-def _same(job: Any) -> Any:
-    """The job: a task of its own, so that each worker gets it once."""
-    return job
