@@ -211,7 +211,11 @@ class Dealer:
         from distributed import KilledWorker
 
         good = [future for future in ready if future.status == "finished"]
-        answers = dict(zip([f.key for f in good], self.client.gather(good), strict=True))
+        try:
+            found = self.client.gather(good)
+        except KilledWorker:  # an answer was lost with its worker, and so were those that redid it
+            return self._gathered(ready, shares)
+        answers = dict(zip([f.key for f in good], found, strict=True))
         for future, share in zip(ready, shares, strict=True):
             if future.key in answers:
                 continue

@@ -20,13 +20,15 @@ from .section_job import RunJob, WorkerFacts
 from .shared_section import SharedSection
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 ADDRESS = "dask:"
 """What precedes the address of a scheduler in the name of an engine."""
 WAIT_S = 60
 """Seconds to wait for workers of a cluster that is there: a queue of jobs may take longer, and then
 the run is started when they are there."""
+_LOOK_S = 1.0
+"""Seconds to wait for an answer before looking whether there are workers."""
 _POLL_S = 0.05
 """Seconds between two questions to the scheduler, each of some ms."""
 
@@ -71,8 +73,8 @@ class Workers:
         resources = self.resources or None
         future = self.client.submit(_told, function, *args, pure=False, resources=resources)
         try:
-            found = future.result()
-        except MemoryError:
+            found = _awaited(self.client, future)
+        except (MemoryError, DeviceError):
             raise
         except Exception as error:
             raise DeviceError(
@@ -117,16 +119,7 @@ def opened_workers(
             if workers is not None or gpus is not None:
                 raise UsageError("workers and gpus are for a cluster of this machine alone")
             client = engine if not isinstance(engine, str) else held.enter_context(_at(engine))
-        info = wait_for_workers(client, 1)
-        busy = [address for address, each in info.items() if each["nthreads"] != 1]
-        if busy:
-            raise DeviceError(
-                f"worker {busy[0]} has {info[busy[0]]['nthreads']} threads: it runs one block at a "
-                "time, so start it with --nthreads 1, and as many workers as blocks at a time"
-            )
-        on_gpu = [address for address, each in info.items() if each["resources"].get(GPU)]
-        device: Device = "cuda" if on_gpu else "cpu"
-        facts = _facts(client, on_gpu or list(info), device)
+        device, facts = _described(client)
         try:
             yield Workers(client, device, facts)
         finally:
@@ -158,12 +151,51 @@ def wait_for_workers(client: Client, count: int) -> dict[str, Any]:
     return dict(info)
 
 
-def _facts(client: Client, addresses: list[str], device: Device) -> tuple[WorkerFacts, ...]:
-    futures = [
-        client.submit(worker.describe_worker, address, device, workers=[address], pure=False)
-        for address in addresses
-    ]
-    return tuple(client.gather(futures))
+def _described(client: Client) -> tuple[Device, tuple[WorkerFacts, ...]]:
+    """Kind of device of the workers, and what is known of each.
+
+    One that ends meanwhile is left out: what only it may do would wait for it without end.
+
+    Raises
+    ------
+    DeviceError
+        If there are none, or one has several threads.
+    """
+    from distributed import KilledWorker
+
+    asked: dict[tuple[str, Device], Future] = {}
+    while True:
+        info = wait_for_workers(client, 1)
+        busy = [address for address, each in info.items() if each["nthreads"] != 1]
+        if busy:
+            raise DeviceError(
+                f"worker {busy[0]} has {info[busy[0]]['nthreads']} threads: it runs one block at a "
+                "time, so start it with --nthreads 1, and as many workers as blocks at a time"
+            )
+        on_gpu = [address for address, each in info.items() if each["resources"].get(GPU)]
+        device: Device = "cuda" if on_gpu else "cpu"
+        wanted: list[tuple[str, Device]] = [(address, device) for address in on_gpu or info]
+        for key in wanted:
+            if key not in asked:
+                here = {"workers": [key[0]], "pure": False}
+                asked[key] = client.submit(worker.describe_worker, *key, **here)
+        try:
+            return device, tuple([asked[key].result(timeout=_LOOK_S) for key in wanted])
+        except TimeoutError:  # it is at work for another run, or has ended
+            continue
+        except KilledWorker:
+            asked.clear()
+
+
+def _awaited(client: Client, future: Future) -> Any:
+    """Result of a future, as long as there are workers."""
+    while True:
+        try:
+            return future.result(timeout=_LOOK_S)
+        except TimeoutError:
+            if future.done():  # it is the function's own
+                raise
+            wait_for_workers(client, 1)
 
 
 def _told(function: Callable[..., Any], *args: Any) -> Any:
