@@ -313,7 +313,7 @@ class TestJournal:
             may_end.wait(10)
 
         monkeypatch.setattr(journal, "SYNC_INTERVAL_S", 0.001)
-        monkeypatch.setattr(journal, "sync_disk", slow)
+        monkeypatch.setattr(journal, "sync_file_system", slow)
         started = record_started(monkeypatch)
         noted = Journal.create(tmp_path / "journal", {"journal": 1})
         began.wait(10)

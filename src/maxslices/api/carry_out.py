@@ -32,6 +32,7 @@ from ..runner.side_results import SideResults
 from ..runner.snapshots import snapshot_bytes
 from ..runner.wall_time import WallTime
 from .check_run import check_plan_here, check_unchanged
+from .on_workers import RunOnWorkers, check_for_workers, workers_of
 from .plan_scan import plan_pipeline
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
@@ -43,6 +44,7 @@ def carry_out(request: RunRequest) -> Report:
     """Run a pipeline; see `maxslices.run` for what is asked, returned and raised."""
     wall_time = WallTime()
     pipeline, cut = request.checked()
+    check_for_workers(request, is_sweep=cut is not None)
     if cut is not None:
         from .run_sweep import run_sweep  # and with it Pillow and tifffile
 
@@ -50,11 +52,14 @@ def carry_out(request: RunRequest) -> Report:
     folder = request.folder(pipeline)
     if folder is not None and folder.unfinished is not None:
         pipeline = _as_before(pipeline, folder.unfinished.identity, folder.path)
-    backend = select_backend(request.device_for(folder))
     with _said_how_to_go_on(folder), contextlib.ExitStack() as held:
         from .run_page import leave_page  # Pillow and jinja2 are missed now, or never
 
         log = held.enter_context(RunLog())
+        team = held.enter_context(workers_of(request, pipeline, folder))
+        if team is not None:
+            log.add(team.workers.text)
+        backend = select_backend(request.device_for(folder) if team is None else "cpu")
         scan = request.scan
         path = Path(scan) if isinstance(scan, str | os.PathLike) else None
         source = held.enter_context(
@@ -62,8 +67,12 @@ def carry_out(request: RunRequest) -> Report:
         )
         wall_time.begin("planning")
         if folder is not None:
-            folder.identity = _identity(request, pipeline, backend)
-        made, chooser = _plan(request, pipeline, source, backend, folder)
+            folder.identity = _identity(request, pipeline, backend, team)
+        chooser = None
+        if team is not None and folder is not None:
+            made = team.plan(folder)
+        else:
+            made, chooser = _plan(request, pipeline, source, backend, folder)
         if request.given is not None:
             check_result(request.given, made)
         wall_time.begin("preparing")
@@ -78,6 +87,9 @@ def carry_out(request: RunRequest) -> Report:
             folder.origin = _origin(request, source, provenance)
             held.enter_context(folder)
             scratch = folder.scratch.path
+        elsewhere = None
+        if team is not None and folder is not None:
+            elsewhere = team.begin(made, folder)
         timeline, process_peak = Timeline(), ProcessPeak()
         sections, side, result = execute(
             made,
@@ -90,6 +102,7 @@ def carry_out(request: RunRequest) -> Report:
             timeline,
             wall_time,
             request.given,
+            elsewhere,
         )
         wall_time.begin("finishing")
         if chooser is not None:
@@ -100,7 +113,7 @@ def carry_out(request: RunRequest) -> Report:
         sections_s = sum(section.duration_s for section in sections if not section.is_earlier)
         report = Report(
             plan=made,
-            device=backend.name,
+            device=backend.name if team is None else made.device,
             sections=sections,
             side_results=side.by_method,
             files=files,
@@ -122,7 +135,8 @@ def carry_out(request: RunRequest) -> Report:
 
                 draw_slices(files, folder.path / PICTURE_NAME, f"{path or source.name}: {pipeline}")
             folder.write_report(report.to_json())  # last: with it the run is whole
-        keep_speeds(report)
+        if team is None:  # later plans are told the time of one process
+            keep_speeds(report)
         return report
 
 
@@ -135,7 +149,8 @@ def _plan(
 ) -> tuple[Plan, Chooser | None]:
     """The plan of the run that goes on, the one that is given, or a new one with its chooser."""
     if folder is not None and folder.unfinished is not None:
-        check_unchanged(folder, folder.unfinished, pipeline, source, backend)
+        now = folder.path, folder.unfinished, folder.identity
+        check_unchanged(*now, pipeline, source, backend)
         return folder.unfinished.plan, None
     if request.plan is not None:
         check_plan_here(request.plan, pipeline, source, backend, in_memory=folder is None)
@@ -169,12 +184,14 @@ def _records(request: RunRequest, folder: Path) -> tuple[Path, ...]:
     return tuple(folder / name for name in names)
 
 
-def _identity(request: RunRequest, pipeline: Pipeline, backend: Backend) -> dict[str, Any]:
+def _identity(
+    request: RunRequest, pipeline: Pipeline, backend: Backend, team: RunOnWorkers | None
+) -> dict[str, Any]:
     """What the run is made for, and what of it a later one need not be told again."""
     has_path = isinstance(request.scan, str | os.PathLike)
     read = files_read(request.scan, pipeline) if has_path else None
     return {
-        **run_identity(pipeline, backend, read),
+        **(run_identity(pipeline, backend, read) if team is None else team.identity()),
         "scan_path": _text_of(request.scan),
         "pipeline_path": _text_of(request.pipeline),
         "preview": preview_words(pipeline.loader.preview),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from itertools import zip_longest
+from pathlib import Path
+from typing import Any
 
 from ..devices import Backend
 from ..devices.cpu import CpuBackend
@@ -13,7 +15,6 @@ from ..model.units import format_bytes
 from ..pipeline import Pipeline, ScanSpec, cut_into_sections
 from ..planner import Plan
 from ..planner.check_plan import check_sections
-from ..runner import RunFolder
 from ..runner.run_identity import changes
 from ..runner.unfinished_run import UnfinishedRun
 from .made_for import made_for
@@ -43,8 +44,9 @@ def check_plan_here(
 
 
 def check_unchanged(
-    folder: RunFolder,
+    out: Path,
     unfinished: UnfinishedRun,
+    identity: dict[str, Any],
     pipeline: Pipeline,
     source: Source,
     backend: Backend,
@@ -61,11 +63,10 @@ def check_unchanged(
         made_for(pipeline, spec_of(source, backend), backend.kind)
     )
     if not differences and not unfinished.is_whole:
-        differences = changes(unfinished.identity, folder.identity)
+        differences = changes(unfinished.identity, identity)
     if differences:
         raise PlanError(
-            f"the run in {folder.path} cannot go on: {'; '.join(differences)}; start anew with "
-            "--overwrite"
+            f"the run in {out} cannot go on: {'; '.join(differences)}; start anew with --overwrite"
         )
     _check_sections_of(plan, pipeline, spec_of(source, backend))
     _check_destination(plan, pipeline, in_memory=False)

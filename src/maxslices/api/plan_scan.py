@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..devices import Backend
+from ..errors import UsageError
 from ..estimate import Chooser
 from ..estimate.declared import check_planned
 from ..estimate.section_models import section_models
@@ -42,6 +43,7 @@ def plan(
     rows: PartLike | None = None,
     columns: PartLike | None = None,
     angles: PartLike | None = None,
+    workers: int | None = None,
 ) -> Plan:
     """Plan a pipeline on a scan, without running it.
 
@@ -75,6 +77,9 @@ def plan(
         A parameter with several values, as for `run`; the pictures go to a folder.
     rows, columns, angles : str, int, slice or tuple, optional
         Part of the scan that is read, as for `run`.
+    workers : int, optional
+        Processes of each machine that are to run the blocks: data between sections are in files
+        then, and host memory is shared among them. `memory` is that of each.
 
     Returns
     -------
@@ -103,6 +108,10 @@ def plan(
     if backend is None and measures(checked, estimator):
         backend = card_here(device)
     cut = cut_at_sweep(checked)
+    if workers is not None:
+        if workers < 1 or cut is not None:
+            raise UsageError("workers are at least one, and none where a parameter is swept")
+        budgets = budgets.of_each(workers, is_given=memory is not None)
     if isinstance(scan, ArraySpec):
         return _plan_shape(scan, checked, budgets, block, fit, backend, estimator, cut)
     with opened(scan, checked, allow_missing_frames=allow_missing_frames) as source:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 import numpy as np
 
@@ -23,6 +23,12 @@ from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
 from ..runner import RunFolder
 from .scan_and_output import Scan, check_out, chosen_part, files_read
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+Engine = Union[str, "Client"]
+"""What runs the blocks: "local", "dask", ``"dask:ADDRESS"``, or a client of a Dask cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,20 @@ class RunRequest:
 
     picture: bool = False
     """Whether three slices of the result are drawn."""
+    engine: Engine = "local"
+    """What runs the blocks."""
+    workers: int | None = None
+    """Processes on the CPU of this machine."""
+    gpus: int | Literal["all"] | None = None
+    """GPUs of this machine, with a process for each."""
+    announce_workers: Callable[[str], None] = lambda text: None
+    """Is called with a line on the workers when they are there."""
+
+    @property
+    def is_for_workers(self) -> bool:
+        """True if other processes run the blocks."""
+        has_count = self.workers is not None or self.gpus is not None
+        return has_count or self.engine != "local"
 
     @property
     def given(self) -> np.ndarray | None:

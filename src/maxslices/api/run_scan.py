@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
 from ..runner import Report
 from .carry_out import carry_out
-from .run_request import RunRequest
+from .run_request import Engine, RunRequest
 from .scan_and_output import Scan
 
 
@@ -47,6 +47,9 @@ def run(
     scratch: str | os.PathLike[str] | None = None,
     pixel_size: str | float | None = None,
     picture: bool = False,
+    engine: Engine = "local",
+    workers: int | None = None,
+    gpus: int | Literal["all"] | None = None,
 ) -> Report:
     """Run a pipeline on a scan within a memory budget.
 
@@ -114,6 +117,14 @@ def run(
         what the scan's file says.
     picture : bool
         Whether three slices of the result are drawn, as ``slices.png`` in the folder `out`.
+    engine : str or distributed.Client
+        "local": this process. "dask": processes of this machine. ``"dask:ADDRESS"``, or a client:
+        the workers of a Dask cluster. The results are the same, bit for bit, with the same plan.
+    workers : int, optional
+        Processes on the CPU of this machine; with it the engine is "dask".
+    gpus : int or "all", optional
+        GPUs of this machine, with a process for each; with it the engine is "dask". `memory` is
+        that of each worker, `host_memory` that of a machine for all its workers.
 
     Returns
     -------
@@ -157,6 +168,9 @@ def run(
         scratch=scratch,
         pixel_size=pixel_size,
         picture=picture,
+        engine=engine,
+        workers=workers,
+        gpus=gpus,
     )
 
 

@@ -22,6 +22,15 @@ def block_size(text: str) -> int | Literal["auto", "max"]:
     raise click.BadParameter(f"{text!r} is neither a positive number, auto nor max")
 
 
+def gpu_count(text: str) -> int | Literal["all"]:
+    """Number of GPUs, or ``all``."""
+    if text == "all":
+        return "all"
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise click.BadParameter(f"{text!r} is neither a positive number nor all")
+
+
 def _log(open_log: Callable[..., AbstractContextManager[None]]) -> Callable[..., None]:
     """Callback of an option that opens a log until the command line ends."""
 
@@ -101,6 +110,28 @@ LIMITS = [
     ),
 ]
 """Keywords of `maxslices.plan` and `maxslices.run`, as are `ALLOW_MISSING_FRAMES` and `SWEEP`."""
+WORKERS = [
+    click.Option(
+        ["--engine"],
+        default="local",
+        metavar="local|dask|dask:ADDRESS",
+        help="what runs the blocks: this process, processes of this machine, or the workers of a "
+        "Dask scheduler (default: local)",
+    ),
+    click.Option(
+        ["--workers"],
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="processes on the CPU of this machine (engine dask)",
+    ),
+    click.Option(
+        ["--gpus"],
+        type=gpu_count,
+        metavar="N|all",
+        help="GPUs of this machine, with a process for each (engine dask)",
+    ),
+]
+"""What runs the blocks: keywords of `maxslices.run`."""
 OUTPUT = [
     JSON,
     click.Option(["-q", "--quiet"], is_flag=True, help="print warnings, errors and --json only"),

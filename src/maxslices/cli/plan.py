@@ -25,6 +25,12 @@ from .output import SAID
 @click.option("--shape", metavar="AxYxX", help="angles x rows x columns of a scan that is not here")
 @click.option("--dtype", help="its dtype (default: uint16)")
 @click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="plan for so many processes of each machine, with a GPU or on the CPU",
+)
+@click.option(
     "--html", metavar="FILE", type=click.Path(), help="write a page of the plan, to be looked at"
 )
 def plan(

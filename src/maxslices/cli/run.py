@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import ALLOW_MISSING_FRAMES, LIMITS, OUTPUT, PART, SWEEP
-from .output import SAID, say
+from .options import ALLOW_MISSING_FRAMES, LIMITS, OUTPUT, PART, SWEEP, WORKERS
+from .output import SAID, complain, say
 
 if TYPE_CHECKING:
     from ..planner import Plan
@@ -17,7 +17,7 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
 
 
 @click.command(
-    params=[*LIMITS, *PART, SWEEP, ALLOW_MISSING_FRAMES, *OUTPUT],
+    params=[*LIMITS, *PART, SWEEP, *WORKERS, ALLOW_MISSING_FRAMES, *OUTPUT],
     short_help="run a pipeline on a scan",
 )
 @click.argument("scan", type=click.Path(), help="HDF5/NeXus file, .npy, TIFF or folder of TIFFs")
@@ -81,6 +81,10 @@ def run(
         if not (json or quiet):
             say(f"{plan}\n")
 
+    def announce_workers(text: str) -> None:
+        if not quiet:
+            complain(text)
+
     if out is None and (options["resume"] or options["overwrite"]):
         raise UsageError("--resume and --overwrite are for a folder that is there: name it as OUT")
     report = run_announced(
@@ -88,6 +92,7 @@ def run(
         pipeline,
         out or numbered_folder(scan, pipeline),
         announce=announce,
+        announce_workers=announce_workers,
         progress=not quiet,
         plan=None if plan is None else _read_plan(plan),
         **options,

@@ -35,6 +35,10 @@ class NonFiniteCount:
             self._on_device = _zeros(self._on_host.shape)
         _kernel()(data, index, self._on_device)
 
+    def add(self, totals: NDArray[np.int64]) -> None:
+        """Add what was counted elsewhere."""
+        self._on_host += totals
+
     def totals(self) -> NDArray[np.int64]:
         """Numbers of NaN and of infinite values, shape (methods, 2); waits for the device."""
         if self._on_device is None:

@@ -19,11 +19,13 @@ from ..system.disk_space import (
     store_errors,
 )
 from .check_arrays import check_block
+from .result_info import ResultInfo
 
 INCOMPLETE = ".incomplete"
 """Part of the name of an incomplete result."""
-SinkStart = Literal["new", "replace", "resume"]
-"""Whether a result is new, takes the name of another at its end, or goes on as it was left."""
+SinkStart = Literal["new", "replace", "resume", "join"]
+"""Whether a result is new, takes the name of another at its end, goes on as it was left, or is
+written beside another process, which finishes it."""
 
 
 class AtomicSink(ABC):
@@ -39,13 +41,22 @@ class AtomicSink(ABC):
         Axis along which it will be viewed.
     needed_bytes : int
         Disk space that the result takes.
-    start : {"new", "replace", "resume"}
+    start : {"new", "replace", "resume", "join"}
         See `create_sink`.
+    info : ResultInfo
+        What the result is.
     """
 
     def __init__(
-        self, path: Path, spec: ArraySpec, slice_dim: int, needed_bytes: int, start: SinkStart
+        self,
+        path: Path,
+        spec: ArraySpec,
+        slice_dim: int,
+        needed_bytes: int,
+        start: SinkStart,
+        info: ResultInfo,
     ) -> None:
+        self._info = info
         self._path = path
         self._spec = spec
         self._slice_dim = slice_dim
@@ -55,8 +66,8 @@ class AtomicSink(ABC):
         if start == "new":
             check_absent(path)
         with store_errors(path, needed_bytes):
-            if start == "resume":
-                self._reopen()
+            if start in ("resume", "join"):
+                (self._reopen if start == "resume" else self._join)()
                 self._open = True
                 return
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,6 +89,11 @@ class AtomicSink(ABC):
     def spec(self) -> ArraySpec:
         """Shape and dtype of the whole result."""
         return self._spec
+
+    @property
+    def info(self) -> ResultInfo:
+        """What the result is."""
+        return self._info
 
     def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block; see `Sink.write`."""
@@ -109,6 +125,11 @@ class AtomicSink(ABC):
         """Close the result, which keeps its hidden name; see `Sink.suspend`."""
         self._open = False
         self._close()
+
+    def sync(self) -> None:
+        """Put what was written on disk; see `Sink.sync`."""
+        with store_errors(self._path, self._needed_bytes):
+            self._sync()
 
     def abandon(self) -> None:
         """Remove what was written; see `Sink.abandon`."""
@@ -143,8 +164,22 @@ class AtomicSink(ABC):
         """
 
     @abstractmethod
+    def _join(self) -> None:
+        """Open what has the hidden name and another process has made, and change nothing.
+
+        Raises
+        ------
+        StoreError
+            If it is not there, or is not such a result.
+        """
+
+    @abstractmethod
     def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block, whose shape and dtype are right."""
+
+    @abstractmethod
+    def _sync(self) -> None:
+        """Put on disk what was written."""
 
     @abstractmethod
     def _close(self) -> None:

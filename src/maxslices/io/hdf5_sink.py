@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 import numpy as np
@@ -62,8 +62,8 @@ class Hdf5Sink(AtomicSink):
         start: SinkStart = "new",
         info: ResultInfo | None = None,
     ) -> None:
-        self._info = ResultInfo() if info is None else info
-        self._axis = self._info.file_axis(slice_dim)
+        info = ResultInfo() if info is None else info
+        self._axis = info.file_axis(slice_dim)
         self._fd: int | None = None
         self._ways = [self._write_calls]
         self._took_s: dict[str, float] = {}
@@ -73,9 +73,9 @@ class Hdf5Sink(AtomicSink):
                 f"{path}: a slice of {slice_bytes} bytes is larger than an HDF5 chunk can "
                 "be (4 GiB): write TIFF"
             )
-        beside_bytes = 16 * spec.shape[slice_dim] + notes_bytes(self._info, spec.shape)
+        beside_bytes = 16 * spec.shape[slice_dim] + notes_bytes(info, spec.shape)
         needed_bytes = spec.nbytes + beside_bytes + _OVERHEAD_BYTES
-        super().__init__(path, spec, slice_dim, needed_bytes, start)
+        super().__init__(path, spec, slice_dim, needed_bytes, start, info)
 
     def _create(self) -> None:
         beside_bytes = _OVERHEAD_BYTES + notes_bytes(self._info, self._spec.shape)
@@ -85,14 +85,23 @@ class Hdf5Sink(AtomicSink):
         self._open_fd()
 
     def _reopen(self) -> None:
+        self._find_offsets("r+")
+        self._open_fd()
+
+    def _join(self) -> None:
+        self._find_offsets("r")
+        self._open_fd()
+
+    def _find_offsets(self, mode: Literal["r", "r+"]) -> None:
+        """Find the place of each slice in the file."""
         if self._part.is_symlink() or not self._part.is_file():
             raise StoreError(f"{self._part}: the unfinished result is not there: start anew")
-        reserve(self._part, _OVERHEAD_BYTES)
+        if mode == "r+":
+            reserve(self._part, _OVERHEAD_BYTES)
         try:
-            self._offsets = _reopen_file(self._part, self._file_spec, self._axis, self._info)
+            self._offsets = _reopen_file(self._part, self._file_spec, self._axis, self._info, mode)
         except (KeyError, ValueError) as error:
             raise StoreError(f"{self._part}: is no unfinished result ({error})") from None
-        self._open_fd()
 
     @property
     def _file_spec(self) -> ArraySpec:
@@ -101,11 +110,13 @@ class Hdf5Sink(AtomicSink):
 
     def _open_fd(self) -> None:
         """Open the file for writing, and find the ways in which it can be written."""
-        self._fd = os.open(self._part, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        is_reserved = preallocate(self._fd, self._part.stat().st_size)
         slice_bytes = self._spec.with_slices(self._slice_dim, 1).nbytes
         has_no_gaps = bool((np.diff(self._offsets) == slice_bytes).all())
-        if is_reserved and has_no_gaps and threads.N_THREADS > 1 and is_safe_to_map(self._part):
+        may_map = has_no_gaps and threads.N_THREADS > 1 and is_safe_to_map(self._part)
+        # On a network, where nothing is mapped, for writing alone: see `_FLAGS` of `ScratchStore`.
+        flags = os.O_RDWR if may_map else os.O_WRONLY
+        self._fd = os.open(self._part, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if preallocate(self._fd, self._part.stat().st_size) and may_map:
             self._ways = [self._write_calls, self._write_map]
 
     def _write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
@@ -149,6 +160,10 @@ class Hdf5Sink(AtomicSink):
                 write_rows(fd, piece, self._offsets[i] + of_rows[0] * row_bytes)
 
         parallel_for_box(slices, rows, block.swapaxes(0, self._slice_dim), part)
+
+    def _sync(self) -> None:
+        if self._fd is not None:
+            os.fdatasync(self._fd)
 
     def _close(self) -> None:
         fd, self._fd = self._fd, None
@@ -201,7 +216,9 @@ def _create_file(path: Path, spec: ArraySpec, axis: int, info: ResultInfo) -> li
         return _chunk_offsets(data, spec, axis)
 
 
-def _reopen_file(path: Path, spec: ArraySpec, axis: int, info: ResultInfo) -> list[int]:
+def _reopen_file(
+    path: Path, spec: ArraySpec, axis: int, info: ResultInfo, mode: Literal["r", "r+"]
+) -> list[int]:
     """Open a file that `_create_file` made, at its full shape again; the offset of each chunk.
 
     The chunks of slices that were cut off are where they were: HDF5 computes their places from the
@@ -212,7 +229,9 @@ def _reopen_file(path: Path, spec: ArraySpec, axis: int, info: ResultInfo) -> li
     ValueError, KeyError
         If it is another file.
     """
-    with _os_errors(), open_hdf5(path, "r+") as file:
+    # Processes that join read it at the same time: none changes what HDF5 itself keeps in it.
+    options = {"locking": False} if mode == "r" else {}
+    with _os_errors(), open_hdf5(path, mode, **options) as file:
         data = file[DATA_PATH]
         shape = spec.with_slices(axis, 1).shape
         if data.maxshape != spec.shape or data.dtype != spec.dtype or data.chunks != shape:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,26 @@ _UNIT_BYTES = 2**22
 A file takes 5.0 GB/s into the page cache, however many threads write it: a unit takes 0.8 ms, so
 that a block of some 100 MiB is spread over all files.
 """
+
+_FLAGS = {None: os.O_RDWR, "reading": os.O_RDONLY, "writing": os.O_WRONLY}
+"""How files are opened. Several hosts write to one page of a file: NFS writes back the bytes that
+were written only if the file is open for writing alone. Else it reads the page first, and later
+writes all of it, with what another host has written since (`nfs_want_read_modify_write`)."""
+_MODES = {os.O_RDWR: "r+b", os.O_RDONLY: "rb", os.O_WRONLY: "wb"}
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchLayout:
+    """What another process needs to read or write a `ScratchStore` with named files."""
+
+    spec: ArraySpec
+    """Shape and dtype of the whole."""
+    folder: Path
+    """Folder of the files."""
+    band_rows: int
+    """Rows in a band."""
+    names: tuple[str, ...]
+    """Names of the files."""
 
 
 class ScratchStore(Closing):
@@ -68,6 +89,9 @@ class ScratchStore(Closing):
         that another process can go on. By default the files have none.
     is_there : bool
         Whether the files are there, written by a store of the same `spec` and `band_rows`.
+    joins : {"reading", "writing"}, optional
+        Whether it reads, or writes, files that a store of another process holds. They stay when it
+        is closed.
 
     Raises
     ------
@@ -85,6 +109,7 @@ class ScratchStore(Closing):
         memory_bytes: int = 0,
         names: Sequence[str] = (),
         is_there: bool = False,
+        joins: Literal["reading", "writing"] | None = None,
     ) -> None:
         self._spec = spec
         self._folder = folder
@@ -104,8 +129,10 @@ class ScratchStore(Closing):
         self._band_offsets *= self._unit_angles * self._band_rows * self._row_bytes
         self._paths = [folder / name for name in names]
         self._files: list[IO[bytes]] = []
-        if is_there:
-            self._reopen()
+        if is_there or joins is not None:
+            self._reopen(_FLAGS[joins])
+            if joins is not None:
+                self._paths = []
             return
         check_free_space(folder, spec.nbytes - self.memory_bytes)
         with store_errors(folder, spec.nbytes):
@@ -124,12 +151,36 @@ class ScratchStore(Closing):
         self._paths[number].unlink(missing_ok=True)
         return open(self._paths[number], "x+b", buffering=0)
 
-    def _reopen(self) -> None:
+    @classmethod
+    def join(cls, layout: ScratchLayout, how: Literal["reading", "writing"]) -> ScratchStore:
+        """Open the files of a store that another process holds; see `joins`."""
+        return cls(
+            layout.spec,
+            layout.folder,
+            band_rows=layout.band_rows,
+            names=layout.names,
+            joins=how,
+        )
+
+    @property
+    def layout(self) -> ScratchLayout:
+        """What another process needs to join it."""
+        names = tuple(path.name for path in self._paths)
+        return ScratchLayout(self._spec, self._folder.absolute(), self._band_rows, names)
+
+    def sync(self) -> None:
+        """Put what was written on disk, or on the server of a folder on the network."""
+        with store_errors(self._folder, self._spec.nbytes):
+            for file in self._files:
+                os.fdatasync(file.fileno())
+
+    def _reopen(self, flags: int) -> None:
         """Open the files that another process wrote."""
         with store_errors(self._folder, self._spec.nbytes), ExitStack() as opened:
             for path, n_bytes in zip(self._paths, self._band_offsets[-1].tolist(), strict=True):
-                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-                self._files.append(opened.enter_context(os.fdopen(fd, "r+b", buffering=0)))
+                fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+                mode = _MODES[flags]
+                self._files.append(opened.enter_context(os.fdopen(fd, mode, buffering=0)))
                 if os.fstat(fd).st_size != n_bytes:
                     raise StoreError(f"{path}: is no scratch file of this run: start anew")
             opened.pop_all()

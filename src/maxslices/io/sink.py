@@ -38,6 +38,11 @@ class Sink(Protocol):
         """Shape and dtype of the whole result."""
         ...
 
+    @property
+    def info(self) -> ResultInfo:
+        """What the result is."""
+        ...
+
     def write(self, slice_dim: int, start: int, block: NDArray[Any]) -> None:
         """Write a block of the sink's dtype whose first slice along `slice_dim` is `start`.
 
@@ -82,6 +87,10 @@ class Sink(Protocol):
         """Close the result, which keeps its hidden name, so that another process may go on."""
         ...
 
+    def sync(self) -> None:
+        """Put what was written on disk, or on the server of a folder on the network."""
+        ...
+
     def abandon(self) -> None:
         """Remove what was written; no effect after `finish`, or a second time."""
         ...
@@ -122,9 +131,10 @@ def create_sink(
         along it.
     format : {"hdf5", "tiff"}
         HDF5 in NeXus style with the data at ``/entry/data/data``, or one TIFF a slice.
-    start : {"new", "replace", "resume"}
+    start : {"new", "replace", "resume", "join"}
         "new": nothing may have its name. "replace": something may, until the result is finished.
-        "resume": go on with what another process wrote.
+        "resume": go on with what another process wrote. "join": write beside other processes to a
+        result that one of them made; that one finishes it, and this sink is only suspended.
     info : ResultInfo, optional
         What the result is. HDF5 keeps all of it, and the data in the order of its axes: a
         reconstruction as (z, y, x). With angles the result is a scan again. TIFFs keep the pixel

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import StoreError, UsageError
 from ..model.arrays import ArraySpec
+from ..system.disk_space import sync_file_system
 from ..system.positional_io import pwrite_all, write_rows
 from ..system.threads import parallel_for
 from .atomic_sink import AtomicSink, SinkStart
@@ -41,9 +42,8 @@ class TiffSink(AtomicSink):
         start: SinkStart = "new",
         info: ResultInfo | None = None,
     ) -> None:
-        self._info = ResultInfo() if info is None else info
-        n_slices = spec.shape[slice_dim]
-        super().__init__(path, spec, slice_dim, spec.nbytes + n_slices * _HEADER_BYTES, start)
+        needed_bytes = spec.nbytes + spec.shape[slice_dim] * _HEADER_BYTES
+        super().__init__(path, spec, slice_dim, needed_bytes, start, info or ResultInfo())
 
     def _create(self) -> None:
         self._make_header()
@@ -53,6 +53,9 @@ class TiffSink(AtomicSink):
         if self._part.is_symlink() or not self._part.is_dir():
             raise StoreError(f"{self._part}: the unfinished result is not there: start anew")
         self._make_header()
+
+    def _join(self) -> None:
+        self._reopen()
 
     def _make_header(self) -> None:
         shape = self._spec.with_slices(self._slice_dim, 1).shape
@@ -92,6 +95,13 @@ class TiffSink(AtomicSink):
     def _shorten(self, n_slices: int) -> None:
         for number in range(n_slices, self._spec.shape[self._slice_dim]):
             (self._part / self._file_name(number)).unlink(missing_ok=True)
+
+    def _sync(self) -> None:
+        fd = os.open(self._part, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            sync_file_system(fd)
+        finally:
+            os.close(fd)
 
     def _close(self) -> None:
         """No effect: a file is open only while it is written."""

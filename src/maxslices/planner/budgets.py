@@ -23,11 +23,28 @@ class Budgets:
     """Part of the budget on the device that the framework itself holds."""
     n_threads: int = 1
     """Threads of the host that read and write."""
+    in_processes: bool = False
+    """Whether several processes run blocks: what they share between sections is in files."""
 
     @property
     def kind(self) -> Device:
         """Kind of device, without its number."""
         return "cuda" if self.device.startswith("cuda") else "cpu"
+
+    def of_each(self, n_workers: int, *, is_given: bool) -> Budgets:
+        """Budgets of each of several processes on a machine, which share what the host has.
+
+        Parameters
+        ----------
+        n_workers : int
+            Number of the processes.
+        is_given : bool
+            Whether the budget on the device is that of each as it stands.
+        """
+        on_device, on_host = self.budget_bytes, self.host_budget_bytes // n_workers
+        if self.kind == "cpu":
+            on_device = on_host = on_device if is_given else on_host
+        return replace(self, budget_bytes=on_device, host_budget_bytes=on_host, in_processes=True)
 
     def without(self, n_bytes: int) -> Budgets:
         """Budgets less `n_bytes`, on the device and on the host."""

@@ -38,7 +38,8 @@ class PlacementSearch:
 
     The places are the device, host memory and a scratch file. The first one is taken with which
     the sections before and after have blocks as large as with a scratch file. On the CPU arrays
-    between sections take no more than half of the budget.
+    between sections take no more than half of the budget. Several processes have no memory in
+    common: all is in scratch files then.
     """
 
     sections: list[SectionModel]
@@ -64,6 +65,8 @@ class PlacementSearch:
             nearer: tuple[Between, ...] = ("memory",)
             if self.budgets.kind == "cuda":
                 nearer = ("device", "memory")
+            if self.budgets.in_processes:
+                nearer = ()
             for candidate in nearer:
                 if self._can_be_held(number, origin, candidate, held):
                     destination = candidate

@@ -125,11 +125,15 @@ def make_plan(
 
 
 def _keep_on_host(sections: Sequence[SectionPlan], budgets: Budgets) -> tuple[SectionPlan, ...]:
-    """Keep a part of scratch files in host memory, if the device is a GPU."""
+    """Keep a part of scratch files in host memory, if the device is a GPU of this one process."""
     found = list(sections)
     numerator, denominator = KEPT_SHARE
     for i, (own, following) in enumerate(pairwise(sections)):
-        if budgets.kind == "cuda" and own.destination == "scratch file":
+        if (
+            budgets.kind == "cuda"
+            and not budgets.in_processes
+            and own.destination == "scratch file"
+        ):
             used = max(found[i].host_bytes, following.host_bytes)
             left = max(0, budgets.host_budget_bytes - used)
             kept = min(left * numerator // denominator, own.output.nbytes)

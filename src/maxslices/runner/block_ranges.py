@@ -34,10 +34,19 @@ class Block:
         return (self.start, self.stop) == (self.first, self.last)
 
 
-def blocks_of(start: int, total: int, size: int, halo: tuple[int, int]) -> list[Block]:
-    """Divide slices `start` to `total` into blocks of `size`; the last one may be smaller."""
+def blocks_of(
+    start: int, end: int, size: int, halo: tuple[int, int], n_slices: int | None = None
+) -> list[Block]:
+    """Divide slices `start` to `end` into blocks of `size`; the last one may be smaller.
+
+    Parameters
+    ----------
+    n_slices : int, optional
+        Slices in all, where these are a part, so that the last halo lies beyond `end`.
+    """
+    total = end if n_slices is None else n_slices
     found = []
-    for begin in range(start, total, size):
-        stop = min(begin + size, total)
+    for begin in range(start, end, size):
+        stop = min(begin + size, end)
         found.append(Block(begin, stop, max(0, begin - halo[0]), min(total, stop + halo[1])))
     return found

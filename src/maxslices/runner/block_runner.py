@@ -68,6 +68,8 @@ class BlockRunner:
     """Takes the middle slice after each step; None if they are not wanted."""
     keeps_track: bool = True
     """Whether all side results could be noted."""
+    found: list[tuple[int, Any]] = field(default_factory=list)
+    """Index of a step, and its side results, in the order of their finding."""
 
     long_calls: LongCalls = field(default_factory=LongCalls)
     """Says so while a call takes long."""
@@ -193,12 +195,13 @@ class BlockRunner:
                     del result
             data = self._cropped(data, Block(wanted.start, wanted.stop, first, last))
             value = self._call(position, data, frames, wanted.start, wanted.stop)
-            self._keep(position, value)
+            self.keep(position, value)
             self.known.add(position)
             del data, frames
 
-    def _keep(self, position: int, value: Any) -> None:
+    def keep(self, position: int, value: Any) -> None:
         """Keep a step's side results, and note them."""
+        self.found.append((position, value))
         self.side_results.keep(self.steps[position], value)
         if self.journal is not None:
             is_noted = self.journal.side(self.plan.steps[position].index, value)
@@ -215,7 +218,7 @@ class BlockRunner:
                 f"{step.meta.name}: combining the side results of {len(values)} blocks failed: "
                 f"{type(error).__name__}: {error}{raised_at(error, step.meta.combine)}"
             ) from error
-        self._keep(position, combined)
+        self.keep(position, combined)
 
     def _load(
         self, reader: Readable | DeviceStore, first: int, last: int, wants_copies: bool

@@ -45,6 +45,14 @@ class ConstantCheck:
             self._value = part.flat[0]
         self._is_varied = bool((part != self._value).any())
 
+    def merge(self, other: ConstantCheck) -> None:
+        """Add what another check saw of the same result."""
+        known = self._value is not None and other._value is not None
+        self._is_varied |= other._is_varied or (known and bool(self._value != other._value))
+        self._has_nan |= other._has_nan
+        if self._value is None:
+            self._value = other._value
+
     @property
     def warning(self) -> str | None:
         """What is wrong with the result, as the end of a sentence; None for a picture."""

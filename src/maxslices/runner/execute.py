@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -40,6 +42,24 @@ from .unfinished_run import SectionState
 from .wall_time import WallTime
 
 
+class RunsBlocks(Protocol):
+    """A section while it runs; see `SectionRun`."""
+
+    @property
+    def n_done(self) -> int:
+        """Slices that are done, counted from the first."""
+
+    def run(self, advance: Callable[[int], None]) -> SectionReport:
+        """Run all blocks; `advance` is called with the number of slices done."""
+
+
+class RunsSections(Protocol):
+    """Other processes that run the blocks of sections."""
+
+    def section_run(self, here: SectionRun) -> RunsBlocks:
+        """Make the run of a section elsewhere, from one that would run here."""
+
+
 def execute(
     plan: Plan,
     pipeline: Pipeline,
@@ -51,6 +71,7 @@ def execute(
     timeline: Timeline,
     wall_time: WallTime,
     result: np.ndarray | None = None,
+    elsewhere: RunsSections | None = None,
 ) -> tuple[tuple[SectionReport, ...], SideResults, np.ndarray | None]:
     """Run a plan.
 
@@ -76,6 +97,8 @@ def execute(
         Attributes the time to phases.
     result : ndarray, optional
         Array for the last result, if that is kept in memory; by default a new one.
+    elsewhere : RunsSections, optional
+        Runs each section in other processes; then the device is theirs, and `backend` the CPU.
 
     Returns
     -------
@@ -107,7 +130,8 @@ def execute(
         }
         # Before anything runs, so that a missing library, a name that is taken or a full disk
         # ends the run now.
-        with_torch = require_libraries(step.meta for step in pipeline.steps)
+        run_here = pipeline.steps if elsewhere is None else ()
+        with_torch = require_libraries(step.meta for step in run_here)
         all_sinks: dict[int, Sink] = {}
         if folder is not None:
             all_sinks = make_sinks(folder, plan, pipeline, wall_time, source.angles)
@@ -167,9 +191,10 @@ def execute(
             on_block = None
             if journal is not None and (is_last or stores.is_on_disk(number)):
                 on_block = partial(journal.done, number)
-            section_run = SectionRun(
+            here = SectionRun(
                 block_runner, reader, timeline, notes, before=before, on_block=on_block
             )
+            section_run: RunsBlocks = here if elsewhere is None else elsewhere.section_run(here)
             progress.start(f"section {number + 1}/{len(plan.sections)}", section.n_slices)
             try:
                 with wall_time.during("sections"):

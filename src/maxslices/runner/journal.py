@@ -11,7 +11,6 @@ cache. The end of the machine loses what the system had not written to disk yet.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import threading
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StoreError
-from ..system.disk_space import hidden_path, store_errors
+from ..system.disk_space import hidden_path, store_errors, sync_file_system
 from ..system.work_thread import WorkThread
 from .journal_lines import seal, unseal
 from .journal_values import encode
@@ -168,21 +167,11 @@ class Journal:
                 if self._fd < 0:
                     return
                 fd, n_lines = os.dup(self._fd), self._n_lines
-            sync_disk(fd)
+            sync_file_system(fd)
             with suppress(StoreError):  # closed meanwhile; or full, as the next block says
                 self._add({"event": "synced", "n_lines": n_lines})
                 os.fdatasync(fd)
             os.close(fd)
-
-
-def sync_disk(fd: int) -> None:
-    """Put on disk all that was written to the file system of an open file."""
-    try:
-        syncfs = ctypes.CDLL(None).syncfs
-    except AttributeError:  # not Linux
-        os.sync()
-    else:
-        syncfs(fd)
 
 
 def boot_id() -> str:

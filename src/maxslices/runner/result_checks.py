@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..devices.non_finite import NonFiniteCount
 from ..io import MemoryStore, Sink
 from ..pipeline import Step
 from .constant_result import CheckedTarget, ConstantCheck
 from .writer import Target
+
+
+@dataclass(frozen=True, slots=True)
+class SeenResults:
+    """What was seen of the results of some blocks."""
+
+    checks: dict[int, ConstantCheck]
+    """Index of a step that is saved -> whether its result is constant."""
+    non_finite: NDArray[np.int64]
+    """NaN and infinite values in the result of each step, shape (steps, 2)."""
 
 
 class ResultChecks:
@@ -39,6 +53,17 @@ class ResultChecks:
     def target(self, index: int) -> Target:
         """Where a step's output is saved; what is written there is looked at."""
         return CheckedTarget(self._sinks[index], self._constant[index])
+
+    @property
+    def seen(self) -> SeenResults:
+        """What was seen so far, for the checks of another process."""
+        return SeenResults(self._constant, self._counts.totals())
+
+    def add_seen(self, seen: SeenResults) -> None:
+        """Add what another process saw of the results."""
+        self._counts.add(seen.non_finite)
+        for index, check in seen.checks.items():
+            self._constant[index].merge(check)
 
     @property
     def non_finite(self) -> tuple[int, int]:

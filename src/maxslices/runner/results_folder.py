@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..errors import ScanChangedError, StoreError, UsageError
-from ..io import Sink, SinkStart
+from ..io import Sink, SinkFormat, SinkStart
 from ..io.nexus_notes import fill_in_found
 from ..io.result_format import FormatLike, parse_formats
 from ..io.result_info import ResultInfo
@@ -109,6 +109,11 @@ class RunFolder:
             self.saves_snapshots = any(n.startswith(PREFIX) for n in found.names.values())
         self._start = RunStart(self.path, self._earlier, self.unfinished, replaced, self.scratch)
         self._results = ResultSinks(formats)
+
+    @property
+    def streamed(self) -> SinkFormat:
+        """Format that is written during the run; see `ResultSinks`."""
+        return self._results.streamed
 
     def check_spares(self, path: Path) -> None:
         """Check that a file or folder that is read is none of the results that are replaced.

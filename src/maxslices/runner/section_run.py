@@ -48,6 +48,9 @@ class SectionRun:
     """Differences from the plan before it began."""
     before: SectionState = field(default_factory=SectionState)
     """How far it came before it was stopped."""
+    part: range | None = None
+    """Slices to run, if other processes run the others: from the first of a block to the last of
+    one. Side results of blocks are not combined then."""
     on_block: Callable[[int, int, dict[int, Any]], bool] | None = None
     """Called with where each block ends, the block size and the block's side results, when its
     results are written; False if it need not be called any more."""
@@ -69,7 +72,7 @@ class SectionRun:
     """Memory that the device's pool keeps between blocks."""
 
     def __post_init__(self) -> None:
-        self.n_done = self.before.done
+        self.n_done = self.before.done if self.part is None else self.part.start
         known = self.runner.known
         self._partial = {i: list(v) for i, v in self.before.partial.items() if i not in known}
         self._pool = PoolCache.for_section(self.plan, self.runner.backend)
@@ -92,22 +95,22 @@ class SectionRun:
         self.timeline.begin_section(", ".join(step.meta.name for step in runner.steps))
         meter = SectionMeter(runner.backend.kind)
         self.smallest_block, self._overlaps = plan.block, plan.overlaps
-        if self.n_done:
-            advance(self.n_done)
-        looks_ahead = any(step.meta.sample_slices is not None for step in runner.steps)
+        if self.before.done:
+            advance(self.before.done)
+        looks_ahead = self.looks_ahead
         try:
             if not looks_ahead:  # looking ahead would give it back
                 self._pool.reserve(plan)  # before the meter notes what is in use
             with meter.whole(), runner.long_calls:
                 if looks_ahead:
                     with meter.part():
-                        self._prepare()
+                        self.look_ahead()
                     runner.backend.release()
                 if plan.on_blocks:
                     self._all_blocks(advance, meter)
                 else:
                     advance(plan.n_slices)
-                for index, values in self._partial.items():
+                for index, values in self._partial.items() if self.part is None else ():
                     runner.combine(index, [value for _, value in values])
                 runner.close()
         finally:
@@ -133,7 +136,16 @@ class SectionRun:
             warnings=() if self.before.done else runner.checks.warnings(runner.store),
         )
 
-    def _prepare(self) -> None:
+    @property
+    def looks_ahead(self) -> bool:
+        """True if side results of a few slices are to be found before the first block."""
+        steps = enumerate(self.runner.steps)
+        return any(
+            step.meta.sample_slices is not None and index not in self.runner.known
+            for index, step in steps
+        )
+
+    def look_ahead(self) -> None:
         """Find the side results that depend on a few slices.
 
         Methods are given data in memory as they are, read-only. If a method refuses such an array,
@@ -160,13 +172,13 @@ class SectionRun:
 
     def _all_blocks(self, advance: Callable[[int], None], meter: SectionMeter) -> None:
         """Run block after block; if memory runs out, go on with half as many slices."""
-        plan, total = self.plan, self.plan.n_slices
+        plan, total = self.plan, self.plan.n_slices if self.part is None else self.part.stop
         size, why, is_retry = plan.block, plan.why, False
         if self.before.block not in (None, plan.block):
             size, why = self.before.block, "as before it was stopped"
         while self.n_done < total:
             start = self.n_done
-            blocks = blocks_of(start, total, size, plan.halo)
+            blocks = blocks_of(start, total, size, plan.halo, plan.n_slices)
             if not self._sizes or self._sizes[-1].block != size:
                 self._sizes.append(BlockUse(start, size, why))
             clocks = BlockClocks(self.timeline, plan)

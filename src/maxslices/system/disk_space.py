@@ -169,6 +169,16 @@ def _fallocate(fd: int, n_bytes: int) -> int:
     return 0
 
 
+def sync_file_system(fd: int) -> None:
+    """Put on disk all that was written to the file system of an open file."""
+    try:
+        syncfs = ctypes.CDLL(None).syncfs
+    except AttributeError:  # not Linux
+        os.sync()
+    else:
+        syncfs(fd)
+
+
 @contextmanager
 def store_errors(path: Path, n_bytes: int) -> Iterator[None]:
     """Turn an OSError from writing `path` into a `StoreError`.

@@ -1,0 +1,254 @@
+"""A run on workers: what they are asked, on their devices, before and while it goes on."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..devices import Backend, select_backend
+from ..devices.device_count import count_devices
+from ..errors import PlanError, UsageError
+from ..model.units import parse_bytes
+from ..pipeline import Pipeline
+from ..planner import Budgets, Plan
+from ..planner.block_size import BlockChoice
+from ..planner.tile_and_offload import FitChoice
+from ..runner import RunFolder
+from ..runner.run_identity import run_identity
+from ..runner.snapshots import snapshot_bytes
+from ..runner.unfinished_run import UnfinishedRun
+from ..system.threads import N_CORES
+from .check_run import check_plan_here, check_unchanged
+from .plan_scan import plan_pipeline
+from .resources import chooser_for
+from .run_request import RunRequest
+from .scan_and_output import files_read, opened, spec_of
+
+if TYPE_CHECKING:
+    from ..cluster.section_job import WorkerFacts
+    from ..cluster.workers import Workers
+
+
+@contextmanager
+def workers_of(
+    request: RunRequest, pipeline: Pipeline, folder: RunFolder | None
+) -> Iterator[RunOnWorkers | None]:
+    """Find or start the workers of a run; None if this process runs it.
+
+    Raises
+    ------
+    UsageError
+        If they are on another kind of device than is asked for.
+    DeviceError
+        If there are none.
+    """
+    if not request.is_for_workers:
+        yield None
+        return
+    from ..cluster.workers import opened_workers
+
+    engine = "dask" if request.engine == "local" else request.engine
+    device, workers, gpus = request.device_for(folder), request.workers, request.gpus
+    if engine == "dask" and workers is None and gpus is None:
+        on_gpus = device.startswith("cuda") or (device == "auto" and count_devices())
+        workers, gpus = (None, "all") if on_gpus else (max(1, N_CORES), None)
+    with opened_workers(engine, workers, gpus) as found:
+        if device.partition(":")[0] not in ("auto", found.device):
+            raise UsageError(
+                f"the device asked for is {device}; the workers are on the {found.device}"
+            )
+        request.announce_workers(found.text)
+        assert isinstance(request.scan, str | os.PathLike)
+        yield RunOnWorkers(found, request, pipeline, Path(request.scan).absolute())
+
+
+def check_for_workers(request: RunRequest, *, is_sweep: bool) -> None:
+    """Check, before anything is started, that workers can do a run if they are asked to.
+
+    Raises
+    ------
+    UsageError
+        If not: there is no such engine, Dask is not installed, or they could not read or write.
+    """
+    engine = request.engine
+    if not request.is_for_workers:
+        return
+    is_known = engine in ("local", "dask") or str(engine).startswith("dask:")
+    if isinstance(engine, str) and not is_known:
+        raise UsageError(f"unknown engine {engine!r}: use local, dask or dask:ADDRESS")
+    if importlib.util.find_spec("distributed") is None:
+        raise UsageError("several workers need Dask: pip install 'maxslices[dask]'")
+    if not isinstance(request.scan, str | os.PathLike):
+        raise UsageError("workers read the scan themselves: give its path, not an array")
+    if request.folder_path is None:
+        raise UsageError("workers write their results to files: name a folder as `out`")
+    if is_sweep:
+        raise UsageError("a sweep runs in one process: leave engine, workers and gpus out")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOnWorkers:
+    """A run whose blocks workers run: what is asked of them on their devices."""
+
+    workers: Workers
+    """The workers."""
+    request: RunRequest
+    """What is asked of the run."""
+    pipeline: Pipeline
+    """The pipeline as it runs."""
+    scan: Path
+    """Path of the scan, absolute."""
+
+    def identity(self) -> dict[str, Any]:
+        """Have a worker describe the run; see `run_identity`."""
+        found: dict[str, Any] = self.workers.submit(
+            _identity, self.scan, self.pipeline, self.workers.device
+        )
+        return found
+
+    def plan(self, folder: RunFolder) -> Plan:
+        """The plan of the run that goes on, or the one that is given, checked; or a new one."""
+        request, run = self.request, (self.scan, self.pipeline)
+        if folder.unfinished is not None:
+            _check_in_files(folder.unfinished.plan)
+            state = folder.path, folder.unfinished, folder.identity
+            self.workers.submit(_check_unchanged, *state, *run)
+            return folder.unfinished.plan
+        if request.plan is not None:
+            _check_in_files(request.plan)
+            self.workers.submit(_check_plan, request.plan, *run)
+            return request.plan
+        budgets = worker_budgets(
+            self.workers.facts, self.workers.device, request.memory, request.host_memory
+        )
+        made: Plan = self.workers.submit(
+            _plan,
+            *run,
+            budgets,
+            request.block,
+            request.fit,
+            request.estimator,
+            request.allow_missing_frames,
+            request.save_snapshots,
+        )
+        return made
+
+    def begin(self, plan: Plan, folder: RunFolder) -> Workers:
+        """Tell workers what the run is; they run its sections then."""
+        from ..cluster.section_job import RunJob
+        from ..cluster.worker import versions_here
+
+        self.workers.job = RunJob(
+            scan=self.scan,
+            pipeline=self.pipeline,
+            allow_missing_frames=self.request.allow_missing_frames,
+            files=tuple(path.absolute() for path in files_read(self.scan, self.pipeline)),
+            identity={name: folder.identity[name] for name in ("device", "methods", "input")},
+            versions=versions_here(),
+            device=self.workers.device,
+            budget_bytes=plan.budget_bytes - plan.reserved_bytes,
+            format=folder.streamed,
+            syncs=self.workers.are_elsewhere,
+        )
+        return self.workers
+
+
+def worker_budgets(
+    facts: tuple[WorkerFacts, ...], kind: str, memory: str | int | None, host: str | int | None
+) -> Budgets:
+    """Budgets with which a plan fits every worker.
+
+    `memory` is that of each worker; host memory beside GPUs is that of a machine, of which its
+    workers have equal shares. So is the memory that is free, where none is given on the CPU.
+    """
+    n_on = Counter(each.machine for each in facts)
+    n_threads = max(each.n_threads for each in facts)
+
+    def shared(given: str | int | None) -> int:
+        whole = None if given is None else parse_bytes(given)
+        return min((whole or each.host_free_bytes) // n_on[each.machine] for each in facts)
+
+    if kind == "cpu":
+        if host is not None:
+            raise UsageError(
+                "on the CPU the device's memory is the host's: give memory alone (--memory)"
+            )
+        budget = shared(None) if memory is None else parse_bytes(memory)
+        return Budgets("cpu", budget, budget, 0, n_threads, in_processes=True)
+    budget = min(each.free_bytes for each in facts) if memory is None else parse_bytes(memory)
+    reserved = max(each.reserved_bytes for each in facts)
+    return Budgets("cuda", budget, shared(host), reserved, n_threads, in_processes=True)
+
+
+def _check_in_files(plan: Plan) -> None:
+    """Check that several processes can carry a plan out.
+
+    Raises
+    ------
+    PlanError
+        If data between sections are to be in the memory of one.
+    """
+    for number, section in enumerate(plan.sections[:-1], start=1):
+        if section.destination != "scratch file" or section.kept_bytes:
+            place = "in memory" if section.destination != "device" else "on the device"
+            raise PlanError(
+                f"the plan keeps the output of section {number} {place} of one process: for "
+                "several workers, plan with workers=N (--workers)"
+            )
+
+
+def _plan(
+    scan: Path,
+    pipeline: Pipeline,
+    budgets: Budgets,
+    block: BlockChoice,
+    fit: FitChoice,
+    estimator: str | None,
+    allow_missing_frames: bool,
+    saves_snapshots: bool,
+) -> Plan:
+    backend = _backend(budgets.kind)
+    with opened(scan, pipeline, allow_missing_frames=allow_missing_frames) as source:
+        spec = spec_of(source, backend)
+        chooser = chooser_for(spec, budgets, backend, estimator, source)
+        made = plan_pipeline(pipeline, spec, budgets, chooser, block=block, fit=fit)
+        if saves_snapshots:
+            less = budgets.without(snapshot_bytes(made))
+            made = plan_pipeline(pipeline, spec, less, chooser, block=block, fit=fit)
+    return made
+
+
+def _check_plan(plan: Plan, scan: Path, pipeline: Pipeline) -> None:
+    backend = _backend_of(plan)
+    with opened(scan, pipeline, allow_missing_frames=True) as source:
+        check_plan_here(plan, pipeline, source, backend, in_memory=False)
+
+
+def _check_unchanged(
+    out: Path,
+    unfinished: UnfinishedRun,
+    identity: dict[str, Any],
+    scan: Path,
+    pipeline: Pipeline,
+) -> None:
+    backend = _backend_of(unfinished.plan)
+    with opened(scan, pipeline, allow_missing_frames=True) as source:
+        check_unchanged(out, unfinished, identity, pipeline, source, backend)
+
+
+def _identity(scan: Path, pipeline: Pipeline, kind: str) -> dict[str, Any]:
+    return run_identity(pipeline, _backend(kind), files_read(scan, pipeline))
+
+
+def _backend_of(plan: Plan) -> Backend:
+    return _backend(plan.device.partition(":")[0])
+
+
+def _backend(kind: str) -> Backend:
+    return select_backend("cuda:0" if kind == "cuda" else "cpu")

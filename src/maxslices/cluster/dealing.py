@@ -1,0 +1,292 @@
+"""Deals shares of a section's slices out to workers, a bounded number at a time."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DeviceError, MaxslicesError, MethodError, PlanError
+from .section_job import Share
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+MOST_TRIES = 3
+"""How often a share may fail, each time on another worker where there is one, before the run ends:
+a fault of one machine does not end it, and one of the method or the data does soon."""
+MOST_BLOCKS = 16
+"""Most blocks of a share, which is what the end of a worker costs. Within a share reading,
+computing and writing overlap: of 16 blocks about one is lost at its ends."""
+SHARES_LEFT = 2
+"""A share is the part of what is left that gives each worker this many: large ones at first, single
+blocks at the end, so that all workers end at nearly the same time."""
+LOOK_S = 1.0
+"""Seconds between two looks at which workers there are."""
+NO_WORKER_S = 120.0
+"""Seconds without any worker after which the run ends. A killed one is back after two, or after 20
+if its nanny gave up (see `local_client`); the journal keeps what is done for later."""
+END_S = 60.0
+"""Seconds for which a run that ends early waits for blocks that are being worked on. A call that
+takes longer ends by itself: it writes the same bits to a place of its own."""
+LOST = "the scheduler was lost, and with it what the workers were doing"
+"""Message where nothing comes from the scheduler any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareAnswer:
+    """What a worker answers to a share."""
+
+    value: Any
+    """What was asked for; None if it failed."""
+    error: MaxslicesError | None
+    """Why it failed; None if it did not."""
+    worker: str
+    """Address of the worker."""
+    host: str
+    """Name of its machine."""
+    took_s: float
+    """Seconds that it took."""
+
+
+def answer(work: Callable[[Any, Share], Any], job: Any, share: Share) -> ShareAnswer:
+    """Do the work of a share on a worker; an error of ours is an answer as well."""
+    import socket
+
+    from distributed import get_worker
+
+    began_s, value, error = time.perf_counter(), None, None
+    try:
+        value = work(job, share)
+    except MaxslicesError as raised:
+        error = raised
+    took_s = time.perf_counter() - began_s
+    return ShareAnswer(value, error, get_worker().address, socket.gethostname(), took_s)
+
+
+@dataclass(slots=True)
+class Dealer:
+    """Deals shares out to the workers of a cluster, and takes their answers as they come.
+
+    As many shares are with the scheduler as there are workers, so that its memory does not grow
+    with the number of blocks. Where workers are killed over and over, Dask names all shares that
+    these had, also those that only waited there. Each of them is then done with no other one
+    beside it, which tells the guilty one.
+    """
+
+    client: Client
+    """The cluster."""
+    resources: Mapping[str, float]
+    """What a worker must have, such as ``{"GPU": 1}``."""
+    unit: str = "slice"
+    """What the slices are, for messages."""
+    most_blocks: int = MOST_BLOCKS
+    """Most blocks of a share."""
+    stop_work: Callable[[], None] = lambda: None
+    """Has shares that are being worked on end soon."""
+    _running: dict[str, tuple[Future, Share]] = field(default_factory=dict)
+    _again: deque[Share] = field(default_factory=deque)
+    _suspects: deque[Share] = field(default_factory=deque)
+    """Shares that workers were killed over; each is done alone."""
+    _failed: dict[Share, list[ShareAnswer]] = field(default_factory=dict)
+    _ready: SimpleQueue[Future] = field(default_factory=SimpleQueue)
+    _workers: list[str] = field(default_factory=list)
+    _looked_s: float = float("-inf")
+    _seen_s: float = 0.0
+
+    def once(self, work: Callable[[Any, Share], Any], job: Any, share: Share) -> ShareAnswer:
+        """Have one share done, on any worker."""
+        block = share.stop - share.start
+        (found,) = self.deal(work, job, share.start, share.stop, block)
+        return found[1]
+
+    def deal(
+        self, work: Callable[[Any, Share], Any], job: Any, start: int, stop: int, block: int
+    ) -> Generator[tuple[Share, ShareAnswer], None, None]:
+        """Deal out slices, and yield each share when it is done, in any order.
+
+        Parameters
+        ----------
+        work : callable
+            Called on a worker with the job and a `Share`; it may be called again for a share that
+            was done, if the answer is lost.
+        job : object
+            What it is called with.
+        start, stop : int
+            First slice, and one past the last.
+        block : int
+            Slices in a block: shares are of whole ones.
+
+        Raises
+        ------
+        MethodError
+            If a share failed `MOST_TRIES` times.
+        PlanError
+            If a worker differs from what the plan was made for.
+        DeviceError
+            If there is no worker, or the scheduler is lost.
+        """
+        self._seen_s = time.monotonic()
+        try:
+            at = start
+            while at < stop or self._again or self._suspects or self._running:
+                while len(self._running) < self._most_running():
+                    if self._suspects:
+                        self._submit(work, job, self._suspects[0])
+                    elif self._again:
+                        self._submit(work, job, self._again.popleft())
+                    elif at < stop:
+                        share = Share(at, min(stop, at + self._size(stop - at, block)))
+                        self._submit(work, job, share)
+                        at = share.stop
+                    else:
+                        break
+                yield from self._answers()
+        except (OSError, CancelledError) as error:  # of the connection, at any call
+            raise DeviceError(f"{LOST} ({type(error).__name__})") from error
+        except BaseException:
+            self._end()
+            raise
+
+    def _size(self, n_slices: int, block: int) -> int:
+        """Slices of the next share, of those that are left."""
+        n_blocks = -(-n_slices // block)
+        n_shares = SHARES_LEFT * max(1, len(self._workers))
+        return block * min(self.most_blocks, -(-n_blocks // n_shares))
+
+    def _most_running(self) -> int:
+        """Shares that may be with the scheduler: as many as workers, but a suspect alone."""
+        if self._suspects:
+            return 0 if self._running else 1
+        return max(1, len(self._workers_now()))
+
+    def _submit(self, work: Callable[[Any, Share], Any], job: Any, share: Share) -> None:
+        # The job goes with each share, some 10 kB: as a task of its own it could be lost with
+        # workers that are killed, and all shares with it.
+        tried = {each.worker for each in self._failed.get(share, ())}
+        others = [address for address in self._workers if address not in tried]
+        future = self.client.submit(
+            answer,
+            work,
+            job,
+            share,
+            pure=False,
+            resources=dict(self.resources) or None,
+            workers=others if tried and others else None,
+            allow_other_workers=bool(tried and others),
+        )
+        self._running[future.key] = future, share
+        future.add_done_callback(self._ready.put)
+
+    def _answers(self) -> list[tuple[Share, ShareAnswer]]:
+        """Wait for answers; those of shares that are done."""
+        try:
+            ready = [self._ready.get(timeout=LOOK_S)]
+        except Empty:
+            self._check_cluster()
+            return []
+        while not self._ready.empty():
+            ready.append(self._ready.get())
+        shares = [self._running.pop(future.key)[1] for future in ready]
+        self._seen_s = time.monotonic()
+        found = []
+        for share, each in zip(shares, self._gathered(ready, shares), strict=True):
+            if each is None:
+                continue
+            if share in self._suspects:
+                self._suspects.remove(share)
+            if each.error is None:
+                found.append((share, each))
+            else:
+                self._fail(share, each)
+        return found
+
+    def _gathered(self, ready: list[Future], shares: list[Share]) -> list[ShareAnswer | None]:
+        """Answers of futures; None for a share that becomes a suspect."""
+        from distributed import KilledWorker
+
+        good = [future for future in ready if future.status == "finished"]
+        try:
+            found = self.client.gather(good)
+        except KilledWorker:  # an answer was lost with its worker, and so were those that redid it
+            return self._gathered(ready, shares)
+        answers = dict(zip([f.key for f in good], found, strict=True))
+        for future, share in zip(ready, shares, strict=True):
+            if future.key in answers:
+                continue
+            if future.status != "error":  # cancelled, or lost
+                raise DeviceError(LOST)
+            error = future.exception()
+            if not isinstance(error, KilledWorker):
+                raise MethodError(
+                    f"{self._named(share)} failed on a worker: {type(error).__name__}: {error}"
+                ) from error
+            if share in self._suspects:
+                raise MethodError(
+                    f"{self._named(share)}: each of {error.allowed_failures + 1} workers that "
+                    f"worked on it alone was killed, the last one {error.last_worker.address}: by "
+                    "the system if memory ran out, or by a fault of a library"
+                )
+            self._suspects.append(share)
+        return [answers.get(future.key) for future in ready]
+
+    def _fail(self, share: Share, failed: ShareAnswer) -> None:
+        """Have a share done again, or end."""
+        assert failed.error is not None
+        if isinstance(failed.error, PlanError):
+            raise failed.error
+        answers = self._failed.setdefault(share, [])
+        answers.append(failed)
+        if len(answers) >= MOST_TRIES:
+            where = ", ".join(f"{each.worker} on {each.host}" for each in answers)
+            raise MethodError(
+                f"{self._named(share)} failed {len(answers)} times, on {where}: {failed.error}"
+            ) from failed.error
+        self._again.append(share)
+
+    def _named(self, share: Share) -> str:
+        if share.stop - share.start == 1:
+            return f"{self.unit} {share.start}"
+        return f"{self.unit}s {share.start} to {share.stop - 1}"
+
+    def _workers_now(self) -> list[str]:
+        """Addresses of the workers that can take shares, as of a second ago."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_S and self._workers:
+            return self._workers
+        self._looked_s = now_s
+        info = self.client.scheduler_info(n_workers=-1)["workers"]
+        self._workers = [
+            address
+            for address, each in info.items()
+            if all(each["resources"].get(name, 0) >= n for name, n in self.resources.items())
+        ]
+        return self._workers
+
+    def _check_cluster(self) -> None:
+        """End if nothing can come any more."""
+        if self.client.status != "running":
+            raise DeviceError(LOST)
+        if self._workers_now():
+            self._seen_s = time.monotonic()
+        elif time.monotonic() - self._seen_s > NO_WORKER_S:
+            wanted = f" with the resource {', '.join(self.resources)}" if self.resources else ""
+            raise DeviceError(f"there has been no worker{wanted} for {NO_WORKER_S:.0f} s")
+
+    def _end(self) -> None:
+        """Take back what no worker has begun, and wait for what is being worked on."""
+        if self.client.status != "running" or not self._running:
+            return
+        with suppress(OSError):
+            self.stop_work()
+        until_s = time.monotonic() + END_S
+        while self._running and time.monotonic() < until_s:
+            with suppress(Empty):
+                self._running.pop(self._ready.get(timeout=LOOK_S).key)
+        self.client.cancel([future for future, _ in self._running.values()])
+        self._running.clear()

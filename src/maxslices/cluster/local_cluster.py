@@ -1,0 +1,96 @@
+"""Workers of this machine: a process for each GPU, or several on the CPU."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..devices.device_count import count_devices
+from ..errors import DeviceError, UsageError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+GPU = "GPU"
+"""Resource that a worker with a GPU offers."""
+_LEFT_AS_IT_IS: dict[str, str] = {}
+"""What nannies set before they start a worker: nothing. By default they let NumPy use one thread,
+so that results could differ in the last bit from those of a run in one process."""
+REPLACE_MS = 2000
+"""Milliseconds between two looks whether workers are to be replaced, which take some 0.1 ms."""
+_DEATHS = 2
+"""Workers that may be killed over one share; with the third one the run ends, as with errors."""
+
+
+@contextmanager
+def local_client(workers: int | None, gpus: int | Literal["all"] | None) -> Iterator[Client]:
+    """Start workers on this machine, each with a nanny that starts it anew if it is killed.
+
+    Parameters
+    ----------
+    workers : int or None
+        Processes on the CPU.
+    gpus : int, "all" or None
+        GPUs to use, with a process for each.
+
+    Raises
+    ------
+    DeviceError
+        If there are fewer GPUs.
+    UsageError
+        If neither or both are given.
+    """
+    import dask
+    from distributed import Client, Nanny, Scheduler, SpecCluster
+    from tornado.ioloop import PeriodicCallback
+
+    names = _gpu_names(gpus) if gpus is not None else []
+    if (workers is None) == (gpus is None):
+        raise UsageError("give the number of processes on the CPU (workers), or of GPUs (gpus)")
+    count = workers if workers is not None else len(names)
+    if count < 1:
+        raise UsageError(f"{count} workers cannot do anything: at least one is needed")
+    own: list[dict[str, Any]] = [{} for _ in range(count)]
+    for options, name in zip(own, names, strict=False):
+        options["env"] = {"CUDA_VISIBLE_DEVICES": name}
+        options["resources"] = {GPU: 1}
+    common = {"nthreads": 1, "memory_limit": 0, "dashboard": False, "silence_logs": logging.ERROR}
+    # Of workers that are killed, started anew or slow to end: the run goes on, or says why not.
+    logging.getLogger("distributed.nanny").setLevel(logging.CRITICAL)
+    spec = {i: {"cls": Nanny, "options": {**common, **each}} for i, each in enumerate(own)}
+    settings = {
+        "distributed.nanny.pre-spawn-environ": _LEFT_AS_IT_IS,
+        "distributed.scheduler.allowed-failures": _DEATHS,
+        "distributed.admin.log-format": "%(message)s",
+    }
+    scheduler = {
+        "cls": Scheduler,
+        "options": {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"},
+    }
+    with (
+        dask.config.set(settings),
+        SpecCluster(workers=spec, scheduler=scheduler, silence_logs=logging.CRITICAL) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        # A nanny whose worker is killed while it starts gives up. Dask forgets that worker some
+        # 15 s later, and then it can be started anew.
+        replacing = PeriodicCallback(lambda: cluster.scale(count), REPLACE_MS)
+        cluster.loop.add_callback(replacing.start)
+        try:
+            yield client
+        finally:
+            cluster.loop.add_callback(replacing.stop)
+
+
+def _gpu_names(gpus: int | Literal["all"]) -> list[str]:
+    """Names of GPUs for CUDA_VISIBLE_DEVICES: of those that this process may see."""
+    there = count_devices()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(i) for i in range(there)] if visible is None else visible.split(",")[:there]
+    wanted = len(names) if gpus == "all" else gpus
+    if wanted < 1 or wanted > len(names):
+        raise DeviceError(f"{gpus} GPUs are asked for; there are {len(names)}")
+    return names[:wanted]

@@ -1,0 +1,48 @@
+"""Methods that fail, or end their process, when files say so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from maxslices import Registry, method
+from tests.planner.ledgers import two
+
+faulty = Registry()
+
+
+def _is_due(folder: str) -> bool:
+    """True as often as there are files in a folder; each time one is removed."""
+    for path in Path(folder).glob("due-*"):
+        try:
+            path.unlink()
+        except FileNotFoundError:  # another worker has taken it
+            continue
+        return True
+    return False
+
+
+@method("projection", calc_max_slices=two, registry=faulty)
+def killed(data, first_slice, folder: str, at: int):
+    """Negate; end the process before the block with slice `at`, if that is due."""
+    if first_slice == at and _is_due(folder):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return ~data
+
+
+@method("projection", calc_max_slices=two, registry=faulty)
+def failing(data, first_slice, folder: str, at: int):
+    """Negate; fail on the block with slice `at`, if that is due."""
+    if first_slice == at and _is_due(folder):
+        raise OSError("the table is away")
+    return ~data
+
+
+@method("projection", calc_max_slices=two, registry=faulty)
+def waiting(data, first_slice, folder: str, at: int):
+    """Negate; wait from slice `at` on while there is a file."""
+    while first_slice >= at and Path(folder).exists():
+        time.sleep(0.01)
+    return ~data

@@ -1,0 +1,55 @@
+"""Shares are dealt out a few at a time, of whole blocks, each once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from maxslices.cluster.dealing import MOST_BLOCKS, Dealer
+from maxslices.cluster.section_job import Share
+
+
+def nothing(job, share):
+    return job
+
+
+@pytest.mark.parametrize(("start", "stop", "block"), [(0, 100, 7), (14, 100, 7), (0, 5, 7)])
+def test_each_slice_is_dealt_out_once_in_whole_blocks(client, start, stop, block):
+    dealer = Dealer(client, {})
+    shares = sorted(
+        (share.start, share.stop) for share, _ in dealer.deal(nothing, 1, start, stop, block)
+    )
+    assert shares[0][0] == start
+    assert shares[-1][1] == stop
+    for (_, end), (begin, _) in pairwise(shares):
+        assert end == begin
+        assert (begin - start) % block == 0
+
+
+def count_tasks(dask_scheduler):
+    return sum(key.startswith("answer") for key in dask_scheduler.tasks)
+
+
+def test_no_more_shares_are_with_the_scheduler_than_there_are_workers(client):
+    dealer, running, known = Dealer(client, {}, most_blocks=1), [], []
+    for number, _ in enumerate(dealer.deal(nothing, 1, 0, 200, 1)):
+        running.append(len(dealer._running))
+        if number % 20 == 0:
+            known.append(client.run_on_scheduler(count_tasks))
+    assert max(running) <= 2
+    assert max(known) <= 2 * 2 + 2  # of those that are done, the last are just being forgotten
+
+
+def test_shares_become_smaller_towards_the_end(client):
+    sizes = {}
+    for share, _ in Dealer(client, {}).deal(nothing, 1, 0, 300, 1):
+        sizes[share.start] = share.stop - share.start
+    ordered = [size for _, size in sorted(sizes.items())]
+    assert ordered[0] == MOST_BLOCKS
+    assert ordered[-1] == 1
+    assert ordered == sorted(ordered, reverse=True)
+
+
+def test_one_share_alone(client):
+    assert Dealer(client, {}).once(nothing, 5, Share(0, 1)).value == 5

@@ -1,0 +1,65 @@
+"""Workers that fail or are killed: the output is whole, or the run ends and says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from maxslices import Pipeline, run
+from maxslices.errors import MethodError
+from tests.cluster.faulty import faulty
+from tests.runner.test_resume import content
+
+
+def of(name, folder, at=8):
+    step = {"method": name, "parameters": {"folder": str(folder), "at": at}}
+    return Pipeline.from_steps([step], faulty)
+
+
+@pytest.fixture
+def due(tmp_path):
+    """Function that makes a folder with so many faults in it."""
+
+    def make(count):
+        folder = tmp_path / f"due{count}"
+        folder.mkdir()
+        for number in range(count):
+            (folder / f"due-{number}").touch()
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize(("name", "count"), [("killed", 1), ("killed", 2), ("failing", 2)])
+def test_a_share_that_is_lost_is_done_again(tmp_path, scan, client, due, name, count):
+    folder = due(count)
+    pipeline = of(name, folder)
+    run(scan, pipeline, tmp_path / "out", engine=client, block=2)
+    assert list(folder.iterdir()) == []
+    alone = run(scan, pipeline, tmp_path / "alone", device="cpu", block=2)
+    assert len(alone.files) == 1
+    assert content(tmp_path / "out") == content(tmp_path / "alone")
+
+
+def test_a_share_that_fails_three_times_ends_the_run(tmp_path, scan, client, due):
+    pipeline = of("failing", due(10))
+    with pytest.raises(MethodError) as raised:
+        run(scan, pipeline, tmp_path / "out", engine=client, block=2)
+    text = str(raised.value)
+    assert "failed 3 times, on tcp://" in text
+    assert "failing failed on projections 8 to 9: OSError: the table is away" in text
+    assert len(list((tmp_path / "due10").iterdir())) == 7
+    assert "go on with" in text
+    for path in (tmp_path / "due10").iterdir():
+        path.unlink()
+    run(scan, pipeline, tmp_path / "out", engine=client, resume=True)
+    run(scan, pipeline, tmp_path / "alone", device="cpu", block=2)
+    assert content(tmp_path / "out") == content(tmp_path / "alone")
+
+
+def test_a_share_that_kills_each_worker_ends_the_run(tmp_path, scan, client, due):
+    pipeline = of("killed", due(10), at=0)
+    with pytest.raises(
+        MethodError, match=r"projections 0 to \d+: each of 3 workers .* alone was killed"
+    ):
+        run(scan, pipeline, tmp_path / "out", engine=client, block=2)
+    assert len(list((tmp_path / "due10").iterdir())) == 4

@@ -1,0 +1,88 @@
+"""Results of workers have the layout, the notes and the formats of a run in one process."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import h5py
+import numpy as np
+import pytest
+
+from maxslices import run
+from maxslices.planner import Plan
+from tests.results.conftest import SHAPE, STEPS, VOLUME, pipeline
+from tests.results.conftest import scan as scan
+from tests.results.conftest import volume as volume
+
+DATED = "start_time", "date", "end_time"
+"""Names of notes that differ from run to run."""
+FORMATS = [
+    "hdf5",
+    "tiff",
+    "hdf5,tiff",
+    "tiff:16:compressed",
+    pytest.param(
+        "ome-zarr",
+        marks=pytest.mark.skipif(importlib.util.find_spec("zarr") is None, reason="needs zarr"),
+    ),
+]
+
+
+def notes_of(path):
+    """All that an HDF5 file holds, but when it was made."""
+    found = {}
+
+    def note(name, item):
+        if name.split("/")[-1] in DATED:
+            return
+        found[name, "attributes"] = sorted((key, str(value)) for key, value in item.attrs.items())
+        if isinstance(item, h5py.Dataset):
+            value = item[()]
+            found[name] = value.tobytes() if isinstance(value, np.ndarray) else value
+            found[name, "layout"] = item.shape, item.dtype, item.chunks
+
+    with h5py.File(path) as file:
+        file.visititems(note)
+    return found
+
+
+def contents(folder):
+    """Names of the results in a folder -> what they hold."""
+    return {
+        str(path.relative_to(folder)): notes_of(path) if path.suffix == ".h5" else path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix not in (".json", ".html", ".log", ".yaml", ".txt")
+    }
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_volume_is_the_same_in_every_format(tmp_path, scan, client, format):
+    given = {"format": format, "scratch": tmp_path / "scratch"}
+    (tmp_path / "scratch").mkdir()
+    shared = run(scan, pipeline(), tmp_path / "shared", engine=client, block=1, **given)
+    plan = Plan.from_json(shared.plan.to_json())
+    run(scan, pipeline(), tmp_path / "alone", device="cpu", plan=plan, **given)
+    found, wanted = contents(tmp_path / "shared"), contents(tmp_path / "alone")
+    assert found.keys() == wanted.keys()
+    assert [name for name in found if found[name] != wanted[name]] == []
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_workers_write_a_volume_slices_first_and_frames_angles_first(
+    tmp_path, scan, client, volume
+):
+    steps = [{"method": "halve", "save_result": True}, STEPS[0], STEPS[1]]
+    run(scan, pipeline(steps), tmp_path / "out", engine=client, block=2)
+    with h5py.File(tmp_path / "out" / "result.h5") as file:
+        data = file["entry/data/data"]
+        assert data.shape == (*VOLUME[:2], 4)
+        np.testing.assert_array_equal(data, volume[..., :4])
+    with h5py.File(tmp_path / "out" / "01_halve.h5") as file:
+        assert file["entry/data/data"].shape == (*SHAPE[:2], 4)
+
+
+@pytest.mark.parametrize("part", [{"rows": "1:4"}, {"angles": "::2", "columns": "2:6"}])
+def test_workers_read_the_part_that_is_asked_for(tmp_path, scan, client, part):
+    run(scan, pipeline(), tmp_path / "shared", engine=client, block=1, **part)
+    run(scan, pipeline(), tmp_path / "alone", device="cpu", block=1, **part)
+    assert contents(tmp_path / "shared") == contents(tmp_path / "alone")

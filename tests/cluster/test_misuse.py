@@ -1,0 +1,82 @@
+"""What workers cannot do is refused before anything is started, and says what to do."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from maxslices import run
+from maxslices.cli.main import main
+from maxslices.errors import DeviceError, PlanError, UsageError
+from maxslices.planner import Plan
+from tests.runner.test_resume import of
+
+STEPS = ["negate", "work"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"engine": "mpi"}, "unknown engine 'mpi': use local, dask or dask:ADDRESS"),
+        ({"scan": np.zeros((3, 4, 5), np.uint16)}, "give its path, not an array"),
+        ({"out": None}, "name a folder"),
+        ({"sweep": "work.copies=1:3:1"}, "a sweep runs in one process"),
+        ({"engine": "dask:127.0.0.1:1", "workers": 2}, "for a cluster of this machine alone"),
+        ({"workers": 0}, "0 workers cannot do anything"),
+        ({"workers": 1, "gpus": 1}, "1 GPUs are asked for|give the number of processes"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path, scan, change, message):
+    given = {"engine": "dask", "scan": scan, "out": tmp_path / "out", **change}
+    with pytest.raises((UsageError, DeviceError), match=message):
+        run(given.pop("scan"), of(STEPS), given.pop("out"), **given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_dask_the_error_says_how_to_install_it(tmp_path, scan, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(UsageError, match=r"pip install 'maxslices\[dask\]'"):
+        run(scan, of(STEPS), tmp_path / "out", workers=2)
+
+
+def test_a_plan_with_data_in_memory_is_refused(tmp_path, scan, client):
+    made = run(scan, of(STEPS), tmp_path / "alone", device="cpu").plan
+    assert made.sections[0].destination == "memory"
+    with pytest.raises(PlanError, match="keeps the output of section 1 in memory of one process"):
+        run(scan, of(STEPS), tmp_path / "out", plan=made, engine=client)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_for_another_scan_is_refused_by_a_worker(tmp_path, scan, client):
+    made = run(scan, of(STEPS), tmp_path / "out", engine=client).plan
+    np.save(tmp_path / "other.npy", np.zeros((9, 17, 64), np.uint16))
+    with pytest.raises(PlanError, match="made for something else"):
+        run(
+            tmp_path / "other.npy",
+            of(STEPS),
+            tmp_path / "other",
+            plan=Plan.from_json(made.to_json()),
+            engine=client,
+        )
+
+
+def test_workers_of_several_threads_are_refused(tmp_path, scan):
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+        pytest.raises(DeviceError, match=r"has 2 threads.*--nthreads 1"),
+    ):
+        run(scan, of(STEPS), tmp_path / "out", engine=client)
+
+
+def test_a_scheduler_that_does_not_answer(capsys, scan, tmp_path):
+    (tmp_path / "pipeline.yaml").write_text("- method: minus_log")
+    names = [str(scan), str(tmp_path / "pipeline.yaml"), str(tmp_path / "out")]
+    import dask
+
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        assert main(["run", *names, "--engine", "dask:tcp://127.0.0.1:9"]) == 1
+    assert "no scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err

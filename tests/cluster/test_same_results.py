@@ -1,0 +1,52 @@
+"""Several workers make what one process makes, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+
+from maxslices import run
+from maxslices.planner import Plan
+from tests.runner.test_resume import CASES, content, of
+
+CASES = {
+    **CASES,
+    "halo": (["to_float", "neighbours"], {"block": 3}),
+    "larger than the scan": (["to_float", "negate"], {"block": "max"}),
+    "snapshots": (["to_float", "negate"], {"block": 4, "save_snapshots": True}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_workers_make_what_one_process_makes(tmp_path, scan, client, case):
+    steps, options = CASES[case]
+    shared = run(scan, of(steps), tmp_path / "shared", engine=client, **options)
+    kept = {name: options[name] for name in ("format", "save_snapshots") if name in options}
+    plan = Plan.from_json(shared.plan.to_json())
+    alone = run(scan, of(steps), tmp_path / "alone", plan=plan, device="cpu", **kept)
+    assert content(tmp_path / "shared") == content(tmp_path / "alone")
+    assert [each.warnings for each in shared.sections] == [each.warnings for each in alone.sections]
+    left = [path.name for path in (tmp_path / "shared").iterdir() if path.name.startswith(".")]
+    assert left == []
+
+
+def test_a_run_made_alone_goes_on_with_workers_and_back(tmp_path, scan, client, monkeypatch):
+    from tests.runner.test_resume import stop_after
+
+    steps = ["to_float", {"method": "negate", "save_result": True}, "work", "negate"]
+    first = run(scan, of(steps), tmp_path / "whole", engine=client, block=2)
+    for engines in (("local", client), (client, "local")):
+        out = tmp_path / str(engines.index(client))
+        with monkeypatch.context() as patch:
+            stop_after(patch, 14)
+            with pytest.raises(KeyboardInterrupt, match="section 2 of"):
+                run(scan, of(steps), out, plan=first.plan, engine=engines[0], device="cpu")
+        report = run(scan, of(steps), out, engine=engines[1], device="cpu", resume=True)
+        assert report.sections[0].is_earlier
+        assert content(out) == content(tmp_path / "whole")
+
+
+def test_the_report_names_each_worker(tmp_path, scan, client):
+    report = run(scan, of(["to_float"]), tmp_path / "out", engine=client, block=1)
+    lines = [note for note in report.sections[0].notes if note.startswith("tcp://")]
+    assert sum(int(line.split(": ")[1].split()[0]) for line in lines) == 23
+    assert set(report.sections[0].stages) >= {"compute", "write"}
