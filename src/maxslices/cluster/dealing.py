@@ -89,12 +89,12 @@ class Dealer:
     """Most blocks of a share."""
     stop_work: Callable[[], None] = lambda: None
     """Has shares that are being worked on end soon."""
-    _running: dict[str, tuple[Future, Share]] = field(default_factory=dict)
+    _running: dict[Any, tuple[Future[Any], Share]] = field(default_factory=dict)
     _again: deque[Share] = field(default_factory=deque)
     _suspects: deque[Share] = field(default_factory=deque)
     """Shares that workers were killed over; each is done alone."""
     _failed: dict[Share, list[ShareAnswer]] = field(default_factory=dict)
-    _ready: SimpleQueue[Future] = field(default_factory=SimpleQueue)
+    _ready: SimpleQueue[Future[Any]] = field(default_factory=SimpleQueue)
     _workers: list[str] = field(default_factory=list)
     _looked_s: float = float("-inf")
     _seen_s: float = 0.0
@@ -206,7 +206,7 @@ class Dealer:
                 self._fail(share, each)
         return found
 
-    def _gathered(self, ready: list[Future], shares: list[Share]) -> list[ShareAnswer | None]:
+    def _gathered(self, ready: list[Future[Any]], shares: list[Share]) -> list[ShareAnswer | None]:
         """Answers of futures; None for a share that becomes a suspect."""
         from distributed import KilledWorker
 

@@ -163,7 +163,7 @@ def _described(client: Client) -> tuple[Device, tuple[WorkerFacts, ...]]:
     """
     from distributed import KilledWorker
 
-    asked: dict[tuple[str, Device], Future] = {}
+    asked: dict[tuple[str, Device], Future[Any]] = {}
     while True:
         info = wait_for_workers(client, 1)
         busy = [address for address, each in info.items() if each["nthreads"] != 1]
@@ -187,7 +187,7 @@ def _described(client: Client) -> tuple[Device, tuple[WorkerFacts, ...]]:
             asked.clear()
 
 
-def _awaited(client: Client, future: Future) -> Any:
+def _awaited(client: Client, future: Future[Any]) -> Any:
     """Result of a future, as long as there are workers."""
     while True:
         try:
