@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import random
@@ -92,10 +94,11 @@ def _import_what_commands_need(folder: Path) -> None:
     """Import here what each child would import otherwise; nothing that starts a thread."""
     from maxslices import registry
     from maxslices.api import describe, run_page, run_sweep, scan_picture  # noqa: F401
-    from maxslices.cli.main import build_parser
 
     import_what_runs_need(folder)
-    build_parser()
+    with contextlib.redirect_stdout(io.StringIO()):
+        for command in ("run", "plan", "check", "info"):  # which are loaded when asked for
+            main([command, "--help"])
     registry.get("fbp")  # and with it all packages of methods
 
 
