@@ -100,6 +100,7 @@ SEGMENTATION = (
     "deeplabv3_resnet50", "fcn_resnet50", "lraspp_mobilenet_v3_large",
     "deeplabv3_mobilenet_v3_large",
 )  # fmt: skip
+"""Networks of torchvision's segmentation: their targets are a class for each pixel."""
 """Networks of torchvision.models.segmentation, whose output is a dict."""
 
 _TORCHVISION = [

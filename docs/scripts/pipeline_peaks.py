@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from record_pipelines import DETECTORS
 
 import maxslices.httomo  # noqa: F401  registers httomolibgpu, also where maxslices is not installed
 from maxslices.api.plan_scan import ASSUMED_FRAMES, plan, plan_pipeline
@@ -35,8 +36,6 @@ from maxslices.model.memory_model import MemoryModel
 from maxslices.pipeline import ScanSpec
 from maxslices.pipeline.pipeline import as_pipeline
 
-DETECTORS = ((1801, 2160, 2560), (1801, 2048, 2048), (1801, 1601, 2557))
-"""Angles, rows and columns: the two commonest detectors, and an odd one with a prime."""
 FILLED_IN = {"newshape": [1024, 1024], "ratio_delta_beta": 250}
 """Values for what a pipeline leaves to its user."""
 CENTRE = {"xcenter": 300.5, "ycenter": 250.5, "list_fact": [1.0, 1e-6, 1e-9]}

@@ -45,6 +45,7 @@ from maxslices.registry.method_registry import registry
 
 SMALL = (600, 540, 640)
 DETECTORS = ((1801, 1601, 2557), (1801, 2160, 2560), (1801, 2048, 2048))
+"""Angles, rows and columns: an odd detector with primes, and the two commonest."""
 FEW_ROWS = ((1801, 4, 2560), (1801, 4, 2048), (1801, 5, 2557), (601, 4, 644))
 """What a sweep reads."""
 SIZES = (
@@ -57,6 +58,7 @@ not know of the rows, and with few of them calls are quick."""
 COMPARED_AT = (901, 65, 1279)
 """Where blocks of two sizes are compared."""
 FURTHER = ((1667, 64, 2399), (1051, 64, 1800))
+"""Sizes at which formulas are held against calls that they were not made of."""
 AGAIN = (
     "FBP2d_astra", "FBP3d_tomobar", "FISTA3d_tomobar", "LPRec3d_tomobar", "remove_stripe_ti",
 )  # fmt: skip
