@@ -137,12 +137,12 @@ def test_orientation_is_scikit_images():
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_blocks_and_threads_do_not_change_a_bit(monkeypatch, workers):
-    monkeypatch.setattr(_fbp_cpu, "_n_workers", lambda n_slices: min(workers, n_slices))
+    monkeypatch.setattr(_fbp_cpu, "n_workers_for", lambda n_slices: min(workers, n_slices))
     data = np.random.default_rng(0).random((61, 9, 67), dtype=np.float32)
     angles = np.linspace(0, np.pi, 61)
-    monkeypatch.setattr(_fbp_cpu, "_n_workers", lambda n_slices: 1)
+    monkeypatch.setattr(_fbp_cpu, "n_workers_for", lambda n_slices: 1)
     whole = fbp(data, angles)
-    monkeypatch.setattr(_fbp_cpu, "_n_workers", lambda n_slices: min(workers, n_slices))
+    monkeypatch.setattr(_fbp_cpu, "n_workers_for", lambda n_slices: min(workers, n_slices))
     parts = [fbp(data[:, :2], angles), fbp(data[:, 2:3], angles), fbp(data[:, 3:], angles)]
     np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
 
@@ -213,7 +213,7 @@ values = np.ones((side, side), np.complex64)
 peak = ProcessPeak()
 plan = _fbp_cpu._plan(side, *given[0])
 plan.execute(given[1], out=values)
-print(json.dumps([peak.grown_bytes, _fbp_cpu._plan_bytes(side, given[1].size), library_bytes]))
+print(json.dumps([peak.grown_bytes, _fbp_cpu.plan_bytes(side, given[1].size), library_bytes]))
 """
 
 

@@ -166,14 +166,18 @@ def planned(data=DATA, steps=STEPS, **kwargs):
     return Plan.from_json(made.to_json())
 
 
+def holds_numbers(item):
+    import h5py
+
+    return isinstance(item, h5py.Dataset) and item.dtype.kind in "uif"
+
+
 def results(folder):
     import h5py
 
     with h5py.File(folder / "result.h5") as file:
         found = []
-        file.visititems(
-            lambda name, item: found.append(item[...]) if isinstance(item, h5py.Dataset) else None
-        )
+        file.visititems(lambda name, item: found.append(item[...]) if holds_numbers(item) else None)
     return found
 
 
