@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from maxslices.model.ledger import Ledger
 
-from . import _fbp_cpu, _projector_cpu
+from . import _fbp_cpu, _projector_cpu, _tv_cpu
 from ._fbp_geometry import Lengths, host_angles, lengths
 from ._projector_cpu import Projector
+from ._threads import n_workers_for
 from .namespaces import to_device_of, to_host
 
 Image = NDArray[np.float32]
@@ -34,8 +35,12 @@ def account(
     n_rows: int,
     n_images: int,
     n_subsets: int,
+    smoothed: bool = False,
 ) -> None:
-    """Enter the allocations of `solved` with `n_rows` and `n_images` arrays in each thread."""
+    """Enter the allocations of `solved` with `n_rows` and `n_images` arrays in each thread.
+
+    Where the images are `smoothed`, the total variation's memory too.
+    """
     m.alloc(shape, dtype)
     m.alloc((size.size, shape[1], size.size), np.float32)
     if m.device == "cuda":  # it works on the host
@@ -43,13 +48,15 @@ def account(
     _projector_cpu.account_library(m)
     if np.isfinite(size.radius):
         m.alloc((size.size, size.size), np.bool_)
-    for _ in range(_fbp_cpu.n_workers_for(shape[1])):
+    for _ in range(n_workers_for(shape[1])):
         m.alloc_bytes(SMALL_BYTES)
         _projector_cpu.account(m, size, n_subsets)
         for _ in range(n_rows):
             m.alloc((size.n_angles, size.detector + 2 * size.pad), np.float32)
         for _ in range(n_images):
             m.alloc((size.size, size.size), np.float32)
+        if smoothed:
+            _tv_cpu.account_pd(m, (1, size.size, size.size))
 
 
 def solved(
@@ -71,7 +78,7 @@ def solved(
     n_slices = source.shape[1]
     result = np.empty((size.size, n_slices, size.size), np.float32)
     outside = _fbp_cpu.outside_of(size)
-    n_workers = _fbp_cpu.n_workers_for(n_slices)
+    n_workers = n_workers_for(n_slices)
     _fbp_cpu.load_library()
 
     def work(worker: int) -> None:

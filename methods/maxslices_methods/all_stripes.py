@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -12,12 +11,11 @@ from scipy import ndimage
 
 from maxslices import Ledger, from_ledger, method
 
+from ._threads import n_workers_for
 from .namespaces import to_device_of, to_host
 
 Sinogram = NDArray[np.float32]
 
-MAX_WORKERS = 8
-"""Most threads: each takes memory for sinograms of its own."""
 DROPPED = 0.1
 """Share of the smallest and largest values of a column that its mean leaves out, as in the paper's
 code."""
@@ -32,11 +30,6 @@ SMALL_BYTES = 2**17
 small."""
 
 
-def _n_workers(n_slices: int) -> int:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(usable or 1, MAX_WORKERS, n_slices))
-
-
 @from_ledger
 def _all_stripe_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
     n_angles, n_slices, width = shape
@@ -45,7 +38,7 @@ def _all_stripe_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[An
     if m.device == "cuda":  # it works on the host
         return
     m.alloc_bytes(SMALL_BYTES)
-    for _ in range(_n_workers(n_slices)):
+    for _ in range(n_workers_for(n_slices)):
         one = (n_angles, width)
         for _ in range(3):  # the sinogram, its columns sorted, and filtered
             m.alloc(one, np.float32)
@@ -127,7 +120,7 @@ def remove_all_stripe(
             _replace_large(sinogram, snr, la_size, normalize)
             _filter_sorted(sinogram, window, result[:, index])
 
-    n_workers = _n_workers(n_slices)
+    n_workers = n_workers_for(n_slices)
     with ThreadPoolExecutor(n_workers) as pool:
         list(pool.map(work, range(n_workers)))
     return to_device_of(data, result)

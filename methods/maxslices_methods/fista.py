@@ -34,11 +34,17 @@ def _fista_bytes(
     subsets_number: int,
     regularisation_parameter: float,
 ) -> None:
-    # The slice, the one before, the extrapolated one; a term, or seven arrays of the regulariser.
-    n_images = 3 + (7 if regularisation_parameter > 0 else 1)
+    smoothed = regularisation_parameter > 0
+    n_images = 3 if smoothed else 4  # the slice, the one before, the extrapolated one, a term
     size = lengths(shape, detector_pad, recon_size, recon_mask_radius)
     n_subsets = min(subsets_number, shape[0])
-    account(m, shape, dtype, size, n_rows=2, n_images=n_images, n_subsets=n_subsets)
+    account(
+        *(m, shape, dtype, size),
+        n_rows=2,
+        n_images=n_images,
+        n_subsets=n_subsets,
+        smoothed=smoothed,
+    )
 
 
 def _check_fista(
@@ -131,12 +137,16 @@ def FISTA3d_tomobar(
         regularisation_half_precision=(regularisation_half_precision, True),
     )
 
+    steps: dict[Projector, np.float32] = {}
+
     def solve(projector: Projector, measured: Rows) -> Image:
         n_subsets = min(subsets_number, len(measured))
         subsets = [slice(first, None, n_subsets) for first in range(n_subsets)]
         rows = np.empty_like(measured)
         side = projector.size.size
-        step = np.float32(1 / _lipschitz(projector, rows, subsets[0]))
+        if projector not in steps:
+            steps[projector] = np.float32(1 / _lipschitz(projector, rows, subsets[0]))
+        step = steps[projector]
         image, ahead = np.zeros((side, side), np.float32), np.zeros((side, side), np.float32)
         momentum = 1.0
         for _ in range(iterations):

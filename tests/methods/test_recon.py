@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tracemalloc
@@ -137,12 +138,11 @@ def test_orientation_is_scikit_images():
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_blocks_and_threads_do_not_change_a_bit(monkeypatch, workers):
-    monkeypatch.setattr(_fbp_cpu, "n_workers_for", lambda n_slices: min(workers, n_slices))
     data = np.random.default_rng(0).random((61, 9, 67), dtype=np.float32)
     angles = np.linspace(0, np.pi, 61)
-    monkeypatch.setattr(_fbp_cpu, "n_workers_for", lambda n_slices: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
     whole = fbp(data, angles)
-    monkeypatch.setattr(_fbp_cpu, "n_workers_for", lambda n_slices: min(workers, n_slices))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(workers)))
     parts = [fbp(data[:, :2], angles), fbp(data[:, 2:3], angles), fbp(data[:, 3:], angles)]
     np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
 
