@@ -40,20 +40,6 @@ def test_listing_methods_loads_no_gpu_library():
     assert python(code).strip() == "[]"
 
 
-def test_the_import_takes_less_than_300_ms():
-    # CPU time, since others may be using the machine; NumPy's share, which is not ours,
-    # tells how fast the machine is: about 0.1 s on a 3 GHz core.
-    code = (
-        "import time; began = time.process_time(); import numpy; middle = time.process_time();"
-        "import maxslices; print(middle - began, time.process_time() - began)"
-    )
-    python(code)  # writes the byte code
-    times = [tuple(map(float, python(code).split())) for _ in range(7)]
-    numpy_s = min(each[0] for each in times)
-    total_s = min(each[1] for each in times)  # a busy machine makes it longer, never shorter
-    assert total_s < 0.3 * max(1.0, numpy_s / 0.1)
-
-
 @pytest.mark.parametrize("name", HEAVY)
 def test_the_import_works_without(name):
     if name in ("h5py", "yaml", "rich", "tifffile"):

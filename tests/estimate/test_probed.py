@@ -445,7 +445,7 @@ NOT_PROBED = (
     *("denoise_unet", "nonlocal_means"),  # torch's are replayed
     "find_center_vo",  # looks at a single slice
     "remove_all_stripe",  # takes the more the more stripes a slice has: 1 % of its peak here
-    *("CGLS3d_tomobar", "FISTA3d_tomobar"),  # take what SIRT3d_tomobar does, and longer
+    *("SIRT3d_tomobar", "FISTA3d_tomobar"),  # take what CGLS3d_tomobar does, and longer
 )
 
 

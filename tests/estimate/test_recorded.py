@@ -7,7 +7,6 @@ import importlib
 import json
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,15 +159,14 @@ def test_a_device_that_is_not_here_is_asked_for_by_name(records):
     assert records.find(asked(), device="NVIDIA A100") is None
 
 
-def test_it_is_found_in_less_than_5_ms_among_many(records):
+def test_finding_reads_one_file(records, monkeypatch):
     for n in range(60):
         records.add(asked(size=n), HERE, PROBE)
-    times = []
+    read, read_text = [], Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda *a, **k: read.append(a) or read_text(*a, **k))
     for _ in range(5):
-        began = time.perf_counter()
         assert records.find(asked(size=30), environment(CPU, blur)) == PROBE
-        times.append(time.perf_counter() - began)
-    assert min(times) < 0.005
+    assert len(read) == 5
 
 
 @pytest.mark.parametrize(
