@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+import dask
 import pytest
 
 from maxslices import run
@@ -49,7 +50,12 @@ def test_a_run_whose_scheduler_ends_can_go_on(tmp_path, scan, cluster):
 
     killing = threading.Thread(target=end_scheduler)
     killing.start()
-    with pytest.raises(DeviceError, match=r"the scheduler was lost.*go on with `maxslices run"):
+    # A client tries for as long to reach its scheduler again; by default 30 s.
+    soon = dask.config.set({"distributed.comm.timeouts.connect": "3s"})
+    with (
+        soon,
+        pytest.raises(DeviceError, match=r"the scheduler was lost.*go on with `maxslices run"),
+    ):
         run(scan, pipeline, out, engine=f"dask:{address}", block=1)
     killing.join()
     pause.unlink()

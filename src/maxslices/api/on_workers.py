@@ -6,7 +6,7 @@ import importlib.util
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from ..devices import Backend, select_backend
 from ..devices.device_count import count_devices
 from ..errors import PlanError, UsageError
 from ..model.units import parse_bytes
-from ..pipeline import Pipeline
+from ..pipeline import Pipeline, ScanSpec
 from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
@@ -27,7 +27,7 @@ from ..system.threads import N_CORES
 from .check_run import check_plan_here, check_unchanged
 from .plan_scan import plan_pipeline
 from .resources import chooser_for
-from .run_request import RunRequest
+from .run_request import Engine, GpuCount, RunRequest
 from .scan_and_output import files_read, opened, spec_of
 
 if TYPE_CHECKING:
@@ -51,14 +51,10 @@ def workers_of(
     if not request.is_for_workers:
         yield None
         return
-    from ..cluster.workers import opened_workers
+    from ..cluster.workers import opened_client, opened_workers
 
-    engine = "dask" if request.engine == "local" else request.engine
-    device, workers, gpus = request.device_for(folder), request.workers, request.gpus
-    if engine == "dask" and workers is None and gpus is None:
-        on_gpus = device.startswith("cuda") or (device == "auto" and count_devices())
-        workers, gpus = (None, "all") if on_gpus else (max(1, N_CORES), None)
-    with opened_workers(engine, workers, gpus) as found:
+    device = request.device_for(folder)
+    with opened_client(*_asked(request, device)) as client, opened_workers(client) as found:
         if device.partition(":")[0] not in ("auto", found.device):
             raise UsageError(
                 f"the device asked for is {device}; the workers are on the {found.device}"
@@ -66,6 +62,28 @@ def workers_of(
         request.announce_workers(found.text)
         assert isinstance(request.scan, str | os.PathLike)
         yield RunOnWorkers(found, request, pipeline, Path(request.scan).absolute())
+
+
+@contextmanager
+def held_workers(request: RunRequest) -> Iterator[dict[str, Any]]:
+    """Find or start workers once for several runs; what replaces the options that ask for them."""
+    if not request.is_for_workers:
+        yield {}
+        return
+    from ..cluster.workers import opened_client
+
+    with opened_client(*_asked(request, request.device)) as client:
+        yield {"engine": client, "workers": None, "gpus": None}
+
+
+def _asked(request: RunRequest, device: str) -> tuple[Engine, int | None, GpuCount | None]:
+    """Engine of a run with workers, and how many of them this machine is to start."""
+    engine = "dask" if request.engine == "local" else request.engine
+    workers, gpus = request.workers, request.gpus
+    if engine == "dask" and workers is None and gpus is None:
+        on_gpus = device.startswith("cuda") or (device == "auto" and count_devices())
+        return (engine, None, "all") if on_gpus else (engine, max(1, N_CORES), None)
+    return engine, workers, gpus
 
 
 def check_for_workers(request: RunRequest, *, is_sweep: bool) -> None:
@@ -112,8 +130,8 @@ class RunOnWorkers:
         )
         return found
 
-    def plan(self, folder: RunFolder) -> Plan:
-        """The plan of the run that goes on, or the one that is given, checked; or a new one."""
+    def plan(self, folder: RunFolder, scan: ScanSpec) -> Plan:
+        """The plan of the run that goes on, the one that is given, or an earlier scan's; or new."""
         request, run = self.request, (self.scan, self.pipeline)
         if folder.unfinished is not None:
             _check_in_files(folder.unfinished.plan)
@@ -124,6 +142,10 @@ class RunOnWorkers:
             _check_in_files(request.plan)
             self.workers.submit(_check_plan, request.plan, *run)
             return request.plan
+        if earlier := request.plans.find(scan):
+            with suppress(PlanError):  # there is less memory now
+                self.workers.submit(_check_plan, earlier, *run)
+                return earlier
         budgets = worker_budgets(
             self.workers.facts, self.workers.device, request.memory, request.host_memory
         )
@@ -137,6 +159,7 @@ class RunOnWorkers:
             request.allow_missing_frames,
             request.save_snapshots,
         )
+        request.plans.keep(scan, made)
         return made
 
     def begin(self, plan: Plan, folder: RunFolder) -> Workers:

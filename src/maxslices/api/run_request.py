@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union
 
@@ -22,6 +22,7 @@ from ..planner import Plan
 from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
 from ..runner import RunFolder
+from .plans_by_shape import PlansByShape
 from .scan_and_output import Scan, check_out, chosen_part, files_read
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 Engine = Union[str, "Client"]
 """What runs the blocks: "local", "dask", ``"dask:ADDRESS"``, or a client of a Dask cluster."""
+GpuCount = int | Literal["all"]
+"""Number of GPUs of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class RunRequest:
     """GPUs of this machine, with a process for each."""
     announce_workers: Callable[[str], None] = lambda text: None
     """Is called with a line on the workers when they are there."""
+    plans: PlansByShape = field(default_factory=PlansByShape)
+    """Plans of earlier scans of the same command."""
 
     @property
     def is_for_workers(self) -> bool:
