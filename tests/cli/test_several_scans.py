@@ -138,10 +138,10 @@ def test_a_device_that_is_lost_ends_all(scans, pipeline, tmp_path, monkeypatch):
     [
         (("a.nxs", "b.nxs", "p.yaml"), "for several scans name a folder with --output-dir"),
         (("*.nxs", "p.yaml"), "is a pattern: for several scans name a folder with --output-dir"),
-        (("p.yaml", "--output-dir", "out"), "one path was given"),
+        (("p.yaml", "--output-dir", "out"), "missing argument 'PIPELINE'"),
         (("no*.nxs", "p.yaml", "--output-dir", "out"), "no scan matches no*.nxs"),
         (("a.nxs", "p.yaml", "--output-dir", ""), "the folder for the results has no name"),
-        (("a.nxs",), "PIPELINE is missing"),
+        (("a.nxs",), "missing argument 'PIPELINE'"),
     ],
 )
 def test_wrong_command_lines(cli, tmp_path, monkeypatch, paths, said):

@@ -128,7 +128,7 @@ def _one_scan(paths: tuple[str, ...]) -> tuple[str, str, str | None]:
 
     several = "for several scans name a folder with --output-dir"
     if len(paths) == 1:
-        raise UsageError("run takes SCAN and PIPELINE; PIPELINE is missing")
+        raise click.UsageError("missing argument 'PIPELINE'", click.get_current_context())
     if len(paths) > 3 or any(path.endswith((".yaml", ".yml")) for path in paths[2:]):
         raise UsageError(
             f"run takes SCAN, PIPELINE and OUT; {len(paths)} paths were given, the last is "
@@ -149,10 +149,9 @@ def _run_several(
 ) -> str | None:
     """Run several scans; the status is 1 if one of them fails."""
     from ..api.several_scans import run_scans_announced
-    from ..errors import UsageError
 
-    if len(paths) < 2:
-        raise UsageError("with --output-dir run takes SCAN... and PIPELINE; one path was given")
+    if len(paths) == 1:
+        raise click.UsageError("missing argument 'PIPELINE'", click.get_current_context())
     report = run_scans_announced(paths[:-1], paths[-1], output_dir, tell, **options)
     SAID.info("%s", report)
     if json:
