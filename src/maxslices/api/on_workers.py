@@ -6,7 +6,7 @@ import importlib.util
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,10 +27,12 @@ from ..system.threads import N_CORES
 from .check_run import check_plan_here, check_unchanged
 from .plan_scan import plan_pipeline
 from .resources import chooser_for
-from .run_request import Engine, GpuCount, RunRequest
+from .run_request import RunRequest
 from .scan_and_output import files_read, opened, spec_of
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from ..cluster.section_job import WorkerFacts
     from ..cluster.workers import Workers
 
@@ -51,10 +53,10 @@ def workers_of(
     if not request.is_for_workers:
         yield None
         return
-    from ..cluster.workers import opened_client, opened_workers
+    from ..cluster.workers import opened_workers
 
     device = request.device_for(folder)
-    with opened_client(*_asked(request, device)) as client, opened_workers(client) as found:
+    with _client(request, device) as client, opened_workers(client) as found:
         if device.partition(":")[0] not in ("auto", found.device):
             raise UsageError(
                 f"the device asked for is {device}; the workers are on the {found.device}"
@@ -70,20 +72,23 @@ def held_workers(request: RunRequest) -> Iterator[dict[str, Any]]:
     if not request.is_for_workers:
         yield {}
         return
+    with _client(request, request.device) as client:
+        yield {"engine": client, "workers": None, "gpus": None, "slurm": None}
+
+
+def _client(request: RunRequest, device: str) -> AbstractContextManager[Client]:
+    """Start or find the cluster that a run asks for."""
+    from ..cluster.slurm_cluster import slurm_client
     from ..cluster.workers import opened_client
 
-    with opened_client(*_asked(request, request.device)) as client:
-        yield {"engine": client, "workers": None, "gpus": None}
-
-
-def _asked(request: RunRequest, device: str) -> tuple[Engine, int | None, GpuCount | None]:
-    """Engine of a run with workers, and how many of them this machine is to start."""
-    engine = "dask" if request.engine == "local" else request.engine
     workers, gpus = request.workers, request.gpus
+    if request.slurm is not None:
+        return slurm_client(request.slurm, workers, gpus, request.announce_workers)
+    engine = "dask" if request.engine == "local" else request.engine
     if engine == "dask" and workers is None and gpus is None:
         on_gpus = device.startswith("cuda") or (device == "auto" and count_devices())
-        return (engine, None, "all") if on_gpus else (engine, max(1, N_CORES), None)
-    return engine, workers, gpus
+        workers, gpus = (None, "all") if on_gpus else (max(1, N_CORES), None)
+    return opened_client(engine, workers, gpus)
 
 
 def check_for_workers(request: RunRequest, *, is_sweep: bool) -> None:
@@ -100,6 +105,8 @@ def check_for_workers(request: RunRequest, *, is_sweep: bool) -> None:
     is_known = engine in ("local", "dask") or str(engine).startswith("dask:")
     if isinstance(engine, str) and not is_known:
         raise UsageError(f"unknown engine {engine!r}: use local, dask or dask:ADDRESS")
+    if request.slurm is not None and engine != "local":
+        raise UsageError("slurm starts workers of its own: leave the engine out")
     if importlib.util.find_spec("distributed") is None:
         raise UsageError("several workers need Dask: pip install 'maxslices[dask]'")
     if not isinstance(request.scan, str | os.PathLike):

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 Engine = Union[str, "Client"]
 """What runs the blocks: "local", "dask", ``"dask:ADDRESS"``, or a client of a Dask cluster."""
-GpuCount = int | Literal["all"]
-"""Number of GPUs of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +93,8 @@ class RunRequest:
     """Processes on the CPU of this machine."""
     gpus: int | Literal["all"] | None = None
     """GPUs of this machine, with a process for each."""
+    slurm: str | None = None
+    """Options of sbatch, for workers that SLURM starts."""
     announce_workers: Callable[[str], None] = lambda text: None
     """Is called with a line on the workers when they are there."""
     plans: PlansByShape = field(default_factory=PlansByShape)
@@ -103,8 +103,8 @@ class RunRequest:
     @property
     def is_for_workers(self) -> bool:
         """True if other processes run the blocks."""
-        has_count = self.workers is not None or self.gpus is not None
-        return has_count or self.engine != "local"
+        asked = self.workers, self.gpus, self.slurm
+        return self.engine != "local" or any(each is not None for each in asked)
 
     @property
     def given(self) -> np.ndarray | None:
