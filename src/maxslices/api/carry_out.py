@@ -44,7 +44,11 @@ def carry_out(request: RunRequest) -> Report:
     """Run a pipeline; see `maxslices.run` for what is asked, returned and raised."""
     wall_time = WallTime()
     pipeline, cut = request.checked()
-    check_for_workers(request, is_sweep=cut is not None)
+    check_for_workers(request)
+    if cut is not None and request.is_for_workers:
+        from .sweep_on_workers import run_sweep_on_workers
+
+        return run_sweep_on_workers(request, pipeline, cut)
     if cut is not None:
         from .run_sweep import run_sweep  # and with it Pillow and tifffile
 

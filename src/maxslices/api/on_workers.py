@@ -91,7 +91,7 @@ def _client(request: RunRequest, device: str) -> AbstractContextManager[Client]:
     return opened_client(engine, workers, gpus)
 
 
-def check_for_workers(request: RunRequest, *, is_sweep: bool) -> None:
+def check_for_workers(request: RunRequest) -> None:
     """Check, before anything is started, that workers can do a run if they are asked to.
 
     Raises
@@ -113,8 +113,6 @@ def check_for_workers(request: RunRequest, *, is_sweep: bool) -> None:
         raise UsageError("workers read the scan themselves: give its path, not an array")
     if request.folder_path is None:
         raise UsageError("workers write their results to files: name a folder as `out`")
-    if is_sweep:
-        raise UsageError("a sweep runs in one process: leave engine, workers and gpus out")
 
 
 @dataclass(frozen=True, slots=True)

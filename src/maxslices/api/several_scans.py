@@ -175,8 +175,8 @@ def _check(requests: list[RunRequest]) -> Pipeline:
     first = requests[0]
     if first.resume and first.overwrite:
         raise UsageError("runs either go on (resume) or are replaced (overwrite)")
-    pipeline, cut = replace(first, resume=False).checked()
-    check_for_workers(first, is_sweep=cut is not None)
+    pipeline, _ = replace(first, resume=False).checked()
+    check_for_workers(first)
     for request in requests:
         if request.resume:
             continue
