@@ -84,6 +84,8 @@ def run(
     """Run a pipeline on a scan within a memory budget.
 
     Results, report.html and report.json go to a folder.
+
+    Several scans: maxslices run 'scans/*.nxs' PIPELINE --output-dir FOLDER
     """
     from ..errors import UsageError
     from ..runner.numbered_folder import numbered_folder
