@@ -30,6 +30,7 @@ from .scan_and_output import files_read, opened
 
 if TYPE_CHECKING:
     from ..cluster.section_job import Share
+    from ..cluster.workers import Workers
 
 UNIT = "value"
 """What is dealt out, for messages."""
@@ -58,7 +59,7 @@ def run_sweep_on_workers(
         workers = team.workers
         log.add(workers.text)
         wall_time.begin("planning")
-        job = _job(request, pipeline, team.workers.device, workers)
+        job = _job(request, pipeline, workers)
         whole: SweepPlan = workers.submit(_plan, job)
         wall_time.begin("preparing")
         request.announce(whole)
@@ -132,7 +133,8 @@ class SweepJob:
         )
 
 
-def _job(request: RunRequest, pipeline: Pipeline, kind: str, workers: Any) -> SweepJob:
+def _job(request: RunRequest, pipeline: Pipeline, workers: Workers) -> SweepJob:
+    kind = workers.device
     budgets = worker_budgets(workers.facts, kind, request.memory, request.host_memory)
     return SweepJob(
         pipeline,
@@ -162,7 +164,6 @@ def _plan(job: SweepJob) -> SweepPlan:
     cut = cut_at_sweep(job.pipeline)
     assert cut is not None
     request, backend = job.request(), select_backend(job.device)
-    assert request.allow_missing_frames is not None
     with opened(
         request.scan, job.pipeline, allow_missing_frames=request.allow_missing_frames
     ) as source:
