@@ -30,6 +30,7 @@ PUBLIC = [
     "plan",
     "registry",
     "run",
+    "run_scans",
 ]
 FOLDERS = ("model", "registry", "pipeline", "planner", "runner", "api", "checking")
 CORE = sorted(

@@ -13,7 +13,7 @@ from .registry.decorator import method
 from .registry.method_registry import Registry, registry
 
 if TYPE_CHECKING:
-    from .api import check, describe, plan, run
+    from .api import check, describe, plan, run, run_scans
     from .devices import pinned_empty
     from .pipeline import Pipeline
     from .planner import Plan
@@ -37,6 +37,7 @@ __all__ = [
     "plan",
     "registry",
     "run",
+    "run_scans",
 ]
 _LATER = {
     "Pipeline": "pipeline",
@@ -47,6 +48,7 @@ _LATER = {
     "pinned_empty": "devices",
     "plan": "api",
     "run": "api",
+    "run_scans": "api",
 }
 """What only those need who plan and run, and where it is: imported when first asked for."""
 

@@ -1,4 +1,4 @@
-"""A cluster of two processes on this machine, for all tests of a module."""
+"""A cluster of two processes on this machine, for all tests that let them live."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from maxslices.cluster.local_cluster import local_client
 SHAPE = (23, 17, 64)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def client():
     """Client of two workers on the CPU."""
     with local_client(2, None) as found:

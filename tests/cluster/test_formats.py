@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+import tifffile
 
 from maxslices import run
 from maxslices.planner import Plan
@@ -20,6 +22,7 @@ FORMATS = [
     "hdf5",
     "tiff",
     "hdf5,tiff",
+    "hdf5,tiff-stack",
     "tiff:16:compressed",
     pytest.param(
         "ome-zarr",
@@ -46,17 +49,29 @@ def notes_of(path):
     return found
 
 
+def stack_of(path):
+    """Pixels and notes of a TIFF stack; a TIFF of one slice, as bytes."""
+    with tifffile.TiffFile(path) as file:
+        if not file.is_imagej:
+            return path.read_bytes()
+        lines = file.pages[0].description.splitlines()
+        return file.asarray().tobytes(), [line for line in lines if "date" not in line]
+
+
+CONTENT_OF = {".h5": notes_of, ".tif": stack_of}
+
+
 def contents(folder):
     """Names of the results in a folder -> what they hold."""
     return {
-        str(path.relative_to(folder)): notes_of(path) if path.suffix == ".h5" else path.read_bytes()
+        str(path.relative_to(folder)): CONTENT_OF.get(path.suffix, Path.read_bytes)(path)
         for path in folder.rglob("*")
         if path.is_file() and path.suffix not in (".json", ".html", ".log", ".yaml", ".txt")
     }
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_volume_is_the_same_in_every_format(tmp_path, scan, client, format):
+def test_a_volume_is_the_same_in_every_format(tmp_path, scan, client, volume, format):
     given = {"format": format, "scratch": tmp_path / "scratch"}
     (tmp_path / "scratch").mkdir()
     shared = run(scan, pipeline(), tmp_path / "shared", engine=client, block=1, **given)
@@ -66,6 +81,8 @@ def test_a_volume_is_the_same_in_every_format(tmp_path, scan, client, format):
     assert found.keys() == wanted.keys()
     assert [name for name in found if found[name] != wanted[name]] == []
     assert list((tmp_path / "scratch").iterdir()) == []
+    for path in (tmp_path / "shared").glob("*.tif"):
+        np.testing.assert_array_equal(tifffile.imread(path), volume)
 
 
 def test_workers_write_a_volume_slices_first_and_frames_angles_first(

@@ -8,9 +8,12 @@ import sys
 import threading
 import time
 
+import dask
 import pytest
+from distributed import Client
 
 from maxslices import run
+from maxslices.cluster.workers import wait_for_workers
 from maxslices.errors import DeviceError
 from tests.cluster.test_faults import of
 from tests.runner.test_resume import content
@@ -27,6 +30,8 @@ def cluster():
     scheduler = subprocess.Popen([*python, "distributed.cli.dask_scheduler", *port, *options])
     worker = [*python, "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny"]
     workers = [subprocess.Popen([*worker, "--memory-limit", "0", *options]) for _ in range(2)]
+    with Client(address, set_as_default=False) as client:
+        wait_for_workers(client, 2)
     yield address, scheduler
     for process in (scheduler, *workers):
         process.kill()
@@ -47,9 +52,14 @@ def test_a_run_whose_scheduler_ends_can_go_on(tmp_path, scan, cluster):
             time.sleep(0.01)
         scheduler.kill()
 
-    killing = threading.Thread(target=end_scheduler)
+    killing = threading.Thread(target=end_scheduler, daemon=True)
     killing.start()
-    with pytest.raises(DeviceError, match=r"the scheduler was lost.*go on with `maxslices run"):
+    # A client tries for as long to reach its scheduler again; by default 30 s.
+    soon = dask.config.set({"distributed.comm.timeouts.connect": "10s"})
+    with (
+        soon,
+        pytest.raises(DeviceError, match=r"the scheduler was lost.*go on with `maxslices run"),
+    ):
         run(scan, pipeline, out, engine=f"dask:{address}", block=1)
     killing.join()
     pause.unlink()

@@ -23,7 +23,6 @@ STEPS = ["negate", "work"]
         ({"engine": "mpi"}, "unknown engine 'mpi': use local, dask or dask:ADDRESS"),
         ({"scan": np.zeros((3, 4, 5), np.uint16)}, "give its path, not an array"),
         ({"out": None}, "name a folder"),
-        ({"sweep": "work.copies=1:3:1"}, "a sweep runs in one process"),
         ({"engine": "dask:127.0.0.1:1", "workers": 2}, "for a cluster of this machine alone"),
         ({"workers": 0}, "0 workers cannot do anything"),
         ({"workers": 1, "gpus": 1}, "1 GPUs are asked for|give the number of processes"),

@@ -34,10 +34,16 @@ def test_workers_beside_gpus_share_host_memory():
     assert {each.kept_bytes for each in made.sections} == {0}
 
 
-@pytest.mark.parametrize("given", [{"workers": 0}, {"workers": 2, "sweep": "work.copies=1:3:1"}])
-def test_what_cannot_be_planned_is_refused(given):
-    with pytest.raises(UsageError, match="workers are at least one"):
-        plan(ArraySpec((101, 53, 59), "float32"), of(STEPS), device="cpu", **given)
+def test_no_workers_are_refused():
+    with pytest.raises(UsageError, match="at least one is needed"):
+        plan(ArraySpec((101, 53, 59), "float32"), of(STEPS), device="cpu", workers=0)
+
+
+def test_a_sweep_is_planned_for_a_worker_that_runs_whole_values():
+    spec, given = ArraySpec((101, 53, 59), "float32"), {"device": "cpu", "memory": "1GB"}
+    alone = plan(spec, of(STEPS), sweep="work.copies=1:3:1", **given)
+    shared = plan(spec, of(STEPS), sweep="work.copies=1:3:1", workers=2, **given)
+    assert shared == alone
 
 
 def test_a_plan_made_before_is_carried_out_by_workers(tmp_path, scan, client):

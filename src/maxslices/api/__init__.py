@@ -4,5 +4,15 @@ from .check_scan import check
 from .describe_scan import ScanDescription, describe
 from .plan_scan import plan
 from .run_scan import run
+from .several_scans import ScanOutcome, ScansReport, run_scans
 
-__all__ = ["ScanDescription", "check", "describe", "plan", "run"]
+__all__ = [
+    "ScanDescription",
+    "ScanOutcome",
+    "ScansReport",
+    "check",
+    "describe",
+    "plan",
+    "run",
+    "run_scans",
+]

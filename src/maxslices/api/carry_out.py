@@ -12,7 +12,7 @@ from typing import Any
 from ..devices import Backend, select_backend
 from ..devices.in_place import is_direct
 from ..devices.out_of_memory import is_out_of_memory
-from ..errors import MaxslicesError, StoreError
+from ..errors import MaxslicesError, PlanError, StoreError
 from ..estimate import Chooser
 from ..io import HasDetectorStart, Source, parse_loader
 from ..io.chosen_part import preview_words
@@ -31,7 +31,7 @@ from ..runner.run_log import RunLog
 from ..runner.side_results import SideResults
 from ..runner.snapshots import snapshot_bytes
 from ..runner.wall_time import WallTime
-from .check_run import check_plan_here, check_unchanged
+from .check_run import check_memory, check_plan_here, check_unchanged
 from .on_workers import RunOnWorkers, check_for_workers, workers_of
 from .plan_scan import plan_pipeline
 from .resources import budgets_here, chooser_for
@@ -44,7 +44,11 @@ def carry_out(request: RunRequest) -> Report:
     """Run a pipeline; see `maxslices.run` for what is asked, returned and raised."""
     wall_time = WallTime()
     pipeline, cut = request.checked()
-    check_for_workers(request, is_sweep=cut is not None)
+    check_for_workers(request)
+    if cut is not None and request.is_for_workers:
+        from .sweep_on_workers import run_sweep_on_workers
+
+        return run_sweep_on_workers(request, pipeline, cut)
     if cut is not None:
         from .run_sweep import run_sweep  # and with it Pillow and tifffile
 
@@ -70,7 +74,7 @@ def carry_out(request: RunRequest) -> Report:
             folder.identity = _identity(request, pipeline, backend, team)
         chooser = None
         if team is not None and folder is not None:
-            made = team.plan(folder)
+            made = team.plan(folder, spec_of(source))
         else:
             made, chooser = _plan(request, pipeline, source, backend, folder)
         if request.given is not None:
@@ -156,6 +160,10 @@ def _plan(
         check_plan_here(request.plan, pipeline, source, backend, in_memory=folder is None)
         return request.plan, None
     spec = spec_of(source, backend)
+    if earlier := request.plans.find(spec):
+        with contextlib.suppress(PlanError):  # there is less memory now
+            check_memory(earlier, backend)
+            return earlier, None
     budgets = budgets_here(backend, request.memory, request.host_memory)
     chooser = chooser_for(spec, budgets, backend, request.estimator, source)
     given = request.given
@@ -175,6 +183,7 @@ def _plan(
     made = planned(budgets)
     if request.save_snapshots:
         made = planned(budgets.without(snapshot_bytes(made)))
+    request.plans.keep(spec, made)
     return made, chooser
 
 

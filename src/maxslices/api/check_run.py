@@ -40,7 +40,7 @@ def check_plan_here(
     check_sections(plan.sections, plan.budget_bytes - plan.reserved_bytes)
     _check_sections_of(plan, pipeline, spec)
     _check_destination(plan, pipeline, in_memory=in_memory)
-    _check_memory(plan, backend)
+    check_memory(plan, backend)
 
 
 def check_unchanged(
@@ -70,7 +70,7 @@ def check_unchanged(
         )
     _check_sections_of(plan, pipeline, spec_of(source, backend))
     _check_destination(plan, pipeline, in_memory=False)
-    _check_memory(plan, backend)
+    check_memory(plan, backend)
 
 
 def _check_sections_of(plan: Plan, pipeline: Pipeline, scan: ScanSpec) -> None:
@@ -121,8 +121,14 @@ def _check_destination(plan: Plan, pipeline: Pipeline, *, in_memory: bool) -> No
         )
 
 
-def _check_memory(plan: Plan, backend: Backend) -> None:
-    """Check that the memory that a plan needs is free."""
+def check_memory(plan: Plan, backend: Backend) -> None:
+    """Check that the memory that a plan needs is free.
+
+    Raises
+    ------
+    PlanError
+        If it is not.
+    """
     needed = max(each.estimated_bytes + each.stored_bytes for each in plan.sections)
     needed += plan.reserved_bytes
     on_host = max(each.host_bytes for each in plan.sections)

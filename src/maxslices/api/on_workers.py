@@ -6,7 +6,7 @@ import importlib.util
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from ..devices import Backend, select_backend
 from ..devices.device_count import count_devices
 from ..errors import PlanError, UsageError
 from ..model.units import parse_bytes
-from ..pipeline import Pipeline
+from ..pipeline import Pipeline, ScanSpec
 from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
@@ -31,6 +31,8 @@ from .run_request import RunRequest
 from .scan_and_output import files_read, opened, spec_of
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from ..cluster.section_job import WorkerFacts
     from ..cluster.workers import Workers
 
@@ -53,12 +55,8 @@ def workers_of(
         return
     from ..cluster.workers import opened_workers
 
-    engine = "dask" if request.engine == "local" else request.engine
-    device, workers, gpus = request.device_for(folder), request.workers, request.gpus
-    if engine == "dask" and workers is None and gpus is None:
-        on_gpus = device.startswith("cuda") or (device == "auto" and count_devices())
-        workers, gpus = (None, "all") if on_gpus else (max(1, N_CORES), None)
-    with opened_workers(engine, workers, gpus) as found:
+    device = request.device_for(folder)
+    with _client(request, device) as client, opened_workers(client) as found:
         if device.partition(":")[0] not in ("auto", found.device):
             raise UsageError(
                 f"the device asked for is {device}; the workers are on the {found.device}"
@@ -68,7 +66,32 @@ def workers_of(
         yield RunOnWorkers(found, request, pipeline, Path(request.scan).absolute())
 
 
-def check_for_workers(request: RunRequest, *, is_sweep: bool) -> None:
+@contextmanager
+def held_workers(request: RunRequest) -> Iterator[dict[str, Any]]:
+    """Find or start workers once for several runs; what replaces the options that ask for them."""
+    if not request.is_for_workers:
+        yield {}
+        return
+    with _client(request, request.device) as client:
+        yield {"engine": client, "workers": None, "gpus": None, "slurm": None}
+
+
+def _client(request: RunRequest, device: str) -> AbstractContextManager[Client]:
+    """Start or find the cluster that a run asks for."""
+    from ..cluster.slurm_cluster import slurm_client
+    from ..cluster.workers import opened_client
+
+    workers, gpus = request.workers, request.gpus
+    if request.slurm is not None:
+        return slurm_client(request.slurm, workers, gpus, request.announce_workers)
+    engine = "dask" if request.engine == "local" else request.engine
+    if engine == "dask" and workers is None and gpus is None:
+        on_gpus = device.startswith("cuda") or (device == "auto" and count_devices())
+        workers, gpus = (None, "all") if on_gpus else (max(1, N_CORES), None)
+    return opened_client(engine, workers, gpus)
+
+
+def check_for_workers(request: RunRequest) -> None:
     """Check, before anything is started, that workers can do a run if they are asked to.
 
     Raises
@@ -82,14 +105,14 @@ def check_for_workers(request: RunRequest, *, is_sweep: bool) -> None:
     is_known = engine in ("local", "dask") or str(engine).startswith("dask:")
     if isinstance(engine, str) and not is_known:
         raise UsageError(f"unknown engine {engine!r}: use local, dask or dask:ADDRESS")
+    if request.slurm is not None and engine != "local":
+        raise UsageError("slurm starts workers of its own: leave the engine out")
     if importlib.util.find_spec("distributed") is None:
         raise UsageError("several workers need Dask: pip install 'maxslices[dask]'")
     if not isinstance(request.scan, str | os.PathLike):
         raise UsageError("workers read the scan themselves: give its path, not an array")
     if request.folder_path is None:
         raise UsageError("workers write their results to files: name a folder as `out`")
-    if is_sweep:
-        raise UsageError("a sweep runs in one process: leave engine, workers and gpus out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +135,8 @@ class RunOnWorkers:
         )
         return found
 
-    def plan(self, folder: RunFolder) -> Plan:
-        """The plan of the run that goes on, or the one that is given, checked; or a new one."""
+    def plan(self, folder: RunFolder, scan: ScanSpec) -> Plan:
+        """The plan of the run that goes on, the one that is given, or an earlier scan's; or new."""
         request, run = self.request, (self.scan, self.pipeline)
         if folder.unfinished is not None:
             _check_in_files(folder.unfinished.plan)
@@ -124,6 +147,10 @@ class RunOnWorkers:
             _check_in_files(request.plan)
             self.workers.submit(_check_plan, request.plan, *run)
             return request.plan
+        if earlier := request.plans.find(scan):
+            with suppress(PlanError):  # there is less memory now
+                self.workers.submit(_check_plan, earlier, *run)
+                return earlier
         budgets = worker_budgets(
             self.workers.facts, self.workers.device, request.memory, request.host_memory
         )
@@ -137,6 +164,7 @@ class RunOnWorkers:
             request.allow_missing_frames,
             request.save_snapshots,
         )
+        request.plans.keep(scan, made)
         return made
 
     def begin(self, plan: Plan, folder: RunFolder) -> Workers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..devices import Backend
 from ..errors import UsageError
@@ -109,9 +110,11 @@ def plan(
         backend = card_here(device)
     cut = cut_at_sweep(checked)
     if workers is not None:
-        if workers < 1 or cut is not None:
-            raise UsageError("workers are at least one, and none where a parameter is swept")
+        if workers < 1:
+            raise UsageError(f"{workers} workers cannot do anything: at least one is needed")
         budgets = budgets.of_each(workers, is_given=memory is not None)
+        if cut is not None:  # of which each worker runs whole values
+            budgets = replace(budgets, in_processes=False)
     if isinstance(scan, ArraySpec):
         return _plan_shape(scan, checked, budgets, block, fit, backend, estimator, cut)
     with opened(scan, checked, allow_missing_frames=allow_missing_frames) as source:

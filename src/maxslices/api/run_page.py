@@ -11,11 +11,13 @@ import numpy as np
 
 from ..errors import SourceError, StoreError
 from ..io.result_slice import middle_slice
+from ..planner.sweep_plan import value_text
 from ..report_page.page import run_page
 from ..report_page.slice_picture import SlicePicture, draw_slice
 from ..report_page.stage_lanes import Lanes, SectionSpans, draw_lanes
 from ..runner import Report, RunFolder
 from ..runner.run_timeline import STAGES, Span
+from ..runner.sweep_report import SweepReport
 
 SIDE, OTHER_SIDE = 512, 256
 """Most pixels of a picture of the final result, and of one of another: 270 and 70 kB in the page,
@@ -30,7 +32,7 @@ def page_of_run(report: Report, warned: Sequence[str] = ()) -> str:
         report.to_dict(),
         written=time.strftime("%Y-%m-%d %H:%M"),
         lanes=_lanes(report),
-        pictures=_pictures(report.files),
+        pictures=_values(report) if isinstance(report, SweepReport) else _pictures(report.files),
         warned=warned,
     )
 
@@ -52,6 +54,23 @@ def _pictures(files: Iterable[Path]) -> list[SlicePicture]:
         except SourceError:
             continue
         title = path.name if middle is None else f"{path.name}, slice {middle}"
+        found.append(draw_slice(title, image, OTHER_SIDE if number else SIDE))
+    return found
+
+
+def _values(report: SweepReport) -> list[SlicePicture]:
+    """Draw the pictures of a sweep's sharpest values, the sharpest first."""
+    import tifffile  # a sweep has loaded it
+
+    from ..runner.sweep_pictures import STACK
+
+    found = []
+    stack = next((path for path in report.files if path.name == STACK), None)
+    ranked = sorted(range(len(report.values)), key=lambda i: -report.sharpness[i])
+    for number, index in enumerate(ranked[:MOST_PICTURES] if stack is not None else []):
+        value = f"{report.parameter} = {value_text(report.values[index])}"
+        title = f"{value}, sharpness {report.sharpness[index]:.4g}"
+        image = tifffile.imread(stack, key=index)
         found.append(draw_slice(title, image, OTHER_SIDE if number else SIDE))
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union
 
@@ -22,6 +22,7 @@ from ..planner import Plan
 from ..planner.block_size import BlockChoice
 from ..planner.tile_and_offload import FitChoice
 from ..runner import RunFolder
+from .plans_by_shape import PlansByShape
 from .scan_and_output import Scan, check_out, chosen_part, files_read
 
 if TYPE_CHECKING:
@@ -92,14 +93,18 @@ class RunRequest:
     """Processes on the CPU of this machine."""
     gpus: int | Literal["all"] | None = None
     """GPUs of this machine, with a process for each."""
+    slurm: str | None = None
+    """Options of sbatch, for workers that SLURM starts."""
     announce_workers: Callable[[str], None] = lambda text: None
     """Is called with a line on the workers when they are there."""
+    plans: PlansByShape = field(default_factory=PlansByShape)
+    """Plans of earlier scans of the same command."""
 
     @property
     def is_for_workers(self) -> bool:
         """True if other processes run the blocks."""
-        has_count = self.workers is not None or self.gpus is not None
-        return has_count or self.engine != "local"
+        asked = self.workers, self.gpus, self.slurm
+        return self.engine != "local" or any(each is not None for each in asked)
 
     @property
     def given(self) -> np.ndarray | None:

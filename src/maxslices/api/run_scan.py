@@ -50,6 +50,7 @@ def run(
     engine: Engine = "local",
     workers: int | None = None,
     gpus: int | Literal["all"] | None = None,
+    slurm: str | None = None,
 ) -> Report:
     """Run a pipeline on a scan within a memory budget.
 
@@ -125,6 +126,9 @@ def run(
     gpus : int or "all", optional
         GPUs of this machine, with a process for each; with it the engine is "dask". `memory` is
         that of each worker, `host_memory` that of a machine for all its workers.
+    slurm : str, optional
+        Workers are jobs of SLURM, as many as `workers` or `gpus` says, with these options of
+        sbatch, such as ``"-p gpu -t 02:00:00 -A project"``.
 
     Returns
     -------
@@ -171,6 +175,7 @@ def run(
         engine=engine,
         workers=workers,
         gpus=gpus,
+        slurm=slurm,
     )
 
 

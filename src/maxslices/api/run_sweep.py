@@ -21,7 +21,7 @@ from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.sweep import SweptPipeline
 from ..planner import Plan
 from ..runner import RunFolder, SectionReport, Timeline, execute
-from ..runner.earlier_run import LOG_NAME, PIPELINE_NAME
+from ..runner.earlier_run import LOG_NAME, PIPELINE_NAME, RECORD_NAMES
 from ..runner.progress import ProgressOnAll, progress_shown
 from ..runner.provenance import as_run
 from ..runner.provenance import provenance as provenance_of
@@ -33,6 +33,7 @@ from ..runner.wall_time import WallTime
 from .plan_scan import plan_pipeline
 from .plan_sweep import PreparedSweep, prepare_sweep
 from .resources import budgets_here, chooser_for
+from .run_page import leave_page
 from .run_request import RunRequest
 from .scan_and_output import files_read, opened, spec_of
 from .sweep_source import StepInput, read_rows, some_rows
@@ -54,24 +55,8 @@ def run_sweep(request: RunRequest, pipeline: Pipeline, cut: SweptPipeline) -> Sw
             opened(scan, pipeline, allow_missing_frames=request.allow_missing_frames)
         )
         wall_time.begin("planning")
-        spec, budgets = (
-            spec_of(source, backend),
-            budgets_here(backend, request.memory, request.host_memory),
-        )
-
-        def chooser_of(part: ScanSpec, data: Source | None) -> Chooser:
-            return chooser_for(part, budgets, backend, request.estimator, data)
-
-        prepared = prepare_sweep(
-            cut,
-            spec,
-            budgets,
-            chooser_of,
-            source,
-            block=request.block,
-            fit=request.fit,
-            to_folder=folder is not None,
-            content=pipeline,
+        prepared = planned_sweep(
+            request, pipeline, cut, source, backend, to_folder=folder is not None
         )
         wall_time.begin("preparing")
         request.announce(prepared.whole)
@@ -87,7 +72,9 @@ def run_sweep(request: RunRequest, pipeline: Pipeline, cut: SweptPipeline) -> Sw
         for index in prepared.rows.elsewhere:
             assert cut.before is not None
             alone = _unsaved(replace(cut.before, steps=cut.before.steps[: index + 1]))
-            chooser = chooser_of(spec, source)
+            spec = spec_of(source, backend)
+            budgets = budgets_here(backend, request.memory, request.host_memory)
+            chooser = chooser_for(spec, budgets, backend, request.estimator, source)
             made = plan_pipeline(alone, spec, budgets, chooser, result_in_memory=True)
             steps.find(made, alone)
         steps.run_before()
@@ -114,15 +101,49 @@ def run_sweep(request: RunRequest, pipeline: Pipeline, cut: SweptPipeline) -> Sw
             values=cut.sweep.values,
             sharpness=tuple(pictures.sharpness),
             provenance=provenance,
-            records=()
-            if folder is None
-            else tuple(folder.path / name for name in (PIPELINE_NAME, LOG_NAME)),
+            records=() if folder is None else tuple(folder.path / name for name in RECORD_NAMES),
         )
         if folder is not None:
-            log.add(str(report))
-            folder.write_records({PIPELINE_NAME: as_run(pipeline, provenance), LOG_NAME: log.text})
-            folder.write_report(report.to_json())
+            leave_records(report, pipeline, folder, log)
         return report
+
+
+def planned_sweep(
+    request: RunRequest,
+    pipeline: Pipeline,
+    cut: SweptPipeline,
+    source: Source,
+    backend: Backend,
+    *,
+    to_folder: bool,
+) -> PreparedSweep:
+    """Plan a sweep of an open scan; see `prepare_sweep`."""
+    budgets = budgets_here(backend, request.memory, request.host_memory)
+
+    def chooser_of(part: ScanSpec, data: Source | None) -> Chooser:
+        return chooser_for(part, budgets, backend, request.estimator, data)
+
+    return prepare_sweep(
+        cut,
+        spec_of(source, backend),
+        budgets,
+        chooser_of,
+        source,
+        block=request.block,
+        fit=request.fit,
+        to_folder=to_folder,
+        content=pipeline,
+    )
+
+
+def leave_records(report: SweepReport, pipeline: Pipeline, folder: RunFolder, log: RunLog) -> None:
+    """Leave what tells people of a sweep in its folder, the report last."""
+    log.add(str(report))
+    assert report.provenance is not None
+    texts = {PIPELINE_NAME: as_run(pipeline, report.provenance), LOG_NAME: log.text}
+    folder.write_records(texts)
+    leave_page(report, folder, log.warned)
+    folder.write_report(report.to_json())
 
 
 def _unsaved(pipeline: Pipeline) -> Pipeline:

@@ -130,6 +130,12 @@ WORKERS = [
         metavar="N|all",
         help="GPUs of this machine, with a process for each (engine dask)",
     ),
+    click.Option(
+        ["--slurm"],
+        metavar="OPTIONS",
+        help="have SLURM start the workers or GPUs, a job for each, with these options of sbatch: "
+        "--gpus 8 --slurm '-p gpu -t 02:00:00 -A project'",
+    ),
 ]
 """What runs the blocks: keywords of `maxslices.run`."""
 OUTPUT = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,13 +22,21 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
     params=[*LIMITS, *PART, SWEEP, *WORKERS, ALLOW_MISSING_FRAMES, *OUTPUT],
     short_help="run a pipeline on a scan",
 )
-@click.argument("scan", type=click.Path(), help="HDF5/NeXus file, .npy, TIFF or folder of TIFFs")
-@click.argument("pipeline", type=click.Path(), help="pipeline file (YAML)")
 @click.argument(
-    "out",
+    "paths",
+    metavar="SCAN PIPELINE [OUT]",
+    nargs=-1,
+    required=True,
     type=click.Path(),
-    required=False,
-    help="folder for the results (default: SCAN-PIPELINE here, numbered if it is there)",
+    help="the scan (HDF5/NeXus file, .npy, TIFF or folder of TIFFs), the pipeline file (YAML), and "
+    "the folder for the results (default: SCAN-PIPELINE here, numbered if it is there)",
+)
+@click.option(
+    "--output-dir",
+    metavar="FOLDER",
+    type=click.Path(),
+    help="run several scans, each into a folder of its own in this one: give SCAN... PIPELINE, "
+    "where SCAN may be a pattern in quotes ('scans/*.nxs')",
 )
 @click.option(
     "--format",
@@ -48,7 +58,11 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
     help="folder for scratch files (default: OUT)",
 )
 @click.option("--overwrite", is_flag=True, help="replace the results of an earlier run in OUT")
-@click.option("--resume", is_flag=True, help="go on with the unfinished run in OUT, by its plan")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="go on with the unfinished run in OUT, by its plan; of several scans run what is missing",
+)
 @click.option(
     "--plan",
     metavar="FILE",
@@ -60,9 +74,8 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
     "--save-snapshots", is_flag=True, help="save the middle slice after each step, as a TIFF"
 )
 def run(
-    scan: str,
-    pipeline: str,
-    out: str | None,
+    paths: tuple[str, ...],
+    output_dir: str | None,
     plan: str | None,
     json: bool,
     quiet: bool,
@@ -71,36 +84,84 @@ def run(
     """Run a pipeline on a scan within a memory budget.
 
     Results, report.html and report.json go to a folder.
+
+    Several scans: maxslices run 'scans/*.nxs' PIPELINE --output-dir FOLDER
     """
-    from ..api.run_scan import run_announced
     from ..errors import UsageError
     from ..runner.numbered_folder import numbered_folder
 
-    def announce(plan: Plan) -> None:
-        SAID.info("%s", plan)
-        if not (json or quiet):
-            say(f"{plan}\n")
+    shown: list[object] = []
 
-    def announce_workers(text: str) -> None:
+    def announce(plan: Plan) -> None:
+        is_new = plan.sections not in shown
+        shown.append(plan.sections)
+        text = f"{plan}\n" if is_new else f"Planned as an earlier scan: {plan.scan}"
+        SAID.info("%s", text)
+        if not (json or quiet):
+            say(text)
+
+    def tell(text: str) -> None:
         if not quiet:
             complain(text)
 
+    options |= {
+        "announce": announce,
+        "announce_workers": tell,
+        "progress": not quiet,
+        "plan": None if plan is None else _read_plan(plan),
+    }
+    if output_dir is not None:
+        return _run_several(paths, output_dir, tell, json, quiet, options)
+    from ..api.run_scan import run_announced
+
+    scan, pipeline, out = _one_scan(paths)
     if out is None and (options["resume"] or options["overwrite"]):
         raise UsageError("--resume and --overwrite are for a folder that is there: name it as OUT")
-    report = run_announced(
-        scan,
-        pipeline,
-        out or numbered_folder(scan, pipeline),
-        announce=announce,
-        announce_workers=announce_workers,
-        progress=not quiet,
-        plan=None if plan is None else _read_plan(plan),
-        **options,
-    )
+    report = run_announced(scan, pipeline, out or numbered_folder(scan, pipeline), **options)
     SAID.info("%s", report)
     if json:
         return report.to_json()
     return None if quiet else str(report)
+
+
+def _one_scan(paths: tuple[str, ...]) -> tuple[str, str, str | None]:
+    """Scan, pipeline and folder of a command line for one scan."""
+    from ..errors import UsageError
+
+    several = "for several scans name a folder with --output-dir"
+    if len(paths) == 1:
+        raise click.UsageError("missing argument 'PIPELINE'", click.get_current_context())
+    if len(paths) > 3 or any(path.endswith((".yaml", ".yml")) for path in paths[2:]):
+        raise UsageError(
+            f"run takes SCAN, PIPELINE and OUT; {len(paths)} paths were given, the last is "
+            f"{paths[-1]}: {several}"
+        )
+    if any(letter in paths[0] for letter in "*?[") and not os.path.lexists(paths[0]):
+        raise UsageError(f"{paths[0]} is a pattern: {several}")
+    return paths[0], paths[1], paths[2] if len(paths) > 2 else None
+
+
+def _run_several(
+    paths: tuple[str, ...],
+    output_dir: str,
+    tell: Callable[[str], None],
+    json: bool,
+    quiet: bool,
+    options: dict[str, Any],
+) -> str | None:
+    """Run several scans; the status is 1 if one of them fails."""
+    from ..api.several_scans import run_scans_announced
+
+    if len(paths) == 1:
+        raise click.UsageError("missing argument 'PIPELINE'", click.get_current_context())
+    report = run_scans_announced(paths[:-1], paths[-1], output_dir, tell, **options)
+    SAID.info("%s", report)
+    if json:
+        say(report.to_json())
+    if report.failed:
+        complain(f"error: {report}")
+        click.get_current_context().exit(1)
+    return None if json or quiet else str(report)
 
 
 MAX_PLAN_BYTES = 2**24

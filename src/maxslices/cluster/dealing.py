@@ -54,6 +54,11 @@ class ShareAnswer:
     """Seconds that it took."""
 
 
+def blocks_of_share(n_blocks: int, n_workers: int, most_blocks: int = MOST_BLOCKS) -> int:
+    """Blocks of the next share, of those that are left."""
+    return min(most_blocks, -(-n_blocks // (SHARES_LEFT * max(1, n_workers))))
+
+
 def answer(work: Callable[[Any, Share], Any], job: Any, share: Share) -> ShareAnswer:
     """Do the work of a share on a worker; an error of ours is an answer as well."""
     import socket
@@ -156,8 +161,7 @@ class Dealer:
     def _size(self, n_slices: int, block: int) -> int:
         """Slices of the next share, of those that are left."""
         n_blocks = -(-n_slices // block)
-        n_shares = SHARES_LEFT * max(1, len(self._workers))
-        return block * min(self.most_blocks, -(-n_blocks // n_shares))
+        return block * blocks_of_share(n_blocks, len(self._workers), self.most_blocks)
 
     def _most_running(self) -> int:
         """Shares that may be with the scheduler: as many as workers, but a suspect alone."""

@@ -6,7 +6,7 @@ import importlib.util
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -91,12 +91,12 @@ class Workers:
 
 
 @contextmanager
-def opened_workers(
+def opened_client(
     engine: str | Client,
     workers: int | None = None,
     gpus: int | Literal["all"] | None = None,
-) -> Iterator[Workers]:
-    """Find or start workers, and close at the end what was started.
+) -> Iterator[Client]:
+    """Start workers of this machine, or connect to a scheduler; a client that is given is that.
 
     Parameters
     ----------
@@ -108,24 +108,39 @@ def opened_workers(
     Raises
     ------
     DeviceError
-        If there are no workers, or not as many GPUs.
+        If no scheduler answers, or there are not as many GPUs.
     UsageError
-        If Dask is not installed, or the options do not go together.
+        If the options do not go together.
     """
-    with ExitStack() as held:
-        if isinstance(engine, str) and engine == "dask":
-            client = held.enter_context(local_client(workers, gpus))
-        else:
-            if workers is not None or gpus is not None:
-                raise UsageError("workers and gpus are for a cluster of this machine alone")
-            client = engine if not isinstance(engine, str) else held.enter_context(_at(engine))
-        device, facts = _described(client)
-        try:
-            yield Workers(client, device, facts)
-        finally:
-            if client.status == "running":
-                with suppress(OSError):
-                    client.run(worker.close_section, on_error="ignore")
+    if isinstance(engine, str) and engine == "dask":
+        with local_client(workers, gpus) as client:
+            yield client
+        return
+    if workers is not None or gpus is not None:
+        raise UsageError("workers and gpus are for a cluster of this machine alone")
+    if isinstance(engine, str):
+        with _at(engine) as client:
+            yield client
+    else:
+        yield engine
+
+
+@contextmanager
+def opened_workers(client: Client) -> Iterator[Workers]:
+    """Find the workers of a cluster, and close at the end what they hold open.
+
+    Raises
+    ------
+    DeviceError
+        If there are none.
+    """
+    device, facts = _described(client)
+    try:
+        yield Workers(client, device, facts)
+    finally:
+        if client.status == "running":
+            with suppress(OSError):
+                client.run(worker.close_section, on_error="ignore")
 
 
 def _counted(count: int, name: str) -> str:

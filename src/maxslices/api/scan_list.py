@@ -1,0 +1,65 @@
+"""Several scans of one command: found by patterns, each with a folder for its results."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..errors import UsageError
+
+
+def find_scans(
+    given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], out: Path
+) -> dict[Path, Path]:
+    """Find scans, and name a folder for the results of each.
+
+    A folder has the name of the scan without its suffix; where several scans would share that, the
+    suffix and as many parts of their paths as tell all of them apart.
+
+    Parameters
+    ----------
+    given : path-like, or iterable of them
+        Paths, or patterns such as ``"scans/*.nxs"``; ``**`` stands for any folders.
+    out : Path
+        Folder of these folders; a pattern does not find it.
+
+    Returns
+    -------
+    dict of Path to Path
+        Path of each scan, in the order given, those of a pattern by name -> its folder.
+
+    Raises
+    ------
+    UsageError
+        If there is no scan, a pattern finds none, or the same folder would be that of two.
+    """
+    each = [given] if isinstance(given, str | os.PathLike) else given
+    scans = list(dict.fromkeys(path for one in each for path in _matching(os.fspath(one), out)))
+    if not scans:
+        raise UsageError("no scan is named")
+    whole = [path.absolute() for path in scans]
+    names = [path.stem or path.name for path in whole]
+    for n_parts in range(1, max(len(path.parts) for path in whole)):
+        if len(set(names)) == len(names):
+            break
+        names = ["-".join(path.parts[1:][-n_parts:]) for path in whole]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"the results of two scans would go to {out / twice}: run them apart")
+    return {scan: out / name for scan, name in zip(scans, names, strict=True)}
+
+
+def _matching(text: str, out: Path) -> list[Path]:
+    """Paths that a pattern finds; a path that is there, or no pattern, is itself."""
+    if not text:
+        raise UsageError("the path of a scan is empty")
+    if os.path.lexists(text) or not glob.has_magic(text):
+        return [Path(text)]
+    here = out.absolute()
+    found = [Path(name) for name in sorted(glob.glob(text, recursive=True))]
+    found = [path for path in found if path.absolute() not in (here, *here.parents)]
+    if not found:
+        raise UsageError(f"no scan matches {text}")
+    return found

@@ -1,0 +1,237 @@
+"""Run a pipeline on several scans, one after the other: `run_scans`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import DeviceError, MaxslicesError, StoreError, UsageError
+from ..pipeline import Pipeline
+from ..pipeline.pipeline import PipelineLike, as_pipeline
+from ..planner import Plan
+from ..runner.earlier_run import REPORT_NAME
+from ..runner.journal import JOURNAL_NAME
+from .carry_out import carry_out
+from .on_workers import check_for_workers, held_workers
+from .plans_by_shape import PlansByShape
+from .run_request import RunRequest
+from .scan_list import find_scans
+
+ScanState = Literal["done", "done before", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanOutcome:
+    """What became of one of several scans."""
+
+    scan: Path
+    """Its path."""
+    folder: Path
+    """Folder of its results, with the report of its run (report.json)."""
+    state: ScanState
+    """"done", "done before" (by an earlier command) or "failed"."""
+    error: str | None = None
+    """Why it failed; None if it did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScansReport:
+    """What became of several scans."""
+
+    scans: tuple[ScanOutcome, ...]
+    """Each of them, in order."""
+
+    @property
+    def failed(self) -> tuple[ScanOutcome, ...]:
+        """Those that failed."""
+        return tuple(each for each in self.scans if each.state == "failed")
+
+    def to_json(self) -> str:
+        """Convert the report to JSON text."""
+        scans = [
+            {
+                "scan": str(each.scan),
+                "folder": str(each.folder),
+                "state": each.state,
+                "error": each.error,
+            }
+            for each in self.scans
+        ]
+        return json.dumps({"scans": scans}, indent=2)
+
+    def __str__(self) -> str:
+        states = [each.state for each in self.scans]
+        counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
+        lines = [f"{_counted(len(self.scans))}: {', '.join(counts)}"]
+        lines += [f"  {each.scan} failed: {each.error}" for each in self.failed]
+        return "\n".join(lines)
+
+
+def run_scans(
+    scans: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    pipeline: PipelineLike,
+    out: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    **options: Any,
+) -> ScansReport:
+    """Run a pipeline on several scans, each into a folder of its own.
+
+    A scan that fails does not end the others. Scans of one shape share a plan, and all scans the
+    workers that are started.
+
+    Parameters
+    ----------
+    scans : path-like, or iterable of them
+        Paths of scans, or patterns such as ``"scans/*.nxs"``.
+    pipeline : Pipeline, path or iterable of steps
+        A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them.
+    out : path-like
+        Folder for the folders of the results; each of these has the name of its scan.
+    resume : bool
+        Whether scans that an earlier call finished are left as they are, and one that it did not
+        finish goes on.
+    **options
+        What `maxslices.run` takes, for each scan.
+
+    Returns
+    -------
+    ScansReport
+        What became of each scan.
+
+    Raises
+    ------
+    MaxslicesError
+        If it is seen before the first scan that none can run: the pipeline is not well formed,
+        options do not go together, or a folder holds a run already.
+    KeyboardInterrupt
+        If it is stopped; its text says how many scans are done.
+    """
+    return run_scans_announced(
+        scans, pipeline, out, lambda *_: None, announce=lambda plan: None, resume=resume, **options
+    )
+
+
+def run_scans_announced(
+    scans: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    pipeline: PipelineLike,
+    out: str | os.PathLike[str],
+    tell: Callable[[str], None],
+    *,
+    announce: Callable[[Plan], None],
+    **options: Any,
+) -> ScansReport:
+    """Run several scans as `run_scans` does, and tell of each scan and new plan as it comes.
+
+    Parameters
+    ----------
+    tell : callable
+        Called with a line as each scan begins and ends.
+    announce : callable
+        Called with each plan that is made.
+    """
+    if not os.fspath(out):
+        raise UsageError("the folder for the results has no name; '.' is the current one")
+    found, plans = find_scans(scans, Path(out)), PlansByShape()
+    read = as_pipeline(pipeline)  # once: its file may change while the scans run
+    requests = {
+        scan: RunRequest(scan, read, folder, announce, plans=plans, **options)
+        for scan, folder in found.items()
+    }
+    checked = _check([*requests.values()])
+    outcomes: list[ScanOutcome] = []
+    with held_workers(next(iter(requests.values()))) as engine:
+        for scan, request in requests.items():
+            folder = found[scan]
+            try:
+                if request.resume and _is_done(folder, checked):
+                    outcomes.append(ScanOutcome(scan, folder, "done before"))
+                    continue
+                tell(f"scan {len(outcomes) + 1} of {len(found)}: {scan}")
+                report = carry_out(replace(_continued(request, folder), **engine))
+                outcomes.append(ScanOutcome(scan, folder, "done"))
+                tell(f"{scan} done in {report.duration_s:.1f} s: {folder}")
+            except (DeviceError, KeyboardInterrupt) as error:  # of no scan
+                raise type(error)(_stopped(str(error), outcomes, scan, len(found))) from error
+            except (MaxslicesError, MemoryError) as error:
+                text = str(error).removeprefix(f"{scan}: ") or "memory ran out"
+                outcomes.append(ScanOutcome(scan, folder, "failed", text))
+                tell(f"{scan} failed: {text}")
+    return ScansReport(tuple(outcomes))
+
+
+def _check(requests: list[RunRequest]) -> Pipeline:
+    """Check, before the first scan, what is the same for all; the pipeline as it will run.
+
+    Raises
+    ------
+    MaxslicesError
+        If no scan could run, or a folder holds a run that is neither replaced nor continued.
+    """
+    first = requests[0]
+    if first.resume and first.overwrite:
+        raise UsageError("runs either go on (resume) or are replaced (overwrite)")
+    pipeline, _ = replace(first, resume=False).checked()
+    check_for_workers(first)
+    for request in requests:
+        if request.resume:
+            continue
+        try:
+            request.folder(pipeline)
+        except StoreError as error:
+            raise StoreError(
+                f"{error}; the same command with --resume runs what is missing"
+            ) from None
+    return pipeline
+
+
+def _is_done(folder: Path, pipeline: Pipeline) -> bool:
+    """True if a folder holds the finished run of a pipeline.
+
+    Raises
+    ------
+    StoreError
+        If it is of another pipeline.
+    """
+    report = folder / REPORT_NAME
+    if (folder / JOURNAL_NAME).exists() or not report.exists():
+        return False
+    try:
+        made_for = json.loads(report.read_text(encoding="utf-8"))["plan"]["made_for"]["pipeline"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise StoreError(f"{report} is not readable as a report ({error})") from None
+    if made_for != json.loads(json.dumps(pipeline.content())):
+        raise StoreError(
+            f"{folder} holds a finished run of another pipeline: choose another folder, or replace "
+            "all runs with --overwrite"
+        )
+    return True
+
+
+def _continued(request: RunRequest, folder: Path) -> RunRequest:
+    """What is asked of a scan: to go on, by its own plan, if there is an unfinished run of it."""
+    if not (request.resume and (folder / JOURNAL_NAME).exists()):
+        return replace(request, resume=False)
+    return replace(
+        request, plan=None, memory=None, host_memory=None, block="auto", fit="none", estimator=None
+    )
+
+
+def _stopped(why: str, outcomes: list[ScanOutcome], scan: Path, count: int) -> str:
+    """Say how far several scans came."""
+    done = sum(each.state != "failed" for each in outcomes)
+    failed = len(outcomes) - done
+    texts = [
+        f"{done} of {_counted(count)} are done" + (f", {failed} failed" if failed else ""),
+        f"it was at {scan}",
+        "the same command with --resume runs what is missing",
+    ]
+    return "; ".join([why, *texts] if why else texts)
+
+
+def _counted(count: int) -> str:
+    return f"{count} scan" if count == 1 else f"{count} scans"

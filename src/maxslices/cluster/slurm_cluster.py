@@ -1,0 +1,148 @@
+"""Workers that SLURM starts, a job for each."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..errors import DeviceError, UsageError
+from .local_cluster import GPU
+
+if TYPE_CHECKING:
+    from dask_jobqueue.slurm import SLURMCluster
+    from distributed import Client
+
+_POLL_S = 1.0
+"""Seconds between two looks whether a worker is there; each is a question to this process alone."""
+_LOOK_S = 30.0
+"""Seconds between two calls of squeue, a load on the site's controller."""
+_ASKS_FOR_GPU = re.compile(r"(?:^|\s)(?:--gres|--gpus|-G)")
+"""Options of sbatch for GPUs; a partition may be called gpu as well."""
+_UNASKED = ("--cpus-per-task=", "--mem=", "-t ")
+"""Directives that dask-jobqueue makes up where nobody has configured it; without them the site's
+own defaults hold."""
+
+
+@contextmanager
+def slurm_client(
+    options: str,
+    workers: int | None,
+    gpus: int | Literal["all"] | None,
+    tell: Callable[[str], None],
+) -> Iterator[Client]:
+    """Submit a job for each worker, wait for the first one, and cancel them at the end.
+
+    What is in dask-jobqueue's configuration (``jobqueue.yaml``) holds too.
+
+    Parameters
+    ----------
+    options : str
+        Options of sbatch for each job, such as ``"-p gpu -t 02:00:00 -A project"``.
+    workers : int or None
+        Jobs without a GPU.
+    gpus : int, "all" or None
+        Jobs with a GPU each.
+    tell : callable
+        Called with a line on the jobs.
+
+    Raises
+    ------
+    UsageError
+        If their number is missing, or dask-jobqueue is not installed.
+    DeviceError
+        If SLURM refuses them, or all end before a worker is there.
+    """
+    count = workers if gpus is None else gpus
+    if not isinstance(count, int) or (workers is not None and gpus is not None) or count < 1:
+        raise UsageError("with slurm give the number of jobs: workers (CPU) or gpus, one a job")
+    try:
+        from dask_jobqueue.slurm import SLURMCluster
+        from distributed import Client
+    except ModuleNotFoundError:
+        raise UsageError("SLURM needs dask-jobqueue: pip install 'maxslices[dask]'") from None
+    with SLURMCluster(**_settings(options, gpus is not None)) as cluster:
+        _check(cluster.job_script())
+        cluster.scale(count)
+        with Client(cluster, set_as_default=False) as client:
+            _wait(cluster, client, count, tell)
+            yield client
+
+
+def _check(script: str) -> None:
+    """Have SLURM look at a job without running it: what sbatch says later only goes to a log.
+
+    Raises
+    ------
+    DeviceError
+        If SLURM would refuse it.
+    """
+    try:
+        tried = subprocess.run(
+            ["sbatch", "--test-only"], input=script, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        raise DeviceError("there is no sbatch here: run this where jobs are submitted") from None
+    if tried.returncode:
+        lines = [line.removeprefix("sbatch: ").strip() for line in tried.stderr.splitlines()]
+        raise DeviceError(f"SLURM refuses the jobs: {'; '.join(lines)}")
+
+
+def _settings(options: str, on_gpus: bool) -> dict[str, Any]:
+    """Arguments of dask-jobqueue: a worker with one thread in each job."""
+    import dask
+
+    def configured(name: str) -> Any:
+        return dask.config.get(f"jobqueue.slurm.{name}", None)
+
+    extra = ["--nthreads", "1", "--memory-limit", "0"]
+    directives = [*(configured("job-extra-directives") or [])]
+    if on_gpus:
+        extra += ["--resources", f"{GPU}=1"]
+        if not any(_ASKS_FOR_GPU.search(each) for each in (*directives, options)):
+            directives.append("--gres=gpu:1")
+    if options.strip():
+        directives.append(options)
+    settings = {
+        "processes": 1,
+        "job_name": "maxslices",
+        # on any free port: several people submit from one machine
+        "scheduler_options": {"dashboard_address": ":0", **(configured("scheduler-options") or {})},
+        "job_extra_directives": directives,
+        "worker_extra_args": [*(configured("worker-extra-args") or []), *extra],
+        "python": configured("python") or sys.executable,
+    }
+    if configured("cores") is None:
+        settings |= {"cores": 1, "memory": "1GB", "job_directives_skip": _UNASKED}
+    return settings
+
+
+def _wait(cluster: SLURMCluster, client: Client, count: int, tell: Callable[[str], None]) -> None:
+    """Wait until a worker is there, as long as jobs wait or run."""
+    tell(f"SLURM is asked for {count} job{'s' * (count > 1)}; the run begins with the first")
+    looked_s = time.monotonic()
+    while not client.scheduler_info(n_workers=-1)["workers"]:
+        if time.monotonic() - looked_s > _LOOK_S:
+            looked_s = time.monotonic()
+            jobs = [job.job_id for job in cluster.workers.values() if job.job_id]
+            if not _are_queued(jobs):
+                raise DeviceError(
+                    f"all jobs ended before a worker was there ({', '.join(jobs) or 'none began'}):"
+                    " see what they wrote, slurm-JOB.out if nothing else was asked for"
+                )
+        time.sleep(_POLL_S)
+
+
+def _are_queued(jobs: list[str]) -> bool:
+    """True if SLURM knows one of the jobs as waiting or running, or does not answer."""
+    asked = ["squeue", "--noheader", "--format=%i", f"--jobs={','.join(jobs)}"]
+    if not jobs:
+        return False
+    found = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if found.returncode and "Invalid job id" not in found.stderr:
+        return True
+    return bool(found.stdout.strip())

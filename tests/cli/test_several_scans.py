@@ -1,0 +1,193 @@
+"""Several scans in one command: patterns, a faulty one in the middle, a stop, what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+
+from maxslices import ArraySpec, plan, run, run_scans
+from maxslices.api.plans_by_shape import PlansByShape
+from maxslices.api.scan_list import find_scans
+from maxslices.errors import DeviceError, StoreError, UsageError
+from maxslices.pipeline import ScanSpec
+
+STEPS = ("method: dark_flat_field_correction", "method: minus_log")
+
+
+@pytest.fixture
+def scans(tmp_path, scan):
+    """Folder of five scans; the third is cut off, the fourth has fewer rows."""
+    folder = tmp_path / "scans"
+    folder.mkdir()
+    for number in range(5):
+        copy = folder / f"s{number}.nxs"
+        copy.write_bytes(scan.read_bytes())
+        with h5py.File(copy, "r+") as file:
+            frames = file["entry1/tomo_entry/data/data"]
+            frames[-1] += number
+            if number == 3:
+                fewer = frames[:, :8]
+                del file["entry1/tomo_entry/data/data"]
+                file["entry1/tomo_entry/data/data"] = fewer
+    os.truncate(folder / "s2.nxs", scan.stat().st_size // 2)
+    return folder
+
+
+def result(folder):
+    with h5py.File(folder / "result.h5") as file:
+        return file["entry/data/data"][...]
+
+
+def test_a_faulty_scan_does_not_end_the_others(cli, scans, pipeline, tmp_path):
+    steps, out = pipeline(*STEPS), tmp_path / "out"
+    status, text, err = cli("run", scans / "*.nxs", steps, "--output-dir", out, "--device", "cpu")
+    assert status == 1
+    assert sorted(os.listdir(out)) == ["s0", "s1", "s3", "s4"]
+    last = err.splitlines()[-2:]
+    assert last[0] == "maxslices: error: 5 scans: 4 done, 1 failed"
+    assert last[1].startswith(f"  {scans / 's2.nxs'} failed: is cut off")
+    for number in (0, 1, 3, 4):
+        run(scans / f"s{number}.nxs", steps, tmp_path / f"alone{number}", device="cpu")
+        assert np.array_equal(result(out / f"s{number}"), result(tmp_path / f"alone{number}"))
+    # one plan for each of the two shapes
+    assert text.count("Plan for") == 2
+    assert text.count("Planned as an earlier scan: ") == 2
+
+
+def test_resume_runs_what_is_missing(cli, scans, scan, pipeline, tmp_path):
+    steps, out = pipeline(*STEPS), tmp_path / "out"
+    given = ("run", scans / "*.nxs", steps, "--output-dir", out, "--device", "cpu", "-q")
+    cli(*given)
+    written = (out / "s0" / "result.h5").stat().st_mtime_ns
+    (scans / "s2.nxs").write_bytes(scan.read_bytes())
+    status, _, err = cli(*given)
+    assert status == 1
+    assert "s0 already holds a run" in err
+    assert "--resume runs what is missing" in err
+    assert not (out / "s2").exists()
+    status, text, err = cli(*given, "--resume", "--json")
+    assert (status, err) == (0, "")
+    states = [each["state"] for each in json.loads(text)["scans"]]
+    assert states == ["done before", "done before", "done", "done before", "done before"]
+    assert (out / "s0" / "result.h5").stat().st_mtime_ns == written
+
+
+def test_a_stopped_scan_goes_on_by_its_plan(scans, pipeline, tmp_path, monkeypatch):
+    steps, out = pipeline(*STEPS), tmp_path / "out"
+    asked = {"device": "cpu", "memory": "1GB", "block": 5}
+    from maxslices.runner.block_runner import BlockRunner
+
+    real, blocks = BlockRunner.run, []
+
+    def stopped(self, *given, **named):
+        blocks.append(1)
+        if len(blocks) == 10:  # the fourth of six blocks of the second scan
+            raise KeyboardInterrupt
+        return real(self, *given, **named)
+
+    monkeypatch.setattr(BlockRunner, "run", stopped)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run_scans(scans / "*.nxs", steps, out, **asked)
+    assert "1 of 5 scans are done; it was at" in str(caught.value)
+    assert (out / "s1" / ".run.journal").exists()
+    monkeypatch.undo()
+    report = run_scans(scans / "*.nxs", steps, out, resume=True, **asked)
+    states = [each.state for each in report.scans]
+    assert states == ["done before", "done", "failed", "done", "done"]
+    notes = json.loads((out / "s1" / "report.json").read_text())["sections"][0]["notes"]
+    assert any("went on from projection" in note for note in notes)
+    run(scans / "s1.nxs", steps, tmp_path / "alone", **asked)
+    assert np.array_equal(result(out / "s1"), result(tmp_path / "alone"))
+
+
+def test_what_no_scan_can_run_with_is_said_before_the_first(cli, scans, pipeline, tmp_path):
+    out = tmp_path / "out"
+    for wrong in ("method: minus_log\n  parameters: {wrong: 1}", "method: nothing_like_it"):
+        assert cli("run", scans / "*.nxs", pipeline(wrong), "--output-dir", out)[0] != 0
+    good = pipeline(*STEPS)
+    for options in (("--resume", "--overwrite"), ("--format", "jpeg"), ("--engine", "mpi")):
+        assert cli("run", scans / "*.nxs", good, "--output-dir", out, *options)[0] == 2
+    assert not out.exists()
+
+
+def test_a_run_of_another_pipeline_is_not_taken_for_done(cli, scan, pipeline, tmp_path):
+    out = tmp_path / "out"
+    run_scans(scan, pipeline(*STEPS), out, device="cpu")
+    other = pipeline(STEPS[0], name="other.yaml")
+    status, _, err = cli("run", scan, other, "--output-dir", out, "--resume", "-q")
+    assert status == 1
+    assert "holds a finished run of another pipeline" in err
+
+
+def test_a_device_that_is_lost_ends_all(scans, pipeline, tmp_path, monkeypatch):
+    def lost(request):
+        raise DeviceError("the scheduler was lost")
+
+    monkeypatch.setattr("maxslices.api.several_scans.carry_out", lost)
+    with pytest.raises(DeviceError, match=r"lost; 0 of 5 scans are done; it was at .*s0\.nxs"):
+        run_scans(scans / "*.nxs", pipeline(*STEPS), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("paths", "said"),
+    [
+        (("a.nxs", "b.nxs", "p.yaml"), "for several scans name a folder with --output-dir"),
+        (("*.nxs", "p.yaml"), "is a pattern: for several scans name a folder with --output-dir"),
+        (("p.yaml", "--output-dir", "out"), "missing argument 'PIPELINE'"),
+        (("no*.nxs", "p.yaml", "--output-dir", "out"), "no scan matches no*.nxs"),
+        (("a.nxs", "p.yaml", "--output-dir", ""), "the folder for the results has no name"),
+        (("a.nxs",), "missing argument 'PIPELINE'"),
+    ],
+)
+def test_wrong_command_lines(cli, tmp_path, monkeypatch, paths, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.yaml").write_text("- method: minus_log")
+    status, _, err = cli("run", *paths)
+    assert status == 2
+    assert said in err
+
+
+def test_names_of_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/scan.nxs", "b/scan.nxs", "b/other.h5", "b/other.nxs", "b/[1].nxs"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
+    def names(*given):
+        return [folder.name for folder in find_scans(given, tmp_path / "out").values()]
+
+    assert names("a/scan.nxs", "b/other.h5") == ["scan", "other"]
+    assert names("b/other.h5", "b/other.nxs") == ["other.h5", "other.nxs"]
+    assert names("*/scan.nxs") == ["a-scan.nxs", "b-scan.nxs"]
+    assert names("b/[1].nxs") == ["[1]"]  # it is there under this name
+    assert names("b/o*", "b/other.nxs") == ["other.h5", "other.nxs"]
+    (tmp_path / "out").mkdir()
+    assert "out" not in names("*")
+    with pytest.raises(UsageError, match="no scan is named"):
+        find_scans([], tmp_path)
+
+
+def test_folders_are_checked_before_the_first_scan(scans, pipeline, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "s4").write_text("a file")
+    with pytest.raises(StoreError, match="s4"):
+        run_scans(scans / "*.nxs", pipeline(*STEPS), tmp_path / "out")
+    assert os.listdir(tmp_path / "out") == ["s4"]
+
+
+def test_a_shared_plan_names_the_scan_whose_flats_are_made_up():
+    shape = ArraySpec((8, 6, 7), "uint16")
+    one, two = (ScanSpec(shape, shape, dummies=("flats",), name=name) for name in ("one", "two"))
+    made = plan(shape, ["minus_log"], device="cpu")
+    plans = PlansByShape()
+    plans.keep(one, replace(made, notes=("a note", *one.says_of_dummies({"flats"}))))
+    found = plans.find(two)
+    assert found.scan == "two: 8x6x7 uint16"
+    assert found.notes == ("a note", *two.says_of_dummies({"flats"}))
+    assert plans.find(replace(two, dummies=())) is None
