@@ -133,7 +133,8 @@ def carry_out(request: RunRequest) -> Report:
             if request.picture:
                 from .slices_picture import draw_slices
 
-                draw_slices(files, folder.path / PICTURE_NAME, f"{path or source.name}: {pipeline}")
+                title = f"{path or source.name}: {pipeline}"
+                draw_slices(files, folder.slice_name, folder.path / PICTURE_NAME, title)
             folder.write_report(report.to_json())  # last: with it the run is whole
         if team is None:  # later plans are told the time of one process
             keep_speeds(report)
