@@ -84,7 +84,7 @@ def carry_out(request: RunRequest) -> Report:
         scratch = Path(request.scratch or tempfile.gettempdir())
         if folder is not None:
             folder.log = log
-            folder.origin = _origin(request, source, provenance)
+            folder.origin = _origin(request, pipeline, source, provenance)
             held.enter_context(folder)
             scratch = folder.scratch.path
         elsewhere = None
@@ -210,11 +210,13 @@ def _as_before(pipeline: Pipeline, identity: dict[str, Any], folder: Path) -> Pi
     return pipeline.saving_all() if identity.get("save_all") is True else pipeline
 
 
-def _origin(request: RunRequest, source: Source, provenance: Provenance) -> ResultInfo:
+def _origin(
+    request: RunRequest, pipeline: Pipeline, source: Source, provenance: Provenance
+) -> ResultInfo:
     """What all results of a run have in common."""
     start = source.detector_start if isinstance(source, HasDetectorStart) else (0, 0)
     return ResultInfo(
-        pixel_size=request.found_pixel_size(),
+        pixel_size=request.found_pixel_size(pipeline.loader),
         first_pixel=start,
         scan=provenance.scan.encode(errors="backslashreplace").decode(),
         date=provenance.date,
