@@ -123,6 +123,11 @@ def test_formats_that_cannot_be_are_refused_before_the_scan_is_read(tmp_path, fo
         run(tmp_path / "none.nxs", pipeline(), tmp_path / "out", format=format)
 
 
+def test_a_pixel_size_without_a_unit_is_refused_before_the_scan_is_read(tmp_path):
+    with pytest.raises(UsageError, match="'3' is not a length"):
+        run(tmp_path / "none.nxs", pipeline(), tmp_path / "out", pixel_size="3")
+
+
 @pytest.fixture
 def zarr_result(tmp_path):
     """A run of a volume that needs levels, with its OME-Zarr."""

@@ -129,6 +129,8 @@ class RunRequest:
         """
         check_out(self.out, self.scan)
         parse_formats(self.format)
+        if self.pixel_size is not None:
+            parse_pixel_size(self.pixel_size)
         checked = chosen_part(self.scan, as_pipeline(self.pipeline), self.chosen)
         if self.save_all:
             checked = checked.saving_all()
