@@ -70,6 +70,7 @@ def _first_half(angles: np.ndarray) -> np.ndarray:
     calc_max_slices=_stitch_memory,
     output_dims=_stitched_dims,
     output_angles=_first_half,
+    keeps_pixel_size=True,
 )
 def sino_360_to_180(
     data: Any, overlap: float = 0.0, side: Literal["left", "right"] = "left"

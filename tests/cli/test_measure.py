@@ -91,12 +91,39 @@ def test_a_wrong_estimate_is_an_error_that_is_printed_all_the_same(capsys, own_m
         assert "alive at the peak" in out
 
 
-def test_a_function_that_is_no_method_is_measured_for_a_suggestion_alone(capsys, own_methods):
-    arguments = ["own_methods:faulty", "--shape", "6x5x4", "--device", "cpu", "-p", "depth=-1"]
-    assert main(["measure", *arguments]) == 1
-    said = capsys.readouterr().err
-    assert "own_methods.faulty (own_methods.py:13) has no memory estimator" in said
-    assert "`maxslices measure --suggest` writes one" in said
+DOUBLED = """import numpy as np
+
+
+def doubled(data):
+    twice = np.add(data, data)
+    return np.sqrt(twice)
+"""
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_function_without_an_estimator_is_measured_line_by_line(
+    capsys, tmp_path, monkeypatch, as_json
+):
+    (tmp_path / "no_estimator.py").write_text(DOUBLED)
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = ["no_estimator:doubled", "--shape", "50x40x41", "--device", "cpu"]
+    assert main(["measure", *arguments, *(["--json"] if as_json else [])]) == 0
+    text = capsys.readouterr().out
+    if as_json:
+        found = json.loads(text)
+        assert found["peak_bytes"] == pytest.approx(3 * 50 * 40 * 41 * 4, rel=0.1)
+        text = "\n".join(found["explained"])
+    else:
+        assert text.startswith("no_estimator.doubled has no estimator; 50 slices took ")
+        assert "A ledger for it:\n\nfrom maxslices import from_ledger\n" in text
+    assert "twice = np.add(data, data)" in text
+    assert "return np.sqrt(twice)" in text
+
+
+def test_a_picture_without_an_estimator_is_refused(capsys, own_methods):
+    arguments = ["own_methods:faulty", "--shape", "6x5x4", "--device", "cpu", "--plot", "a.png"]
+    assert main(["measure", *arguments]) == 2
+    assert "own_methods:faulty has no estimator" in capsys.readouterr().err
 
 
 def test_an_error_names_the_innermost_line_of_the_authors_code(capsys, own_methods):

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from maxslices.planner import Plan
 from maxslices.report_page.page import plan_page
 
 LOG = "method: minus_log"
@@ -126,6 +127,25 @@ def test_a_plan_as_a_page(cli, scan, pipeline, tmp_path):
     page.write_text("an earlier one")
     assert cli(*arguments, "--html", page, "--quiet") == (0, "", "")
     assert page.read_text() == plan_page(json.loads(out))
+
+
+def test_plans_say_how_long_a_run_is_likely_to_take(
+    cli, scan, pipeline, tmp_path, run_arguments, monkeypatch
+):
+    monkeypatch.setenv("MAXSLICES_RECORDS", str(tmp_path / "records"))
+    monkeypatch.setattr("maxslices.api.run_speeds.LEAST_S", 0.0)
+    page = tmp_path / "plan.html"
+    arguments = ("plan", scan, pipeline(LOG), "--device", "cpu", "--html", page)
+    assert json.loads(cli(*arguments, "--json")[1])["likely_time"] is None
+    assert "Likely" not in page.read_text()
+    cli(*run_arguments)
+    assert "\nLikely to take " in cli(*arguments)[1]
+    assert "Likely to take <strong>" in page.read_text()
+    made = cli(*arguments, "--json")[1]
+    entries = json.loads(made)
+    likely = entries.pop("likely_time")
+    assert likely["total_s"] == sum(likely["sections_s"]) > 0
+    assert json.loads(Plan.from_json(made).to_json()) == entries
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """``maxslices try`` on scans of several kinds; the description of the loader."""
 
+import shlex
+
 import h5py
 import numpy as np
 import pytest
@@ -54,6 +56,48 @@ def test_a_scan_without_angles_and_flats_is_tried_all_the_same(tmp_path, capsys)
     assert "0 to 180 degrees are assumed" in said
     assert "no flats and darks" in said
     assert (tmp_path / "out/slices.png").exists()
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_file_of_no_known_layout_is_tried_by_shapes_and_names(
+    flower, tmp_path, monkeypatch, capsys, has_key
+):
+    monkeypatch.chdir(tmp_path)
+    with h5py.File(flower) as given, h5py.File("odd name.h5", "w") as file:
+        detector = given["entry1/tomo_entry/instrument/detector"]
+        key = detector["image_key"][()]
+        frames = given["entry1/tomo_entry/data/data"][()]
+        angles = given["entry1/tomo_entry/data/rotation_angle"][()]
+        if has_key:
+            file["scan 42/camera/raw"], file["scan 42/camera/image_key"] = frames, key
+            file["scan 42/stage/theta_deg"] = angles
+            file["scan 42/camera/x_pixel_size"] = 6.5e-3
+            file["scan 42/camera/x_pixel_size"].attrs["units"] = "mm"
+        else:
+            file["camera/raw"], file["stage/theta"] = frames[key == 0], angles[key == 0]
+            file["camera/white_field"] = frames[key == 1]
+            file["camera/dark_field"] = frames[key == 2]
+    assert main(["try", "odd name.h5", "--device", "cpu"]) == 0
+    said, printed = capsys.readouterr()[::-1]
+    assert "by its shape and names: frames /" in said
+    assert "no flats" not in said
+    assert "no angles" not in said
+    assert main(["try", str(flower), "known", "--device", "cpu", "-q"]) == 0
+    with h5py.File("odd name-try/result.h5") as odd, h5py.File("known/result.h5") as known:
+        np.testing.assert_array_equal(odd["entry/data/data"], known["entry/data/data"])
+        size = odd["entry"].get("x_pixel_size")
+        assert (None if size is None else size[()]) == (6.5 if has_key else None)
+    command = shlex.split(printed.strip().rsplit("maxslices ", 1)[1])
+    assert main([*command, "--device", "cpu", "-q"]) == 0
+
+
+@pytest.mark.parametrize("n_stacks", [0, 2])
+def test_a_file_in_which_nothing_stands_out_says_what_is_in_it(tmp_path, capsys, n_stacks):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for number in range(n_stacks):
+            file[f"stack {number}"] = np.ones((9, 3, 16), np.uint16)
+    assert main(["try", str(tmp_path / "x.h5"), "--device", "cpu"]) == 1
+    assert "give data_path; " in capsys.readouterr().err
 
 
 def test_half_of_a_full_turn_is_read(tmp_path):

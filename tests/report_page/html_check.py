@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-VOID = {"meta", "img", "br", "link", "input", "hr"}
+VOID = {"meta", "img", "br", "link", "input", "hr", "wbr"}
 """Elements that have no end tag."""
 EMPTY_ALLOWED = {"line", "path", "rect"}
 """Elements of SVG that may end in their start tag."""
-INLINE = {"strong", "span", "code", "b", "i"}
+INLINE = {"strong", "span", "code", "b", "i", "wbr"}
 """Elements whose text goes on in the line."""
 
 

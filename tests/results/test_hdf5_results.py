@@ -1,11 +1,13 @@
 """HDF5 results as h5py, and the libraries of viewers, read them."""
 
+from contextlib import nullcontext
+
 import h5py
 import numpy as np
 import pytest
 
 import maxslices
-from maxslices import run
+from maxslices import Pipeline, run
 from maxslices.io import open_source
 from tests.results.conftest import SHAPE, VOLUME, pipeline
 
@@ -37,7 +39,8 @@ def test_the_default_of_a_file_leads_to_the_data(result):
 
 
 def test_frames_stay_in_the_order_of_a_scan_and_are_one(result, scan):
-    path = result(steps=["halve"])
+    with pytest.warns(match="left out from halve on"):
+        path = result(steps=["halve"])
     with h5py.File(path) as file:
         assert list(file["entry/data"].attrs["axes"]) == [
             "rotation_angle",
@@ -49,6 +52,33 @@ def test_frames_stay_in_the_order_of_a_scan_and_are_one(result, scan):
     with open_source(path) as source:
         assert source.spec.shape == (6, 5, 4)
         np.testing.assert_allclose(np.rad2deg(source.angles), np.linspace(0, 150, 6), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("steps", "size"),
+    [
+        (["data_resampler"], None),
+        (["data_resampler", "fbp"], None),
+        (["fbp"], 3.25),
+        (["fbp", "data_resampler"], None),
+        (["sino_360_to_180"], 3.25),
+        (["sino_360_to_180", "fbp"], 3.25),
+    ],
+)
+def test_a_pixel_size_is_true_or_left_out(tmp_path, scan, steps, size):
+    parameters = {
+        "data_resampler": {"newshape": [6, 14] if steps[-1] == "fbp" else [4, 9]},
+        "fbp": {"center": 3.0, "recon_size": 5},
+        "sino_360_to_180": {"overlap": 2},
+    }
+    made = Pipeline.from_steps([{"method": n, "parameters": parameters[n]} for n in steps])
+    with nullcontext() if size else pytest.warns(match="left out from data_resampler on"):
+        run(scan, made, tmp_path / "out", device="cpu", rows="1:5")
+    with h5py.File(tmp_path / "out/result.h5") as file:
+        assert ("x_pixel_size" in file["entry"]) == (size is not None)
+        across = file["entry/data"][file["entry/data"].attrs["axes"][2]]
+        assert across.attrs["units"] == ("pixel" if size is None else "um")
+        np.testing.assert_allclose(np.diff(across), size or 1)
 
 
 def test_steps_are_kept_with_the_values_that_were_found(result, scan):

@@ -10,6 +10,7 @@ from maxslices import run
 from maxslices.errors import UsageError
 from maxslices.io.export_tiff import write_stack
 from maxslices.io.result_slice import middle_slice
+from maxslices.runner.contact_sheet import ContactSheet
 from tests.results.conftest import STEPS, pipeline
 
 
@@ -82,7 +83,29 @@ def test_pages_and_pictures_read_every_format(tmp_path, scan, name, volume):
     index, image = middle_slice(out / name)
     assert (index, image.shape) == (2, (11, 7))
     assert (out / "slices.png").read_bytes().startswith(b"\x89PNG")
-    assert "result.tif, slice 2" in (out / "report.html").read_text()
+    assert "result.tif, row 2" in (out / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("format", "steps", "rows", "wanted"),
+    [
+        ("hdf5", STEPS, "1:4", ["row 1", "row 2", "row 3"]),
+        ("tiff", STEPS, "3:5", ["row 3", "row 4"]),
+        ("tiff-stack:8", STEPS, None, ["row 1", "row 2", "row 3"]),
+        ("hdf5", ["halve"], "3:5", ["projection 1", "projection 3", "projection 4"]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:the pixel size is left out from halve")
+def test_pictures_name_the_rows_of_the_scan(
+    tmp_path, scan, monkeypatch, format, steps, rows, wanted
+):
+    labels = []
+    monkeypatch.setattr(ContactSheet, "save", lambda sheet, path, _: path.write_bytes(b""))
+    monkeypatch.setattr(ContactSheet, "add", lambda sheet, image, label: labels.append(label))
+    options = {"device": "cpu", "format": format, "picture": True}
+    run(scan, pipeline(steps), tmp_path / "out", rows=rows, **options)
+    assert labels == wanted
+    assert f", {wanted[len(wanted) // 2]}" in (tmp_path / "out/report.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -98,6 +121,11 @@ def test_pages_and_pictures_read_every_format(tmp_path, scan, name, volume):
 def test_formats_that_cannot_be_are_refused_before_the_scan_is_read(tmp_path, format, said):
     with pytest.raises(UsageError, match=said):
         run(tmp_path / "none.nxs", pipeline(), tmp_path / "out", format=format)
+
+
+def test_a_pixel_size_without_a_unit_is_refused_before_the_scan_is_read(tmp_path):
+    with pytest.raises(UsageError, match="'3' is not a length"):
+        run(tmp_path / "none.nxs", pipeline(), tmp_path / "out", pixel_size="3")
 
 
 @pytest.fixture

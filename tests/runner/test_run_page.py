@@ -25,6 +25,10 @@ DATA = np.random.default_rng(0).random((9, 5, 7)).astype(np.float32)
 SAVED = [{"method": "to_float", "save_result": True}, "to_float"]
 
 
+def slice_name(path, index):
+    return f"slice {index}"
+
+
 def a_run(out, format="hdf5", **options):
     steps = Pipeline.from_steps(SAVED, fakes)
     return run(DATA, steps, out, device="cpu", format=format, **options)
@@ -113,7 +117,7 @@ def test_a_result_that_is_gone_has_no_picture(tmp_path):
     report = a_run(tmp_path / "out")
     report.files[-1].write_bytes(b"broken")
     report.files[0].unlink()
-    assert "<img" not in page_of_run(report)
+    assert "<img" not in page_of_run(report, slice_name)
 
 
 def test_a_page_goes_with_its_run(tmp_path):
@@ -184,7 +188,7 @@ def test_a_page_of_ten_thousand_blocks_and_many_results_is_small(tmp_path):
         each.hardlink_to(path)
     one = section(n_slices=10_000, block=1, stages={}, methods=("to_float",))
     report = Report(whole.plan, "cpu", (one,), {}, tuple(paths), 100.0, timeline=timeline)
-    html = page_of_run(report)
+    html = page_of_run(report, slice_name)
     assert len(html.encode()) < 10**6
     assert html.count("<img") == MOST_PICTURES
     assert "compute 40 %" in text_of(html)

@@ -8,6 +8,7 @@ import pytest
 from maxslices import plan, run
 from maxslices.api import run_speeds
 from maxslices.api.run_speeds import keep_speeds, likely_time
+from maxslices.planner.sweep_plan import SweepPlan
 
 STEPS = [
     {"method": "median_filter", "parameters": {"kernel_size": 3}},
@@ -49,6 +50,14 @@ def test_a_plan_like_the_run_takes_as_long(report):
 def test_more_slices_take_longer_in_proportion(report):
     keep_speeds(report)
     assert likely_time(planned(np.tile(SCAN, (2, 1, 1)))).sections_s == pytest.approx((12.0, 8.0))
+
+
+def test_sections_of_a_sweep_run_for_each_value(report):
+    keep_speeds(report)
+    made = plan(SCAN, STEPS, device="cpu")
+    given = {each.name: getattr(made, each.name) for each in dataclasses.fields(made)}
+    sweep = SweepPlan(**given, values=(1, 2, 3), n_before=1)
+    assert likely_time(sweep).sections_s == pytest.approx((6.0, 12.0))
 
 
 def test_other_parameters_and_shapes_are_not_known(report):

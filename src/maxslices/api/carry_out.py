@@ -88,7 +88,7 @@ def carry_out(request: RunRequest) -> Report:
         scratch = Path(request.scratch or tempfile.gettempdir())
         if folder is not None:
             folder.log = log
-            folder.origin = _origin(request, source, provenance)
+            folder.origin = _origin(request, pipeline, source, provenance)
             held.enter_context(folder)
             scratch = folder.scratch.path
         elsewhere = None
@@ -137,7 +137,8 @@ def carry_out(request: RunRequest) -> Report:
             if request.picture:
                 from .slices_picture import draw_slices
 
-                draw_slices(files, folder.path / PICTURE_NAME, f"{path or source.name}: {pipeline}")
+                title = f"{path or source.name}: {pipeline}"
+                draw_slices(files, folder.slice_name, folder.path / PICTURE_NAME, title)
             folder.write_report(report.to_json())  # last: with it the run is whole
         if team is None:  # later plans are told the time of one process
             keep_speeds(report)
@@ -218,11 +219,13 @@ def _as_before(pipeline: Pipeline, identity: dict[str, Any], folder: Path) -> Pi
     return pipeline.saving_all() if identity.get("save_all") is True else pipeline
 
 
-def _origin(request: RunRequest, source: Source, provenance: Provenance) -> ResultInfo:
+def _origin(
+    request: RunRequest, pipeline: Pipeline, source: Source, provenance: Provenance
+) -> ResultInfo:
     """What all results of a run have in common."""
     start = source.detector_start if isinstance(source, HasDetectorStart) else (0, 0)
     return ResultInfo(
-        pixel_size=request.found_pixel_size(),
+        pixel_size=request.found_pixel_size(pipeline.loader),
         first_pixel=start,
         scan=provenance.scan.encode(errors="backslashreplace").decode(),
         date=provenance.date,

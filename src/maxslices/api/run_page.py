@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +26,21 @@ MOST_PICTURES = 8
 """Pictures of a page, those of the last steps: it stays under 1 MB, small enough to be mailed."""
 
 
-def page_of_run(report: Report, warned: Sequence[str] = ()) -> str:
+SliceName = Callable[[Path, int], str]
+"""Given a file and the index of a slice in it, names the slice."""
+
+
+def page_of_run(report: Report, slice_name: SliceName, warned: Sequence[str] = ()) -> str:
     """Write the page of a run, which warned of some things, as text of an HTML file."""
     return run_page(
         report.to_dict(),
         written=time.strftime("%Y-%m-%d %H:%M"),
         lanes=_lanes(report),
-        pictures=_values(report) if isinstance(report, SweepReport) else _pictures(report.files),
+        pictures=(
+            _values(report)
+            if isinstance(report, SweepReport)
+            else _pictures(report.files, slice_name)
+        ),
         warned=warned,
     )
 
@@ -40,12 +48,12 @@ def page_of_run(report: Report, warned: Sequence[str] = ()) -> str:
 def leave_page(report: Report, folder: RunFolder, warned: Sequence[str]) -> None:
     """Leave the page of a run in its folder; where it cannot be, warn, for the run is whole."""
     try:
-        folder.write_page(page_of_run(report, warned))
+        folder.write_page(page_of_run(report, folder.slice_name, warned))
     except (StoreError, OSError, MemoryError) as error:  # Pillow says OSError where zlib fails
         warnings.warn(f"no page of the run: {error or 'memory ran out'}", stacklevel=2)
 
 
-def _pictures(files: Iterable[Path]) -> list[SlicePicture]:
+def _pictures(files: Iterable[Path], slice_name: SliceName) -> list[SlicePicture]:
     """Draw the middle slices of results, of the final one first, as far as they can be read."""
     found = []
     for number, path in enumerate(_one_of_each(files)[::-1][:MOST_PICTURES]):
@@ -53,7 +61,7 @@ def _pictures(files: Iterable[Path]) -> list[SlicePicture]:
             middle, image = middle_slice(path)
         except SourceError:
             continue
-        title = path.name if middle is None else f"{path.name}, slice {middle}"
+        title = path.name if middle is None else f"{path.name}, {slice_name(path, middle)}"
         found.append(draw_slice(title, image, OTHER_SIDE if number else SIDE))
     return found
 

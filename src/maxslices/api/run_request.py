@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..io.chosen_part import PartLike
+from ..io.loader_options import LoaderOptions
 from ..io.pixel_size import parse_pixel_size, pixel_size_of
 from ..io.result_format import FormatLike, parse_formats
 from ..io.result_info import PixelSize
@@ -133,6 +134,8 @@ class RunRequest:
         """
         check_out(self.out, self.scan)
         parse_formats(self.format)
+        if self.pixel_size is not None:
+            parse_pixel_size(self.pixel_size)
         checked = chosen_part(self.scan, as_pipeline(self.pipeline), self.chosen)
         if self.save_all:
             checked = checked.saving_all()
@@ -186,13 +189,13 @@ class RunRequest:
             return self.device
         return "cuda:0" if plan.device == "cuda" else plan.device
 
-    def found_pixel_size(self) -> PixelSize | None:
+    def found_pixel_size(self, loader: LoaderOptions) -> PixelSize | None:
         """Pixel size that is given, else that of the scan's file; None if neither is known."""
         if self.pixel_size is not None:
             return parse_pixel_size(self.pixel_size)
         if not isinstance(self.scan, str | os.PathLike):
             return None
-        return pixel_size_of(Path(self.scan))
+        return pixel_size_of(Path(self.scan), loader)
 
     def _check_left_to(self, what: str) -> None:
         """Check that nothing that `what` decides is given beside it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -14,6 +15,7 @@ from typing import Any
 from ..measure.cache_dir import records_folder
 from ..model.units import format_duration
 from ..planner import Plan, SectionPlan
+from ..planner.sweep_plan import SweepPlan
 from ..runner import Report
 from ..system.fresh_files import replace_text
 from ..system.small_files import read_small_text
@@ -33,14 +35,23 @@ class LikelyTime:
     """How long a plan is likely to take."""
 
     sections_s: tuple[float, ...]
-    """Of each section."""
+    """Of each section; of one that runs for each value of a sweep, for all of them."""
     device: str
     """Device of the runs that it is taken from."""
     date: str
     """Date of the oldest of them."""
 
+    @property
+    def total_s(self) -> float:
+        """Of all sections."""
+        return sum(self.sections_s)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain values, with the total."""
+        return {"total_s": self.total_s, **dataclasses.asdict(self)}
+
     def __str__(self) -> str:
-        whole = format_duration(sum(self.sections_s))
+        whole = format_duration(self.total_s)
         parts = " + ".join(format_duration(each) for each in self.sections_s)
         each = f" ({parts})" if len(self.sections_s) > 1 else ""
         return f"Likely to take {whole}{each}, as sections on {self.device} took on {self.date}"
@@ -78,8 +89,8 @@ def likely_time(plan: Plan) -> LikelyTime | None:
     try:
         entries = [known[_key(plan, section)] for section in plan.sections]
         each_s = [
-            float(entry["slice_s"]) * section.n_slices
-            for entry, section in zip(entries, plan.sections, strict=True)
+            float(entry["slice_s"]) * section.n_slices * _n_runs(plan, number)
+            for number, (entry, section) in enumerate(zip(entries, plan.sections, strict=True))
         ]
         devices = ", ".join(dict.fromkeys(str(entry["device"]) for entry in entries))
         date = min(str(entry["date"]) for entry in entries)
@@ -88,6 +99,11 @@ def likely_time(plan: Plan) -> LikelyTime | None:
     if not all(math.isfinite(each) and each >= 0 for each in each_s):
         return None
     return LikelyTime(tuple(each_s), devices, date)
+
+
+def _n_runs(plan: Plan, number: int) -> int:
+    """How often a section runs."""
+    return len(plan.values) if isinstance(plan, SweepPlan) and number >= plan.n_before else 1
 
 
 def _key(plan: Plan, section: SectionPlan) -> str:

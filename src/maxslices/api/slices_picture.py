@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +15,17 @@ from ..system.disk_space import hidden_path, store_errors
 N_SLICES = 3
 
 
-def draw_slices(files: Sequence[Path], path: Path, title: str) -> None:
+def draw_slices(
+    files: Sequence[Path], slice_name: Callable[[Path, int], str], path: Path, title: str
+) -> None:
     """Write a PNG of three slices, on one scale of grey.
 
     Parameters
     ----------
     files : sequence of Path
         Results of a run; the last one is drawn.
+    slice_name : callable
+        Given a file and the index of a slice in it, names the slice.
     path : Path
         The picture, in place of one that is there.
     title : str
@@ -42,7 +46,7 @@ def draw_slices(files: Sequence[Path], path: Path, title: str) -> None:
     rows, columns = images[0].shape
     sheet = ContactSheet(len(found), (rows, columns), title)
     for (number, _), image in zip(found, images, strict=True):
-        sheet.add(image, f"slice {number}")
+        sheet.add(image, slice_name(result, number))
     with store_errors(path, sheet.n_bytes):
         part = hidden_path(path)
         part.unlink(missing_ok=True)

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from ..errors import StoreError
-from ..io import Source, open_source
+from ..io import Source, open_source, parse_loader
 from ..io.chosen_part import PartLike
 from ..io.frame_source import FrameSource
+from ..io.likely_parts import LikelyParts, likely_parts
+from ..pipeline.check_steps import LOADER_METHOD
 from ..planner import Plan
 from ..runner import Report
 from ..runner.folder_lock import check_usable
@@ -43,12 +46,6 @@ _RECONSTRUCT = """\
   parameters:
     center: ${{centering.side_outputs.centre_of_rotation}}
 """
-_ANGLES = """\
-- method: standard_tomo
-  parameters:
-    rotation_angles:
-      user_defined: {{start_angle: 0, stop_angle: 180, angles_total: {n_angles}}}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +60,22 @@ class TrialPipeline:
     """What was assumed."""
 
 
-def trial_pipeline(source: Source) -> TrialPipeline:
-    """Make a pipeline for a scan: correction, stripes, axis of rotation, reconstruction."""
-    steps, notes, part = "", [], None
+def trial_pipeline(source: Source, parts: LikelyParts | None = None) -> TrialPipeline:
+    """Make a pipeline for a scan: correction, stripes, axis of rotation, reconstruction.
+
+    Parameters
+    ----------
+    source : Source
+        The scan.
+    parts : LikelyParts, optional
+        Where its parts were found, if its layout is not known.
+    """
+    notes, part = [] if parts is None else [*parts.notes], None
+    loader = {} if parts is None else {**parts.parameters}
     angles, n_angles = source.angles, source.spec.shape[0]
     if angles is None:
-        steps += _ANGLES.format(n_angles=n_angles)
+        half = {"start_angle": 0, "stop_angle": 180, "angles_total": n_angles}
+        loader["rotation_angles"] = {"user_defined": half}
         notes.append("no angles are stored: 0 to 180 degrees are assumed")
     elif abs(float(angles[-1] - angles[0])) > MORE_THAN_HALF:
         n_half = int(np.count_nonzero(np.abs(angles - angles[0]) <= np.pi))
@@ -78,6 +85,9 @@ def trial_pipeline(source: Source) -> TrialPipeline:
                 "a full turn: its first half is read, as for an axis in the middle; to stitch both "
                 "halves, put sino_360_to_180 before find_center_vo"
             )
+    steps = ""
+    if loader:
+        steps = yaml.safe_dump([{"method": LOADER_METHOD, "parameters": loader}], sort_keys=False)
     if source.flats is not None and source.darks is not None:
         steps += _CORRECT
     elif source.spec.dtype.kind in "iu":
@@ -120,8 +130,9 @@ def try_scan(
     MaxslicesError
         If the scan cannot be read, methods are not installed, or the run fails.
     """
-    with open_source(scan) as source:
-        made = trial_pipeline(source)
+    parts = likely_parts(Path(scan))
+    with open_source(scan, None if parts is None else parse_loader(parts.parameters)[0]) as source:
+        made = trial_pipeline(source, parts)
     for text in made.notes:
         note(text)
     folder = Path(out)

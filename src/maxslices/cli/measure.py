@@ -23,6 +23,7 @@ from .output import say
 
 if TYPE_CHECKING:
     from ..checking.measurement import Measurement
+    from ..checking.method_peak import MethodPeak
 
 
 _MADE_UP = ("flats", "darks", "angles", "slice_dim")
@@ -84,11 +85,14 @@ def measure(
 ) -> str:
     """Run one method on made-up data: its memory estimate beside the measured peak.
 
-    With what was alive then and where it was allocated. A wrong estimate is an error.
+    With what was alive then and where it was allocated. A wrong estimate is an error. Without an
+    estimator: the peak, and a ledger that tells it.
     """
 
     def printed(found: Any) -> str:
         return json_text.dumps(found.as_json(), indent=1) if json else str(found)
+
+    from ..checking.method_peak import MethodPeak
 
     if suggest:
         from ..registry.named_method import method_named
@@ -99,18 +103,32 @@ def measure(
                 raise UsageError(f"--suggest runs blocks of its own: leave {option} out")
         return printed(suggest_ledger(method_named(method), **options))
     found = _measurement(method, shape, plot, **options)
+    if isinstance(found, MethodPeak):
+        return printed(found) if json else f"{found}\n\n{_ledger(method, **options)}"
     if not found.result.ok:
         say(printed(found))
         raise EstimatorError(found.result.headline)
     return printed(found)
 
 
+def _ledger(method: str, **options: Any) -> str:
+    """A ledger for a method without an estimator, or why there is none."""
+    from ..registry.named_method import method_named
+    from ..suggest.suggest_ledger import suggest_ledger
+
+    try:
+        return f"A ledger for it:\n\n{suggest_ledger(method_named(method), **options)}"
+    except MaxslicesError as error:
+        return f"No ledger can be suggested: {error}"
+
+
 def _measurement(
     method: str, shape: str | None, plot: str | None, dtype: Any, **options: Any
-) -> Measurement:
+) -> Measurement | MethodPeak:
     """The method measured, and drawn if wanted."""
     from ..checking.call_picture import check_picture, plot_measurement
     from ..checking.measurement import measure_method
+    from ..checking.method_peak import measure_peak
     from ..model.arrays import ArraySpec
     from ..registry.author_lines import raised_at
     from ..registry.named_method import method_named
@@ -121,14 +139,15 @@ def _measurement(
     if picture is not None:
         check_picture(picture)
     spec = ArraySpec(parse_shape(shape), dtype)
+    block = (spec.shape[0], spec.shape[1], spec.shape[2])
+    has_estimator = method_named(method).estimator is not None
+    if picture is not None and not has_estimator:
+        raise UsageError(f"--plot draws an estimate beside the peak; {method} has no estimator")
     try:
-        measurement = measure_method(
-            method,
-            (spec.shape[0], spec.shape[1], spec.shape[2]),
-            spec.dtype,
-            with_half=picture is not None,
-            **options,
-        )
+        if not has_estimator:
+            return measure_peak(method, block, spec.dtype, **options)
+        with_half = picture is not None
+        measurement = measure_method(method, block, spec.dtype, with_half=with_half, **options)
     except MaxslicesError:
         raise
     except MemoryError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_text
 from typing import Any
 
 import click
@@ -67,12 +68,12 @@ def plan(
         scan = ArraySpec(parse_shape(shape), named)
     page = None if html is None else check_page(html)
     made = plan(scan, paths[-1], **options)
-    SAID.info("%s", made)
-    if page is not None:
-        write_page(page, made)
-    if json:
-        return made.to_json()
-    if quiet:
-        return None
     likely = likely_time(made)
-    return str(made) if likely is None else f"{made}\n{likely}"
+    text = str(made) if likely is None else f"{made}\n{likely}"
+    SAID.info("%s", text)
+    entries = {**made.to_dict(), "likely_time": None if likely is None else likely.to_dict()}
+    if page is not None:
+        write_page(page, entries)
+    if json:
+        return json_text.dumps(entries, indent=2)
+    return None if quiet else text

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ..errors import StoreError, UsageError
-
-if TYPE_CHECKING:
-    from ..planner import Plan
 
 
 def check_page(path: str) -> Path:
@@ -34,8 +32,8 @@ def check_page(path: str) -> Path:
     return page
 
 
-def write_page(page: Path, plan: Plan) -> None:
-    """Write the page of a plan.
+def write_page(page: Path, plan: Mapping[str, Any]) -> None:
+    """Write the page of a plan, given as plain values.
 
     Raises
     ------
@@ -46,6 +44,6 @@ def write_page(page: Path, plan: Plan) -> None:
     from ..system.fresh_files import replace_text
 
     try:
-        replace_text(page, plan_page(plan.to_dict()))
+        replace_text(page, plan_page(plan))
     except OSError as error:
         raise StoreError(f"cannot write {page}: {error.strerror}") from None

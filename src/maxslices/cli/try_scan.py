@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -48,4 +49,4 @@ def try_scan(
         return None
     say(f"look at {folder}/slices.png")
     say(f"change {folder}/{PIPELINE_NAME} and run it on all rows:")
-    return f"  maxslices run {scan} {folder}/{PIPELINE_NAME}"
+    return f"  {shlex.join(['maxslices', 'run', scan, f'{folder}/{PIPELINE_NAME}'])}"

@@ -75,6 +75,7 @@ def _plain(
         "saved_by_default": entry.save_result,
         "host_only": entry.implementation == "cpu",
         "output_angles": OUTPUT_ANGLES.get(entry.name),
+        "keeps_pixel_size": entry.name == "sino_360_to_180",  # of those that change dims
         "side_data": side_data,
         "check_values": value_check(entry.module, entry.name),
         "former_names": FORMER_NAMES.get(entry.full_name),

@@ -109,9 +109,9 @@ def _write_axis(group: h5py.Group, info: ResultInfo, axis: str, n: int) -> None:
     elif axis == "frame":
         values, unit = np.arange(n), ""
     else:
-        first = info.first_pixel[0 if axis in ("z", "detector_y") else 1]
         # A reconstructed slice has its own y and x, which begin at its corner.
-        values = np.arange(n) + (0 if axis in ("x", "y") else first)
+        first = 0 if axis in ("x", "y") else info.first_pixel[axis == "detector_x"]
+        values = (first or 0) + np.arange(n)
         size, unit = info.pixel_um(axis), "pixel"
         if size is not None:
             values, unit = values * size, "um"

@@ -38,18 +38,19 @@ _UM = {
 _SIZE = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(\S+)\s*")
 
 
-def pixel_size_of(scan: Path) -> PixelSize | None:
+def pixel_size_of(scan: Path, options: LoaderOptions | None = None) -> PixelSize | None:
     """Read the pixel size that a scan's file stores; None if it has none, or none with a unit.
 
-    It is looked for where the layouts of beamlines have it, beside the frames: a file may have
-    thousands of other data sets. What is stored of the sample (an effective size, as the ESRF
-    writes it) comes before what is stored of the detector.
+    `options` say where the frames are, if that is not to be found. It is looked for where the
+    layouts of beamlines have it, beside the frames: a file may have thousands of other data sets.
+    What is stored of the sample (an effective size, as the ESRF writes it) comes before what is
+    stored of the detector.
     """
     if not scan.is_file() or not (scan.suffix.lower() in HDF5_SUFFIXES or holds_hdf5(scan)):
         return None
     try:
         with open_file(scan) as file:
-            data = find_layout(scan, file, LoaderOptions()).data
+            data = find_layout(scan, file, options or LoaderOptions()).data
             parents = [str(each) for each in PurePosixPath(data.strip("/")).parents]
             places = [f"{parent}/{place}" for place in _PLACES for parent in parents]
             row, column = _first(file, places, "y"), _first(file, places, "x")

@@ -48,8 +48,9 @@ class ResultInfo:
     """Angle of each projection in radians, if the first axis is of angles."""
     pixel_size: PixelSize | None = None
     """Size of a pixel; None if it is not known."""
-    first_pixel: tuple[int, int] = (0, 0)
-    """First row and column of the detector that were read."""
+    first_pixel: tuple[int | None, int | None] = (0, 0)
+    """First row and column of the detector that were read; None where rows, or columns, are no
+    longer the detector's."""
     scan: str = ""
     """Scan that it is made of."""
     date: str = ""
@@ -81,6 +82,19 @@ class ResultInfo:
         if self.is_volume:
             return VOLUME_AXES
         return SCAN_AXES if self.angles is not None else ("frame", *SCAN_AXES[1:])
+
+    def slice_name(self, axis: int, index: int) -> str:
+        """Name of a slice along an axis of a file: where it is the detector's row, that row.
+
+        Examples
+        --------
+        >>> ResultInfo(is_volume=True, first_pixel=(40, 0)).slice_name(0, 2)
+        'row 42'
+        """
+        first_row = self.first_pixel[0]
+        if self.axes[axis] in ("z", "detector_y") and first_row is not None:
+            return f"row {first_row + index}"
+        return f"{'projection' if self.axes[axis] == SCAN_AXES[0] else 'slice'} {index}"
 
     def pixel_um(self, axis: str) -> float | None:
         """Distance along an axis of a file in micrometres; None if it has none or is not known."""

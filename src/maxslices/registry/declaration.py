@@ -39,6 +39,7 @@ def describe(
     records: str | os.PathLike[str] | None = None,
     row_reach: Halo | Callable[..., Halo] | None = None,
     saved_by_default: bool = False,
+    keeps_pixel_size: bool = False,
     host_only: bool = False,
     former_names: Mapping[str, str] | None = None,
 ) -> MethodMeta:
@@ -138,6 +139,7 @@ def describe(
         tile_halo=tile_halo,
         row_reach=row_reach,
         saved_by_default=saved_by_default,
+        keeps_pixel_size=keeps_pixel_size,
         host_only=host_only,
         former_names=dict(former_names or {}),
         output_dims=output_dims,

@@ -49,6 +49,7 @@ def method(
     records: str | os.PathLike[str] | None = None,
     row_reach: Halo | Callable[..., Halo] | None = None,
     saved_by_default: bool = False,
+    keeps_pixel_size: bool = False,
     host_only: bool = False,
     registry: Registry | None = None,
 ) -> Callable[[Callable[P, R]], RegisteredFunction[P, R]]:
@@ -110,6 +111,9 @@ def method(
         its result are all that it has on one.
     saved_by_default : bool
         Whether the result is saved where a pipeline does not say, as a reconstruction is.
+    keeps_pixel_size : bool
+        Whether pixels have the size that they had, where `output_dims` says that there are other
+        numbers of them: frames are cut or joined, and not scaled. A reconstruction always does.
     registry : Registry, optional
         Where to register; the global registry by default.
 
@@ -162,6 +166,7 @@ def method(
             records=records,
             row_reach=row_reach,
             saved_by_default=saved_by_default,
+            keeps_pixel_size=keeps_pixel_size,
             host_only=host_only,
         )
         target.add(meta)

@@ -72,6 +72,8 @@ class MethodMeta:
     """Names that parameters had in earlier releases of their package -> those they have."""
     saved_by_default: bool = False
     """Whether its result is saved where a pipeline does not say."""
+    keeps_pixel_size: bool = False
+    """Whether pixels have the size that they had, where there are other numbers of them."""
     side_results: tuple[str, ...] = ()
     """Names of what it returns in place of an array; the data then pass through unchanged."""
     sample_slices: Callable[..., Iterable[int]] | None = None

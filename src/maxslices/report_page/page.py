@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ..model.units import format_bytes, format_duration
 from .memory_bars import MemoryBar, memory_scale, section_bars
 from .section_view import STAGES, plain_name, section_views
-from .short_text import printable, short
+from .short_text import breakable, printable, short
 from .side_results import side_values
 from .slice_picture import BINS as HISTOGRAM_BINS
 from .slice_picture import HISTOGRAM_HEIGHT, SlicePicture
@@ -24,7 +24,8 @@ def plan_page(plan: Mapping[str, Any]) -> str:
     Parameters
     ----------
     plan : mapping
-        What `Plan.to_dict` gives.
+        What `Plan.to_dict` gives; with ``likely_time`` if that is known, a mapping with the keys
+        ``total_s``, ``sections_s``, ``device`` and ``date``.
 
     Returns
     -------
@@ -160,6 +161,7 @@ def _templates() -> Environment:
     environment.filters |= {
         "array": _array,
         "bytes": format_bytes,
+        "breakable": breakable,
         "plain_name": plain_name,
         "duration": format_duration,
         "short": short,

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from markupsafe import Markup
+
 LONGEST = 160
 """Characters of a value; two lines on a page, four on a phone."""
 FIRST = 4
@@ -15,6 +17,9 @@ _HIDDEN = re.compile(
     "\ud800-\udfff]"
 )
 """Control characters but tab and newline, marks without a width, and single surrogates."""
+
+_PART = re.compile(r"(?<=[._/:])(?=\w)")
+"""Where a name of a method, or a path, may be broken."""
 
 
 def short(value: Any) -> str:
@@ -44,6 +49,17 @@ def short(value: Any) -> str:
     else:
         text = str(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def breakable(text: str) -> Markup:
+    """Let a name be broken behind its parts, and not anywhere, where the page is narrow.
+
+    Examples
+    --------
+    >>> breakable("find_center.cor")
+    Markup('find_<wbr>center.<wbr>cor')
+    """
+    return Markup("<wbr>").join(_PART.split(text))
 
 
 def printable(value: Any) -> Any:

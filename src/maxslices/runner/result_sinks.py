@@ -128,6 +128,15 @@ class ResultSinks:
         self._results.append(_Result(base, path, slice_dim, sink, info))
         return sink
 
+    def slice_name(self, path: Path, index: int) -> str:
+        """Name of a slice of a file of a result; see `ResultInfo.slice_name`."""
+        for result in self._results:
+            if path == result.path:
+                return result.info.slice_name(result.info.file_axis(result.slice_dim), index)
+            if any(path == each.path_of(result.base) for each in self._exported):
+                return result.info.slice_name(0, index)
+        return f"slice {index}"
+
     def suspend(self) -> None:
         """Close all, under their hidden names."""
         for sink in self._open:

@@ -304,6 +304,10 @@ class RunFolder:
         self._results.finish()
         return (*taken, *self._results.named)
 
+    def slice_name(self, path: Path, index: int) -> str:
+        """Name of a slice of a result, such as "row 42"."""
+        return self._results.slice_name(path, index)
+
     def keep_finished(self, counts: Sequence[int]) -> list[tuple[Path, int]]:
         """Keep finished slices of a failed run; incomplete results say so in their names.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +10,11 @@ from numpy.typing import NDArray
 
 from ..estimate.fingerprint import package_version
 from ..io import Sink
-from ..io.result_info import ProcessNote
+from ..io.result_info import ProcessNote, ResultInfo
 from ..model.arrays import ArraySpec
 from ..pipeline import Pipeline, Step
 from ..planner import Plan
+from ..registry.method_meta import MethodMeta
 from .results_folder import RunFolder
 from .snapshots import snapshot_names
 from .unfinished_run import SectionState
@@ -62,37 +64,52 @@ def make_sinks(
         folder.begin(plan, outputs, wanted)
     notes = [_note(step) for step in pipeline.steps]
     found = {}
-    is_volume, pixel_size, pixels = False, folder.origin.pixel_size, plan.sections[0].input
+    info, pixels = replace(folder.origin, angles=angles), plan.sections[0].input
     for number, section in enumerate(plan.sections):
         state = SectionState() if folder.unfinished is None else folder.unfinished.sections[number]
         for step in section.steps:
-            if pipeline.steps[step.index].meta.saved_by_default:
-                is_volume, angles = True, None  # the first axis is no longer of angles
-            elif _pixels(pixels, is_volume) != _pixels(step.output, is_volume):
-                pixel_size = None  # cut, binned or scaled: nothing says which
-            pixels = step.output
+            meta = pipeline.steps[step.index].meta
+            info, pixels = _after(info, meta, pixels, step.output), step.output
             if step.index in names:
-                has_angles = angles is not None and len(angles) == step.output.shape[0]
-                info = replace(
-                    folder.origin,
-                    is_volume=is_volume,
-                    angles=angles if has_angles else None,
-                    pixel_size=pixel_size,
-                    steps=tuple(notes[: step.index + 1]),
-                )
                 found[step.index] = folder.sink(
                     names[step.index],
                     step.output,
                     section.slice_dim,
                     has_slices=state.has_slices,
-                    info=info,
+                    info=replace(info, steps=tuple(notes[: step.index + 1])),
                 )
     return {index: sink for index, sink in found.items() if sink is not None}
 
 
-def _pixels(spec: ArraySpec, is_volume: bool) -> tuple[int, ...]:
-    """Numbers of pixels along the axes that have a pixel size."""
-    return spec.shape if is_volume else spec.shape[1:]
+def _after(info: ResultInfo, meta: MethodMeta, given: ArraySpec, made: ArraySpec) -> ResultInfo:
+    """What the result of a step is, by what it was given.
+
+    Rows and columns of a reconstruction are those of its projections. Where another method changes
+    their number, they are the detector's no longer.
+    """
+    if meta.saved_by_default:
+        return replace(info, is_volume=True, angles=None)
+    if info.angles is not None and len(info.angles) != made.shape[0]:
+        info = replace(info, angles=None)
+    first = 0 if info.is_volume else 1
+    if given.shape[first:] == made.shape[first:]:
+        return info
+    row, column = info.first_pixel
+    size = info.pixel_size if meta.keeps_pixel_size else None
+    if size != info.pixel_size:
+        warnings.warn(
+            f"the pixel size is left out from {meta.name} on: it changes the number of rows or "
+            "columns",
+            stacklevel=2,
+        )
+    return replace(
+        info,
+        pixel_size=size,
+        first_pixel=(
+            row if given.shape[1] == made.shape[1] else None,
+            column if given.shape[2] == made.shape[2] else None,
+        ),
+    )
 
 
 def _note(step: Step) -> ProcessNote:

@@ -1,0 +1,82 @@
+"""The measured peak of a method that has no estimator, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..errors import DeviceError
+from ..estimate.explained_peak import explained_peak
+from ..measure import Peak
+from ..model.peak_model import PeakModel
+from ..model.units import format_bytes
+from .estimate_check import find_method
+from .explained_call import explain_call
+from .measured_call import MeasuredCall
+
+
+@dataclass(frozen=True, slots=True)
+class MethodPeak:
+    """Result of `measure_peak`."""
+
+    method: str
+    """Full name."""
+    slices: int
+    """Slices that were run."""
+    peak: Peak
+    """Every meter's figure, with what was alive and the memory over time."""
+    peaks: PeakModel | None
+    """The peak as a sum of allocations, each a formula in the slices; None where none is found."""
+
+    @property
+    def explained(self) -> list[str]:
+        """Lines of text: the sum, then its allocations."""
+        return [] if self.peaks is None else explained_peak(self.peaks, self.slices)
+
+    def __str__(self) -> str:
+        took = format_bytes(self.peak.counted_bytes)
+        lines = [f"{self.method} has no estimator; {self.slices} slices took {took}"]
+        if self.explained:
+            lines += [f"  alive at the peak: {self.explained[0]}"]
+            lines += [f"  {line}" for line in self.explained[1:]]
+        return "\n".join([*lines, str(self.peak)])
+
+    def as_json(self) -> dict[str, Any]:
+        """Figures as values that JSON knows."""
+        return {
+            "method": self.method,
+            "slices": self.slices,
+            "peak_bytes": self.peak.counted_bytes,
+            "explained": self.explained,
+            "unseen": list(self.peak.unseen),
+        }
+
+
+def measure_peak(
+    method: str,
+    shape: tuple[int, int, int],
+    dtype: DTypeLike = "float32",
+    parameters: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    slice_dim: int | None = None,
+) -> MethodPeak:
+    """Run a method without an estimator, and find the lines that its peak is made of.
+
+    The parameters are those of `measure_method`.
+
+    Raises
+    ------
+    DeviceError
+        If no meter gives its memory.
+    """
+    meta = find_method(method)
+    axis = meta.slice_dims()[0] if slice_dim is None else slice_dim
+    call = MeasuredCall(meta, shape, np.dtype(dtype), axis, device, parameters or {})
+    peak = call.measure(trace=True).peak
+    if peak.counted_bytes is None:
+        raise DeviceError(f"{meta.full_name}: no meter gives its memory: {'; '.join(peak.unseen)}")
+    return MethodPeak(meta.full_name, call.n_slices, peak, explain_call(call))
