@@ -48,5 +48,8 @@ def fill(app, page, source):
 
 
 def setup(app):
-    """Connect what is filled in at build time."""
+    """Make what is made at build time."""
+    from notebooks import write_pages
+
+    write_pages()
     app.connect("source-read", fill)
