@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 PYTEST := --numprocesses auto --dist worksteal
 INPUTS := pyproject.toml methods/pyproject.toml constraints.txt
 
-.PHONY: demo test fuzz lint docs clean
+.PHONY: demo test fuzz lint coverage notebooks docs clean
 
 demo: .venv/demo.stamp
 	$(BIN)/maxslices demo demo-output
@@ -30,6 +30,16 @@ lint: .venv/test.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# Coverage of the whole suite but what needs a GPU; FLOOR is a little below what it last was.
+FLOOR ?= 0
+
+coverage: .venv/test.stamp
+	$(BIN)/python -m pytest $(PYTEST) --cov --cov-fail-under=$(FLOOR)
+
+# Executes the tutorials; `make docs` then shows what they printed.
+notebooks: .venv/notebooks.stamp
+	$(BIN)/python docs/scripts/notebooks.py
 
 # What the tests need has it all; alone, the docs need neither torch nor httomo.
 docs: $(or $(wildcard .venv/test.stamp),.venv/docs.stamp)
@@ -52,6 +62,11 @@ clean:
 .venv/docs.stamp: .venv/bin/python $(INPUTS)
 	@echo "installing maxslices with what its docs need into .venv (once)"
 	$(PIP) --editable '.[docs]' --editable ./methods
+	@touch $@
+
+.venv/notebooks.stamp: .venv/test.stamp
+	@echo "installing what executes notebooks into .venv (once)"
+	$(PIP) --editable '.[notebooks]' --editable ./methods
 	@touch $@
 
 .venv/test.stamp: .venv/bin/python $(INPUTS)
