@@ -33,6 +33,7 @@ html_theme = "furo"
 html_title = f"maxslices {release}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
+html_favicon = "_static/favicon.svg"
 html_theme_options = {"navigation_with_keys": True}
 
 
