@@ -31,8 +31,9 @@ lint: .venv/test.stamp
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-# Coverage of the whole suite but what needs a GPU; FLOOR is a little below what it last was.
-FLOOR ?= 0
+# Lines that the suite runs without a GPU, in percent, at least: the tests of half of the folders
+# reached 73.5 (2026-11-23); Dask's workers, httomo's adapters and most of estimating come on top.
+FLOOR ?= 73
 
 coverage: .venv/test.stamp
 	@# Without a tracer, which disturbs tests of time and memory: Python 3.12 and newer.
