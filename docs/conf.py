@@ -33,6 +33,7 @@ html_theme = "furo"
 html_title = f"maxslices {release}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
+html_favicon = "_static/favicon.svg"
 html_theme_options = {"navigation_with_keys": True}
 
 
@@ -48,5 +49,8 @@ def fill(app, page, source):
 
 
 def setup(app):
-    """Connect what is filled in at build time."""
+    """Make what is made at build time."""
+    from notebooks import write_pages
+
+    write_pages()
     app.connect("source-read", fill)

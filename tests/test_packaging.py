@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -105,13 +106,37 @@ def test_make_says_in_a_line_which_python_is_needed(tmp_path, python, complaint)
 
 
 def test_every_place_that_names_the_version_names_the_same():
-    methods = tomllib.loads((ROOT / "methods" / "pyproject.toml").read_text())["project"]["version"]
+    fallbacks = [
+        tomllib.loads(path.read_text())["tool"]["hatch"]["version"]["raw-options"][
+            "fallback_version"
+        ]
+        for path in (ROOT / "pyproject.toml", ROOT / "methods" / "pyproject.toml")
+    ]
     cited = next(
         line.split(":")[1].strip()
         for line in (ROOT / "CITATION.cff").read_text().splitlines()
         if line.startswith("version:")
     )
-    assert methods == cited == maxslices.__version__
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
+    assert {*fallbacks, cited} == {recipe["context"]["version"]}
+
+
+def test_the_conda_recipe_wants_what_the_packages_want():
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
+    methods = tomllib.loads((ROOT / "methods" / "pyproject.toml").read_text())["project"]
+    for project, output in zip((PROJECT, methods), recipe["outputs"], strict=True):
+        wanted = {
+            (canonicalize_name(found.name), str(found.specifier))
+            for found in map(Requirement, project["dependencies"])
+            if found.name != "maxslices"
+        }
+        given = {
+            tuple(line.split())
+            for line in output["requirements"]["run"]
+            if not line.startswith(("python ", "${{"))
+        }
+        assert output["package"]["name"] == project["name"]
+        assert given == wanted
 
 
 def test_python_m_maxslices_is_the_command_line():

@@ -74,3 +74,14 @@ def test_the_methods_of_the_pack_are_described_with_all_parameters(monkeypatch):
             assert said is not None, (name, parameter)
             assert said[1].strip(), (name, parameter)
         assert "| memory on a GPU |" in sections[name]
+
+
+def test_the_table_of_the_field_is_what_the_records_say(monkeypatch):
+    pytest.importorskip("numpydoc")
+    monkeypatch.syspath_prepend(DOCS / "scripts")
+    from field_memory import tables
+
+    page = (DOCS / "benchmarks" / "field-memory.md").read_text()
+    for table in tables():
+        assert table in page, f"write the tables anew:\n{table}"
+    sys.modules.pop("field_memory")

@@ -14,10 +14,11 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("docs", "methods", "src", "tests")
+FOLDERS = ("conda", "docs", "methods", "src", "tests")
 NETWORKS = (Path("src/maxslices/nn"), Path("tests/nn"))
 """What is left out, besides the entry points that name it."""
 
@@ -58,17 +59,12 @@ def _write_metadata(root: Path) -> None:
             for name, value in entry_points.items()
             if not value.startswith("maxslices.nn")
         }
-    version = _version(root)
+    version = metadata.version("maxslices")
     info = root / "src" / f"maxslices-{version}.dist-info"
     info.mkdir(exist_ok=True)  # a copy of a copy has it
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: maxslices\nVersion: {version}\n")
     with (info / "entry_points.txt").open("w") as file:
         made.write(file)
-
-
-def _version(root: Path) -> str:
-    source = (root / "src" / "maxslices" / "__init__.py").read_text()
-    return source.split('__version__ = "')[1].split('"')[0]
 
 
 def environment(root: Path) -> dict[str, str]:

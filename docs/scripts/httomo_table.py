@@ -14,8 +14,8 @@ those of httomo-backends 1.3.1 for the same peaks on an H200, where it was asked
 
 A time is that of a probe after kernels have been compiled and libraries loaded. What a method
 refuses (a dtype, a parameter) is listed with its error, in its own words. Cheap cases come first;
-rows are added to DIR/rows.jsonl one by one, and DIR/table.md has the tables as docs/httomo.md shows
-them.
+rows are added to DIR/rows.jsonl one by one, and DIR/table.md has the tables as
+docs/benchmarks/httomo.md shows them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes the table of docs/memory.md: plans against checkpoints of every block, on one GPU.
+"""Tables of docs/benchmarks/reductions.md: plans beside checkpoints of every block, on one GPU.
 
 ``python docs/scripts/reduce_table.py FOLDER [--small] [MODEL...] [BUDGET...]`` writes
 FOLDER/reduce.json row by row and prints the table; "compiled" is one of the models. Other rows

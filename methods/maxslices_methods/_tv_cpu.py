@@ -23,7 +23,9 @@ SMALL_BYTES = 2**13
 """Bytes of Python objects besides the arrays."""
 
 
-def rof(source: Array, strength: float, iterations: int, step: float) -> Array:
+def rof(
+    source: Array, strength: float | np.float32, iterations: int, step: float | np.float32
+) -> Array:
     """Smooth a volume by `iterations` explicit steps; see `total_variation_rof`."""
     volume = source.copy()
     _, rows, columns = volume.shape
@@ -85,29 +87,29 @@ def _divergence(
     """
     rows, columns = out.shape
     # along x: faces from the left border to the right one
-    at = np.s_[1:-1, :-1]
+    along_x = np.s_[1:-1, :-1]
     flow = _flow(
         here[1:-1, 1:],
-        here[at],
-        ((here[2:, :-1], here[:-2, :-1]), (above[at], below[at])),
+        here[along_x],
+        ((here[2:, :-1], here[:-2, :-1]), (above[along_x], below[along_x])),
         [w[:rows, : columns + 1] for w in work],
     )
     np.subtract(flow[:, 1:], flow[:, :-1], out=out)
     # along y
-    at = np.s_[:-1, 1:-1]
+    along_y = np.s_[:-1, 1:-1]
     flow = _flow(
         here[1:, 1:-1],
-        here[at],
-        ((here[:-1, 2:], here[:-1, :-2]), (above[at], below[at])),
+        here[along_y],
+        ((here[:-1, 2:], here[:-1, :-2]), (above[along_y], below[along_y])),
         [w[: rows + 1, :columns] for w in work],
     )
     out += flow[1:]
     out -= flow[:-1]
     # along z: the flow out of this plane is the flow into the next
-    at = np.s_[1:-1, 1:-1]
+    inside = np.s_[1:-1, 1:-1]
     flow = _flow(
-        above[at],
-        here[at],
+        above[inside],
+        here[inside],
         ((here[2:, 1:-1], here[:-2, 1:-1]), (here[1:-1, 2:], here[1:-1, :-2])),
         [w[:rows, :columns] for w in work],
     )
@@ -143,9 +145,9 @@ def primal_dual(
     source: Array,
     *,
     iterations: int,
-    tau: float,
-    sigma: float,
-    pull: float,
+    tau: float | np.float32,
+    sigma: float | np.float32,
+    pull: float | np.float32,
     isotropic: bool,
     nonnegativity: bool,
 ) -> Array:

@@ -38,8 +38,8 @@ class UNetShape:
     @property
     def halo(self) -> int:
         """Pixels around a tile that affect it; a multiple of `step`."""
-        down = 2 * (2**self.levels - 1)
-        up = 2 * (2 ** (self.levels - 1) - 1)
+        down: int = 2 * (2**self.levels - 1)
+        up: int = 2 * (2 ** (self.levels - 1) - 1)
         return (-(-(down + up) // self.step) + 1) * self.step
 
     def convolutions(self) -> list[tuple[str, int, int, int]]:

@@ -173,7 +173,9 @@ def _filter_sorted(sinogram: Sinogram, window: tuple[int, int], out: Sinogram) -
 
 
 def _ratio(values: NDArray[Any], around: NDArray[Any]) -> NDArray[Any]:
-    return np.divide(values, around, out=np.ones_like(values), where=around != 0)
+    ratio: NDArray[Any] = np.ones_like(values)
+    np.divide(values, around, out=ratio, where=around != 0)
+    return ratio
 
 
 def _stripes(values: NDArray[Any], snr: float) -> NDArray[np.bool_]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -25,7 +24,7 @@ def _halo(kernel_size: int) -> int:
 @from_ledger
 def _filter_memory(
     m: Ledger,
-    shape: Sequence[int],
+    shape: tuple[int, ...],
     dtype: np.dtype[Any],
     kernel_size: int,
 ) -> None:
@@ -37,7 +36,7 @@ def _filter_memory(
 
 @from_ledger
 def _outlier_memory(
-    m: Ledger, shape: Sequence[int], dtype: np.dtype[Any], kernel_size: int
+    m: Ledger, shape: tuple[int, ...], dtype: np.dtype[Any], kernel_size: int
 ) -> None:
     m.alloc(shape, dtype)
     m.alloc(shape, dtype)

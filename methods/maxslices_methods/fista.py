@@ -185,7 +185,7 @@ def _lipschitz(projector: Projector, rows: Rows, subset: slice) -> float:
 
 def _smoothed(image: Image, strength: float, iterations: int) -> Image:
     tau = 0.1 * strength
-    return _tv_cpu.primal_dual(
+    smoothed = _tv_cpu.primal_dual(
         image[np.newaxis],
         iterations=iterations,
         tau=tau,
@@ -193,4 +193,6 @@ def _smoothed(image: Image, strength: float, iterations: int) -> Image:
         pull=tau / strength,
         isotropic=True,
         nonnegativity=False,
-    )[0]
+    )
+    plane: Image = smoothed[0]
+    return plane

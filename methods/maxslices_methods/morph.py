@@ -44,7 +44,7 @@ def _blend_angles(n_rows: int, n_angles: int, overlap: int, device: str) -> int:
 
 
 @from_ledger
-def _stitch_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any], overlap: float) -> None:
+def _stitch_memory(m: Ledger, shape: tuple[int, ...], dtype: np.dtype[Any], overlap: float) -> None:
     n_angles, n_rows, width = shape
     half, stitched_width = _stitched_dims((n_angles, width), overlap)
     pixels = _even(overlap)
@@ -170,7 +170,7 @@ def _resample_piece(
 @from_ledger
 def _resample_memory(
     m: Ledger,
-    shape: Sequence[int],
+    shape: tuple[int, ...],
     dtype: np.dtype[Any],
     newshape: list[int],
     interpolation: str,

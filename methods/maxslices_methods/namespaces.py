@@ -23,7 +23,8 @@ def scipy_module(data: Any, name: str) -> ModuleType:
 
 def to_host(data: Any) -> NDArray[Any]:
     """Copy a CuPy array to the host; a NumPy array is returned as it is."""
-    return data.get() if on_gpu(data) else data
+    host: NDArray[Any] = data.get() if on_gpu(data) else data
+    return host
 
 
 def to_device_of(data: Any, result: NDArray[Any]) -> Any:

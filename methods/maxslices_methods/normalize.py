@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ bytes; before NumPy 2.3, as many."""
 
 @from_ledger
 def _correction_memory(
-    m: Ledger, shape: Sequence[int], dtype: np.dtype[Any], clipping_warning: bool
+    m: Ledger, shape: tuple[int, ...], dtype: np.dtype[Any], clipping_warning: bool
 ) -> None:
     m.alloc(shape, dtype)
     dark = m.alloc(shape[1:], "float32")

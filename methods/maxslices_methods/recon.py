@@ -96,7 +96,7 @@ def fbp(
     -----
     On a CPU slices are summed from their spectra by a non-uniform FFT (`_fbp_cpu`), on CUDA
     by a kernel (`_fbp_cuda`) that interpolates linearly on the detector: the two differ as
-    their interpolations do. Figures are in ``docs/fbp.md``.
+    their interpolations do. Figures are in ``docs/benchmarks/back-projection.md``.
     """
     if filter_type not in get_args(Filter):
         valid = ", ".join(get_args(Filter))

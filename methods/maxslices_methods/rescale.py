@@ -28,14 +28,14 @@ REDUCTION_BYTES = {"cpu": 2**16, "cuda": 2**18}
 voxels (2**17 for a piece) and the results, rounded up."""
 
 
-def _piece_shape(shape: Sequence[int], device: str) -> tuple[int, int, int]:
+def _piece_shape(shape: tuple[int, ...], device: str) -> tuple[int, int, int]:
     """Shape of the pieces worked on: some rows of a slice, or some slices."""
     n_z, n_y, n_x = shape
     rows = max(1, PIECE_VOXELS[device] // n_x)
     return min(n_z, max(1, rows // n_y)), min(n_y, rows), n_x
 
 
-def _piece_voxels(shape: Sequence[int], device: str) -> int:
+def _piece_voxels(shape: tuple[int, ...], device: str) -> int:
     """Most voxels of a piece; never fewer for more slices."""
     return min(math.prod(shape), max(PIECE_VOXELS[device], shape[2]))
 
@@ -53,7 +53,7 @@ def _pieces(data: Any, *dtypes: Any) -> Iterator[tuple[Any, ...]]:
             yield place, *(b[: math.prod(shape)].reshape(shape) for b in buffers)
 
 
-def _count_pieces(m: Ledger, shape: Sequence[int], *dtypes: str) -> None:
+def _count_pieces(m: Ledger, shape: tuple[int, ...], *dtypes: str) -> None:
     for dtype in dtypes:
         m.alloc(_piece_voxels(shape, m.device), dtype)
     if m.device == "cpu":
@@ -61,7 +61,7 @@ def _count_pieces(m: Ledger, shape: Sequence[int], *dtypes: str) -> None:
 
 
 @from_ledger
-def _statistics_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+def _statistics_memory(m: Ledger, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     m.alloc(shape, dtype)
     _count_pieces(m, shape, "float64", "bool")
     m.alloc_bytes(REDUCTION_BYTES[m.device])
@@ -137,7 +137,7 @@ def _output_dtype(dtype: np.dtype[Any], bits: int) -> np.dtype[Any]:
 
 
 @from_ledger
-def _rescale_memory(m: Ledger, shape: Sequence[int], dtype: np.dtype[Any], bits: int) -> None:
+def _rescale_memory(m: Ledger, shape: tuple[int, ...], dtype: np.dtype[Any], bits: int) -> None:
     m.alloc(shape, dtype)
     m.alloc(shape, _integer(bits))
     _count_pieces(m, shape, "float64")

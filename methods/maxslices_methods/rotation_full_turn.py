@@ -158,7 +158,7 @@ def _metrics(
     return metrics / least if least > 0 else metrics
 
 
-def _unlikeness(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+def _unlikeness(a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]]) -> float:
     """One less the correlation coefficient; 1 where either is constant."""
     a, b = a - a.mean(), b - b.mean()
     scale = np.sqrt(np.vdot(a, a) * np.vdot(b, b))

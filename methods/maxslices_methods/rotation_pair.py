@@ -96,12 +96,12 @@ def find_center_pc(
     33, 156, 2008).
     """
     _check(tol)
-    frames = (np.array(to_host(data[at]), np.float32) for at in (0, -1))
-    return OppositeFrames(*frames, tol, rotc_guess)
+    first, last = (np.array(to_host(data[at]), np.float32) for at in (0, -1))
+    return OppositeFrames(first, last, tol, rotc_guess)
 
 
 def _axis(first: Frame, last: Frame, tol: float, guess: float | None) -> float:
-    middle = (first.shape[1] - 1) / 2
+    middle: float = (first.shape[1] - 1) / 2
     away = 0.0 if guess is None else guess - middle
     for frame in (first, last):
         np.nan_to_num(frame, copy=False, nan=0.0, posinf=0.0, neginf=0.0)

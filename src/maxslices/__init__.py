@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from .planner import Plan
     from .runner import Report
 
-__version__ = "0.1.0"
+    __version__: str
+
 __all__ = [
     "ArraySpec",
     "Ledger",
@@ -55,9 +56,12 @@ _LATER = {
 
 def __getattr__(name: str) -> Any:
     """Return what is imported later."""
-    if name not in _LATER:
+    if name == "__version__":
+        found: Any = import_module("importlib.metadata").version(__name__)
+    elif name in _LATER:
+        found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
     globals()[name] = found
     return found
 

@@ -65,11 +65,12 @@ def _terms(model: SizeModel) -> list[str]:
     found = []
     for term in model.moments[at.highest(_TYPICAL_SLICES)]:
         number = "" if str(term.number) == "1" else f"({term.number}) arrays of "
-        found.append(f"{number}{_size(term)} bytes  {place_of(at, term.path)}")
+        found.append(f"{number}{size_text(term)} bytes  {place_of(at, term.path)}")
     return found
 
 
-def _size(term: SizedTerm) -> str:
+def size_text(term: SizedTerm) -> str:
+    """Bytes of one of a line's arrays, as a formula in rows, columns and n."""
     start, step = str(term.start), str(term.step)
     if step == "0":
         return start

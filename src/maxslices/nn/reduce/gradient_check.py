@@ -30,7 +30,7 @@ from .rewrite import Rewrite, Rewrites, apply_rewrites
 
 EXACT = 1e-10
 """Largest error in double precision, of the largest number of a tensor: rounding gives up to
-1e-12 (bands) in docs/memory.md, and a buffer updated twice 1e-3 and more."""
+1e-12 (bands) in docs/benchmarks/reductions.md, and a buffer updated twice 1e-3 and more."""
 ROUNDING = 1e-14
 """Largest error of a tensor, of the largest gradient: a bias before a norm has a gradient that is
 nothing but rounding."""

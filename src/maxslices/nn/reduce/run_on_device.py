@@ -34,7 +34,7 @@ N_STEPS = (6, 24)
 ResNet50 ran out of memory only in the fourth and in the sixth step."""
 TIMED_S = 0.4
 """No further step begins when the timed ones took as long: about ten steps of the networks in
-docs/memory.md."""
+docs/benchmarks/reductions.md."""
 
 
 def resolve_device() -> torch.device:

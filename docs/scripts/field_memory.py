@@ -1,0 +1,225 @@
+"""Tables of docs/benchmarks/field-memory.md: the memory that public GPU tomography methods take.
+
+Nothing is measured. Figures of httomolibgpu's methods follow from the records that come with
+maxslices, and from the sequences of allocations that the tests hold; those of maxslices-methods
+follow from their estimators. A GPU is not needed:
+
+    python docs/scripts/field_memory.py
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from method_reference import REQUIRED
+from tests.model.recorded_sequences import recorded
+
+from maxslices import registry
+from maxslices.estimate.declared import declared_model
+from maxslices.estimate.explained_peak import place_of
+from maxslices.estimate.explained_record import size_text
+from maxslices.estimate.model_request import ModelRequest
+from maxslices.estimate.shipped_records import read_shipped
+from maxslices.estimate.size_record import SizeRecord
+from maxslices.model.peak_model import PeakModel, Term
+from maxslices.model.size_model import SizedTerm, SizeModel
+from maxslices.model.units import format_bytes
+from maxslices.registry.method_meta import MethodMeta
+
+RECORDS = Path(__file__).parents[2] / "src" / "maxslices" / "httomo" / "records"
+SCAN = (1801, 2160, 2560)
+SLICES = {"projections": (2160, 2560), "sinograms": (1801, 2560), "slices": (2560, 2560)}
+"""What a block may hold, and its dims in that scan; the last follow a reconstruction."""
+FEW, MANY = 64, 128
+"""Blocks between which the bytes of one more slice are taken."""
+CARD_BYTES = 16 * 10**9
+SMALL = 1 / 200
+"""Terms below this part of the peak are left out of a formula."""
+LIBRARY = "httomolibgpu"
+LIBRARY_FOLDERS = {"misc", "prep", "recon", "tomobar"}
+"""Folders of its code, and of what it calls: made-up methods were recorded too."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Memory of one method."""
+
+    method: str
+    slices: str
+    """Key of `SLICES`."""
+    dtype: str
+    bytes_of: Callable[[int], int]
+    known: str
+    peaks: PeakModel | None = None
+    """Sum of allocations, where one is known."""
+    sized: SizeModel | None = None
+    """The same in the dims of a slice."""
+    parameters: str = ""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Cells of the table."""
+        rows, columns = SLICES[self.slices]
+        per_slice = (self.bytes_of(MANY) - self.bytes_of(FEW)) / (MANY - FEW)
+        once = max(0, round(self.bytes_of(MANY) - MANY * per_slice))
+        return (
+            f"{self.method}{f' ({self.parameters})' if self.parameters else ''}",
+            self.slices,
+            self.dtype,
+            format_bytes(round(per_slice)),
+            f"{per_slice / (4 * rows * columns):.2f}",
+            format_bytes(once) if once > SMALL * self.bytes_of(FEW) else "",
+            format_bytes(self.bytes_of(FEW)),
+            str(self.fitting()),
+            self.known,
+        )
+
+    def fitting(self) -> int:
+        """Slices that fit on the card."""
+        return bisect_right(range(1, SCAN[0]), CARD_BYTES, key=self.bytes_of)
+
+
+def records() -> list[SizeRecord]:
+    """Records of httomolibgpu's methods."""
+    paths = sorted(RECORDS.glob(f"{LIBRARY}.*.json"))
+    return [record for path in paths for record in read_shipped(path)]
+
+
+def slices_of(record: SizeRecord) -> str | None:
+    """Which slices a record has that belong to the scan."""
+    known = ("projections",) if record.question["slice_dim"] == 0 else ("sinograms", "slices")
+    return next((each for each in known if SLICES[each] in record.measured), None)
+
+
+def recorded_rows() -> Iterator[Row]:
+    """Methods with a record that came with maxslices."""
+    for record in records():
+        slices = slices_of(record)
+        answer = record.at(SLICES[slices]) if slices else None
+        if slices is None or answer is None:
+            continue
+        told = next((c.peaks for c in record.classes if c.is_told(SLICES[slices])), None)
+        sized = told if isinstance(told, SizeModel) else None
+        most = max(n for n, _ in record.measured[SLICES[slices]])
+        known = f"measured up to {most}" if told is None else "formulas" if sized else "a bound"
+        yield Row(
+            method=record.method.rsplit(".", 1)[1],
+            slices=slices,
+            dtype=record.question["dtype"],
+            bytes_of=answer.memory.bytes,
+            known=known,
+            peaks=sized.at(SLICES[slices]) if sized else None,
+            sized=sized,
+        )
+
+
+def sequence_rows(names: set[str]) -> Iterator[Row]:
+    """Methods of which only sequences at this size were recorded."""
+    for case in recorded():
+        call = next(iter(case.calls.values()))
+        slices = "sinograms" if call["slice_dim"] else "projections"
+        angles, rows, columns = call["dims"]
+        dims = (angles if call["slice_dim"] else rows, columns)
+        module = {site[0].split("/")[0] for site in call["sequence"]["sites"][1:]}
+        if case.name in names or SLICES[slices] != dims or not module & LIBRARY_FOLDERS:
+            continue
+        peaks = PeakModel.fit([case.observation(n) for n in sorted(case.calls)])
+        yield Row(
+            case.name, slices, case.dtype, peaks.rising, "sequences", peaks, None, case.parameters
+        )
+
+
+def declared_rows() -> Iterator[Row]:
+    """Methods of maxslices-methods, by their estimators."""
+    registry.load_entry_points()
+    for meta in sorted(registry, key=lambda each: each.name):
+        if not meta.module.startswith("maxslices_methods.") or not meta.estimator:
+            continue
+        # Those by httomo's names, which work on the host, are for machines without a GPU.
+        if meta.sample_slices is None and not meta.host_only and "httomo_names" not in meta.module:
+            yield declared_row(meta)
+
+
+def declared_row(meta: MethodMeta) -> Row:
+    """One method of maxslices-methods."""
+    asked = REQUIRED.get(meta.name, {})
+    slice_dim = meta.slice_dims()[0]
+    slices = "sinograms" if slice_dim else "projections"
+    request = ModelRequest(
+        meta, slice_dim, SLICES[slices], np.dtype("float32"), asked, SCAN[slice_dim]
+    )
+    given = ", ".join(f"{name}={value}" for name, value in asked.items() if name != "weights")
+    model = declared_model(request, "cuda")
+    return Row(meta.name, slices, "float32", model.bytes, "estimator", parameters=given)
+
+
+def formula(row: Row) -> str:
+    """Sum of what is alive at the peak of `FEW` slices, equal terms added, small ones left out."""
+    assert row.peaks is not None
+    label = row.peaks.highest(FEW)
+    terms = row.sized.moments[label] if row.sized else row.peaks.moments[label]
+    counts: dict[str, int] = {}
+    taken: dict[str, int] = {}
+    for term, at in zip(terms, row.peaks.moments[label], strict=True):
+        text = term_text(term)
+        factor, _, rest = text.partition(" * ")
+        if not factor.replace(",", "").isdigit():
+            factor, rest = "1", text
+        rest = rest or "1"
+        counts[rest] = counts.get(rest, 0) + int(factor.replace(",", ""))
+        taken[rest] = taken.get(rest, 0) + at.n_bytes(FEW, row.peaks.granule_bytes)
+    least = SMALL * row.peaks.predicted(FEW)
+    shown = {rest: count for rest, count in counts.items() if taken[rest] > least}
+    parts = [
+        rest if n == 1 else (f"{n:,}" if rest == "1" else f"{n:,} * {rest}")
+        for rest, n in shown.items()
+    ]
+    return " + ".join(parts).replace("columns*columns", "columns * columns").replace(" * ", " · ")
+
+
+def term_text(term: SizedTerm | Term) -> str:
+    """Bytes of the arrays of one line of code."""
+    if isinstance(term, SizedTerm):
+        return size_text(term)
+    assert str(term.number) == "1", term
+    return str(term.size)
+
+
+def tables() -> tuple[str, str, str]:
+    """Tables of the page: httomolibgpu's methods, those of maxslices-methods, formulas."""
+    found = list(recorded_rows())
+    found += sequence_rows({row.method for row in found})
+    found.sort(key=lambda row: (row.method.lower(), row.slices, row.dtype))
+    formulas = [["method", "slices", "bytes", "reached at"]]
+    for row in found:
+        if row.peaks is not None:
+            where = place_of(row.peaks, row.peaks.highest(FEW))
+            formulas.append(
+                [f"{row.cells[0]}, {row.dtype}", row.slices, formula(row), f"`{where}`"]
+            )
+    lines = [f"| {' | '.join(cells)} |" for cells in formulas]
+    return (
+        table(found),
+        table(list(declared_rows())),
+        "\n".join([lines[0], "|---" * 4 + "|", *lines[1:]]),
+    )
+
+
+def table(rows: list[Row]) -> str:
+    """Rows as a table."""
+    head = ("method", "slices", "input", "a slice", "x", "once", "64 slices", "in 16 GB", "known")
+    lines = [f"| {' | '.join(head)} |", "|---|---|---|--:|--:|--:|--:|--:|---|"]
+    return "\n".join(lines + [f"| {' | '.join(row.cells)} |" for row in rows])
+
+
+if __name__ == "__main__":
+    print(*tables(), sep="\n\n")
