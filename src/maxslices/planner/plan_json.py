@@ -54,7 +54,8 @@ def from_plain(kind: type[Record], value: Any, where: str) -> Record:
             raise UsageError(f"{where}.{field.name} is missing")
         place, given = f"{where}.{field.name}", value[field.name]
         found[field.name] = _decoded(hints[field.name], given, place)
-        if field.name.endswith("_bytes") and found[field.name] < 0:
+        is_negative = isinstance(given, int) and given < 0
+        if field.name.endswith("_bytes") and is_negative:
             raise _wrong(place, "at least 0", given)
     return kind(**found)
 

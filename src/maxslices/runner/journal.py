@@ -133,6 +133,11 @@ class Journal:
         """Note which results of a failed run are named otherwise: hidden name -> name."""
         self._add({"event": "set aside", "names": dict(names)})
 
+    def given_up(self) -> None:
+        """Note, safely on disk, that the run is replaced: its files are removed from here on."""
+        self._add({"event": "given up"})
+        os.fdatasync(self._fd)
+
     def close(self) -> None:
         """Close the file; a second call has no effect."""
         self._ended.set()
