@@ -416,6 +416,19 @@ def test_a_run_goes_on_whose_last_section_was_all_written_before(tmp_path, scan,
     assert content(tmp_path / "out")[0] == content(tmp_path / "whole")[0]
 
 
+def test_memory_that_runs_out_at_the_end_says_how_to_go_on(tmp_path, scan, monkeypatch):
+    """NumPy's own MemoryError is made of a shape and a dtype, not of a message."""
+
+    def no_memory(*args):
+        np.empty(2**58)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("maxslices.runner.results_folder.fill_in_found", no_memory)
+        with pytest.raises(MemoryError, match=r"allocate 2.00 EiB.*; what is done is kept .*--res"):
+            run(scan, of(["to_float"]), tmp_path / "out", device="cpu")
+    run(scan, of(["to_float"]), tmp_path / "out", device="cpu", resume=True)
+
+
 def test_a_method_that_failed_once_goes_on(tmp_path, scan):
     registry, seen = Registry(), SimpleNamespace(calls=[])
 

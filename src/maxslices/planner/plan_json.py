@@ -13,6 +13,8 @@ from ..errors import UsageError
 from ..model.arrays import ArraySpec
 
 Record = TypeVar("Record")
+_LARGEST = 2**63 - 1
+"""Largest number: of bytes in a file, and of elements of an array."""
 
 
 def to_plain(value: Any) -> Any:
@@ -83,6 +85,8 @@ def _decoded(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return from_plain(hint, value, where)
     is_number = isinstance(value, int) and not isinstance(value, bool)
+    if is_number and not -_LARGEST <= value <= _LARGEST:
+        raise _wrong(where, f"at most {_LARGEST}", value)
     if hint is float and (is_number or isinstance(value, float)):
         return float(value)
     if type(value) is not hint:
