@@ -25,15 +25,7 @@ N_CASES = {
 """Cases of the kinds that take longest; of others there are 80."""
 
 
-_OPEN = pytest.mark.xfail(
-    reason="a run that is killed while it removes an unfinished one leaves that one's journal, "
-    "which says that it can go on, and it cannot"
-)
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=_OPEN) if kind == "folders" else kind for kind in KINDS]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_attacks_find_nothing(kind):
     """In a process of its own: a child is forked for each case, which must not inherit threads."""
     n_cases = N_CASES.get(kind, 80)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import struct
 import threading
 
 import h5py
@@ -194,6 +195,28 @@ def test_a_file_that_is_cut_off_after_it_was_opened(tmp_path, chunks, kind):
     with pytest.raises(SourceError, match=r"a\.h5:/data: frames 0:11 .* became shorter") as raised:
         box_of(frames, WINDOWS[0])
     assert "\n" not in str(raised.value)
+    frames.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "value"),
+    [(32, 2**40), (32, 7), (32, 3), (32, 2**63 + 5), (0, 2**63 + 2)],
+    ids=["far outside", "outside", "twice", "corner", "offset"],
+)
+def test_a_damaged_index_of_chunks(tmp_path, before, value):
+    """HDF5 says nothing of most of these: it reads zeros."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="earliest") as file:
+        data = file.create_dataset("d", (7, 130, 140), "u2", chunks=(1, 130, 140))
+        data[:] = 1
+        places = []
+        data.id.chunk_iter(places.append)
+    raw = path.read_bytes()
+    at = raw.index(struct.pack("<Q", places[4].byte_offset)) - before
+    path.write_bytes(raw[:at] + struct.pack("<Q", value) + raw[at + 8 :])
+    frames = Hdf5Frames(path, open_file(path), "d")
+    with pytest.raises(SourceError, match="index of its chunks is damaged"):
+        frames.read_box((0, 7), (0, 130), (0, 140), np.empty((7, 130, 140), "u2"))
     frames.close()
 
 

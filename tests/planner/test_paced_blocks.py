@@ -14,7 +14,7 @@ from maxslices.model.allocators import ArrayAllocator
 from maxslices.model.memory_model import MemoryModel
 from maxslices.model.section_model import SectionModel, StepModel
 from maxslices.pipeline import ScanSpec
-from maxslices.planner import Budgets
+from maxslices.planner import Budgets, make_plan
 from maxslices.planner.block_size import AUTO_SLICES, wanted_block
 from maxslices.runner.block_ranges import blocks_of
 from tests.planner.ledgers import two
@@ -49,6 +49,21 @@ def cost(call_s, slice_s, halo=(0, 0)):
 )
 def test_a_call_takes_little_beside_its_slices(call_s, slice_s, block):
     assert wanted_block("auto", cost(call_s, slice_s)) == block
+
+
+@pytest.mark.parametrize(
+    ("slice_s", "halo", "note"),
+    [
+        (3.0, (0, 0), ""),
+        (4.0, (0, 0), "1 h 10 min: 2.0 s for each of 100 blocks and 4.0 s for each of 1000 sl"),
+        (3.0, (1, 1), "1 h 03 min: 2.0 s for each of 100 blocks and 3.0 s for each of 1200 sl"),
+    ],
+)
+def test_a_plan_says_what_takes_hours(slice_s, halo, note):
+    budgets = Budgets("cuda", 2**40, 2**40)
+    made = make_plan([cost(2.0, slice_s, halo)], budgets, scan="a scan", block=10)
+    assert len(made.notes) == bool(note)
+    assert note in "".join(made.notes)
 
 
 @from_ledger

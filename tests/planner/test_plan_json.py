@@ -87,6 +87,7 @@ def shaped(shape):
         (with_value(shaped([math.inf, 2, 3]), "sections", 0, "steps", 0, "input"), "input must"),
         (with_value([1, 2], "made_for", "pipeline"), r"pipeline\[0\] must be an object, not 1"),
         (with_value(-1, "sections", 0, "host_bytes"), "host_bytes must be at least 0, not -1"),
+        (with_value(10**400, "scratch_bytes"), "scratch_bytes must be at most 9223372036854775807"),
         ('{"scan": "a", "scan": "b"}', "'scan' twice"),
     ],
 )

@@ -46,7 +46,7 @@ def test_a_billion_iterations_say_how_long_the_rest_takes_at_least(monkeypatch):
 
 
 def test_the_first_block_says_how_long_the_others_take(monkeypatch):
-    monkeypatch.setattr(long_calls, "MOST_S", 0.05)
+    monkeypatch.setattr(long_calls, "LONG_S", 0.05)
     (said,) = said_of(10**7, 30.0, 21, monkeypatch)
     assert re.fullmatch(
         r"slow\(iterations=10000000\) took 0\.\d+ s for one block; 20 blocks of its size are left, "

@@ -396,6 +396,39 @@ def test_a_tampered_journal_names_only_what_runs_write(tmp_path, scan, monkeypat
     assert (out / "thesis.tex").read_text() == "mine"
 
 
+def test_a_run_goes_on_whose_last_section_was_all_written_before(tmp_path, scan, monkeypatch):
+    """Its second process called no method, so its report has no measured peak."""
+    for event in ("finish", "whole"):
+        original = getattr(Journal, event)
+
+        def stop(self, *args, event=event, original=original):
+            if event == "whole":
+                original(self, *args)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, event, stop)
+            with pytest.raises(KeyboardInterrupt):
+                run(scan, of(["to_float"]), tmp_path / "out", device="cpu", resume=event == "whole")
+    report = run(scan, of(["to_float"]), tmp_path / "out", device="cpu", resume=True)
+    assert report.sections[0].measured_bytes is None
+    run(scan, of(["to_float"]), tmp_path / "whole", device="cpu")
+    assert content(tmp_path / "out")[0] == content(tmp_path / "whole")[0]
+
+
+def test_memory_that_runs_out_at_the_end_says_how_to_go_on(tmp_path, scan, monkeypatch):
+    """NumPy's own MemoryError is made of a shape and a dtype, not of a message."""
+
+    def no_memory(*args):
+        np.empty(2**58)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("maxslices.runner.results_folder.fill_in_found", no_memory)
+        with pytest.raises(MemoryError, match=r"allocate 2.00 EiB.*; what is done is kept .*--res"):
+            run(scan, of(["to_float"]), tmp_path / "out", device="cpu")
+    run(scan, of(["to_float"]), tmp_path / "out", device="cpu", resume=True)
+
+
 def test_a_method_that_failed_once_goes_on(tmp_path, scan):
     registry, seen = Registry(), SimpleNamespace(calls=[])
 
@@ -586,3 +619,53 @@ class TestOverwrite:
         assert {path.name for path in out.iterdir()} == {
             "result.h5", "report.html", "report.json", "timeline.json", *RECORD_NAMES
         }  # fmt: skip
+
+    @pytest.mark.parametrize("stopped_at", ["done", "whole"])
+    @pytest.mark.parametrize("format", ["hdf5", "tiff"])
+    def test_one_that_is_half_removed_does_not_go_on(
+        self, tmp_path, scan, snapshots, monkeypatch, stopped_at, format
+    ):
+        out, steps = tmp_path / "out", ["to_float", SAVED, "neighbours"]
+        with monkeypatch.context() as patch:
+            if stopped_at == "done":
+                stop_after(patch, 2)
+            else:
+                patch.setattr(earlier_run.EarlierRun, "remove", lambda _: os.kill(os.getpid(), 2))
+            with pytest.raises(KeyboardInterrupt):
+                run(scan, of(steps), out, device="cpu", block=4, format=format)
+        taken = snapshots(out)
+        run(scan, of(["negate"]), out, device="cpu", overwrite=True)
+        monkeypatch.undo()
+        n_given_up = 0
+        for folder in taken:
+            found = unfinished_run.read_journal(folder / ".run.journal")
+            if found is not None and found.is_given_up:
+                n_given_up += 1
+                for options in ({}, {"resume": True}):
+                    with pytest.raises(StoreError, match=r"being replaced .* start anew with"):
+                        run(scan, of(steps), folder, device="cpu", **options)
+                run(scan, of(["negate"]), folder, device="cpu", overwrite=True)
+                assert content(folder) == content(out)
+            elif found is not None:
+                which = steps if len(found.plan.sections[0].steps) > 1 else ["negate"]
+                run(scan, of(which), folder, device="cpu", resume=True)
+        assert n_given_up > 2
+
+    def test_one_is_replaced_on_a_full_disk(self, tmp_path, scan, monkeypatch):
+        stopped(scan, tmp_path / "out", monkeypatch, ["to_float", SAVED, "neighbours"])
+
+        def full(self):
+            raise StoreError("no space left")
+
+        monkeypatch.setattr(Journal, "given_up", full)
+        run(scan, of(["to_float"]), tmp_path / "out", device="cpu", overwrite=True)
+        assert not (tmp_path / "out/.run.journal").exists()
+
+    def test_one_that_is_given_up_stays_so_after_a_restart(self, tmp_path, scan, monkeypatch):
+        stopped(scan, tmp_path / "out", monkeypatch, ["to_float"])
+        path = tmp_path / "out/.run.journal"
+        log = Journal(path, unfinished_run.read_journal(path).n_lines)
+        log.given_up()
+        log.close()
+        monkeypatch.setattr(unfinished_run, "boot_id", lambda: "the next one")
+        assert unfinished_run.read_journal(path).is_given_up

@@ -12,6 +12,8 @@ from maxslices import Pipeline, Registry, plan, run
 from maxslices.errors import EstimatorError, StoreError
 from maxslices.estimate import Records
 from maxslices.measure.cache_dir import FOLDER_VARIABLE
+from maxslices.model.block_memory import PYTHON_BYTES
+from maxslices.runner.journal import Journal
 from tests.planner.fakes import fakes
 
 DATA = np.arange(6 * 5 * 4, dtype=np.uint16).reshape(6, 5, 4)
@@ -44,6 +46,47 @@ def test_a_planted_link_is_not_followed(tmp_path, victim, link, name):
         return
     run(DATA, PIPELINE, out, device="cpu")
     assert json.loads((out / "report.json").read_text())["device"] == "cpu"
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        (".result.h5.part", {"block": 2}),
+        (".result.part/result_00003.tif", {"block": 2, "format": "tiff"}),
+        (".section-1.000.scratch", {"memory": PYTHON_BYTES + 12_000}),
+    ],
+)
+def test_a_link_planted_in_an_unfinished_run_is_not_followed(
+    tmp_path, victim, monkeypatch, link, name, options
+):
+    scan, out = tmp_path / "scan.npy", tmp_path / "out"
+    np.save(scan, np.arange(9 * 7 * 16, dtype=np.uint16).reshape(9, 7, 16))
+    pipeline = Pipeline.from_steps(["to_float", "work", "negate"], fakes)
+    original = Journal.done
+
+    def stop(self, section, *args):
+        original(self, section, *args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "done", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(scan, pipeline, out, device="cpu", **options)
+    (out / name).unlink(missing_ok=True)
+    LINKS[link](victim, out / name)
+    with pytest.raises(StoreError):
+        run(scan, pipeline, out, device="cpu", resume=True)
+
+
+def test_a_journal_with_another_name_is_not_written_to(tmp_path):
+    journal, other = tmp_path / ".run.journal", tmp_path / "other"
+    Journal.create(journal, {"journal": 2}).close()
+    content = journal.read_bytes()
+    os.link(journal, other)
+    with pytest.raises(StoreError, match="has another name too"):
+        Journal(journal, 0)
+    assert other.read_bytes() == content
 
 
 @pytest.mark.parametrize("link", LINKS)

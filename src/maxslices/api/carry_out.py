@@ -244,14 +244,14 @@ def _said_how_to_go_on(folder: RunFolder | None) -> Iterator[None]:
     try:
         yield
     except (MaxslicesError, MemoryError, ImportError, KeyboardInterrupt) as error:
-        kind = type(error)
+        way_on = folder.way_on if folder is not None and folder.is_kept else ""
         if isinstance(error, ImportError):
             if not is_out_of_memory(error):
                 raise
-            kind = MemoryError
-        elif folder is None or not folder.is_kept:
+        elif not way_on:
             raise
-        way_on = folder.way_on if folder is not None and folder.is_kept else ""
+        is_memory = isinstance(error, ImportError | MemoryError)
+        kind = MemoryError if is_memory else type(error)  # NumPy's own takes a shape and a dtype
         texts = [text for text in (str(error), way_on) if text]
         raise kind("; ".join(texts)) from error.__cause__
 

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import SourceError
 from .hdf5_chunks import DEFLATE, SHUFFLE, Chunks
 from .plain_frames import UNWRITTEN, PlainFrames
 
@@ -17,6 +18,9 @@ SMALL_BYTES = 2**15
 One thread here takes 3.6 times as long as the library for chunks of 1 KiB, 1.7 for 4 KiB, and
 about as long from 8 to 32 KiB on (16 MiB of uint16, uncompressed, two cores).
 """
+
+_LAST_BYTE = np.iinfo(np.int64).max
+"""Last byte that a file may have."""
 
 
 def locate_data(data: h5py.Dataset) -> PlainFrames | Chunks | None:
@@ -30,6 +34,11 @@ def locate_data(data: h5py.Dataset) -> PlainFrames | Chunks | None:
     ----------
     data : h5py.Dataset
         Three-dimensional, in a file that is open read-only.
+
+    Raises
+    ------
+    SourceError
+        If chunks have no place in the array or in the file.
     """
     if data.file.driver != "sec2" or data.file.userblock_size:
         return None
@@ -79,9 +88,11 @@ def _chunked(data: h5py.Dataset, filters: tuple[int, ...]) -> PlainFrames | Chun
     found: list[Any] = []
     data.id.chunk_iter(found.append)
     if found:
-        corners = np.array([info.chunk_offset for info in found], np.int64)
-        at = tuple((corners // np.array(data.chunks)).T)
-        offsets[at] = [info.byte_offset for info in found]
+        corners = np.array([info.chunk_offset for info in found], np.uint64)
+        starts = np.array([info.byte_offset for info in found], np.uint64)
+        _check_places(data, corners, starts)
+        at = tuple((corners.astype(np.int64) // np.array(data.chunks)).T)
+        offsets[at] = starts
         sizes[at] = [info.size for info in found]
         skipped[at] = [info.filter_mask for info in found]
     if plain:
@@ -91,6 +102,31 @@ def _chunked(data: h5py.Dataset, filters: tuple[int, ...]) -> PlainFrames | Chun
     return Chunks(
         data.shape, data.chunks, data.dtype, _fill(data), filters, offsets, sizes, skipped
     )
+
+
+def _check_places(
+    data: h5py.Dataset, corners: NDArray[np.uint64], starts: NDArray[np.uint64]
+) -> None:
+    """Check that each chunk has a place of its own in the array, and one in a file.
+
+    Where a damaged index puts a chunk elsewhere, HDF5 reads fill values and says nothing.
+
+    Raises
+    ------
+    SourceError
+        If one has not.
+    """
+    is_wrong = (corners >= np.array(data.shape, np.uint64)).any(axis=1) | (starts > _LAST_BYTE)
+    if not is_wrong.any():
+        numbers = np.ravel_multi_index(tuple(corners.astype(np.int64).T), data.shape)
+        is_wrong = np.ones(len(numbers), bool)
+        is_wrong[np.unique(numbers, return_index=True)[1]] = False
+    if is_wrong.any():
+        first = np.flatnonzero(is_wrong)[0]
+        raise SourceError(
+            f"{data.file.filename}:{data.name}: the index of its chunks is damaged (chunk "
+            f"{tuple(corners[first].tolist())} at byte {starts[first]}): copy it again"
+        )
 
 
 def _frames_in(chunks: NDArray[np.int64], data: h5py.Dataset) -> NDArray[np.int64]:

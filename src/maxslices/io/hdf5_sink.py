@@ -28,6 +28,7 @@ from ..errors import StoreError
 from ..model.arrays import ArraySpec
 from ..system import threads
 from ..system.disk_space import preallocate, reserve
+from ..system.fresh_files import check_one_name
 from ..system.positional_io import write_rows
 from ..system.threads import parallel_for_box
 from ..tuning.mapped_output import file_map, is_safe_to_map
@@ -96,6 +97,7 @@ class Hdf5Sink(AtomicSink):
         """Find the place of each slice in the file."""
         if self._part.is_symlink() or not self._part.is_file():
             raise StoreError(f"{self._part}: the unfinished result is not there: start anew")
+        check_one_name(self._part, self._part.lstat())
         if mode == "r+":
             reserve(self._part, _OVERHEAD_BYTES)
         try:

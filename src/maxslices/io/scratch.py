@@ -17,6 +17,7 @@ from ..errors import StoreError
 from ..model.arrays import ArraySpec
 from ..system import threads
 from ..system.disk_space import check_free_space, store_errors
+from ..system.fresh_files import check_one_name
 from ..system.positional_io import bytes_of, pread_all, pwrite_all
 from ..system.threads import parallel_for
 from ..tuning.batched_reads import pread_pieces
@@ -181,6 +182,7 @@ class ScratchStore(Closing):
                 fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
                 mode = _MODES[flags]
                 self._files.append(opened.enter_context(os.fdopen(fd, mode, buffering=0)))
+                check_one_name(path, os.fstat(fd))
                 if os.fstat(fd).st_size != n_bytes:
                     raise StoreError(f"{path}: is no scratch file of this run: start anew")
             opened.pop_all()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..errors import StoreError, UsageError
 from ..model.arrays import ArraySpec
 from ..system.disk_space import sync_file_system
+from ..system.fresh_files import check_one_name
 from ..system.positional_io import pwrite_all, write_rows
 from ..system.threads import parallel_for
 from .atomic_sink import AtomicSink, SinkStart
@@ -82,6 +83,7 @@ class TiffSink(AtomicSink):
             image = block[i] if slice_dim == 0 else block[:, i]
             fd = os.open(self._part / name, _FLAGS, 0o666)
             try:
+                check_one_name(self._part / name, os.fstat(fd))
                 pwrite_all(fd, [memoryview(self._header)], 0)
                 write_rows(fd, image, len(self._header))
             finally:

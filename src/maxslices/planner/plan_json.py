@@ -13,6 +13,8 @@ from ..errors import UsageError
 from ..model.arrays import ArraySpec
 
 Record = TypeVar("Record")
+_LARGEST = 2**63 - 1
+"""Largest number: of bytes in a file, and of elements of an array."""
 
 
 def to_plain(value: Any) -> Any:
@@ -54,7 +56,8 @@ def from_plain(kind: type[Record], value: Any, where: str) -> Record:
             raise UsageError(f"{where}.{field.name} is missing")
         place, given = f"{where}.{field.name}", value[field.name]
         found[field.name] = _decoded(hints[field.name], given, place)
-        if field.name.endswith("_bytes") and found[field.name] < 0:
+        is_negative = isinstance(given, int) and given < 0
+        if field.name.endswith("_bytes") and is_negative:
             raise _wrong(place, "at least 0", given)
     return kind(**found)
 
@@ -82,6 +85,8 @@ def _decoded(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return from_plain(hint, value, where)
     is_number = isinstance(value, int) and not isinstance(value, bool)
+    if is_number and not -_LARGEST <= value <= _LARGEST:
+        raise _wrong(where, f"at most {_LARGEST}", value)
     if hint is float and (is_number or isinstance(value, float)):
         return float(value)
     if type(value) is not hint:

@@ -13,6 +13,7 @@ from ..model.units import format_bytes
 from .advice import check_fits, would_fit
 from .block_size import BlockChoice, check_block, choose_block
 from .budgets import Available, Budgets
+from .long_steps import notes_on_time
 from .place_sections import PlacementSearch, available_beside_stores
 from .placement import Placement
 from .plan import MadeFor, Plan
@@ -119,7 +120,7 @@ def make_plan(
         sections=_keep_on_host(planned, budgets),
         scratch_bytes=max((sum(pair) for pair in pairwise([0, *scratch])), default=0),
         result_bytes=sum(output.nbytes for section in sections for output in section.saved),
-        notes=(*notes, *_origins(sections)),
+        notes=(*notes, *_origins(sections), *notes_on_time(sections, planned)),
         made_for=made_for or MadeFor(),
     )
 

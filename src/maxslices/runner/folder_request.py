@@ -45,6 +45,12 @@ def check_request(
             lock = FolderLock(folder)
             lock.acquire()  # or it is still at work
             lock.release()
+        if unfinished.is_given_up and not overwrite:
+            raise StoreError(
+                f"{folder} holds what is left of a run that was being replaced when that was "
+                f"stopped: start anew with `{unfinished.command(folder, '--overwrite')}`"
+            )
+        if not (overwrite or resume):
             raise StoreError(
                 f"{folder} holds an unfinished run ({unfinished.progress}): go on with "
                 f"`{unfinished.command(folder, '--resume')}`, or start anew with "

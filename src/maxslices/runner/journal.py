@@ -21,6 +21,7 @@ from typing import Any
 
 from ..errors import StoreError
 from ..system.disk_space import hidden_path, store_errors, sync_file_system
+from ..system.fresh_files import check_one_name
 from ..system.work_thread import WorkThread
 from .journal_lines import seal, unseal
 from .journal_values import encode
@@ -58,6 +59,7 @@ class Journal:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         with store_errors(path, 0):
+            check_one_name(path, path.lstat())
             self._fd = os.open(path, _APPENDING)
             lines = path.read_bytes().splitlines(keepends=True)
             self._n_bytes = sum(map(len, lines[:n_lines]))
@@ -132,6 +134,11 @@ class Journal:
     def set_aside(self, names: Mapping[str, str]) -> None:
         """Note which results of a failed run are named otherwise: hidden name -> name."""
         self._add({"event": "set aside", "names": dict(names)})
+
+    def given_up(self) -> None:
+        """Note, safely on disk, that the run is replaced: its files are removed from here on."""
+        self._add({"event": "given up"})
+        os.fdatasync(self._fd)
 
     def close(self) -> None:
         """Close the file; a second call has no effect."""

@@ -9,14 +9,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
+from ..planner.long_steps import LONG_S
 from ..system.work_thread import WorkThread
 
 FIRST_S = 30.0
 """Seconds after which a call is spoken of; then after twice as many each time. Until then a user
 who looks at the progress has not lost much, and calls on a GPU return long before."""
-MOST_S = 3600.0
-"""Seconds of a section from which on its time is said after its first block: as long as a user may
-wait beside it. A plan does not say it, as nobody knows a method's speed here before it ran."""
 
 
 class LongCalls:
@@ -67,7 +65,7 @@ class LongCalls:
         finally:
             self._call = None
         taken_s = time.monotonic() - began
-        if what not in self._timed and taken_s * (n_left - 1) >= MOST_S:
+        if what not in self._timed and taken_s * (n_left - 1) >= LONG_S:
             rest = f"{n_left - 1} blocks of its size are left"
             took = _time(taken_s) if taken_s >= 10 else f"{taken_s:.2g} s"
             warnings.warn(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing, suppress
 from pathlib import Path
 
+from ..errors import StoreError
 from ..io import remove_result
 from ..system.fresh_files import remove_fresh
 from .earlier_run import BESIDE_NAMES, REPORT_NAME, TIMELINE_NAME, disk_bytes
-from .journal import JOURNAL_NAME
+from .journal import JOURNAL_NAME, Journal
 from .scratch_place import ScratchPlace
 from .unfinished_run import UnfinishedRun
 
@@ -58,7 +60,12 @@ def remove_remains(folder: Path, scratch: ScratchPlace) -> None:
 
 
 def remove_unfinished(folder: Path, run: UnfinishedRun) -> None:
-    """Remove the hidden files of an unfinished run, the journal last."""
+    """Remove the hidden files of an unfinished run, the journal last.
+
+    It says first that the run is given up, so that one that is half removed is not gone on with.
+    """
+    with closing(Journal(folder / JOURNAL_NAME, run.n_lines)) as journal, suppress(StoreError):
+        journal.given_up()  # if the disk is too full for it, the new run begins all the same
     for hidden in run.names:
         remove_result(folder / hidden)
     scratch = run.scratch(folder)

@@ -80,6 +80,8 @@ class UnfinishedRun:
     """Index of a step in the pipeline, and its side results, in the order of their finding."""
     is_whole: bool = False
     """Whether all results are written; some may have their names."""
+    is_given_up: bool = False
+    """Whether another run was replacing it: some of its files may be removed."""
     aside: dict[str, str] = field(default_factory=dict)
     """Hidden name of a result -> the name that it may have been given meanwhile."""
     n_lines: int = 1
@@ -146,8 +148,10 @@ def read_journal(path: Path) -> UnfinishedRun | None:
             raise ValueError(f"its line {len(entries) + 1} is damaged")
         n_safe = len(entries) if is_same_boot else _count_synced(entries)
         run = _run_of(entries[:n_safe])
-        if any(entry["event"] == "whole" for entry in entries[n_safe:]):
+        unsafe = [entry["event"] for entry in entries[n_safe:]]
+        if "whole" in unsafe:
             run.aside = dict(run.names)
+        run.is_given_up = run.is_given_up or "given up" in unsafe
         return run
     except (
         LookupError,
@@ -218,6 +222,8 @@ def _apply(run: UnfinishedRun, entry: dict[str, Any]) -> None:
         state.report = from_plain(SectionReport, entry["report"], "report")
     elif event == "whole":
         run.is_whole = True
+    elif event == "given up":
+        run.is_given_up = True
     elif event == "set aside":
         run.aside = _names(entry["names"])
         _check(run.aside.keys() <= run.names.keys(), f"{run.aside}")

@@ -68,3 +68,18 @@ def open_lock_file(path: Path) -> int:
         os.close(handle)
         raise StoreError(f"{path}: is no file: remove it")
     return handle
+
+
+def check_one_name(path: Path, found: os.stat_result) -> None:
+    """Check that a file that is written to again has no other name.
+
+    Raises
+    ------
+    StoreError
+        If it has: a hard link, through which a file of somebody else would be written to.
+    """
+    if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        raise StoreError(
+            f"{path}: has another name too (a hard link), and what has it would be changed: copy "
+            "the file to one of its own, or remove it and start anew"
+        )
