@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import subprocess
 import sys
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from maxslices.errors import SourceError
+from maxslices.errors import EstimatorError, SourceError
 
 from . import child
 from .__main__ import KINDS
+from .estimators import plan_with
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,6 +51,12 @@ def test_memory_that_is_refused_is_an_error_or_none(options):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "an error" in done.stdout
+
+
+@pytest.mark.parametrize("case", ["estimators 771942 3427", "estimators 771942 6140"])
+def test_an_estimator_that_dips_where_few_slices_fit_is_refused(case):
+    with pytest.raises(EstimatorError, match="more memory can never fit fewer"):
+        plan_with(random.Random(case))
 
 
 def fails():

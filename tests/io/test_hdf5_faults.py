@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -76,6 +77,11 @@ def test_neither_file_nor_folder(tmp_path):
     path = tmp_path / "scan.h5"
     os.mkfifo(path)
     refused(path, "neither a file nor a folder")
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="Linux has it")
+def test_a_file_of_the_system_that_cannot_be_read():
+    refused(Path("/proc/self/mem"), r"cannot be read \(Input/output error\)")
 
 
 def test_not_hdf5(tmp_path):

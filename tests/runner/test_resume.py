@@ -104,7 +104,12 @@ def snapshots(monkeypatch, tmp_path):
     def take(folder):
         if folder.exists():
             taken.append(tmp_path / "snapshots" / f"{len(taken):03d}")
+            # A thread that writes may go on meanwhile: the journal is the older, as in a kill.
+            journal = folder / ".run.journal"
+            lines = journal.read_bytes() if journal.exists() else None
             shutil.copytree(folder, taken[-1])
+            if lines is not None:
+                (taken[-1] / journal.name).write_bytes(lines)
 
     def begin(folder):
         watch(Journal, "_add", folder)

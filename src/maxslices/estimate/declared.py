@@ -113,7 +113,7 @@ def check_planned(models: Sequence[SectionModel], planned: Sequence[PlannedSecti
 
     A model is made of few answers, and an estimator that now rises and now falls may have given
     none that contradict each other. Those about a block that is to run are looked at closely:
-    amounts of memory from half of what the block takes up to all that there is.
+    amounts of memory from what a slice takes up to all that there is.
 
     Parameters
     ----------
@@ -164,7 +164,8 @@ def _check_blocks(
     """Check what a model says of some blocks, in increasing order."""
     needed = [model.bytes(block) for block in blocks]
     if model.inverse is not None:  # which compares its answers with each other
-        first, last = min(needed) // 2, max(*needed, available_bytes)
+        first = min(model.bytes(1), min(needed) // 2)
+        last = max(*needed, available_bytes)
         for i in range(_N_ASKED + 1):
             model.inverse(max(1, first + (last - first) * i // _N_ASKED))
     most = max(needed)

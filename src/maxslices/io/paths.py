@@ -32,8 +32,8 @@ def check_readable(path: Path) -> Literal["file", "folder"]:
             next(path.iterdir(), None)
             return "folder"
         if stat.S_ISREG(mode):
-            with path.open("rb"):
-                pass
+            with path.open("rb") as file:
+                file.read(1)  # some files of the system can be opened, and not read
             if not found.st_size:
                 raise SourceError(
                     f"{path}: is empty, a file of no bytes: copy it again, or wait until it is "
