@@ -13,7 +13,6 @@ slice, and their order, do not depend on its block or thread.
 from __future__ import annotations
 
 import ctypes
-import gc
 import mmap
 import sys
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 from maxslices.model.ledger import Ledger
 
 from ._fbp_geometry import Lengths, RowWindow, angle_weights, row_filter
-from ._threads import n_workers_for
+from ._threads import THREAD_BYTES, n_workers_for
 
 EPS = 1e-4
 """Relative error of the FFT: about a tenth of the difference between two choices of the filter's
@@ -37,11 +36,6 @@ UPSAMPLING = 1.25
 """FINUFFT's oversampling per side: at this accuracy four times as fast as its default of 2."""
 ROWS = 32
 """Rows that a thread filters at one time, few enough for its cache."""
-CALL_BYTES = 880
-"""Python objects that a call of FINUFFT leaves to the garbage collector, four of them; the points
-of a plan leave three times as many (FINUFFT 2.5.1, 2026-11-23)."""
-OBJECT_BYTES = 250
-"""Mean size of these objects where the collector has found them all: 245 bytes."""
 LIBRARY_BYTES = 13 * 2**19
 """Pages of FINUFFT and FFTW that the first plan touches, once in a process: 6.2 MB by the kernel's
 count (FINUFFT 2.5.1, 2026-11-23)."""
@@ -127,10 +121,9 @@ def account(m: Ledger, size: Lengths, n_slices: int) -> None:
     if np.isfinite(size.radius):
         m.alloc((side, side), np.bool_)  # outside
     rows = min(ROWS, size.n_angles)
-    n_workers = n_workers_for(n_slices)
-    m.alloc_bytes(min((n_slices + 3 * n_workers) * CALL_BYTES, most_garbage_bytes()))
     m.keep(LIBRARY_BYTES)
-    for _ in range(n_workers):
+    for _ in range(n_workers_for(n_slices)):
+        m.alloc_bytes(THREAD_BYTES)
         m.alloc((rows, period), np.float32)  # padded
         m.alloc(waves, np.complex64)  # spectrum
         m.alloc((side, side), np.complex64)  # image
@@ -179,11 +172,6 @@ def outside_of(size: Lengths) -> NDArray[np.bool_] | None:
 
 def period_of(size: Lengths) -> int:
     return int(scipy.fft.next_fast_len(size.row_min, real=True))
-
-
-def most_garbage_bytes() -> int:
-    """Bytes of FINUFFT's Python objects when the garbage collector comes at last."""
-    return gc.get_threshold()[0] * OBJECT_BYTES
 
 
 def load_library() -> None:

@@ -20,7 +20,6 @@ from ._fbp_cpu import (
     EPS,
     LIBRARY_BYTES,
     UPSAMPLING,
-    most_garbage_bytes,
     part_waves,
     period_of,
     plan_bytes,
@@ -138,6 +137,5 @@ def account(m: Ledger, size: Lengths, n_subsets: int) -> None:
 
 
 def account_library(m: Ledger) -> None:
-    """Enter what FINUFFT takes once for all projectors."""
+    """Enter the pages of FINUFFT and FFTW, once for all projectors."""
     m.keep(LIBRARY_BYTES)
-    m.alloc_bytes(most_garbage_bytes())

@@ -14,16 +14,12 @@ from maxslices.model.ledger import Ledger
 from . import _fbp_cpu, _projector_cpu, _tv_cpu
 from ._fbp_geometry import Lengths, host_angles, lengths
 from ._projector_cpu import Projector
-from ._threads import n_workers_for
+from ._threads import THREAD_BYTES, n_workers_for
 from .namespaces import to_device_of, to_host
 
 Image = NDArray[np.float32]
 Rows = NDArray[np.float32]
 Solver = Callable[[Projector, Rows], Image]
-
-SMALL_BYTES = 2**14
-"""Bytes of a thread's Python objects and of NumPy's buffers: 8.85 to 8.88 MB were measured where
-8.86 were counted without (FISTA of 37 x 50 x 53, two threads)."""
 
 
 def account(
@@ -49,7 +45,7 @@ def account(
     if np.isfinite(size.radius):
         m.alloc((size.size, size.size), np.bool_)
     for _ in range(n_workers_for(shape[1])):
-        m.alloc_bytes(SMALL_BYTES)
+        m.alloc_bytes(THREAD_BYTES)
         _projector_cpu.account(m, size, n_subsets)
         for _ in range(n_rows):
             m.alloc((size.n_angles, size.detector + 2 * size.pad), np.float32)

@@ -458,18 +458,14 @@ def pack_cases():
 
 
 @pytest.fixture
-def no_chance(monkeypatch):
-    """One worker, as what several hold at one time is chance, and garbage goes at once."""
+def one_worker(monkeypatch):
+    """What several workers hold at one time is chance."""
     if hasattr(os, "sched_getaffinity"):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    usual = gc.get_threshold()
-    gc.set_threshold(50)
-    yield
-    gc.set_threshold(*usual)
 
 
 @pytest.mark.parametrize("case", list(pack_cases()), ids=str)
-def test_the_packs_methods_are_probed_as_well_as_declared(case, no_chance):
+def test_the_packs_methods_are_probed_as_well_as_declared(case, one_worker):
     meta = registry.get(case.method)
     slice_dim = meta.slice_dims()[-1] if case.slice_dim is None else case.slice_dim
     call = MeasuredCall(meta, case.shape, np.dtype(case.dtype), slice_dim, "cpu", case.parameters)

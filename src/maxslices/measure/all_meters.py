@@ -14,6 +14,7 @@ from .cupy_growth import GrowthMeter
 from .cupy_hook import shared_hook
 from .cupy_pool import CupyMeter
 from .device_memory import DeviceMeter
+from .frequent_collections import frequent_collections
 from .host_memory import TRACE_FRAMES, HostMeter, ResidentMeter
 from .line_tracer import LineTracer
 from .numpy_sequence import told_by_numpy
@@ -99,6 +100,8 @@ def measure_peak(
             if device == "cpu" and not _is_recorded(recorder, hooked):
                 recorder = None
         if device == "cpu":
+            if objects or trace:
+                hooked.enter_context(frequent_collections())
             finish = _start_cpu(peak, trace, objects, recorder)
         else:
             finish = _start_cuda(peak, trace, hooks or trace, interval_s)
