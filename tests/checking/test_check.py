@@ -268,6 +268,7 @@ def test_the_error_can_be_pickled_for_xdist():
     assert str(again) == str(caught.value)
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_garbage_of_the_method_is_no_memory_kept_and_all_is_as_before():
     def in_a_cycle(data):
         holder = [data * 2]

@@ -100,6 +100,7 @@ def test_the_cpu_knows_its_own_error():
     assert CpuBackend().free_bytes() > 0
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_what_is_left_out_of_the_collection_of_garbage_is_taken_back_by_who_did_so(cupy):
     backend, before = CudaBackend(0), gc.get_freeze_count()
     with backend.limited(5000):
@@ -134,6 +135,7 @@ def test_what_is_left_out_is_counted_once_however_often_it_is_asked_for(monkeypa
     assert len(counted) == 2  # it is over: another may have left something out since
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_nothing_is_left_out_of_it_where_the_pool_cannot_be_limited(cupy):
     def fails():
         raise CUDARuntimeError("cudaErrorIllegalAddress")

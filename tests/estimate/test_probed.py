@@ -242,6 +242,7 @@ def test_memory_is_given_back():
         assert measure._allocated() - before < 1000
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_garbage_is_looked_for_everywhere_again_afterwards():
     seen = []
 
