@@ -21,7 +21,7 @@ from .measured_call import MeasuredCall
 
 @dataclass(frozen=True, slots=True)
 class MethodPeak:
-    """Result of `measure_peak`."""
+    """Result of `measure_undeclared`."""
 
     method: str
     """Full name."""
@@ -56,7 +56,7 @@ class MethodPeak:
         }
 
 
-def measure_peak(
+def measure_undeclared(
     method: str,
     shape: tuple[int, int, int],
     dtype: DTypeLike = "float32",

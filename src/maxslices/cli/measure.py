@@ -128,7 +128,7 @@ def _measurement(
     """The method measured, and drawn if wanted."""
     from ..checking.call_picture import check_picture, plot_measurement
     from ..checking.measurement import measure_method
-    from ..checking.method_peak import measure_peak
+    from ..checking.method_peak import measure_undeclared
     from ..model.arrays import ArraySpec
     from ..registry.author_lines import raised_at
     from ..registry.named_method import method_named
@@ -145,7 +145,7 @@ def _measurement(
         raise UsageError(f"--plot draws an estimate beside the peak; {method} has no estimator")
     try:
         if not has_estimator:
-            return measure_peak(method, block, spec.dtype, **options)
+            return measure_undeclared(method, block, spec.dtype, **options)
         with_half = picture is not None
         measurement = measure_method(method, block, spec.dtype, with_half=with_half, **options)
     except MaxslicesError:
