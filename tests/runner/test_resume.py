@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -101,15 +102,24 @@ def snapshots(monkeypatch, tmp_path):
 
         monkeypatch.setattr(owner, name, watched)
 
+    def state(folder):
+        journal = folder / ".run.journal"
+        lines = journal.read_bytes() if journal.exists() else b""
+        return lines, sorted(path.relative_to(folder) for path in folder.rglob("*"))
+
     def take(folder):
-        if folder.exists():
-            taken.append(tmp_path / "snapshots" / f"{len(taken):03d}")
-            # A thread that writes may go on meanwhile: the journal is the older, as in a kill.
-            journal = folder / ".run.journal"
-            lines = journal.read_bytes() if journal.exists() else None
-            shutil.copytree(folder, taken[-1])
-            if lines is not None:
-                (taken[-1] / journal.name).write_bytes(lines)
+        if not folder.exists():
+            return
+        copy = tmp_path / "snapshots" / f"{len(taken):03d}"
+        for _ in range(100):  # other threads of the run go on meanwhile
+            before = state(folder)
+            with contextlib.suppress(shutil.Error, FileNotFoundError):
+                shutil.copytree(folder, copy)
+                if before == state(copy) == state(folder):
+                    taken.append(copy)
+                    return
+            shutil.rmtree(copy)
+        raise AssertionError("the folder never stayed as it was")
 
     def begin(folder):
         watch(Journal, "_add", folder)
