@@ -7,7 +7,7 @@ import os
 MAX_WORKERS = 8
 """Most threads: each takes memory for slices of its own."""
 THREAD_BYTES = 2**15
-"""Bytes of a thread's Python objects and of NumPy's buffers: 18 to 31 kB were measured for each of
+"""Bytes of a thread's Python objects and of NumPy's buffers: 19 to 25 kB were measured for each of
 two threads (2026-11-23)."""
 
 

@@ -35,7 +35,8 @@ def _fista_bytes(
     regularisation_parameter: float,
 ) -> None:
     smoothed = regularisation_parameter > 0
-    n_images = 3 if smoothed else 4  # the slice, the one before, the extrapolated one, a term
+    # The slice, the one before, the extrapolated one; a term and the next slice, before smoothing.
+    n_images = 3 if smoothed else 5
     size = lengths(shape, detector_pad, recon_size, recon_mask_radius)
     n_subsets = min(subsets_number, shape[0])
     account(

@@ -88,7 +88,7 @@ def snapshots(monkeypatch, tmp_path):
 
     Between two of these moments nothing changes but data that no line of the journal speaks of.
     """
-    taken = []
+    taken, one_at_a_time = [], threading.Lock()
 
     def watch(owner, name, folder):
         original = getattr(owner, name)
@@ -108,9 +108,11 @@ def snapshots(monkeypatch, tmp_path):
         return lines, sorted(path.relative_to(folder) for path in folder.rglob("*"))
 
     def take(folder):
-        if not folder.exists():
-            return
-        copy = tmp_path / "snapshots" / f"{len(taken):03d}"
+        with one_at_a_time:
+            if folder.exists():
+                copy_of(folder, tmp_path / "snapshots" / f"{len(taken):03d}")
+
+    def copy_of(folder, copy):
         for _ in range(100):  # other threads of the run go on meanwhile
             before = state(folder)
             with contextlib.suppress(shutil.Error, FileNotFoundError):
