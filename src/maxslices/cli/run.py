@@ -36,7 +36,7 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
     metavar="FOLDER",
     type=click.Path(),
     help="run several scans, each into a folder of its own in this one: give SCAN... PIPELINE, "
-    "where SCAN may be a pattern in quotes ('scans/*.nxs')",
+    "where SCAN may be a pattern in quotes",
 )
 @click.option(
     "--format",
@@ -85,7 +85,7 @@ def run(
 
     Results, report.html and report.json go to a folder.
 
-    Several scans: maxslices run 'scans/*.nxs' PIPELINE --output-dir FOLDER
+    Several scans: maxslices run SCAN SCAN PIPELINE --output-dir FOLDER
     """
     from ..errors import UsageError
     from ..runner.numbered_folder import numbered_folder
