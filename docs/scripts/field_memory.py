@@ -37,11 +37,13 @@ from maxslices.registry.method_meta import MethodMeta
 
 RECORDS = Path(__file__).parents[2] / "src" / "maxslices" / "httomo" / "records"
 SCAN = (1801, 2160, 2560)
+"""Half a turn of a detector that many beamlines have: angles, rows, columns."""
 SLICES = {"projections": (2160, 2560), "sinograms": (1801, 2560), "slices": (2560, 2560)}
 """What a block may hold, and its dims in that scan; the last follow a reconstruction."""
 FEW, MANY = 64, 128
 """Blocks between which the bytes of one more slice are taken."""
 CARD_BYTES = 16 * 10**9
+"""A card of a workstation, for which the table says how many slices fit."""
 SMALL = 1 / 200
 """Terms below this part of the peak are left out of a formula."""
 LIBRARY = "httomolibgpu"

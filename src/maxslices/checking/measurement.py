@@ -96,16 +96,41 @@ def measure_method(
     with_half : bool
         Whether half of the slices are measured as well, for a picture of both.
     """
-    meta = find_method(method)
-    axis = meta.slice_dims()[0] if slice_dim is None else slice_dim
-    call = MeasuredCall(meta, shape, np.dtype(dtype), axis, device, parameters or {})
+    call = call_of(method, shape, dtype, parameters, device, slice_dim)
     result = check_call(call, trace=False)
-    peak = call.measure(trace=True).peak
-    if peak.counted_bytes is None:
-        raise DeviceError(f"{meta.full_name}: no meter gives its memory: {'; '.join(peak.unseen)}")
+    peak = traced_peak(call)
     half = None
     if with_half and not call.looked_at and call.n_slices > 1:
         fewer = call.with_slices(-(-call.n_slices // 2))
         half = fewer.n_slices, fewer.measure(trace=True).peak
     result = replace(result, where=peak.where, alive=peak.alive)
     return Measurement(result, peak, explain_call(call), half)
+
+
+def call_of(
+    method: str,
+    shape: tuple[int, int, int],
+    dtype: DTypeLike,
+    parameters: Mapping[str, Any] | None,
+    device: str,
+    slice_dim: int | None,
+) -> MeasuredCall:
+    """Make the call that `measure_method` is asked for."""
+    meta = find_method(method)
+    axis = meta.slice_dims()[0] if slice_dim is None else slice_dim
+    return MeasuredCall(meta, shape, np.dtype(dtype), axis, device, parameters or {})
+
+
+def traced_peak(call: MeasuredCall) -> Peak:
+    """Measure a call with the places where it allocates.
+
+    Raises
+    ------
+    DeviceError
+        If no meter gives its memory.
+    """
+    peak = call.measure(trace=True).peak
+    if peak.counted_bytes is None:
+        name = call.meta.full_name
+        raise DeviceError(f"{name}: no meter gives its memory: {'; '.join(peak.unseen)}")
+    return peak

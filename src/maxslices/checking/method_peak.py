@@ -6,17 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import DTypeLike
 
-from ..errors import DeviceError
 from ..estimate.explained_peak import explained_peak
 from ..measure import Peak
 from ..model.peak_model import PeakModel
 from ..model.units import format_bytes
-from .estimate_check import find_method
 from .explained_call import explain_call
-from .measured_call import MeasuredCall
+from .measurement import call_of, traced_peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +70,5 @@ def measure_undeclared(
     DeviceError
         If no meter gives its memory.
     """
-    meta = find_method(method)
-    axis = meta.slice_dims()[0] if slice_dim is None else slice_dim
-    call = MeasuredCall(meta, shape, np.dtype(dtype), axis, device, parameters or {})
-    peak = call.measure(trace=True).peak
-    if peak.counted_bytes is None:
-        raise DeviceError(f"{meta.full_name}: no meter gives its memory: {'; '.join(peak.unseen)}")
-    return MethodPeak(meta.full_name, call.n_slices, peak, explain_call(call))
+    call = call_of(method, shape, dtype, parameters, device, slice_dim)
+    return MethodPeak(call.meta.full_name, call.n_slices, traced_peak(call), explain_call(call))

@@ -13,7 +13,7 @@ from ..system.small_files import read_small_text
 from .check_arrays import check_angles, radians_from_degrees
 from .hdf5_frames import dataset, open_file, read_column
 from .loader_options import AngleFile, LoaderOptions
-from .paths import HDF5_SUFFIXES, check_readable, holds_hdf5
+from .paths import check_readable, is_hdf5
 from .preview_angles import check_angle_count
 from .selection import Selection
 
@@ -56,7 +56,7 @@ def angles_in_file(
     path = given.file
     if check_readable(path) == "folder":
         raise SourceError(f"{path}: is a folder: give the file of the rotation angles")
-    if path.suffix.lower() in HDF5_SUFFIXES or holds_hdf5(path):
+    if is_hdf5(path):
         if given.data_path is None:
             raise SourceError(f"{path}: give the data_path of the rotation angles in it")
         with open_file(path) as file:

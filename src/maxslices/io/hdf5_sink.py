@@ -33,7 +33,6 @@ from ..system.positional_io import write_rows
 from ..system.threads import parallel_for_box
 from ..tuning.mapped_output import file_map, is_safe_to_map
 from .atomic_sink import AtomicSink, SinkStart
-from .hdf5_write_flag import clear_write_flag
 from .nexus_notes import describe_data, notes_bytes, write_notes
 from .open_hdf5 import open_hdf5
 from .result_info import ResultInfo
@@ -101,7 +100,6 @@ class Hdf5Sink(AtomicSink):
         check_one_name(self._part, self._part.lstat())
         if mode == "r+":
             reserve(self._part, _OVERHEAD_BYTES)
-            clear_write_flag(self._part)
         try:
             self._offsets = _reopen_file(self._part, self._file_spec, self._axis, self._info, mode)
         except (KeyError, ValueError) as error:

@@ -38,9 +38,8 @@ def clear_write_flag(path: Path) -> None:
 def _lookup3(data: bytes) -> int:
     """Jenkins' hash of bytes, from 0."""
     a = b = c = (0xDEADBEEF + len(data)) & _WORD
-    words = struct.unpack(
-        f"<{-(-len(data) // 12) * 3}I", data.ljust(-(-len(data) // 12) * 12, b"\0")
-    )
+    n_blocks = -(-len(data) // 12)
+    words = struct.unpack(f"<{3 * n_blocks}I", data.ljust(12 * n_blocks, b"\0"))
     for first in range(0, len(words), 3):
         a, b, c = (
             (x + y) & _WORD for x, y in zip((a, b, c), words[first : first + 3], strict=True)

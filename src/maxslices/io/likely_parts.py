@@ -14,7 +14,7 @@ from .hdf5_frames import open_file
 from .hdf5_layout import find_layout
 from .hdf5_links import walk
 from .loader_options import LoaderOptions
-from .paths import HDF5_SUFFIXES, holds_hdf5
+from .paths import is_hdf5
 
 _NAMES = {
     "angles": re.compile(r"angle|theta|omega|rotation", re.IGNORECASE),
@@ -41,7 +41,7 @@ def likely_parts(scan: Path) -> LikelyParts | None:
     The frames are the largest 3D data set that is neither of flats nor of darks by its name. An
     image key, and angles, have one value for each frame.
     """
-    if not scan.is_file() or not (scan.suffix.lower() in HDF5_SUFFIXES or holds_hdf5(scan)):
+    if not scan.is_file() or not is_hdf5(scan):
         return None
     with open_file(scan) as file:
         try:

@@ -10,7 +10,6 @@ from typing import Any
 import h5py
 import numpy as np
 
-from .hdf5_write_flag import clear_write_flag
 from .open_hdf5 import open_hdf5
 from .result_info import SCAN_AXES, ResultInfo
 
@@ -82,7 +81,6 @@ def fill_in_found(path: Path, found: Mapping[str, Any]) -> None:
     """
     if not found:
         return
-    clear_write_flag(path)  # of a run that was killed here
     with open_hdf5(path, "r+") as file:
         for name in file["entry"]:
             if not name.startswith("process_"):

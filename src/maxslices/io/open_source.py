@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import SourceError
 from .loader_options import LoaderOptions
-from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, holds_hdf5
+from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5
 from .plain_source import plain_source
 from .selection import Selection
 from .source import Source
@@ -72,7 +72,7 @@ def open_source(
         from .npy_frames import NpyFrames
 
         return plain_source(str(path), Selection.of(NpyFrames(path)), options)
-    if suffix in HDF5_SUFFIXES or holds_hdf5(path):
+    if is_hdf5(path):
         from .hdf5_source import hdf5_source
 
         return hdf5_source(path, options)

@@ -56,8 +56,10 @@ def check_readable(path: Path) -> Literal["file", "folder"]:
     raise SourceError(f"{path}: is neither a file nor a folder, so there is no scan in it")
 
 
-def holds_hdf5(path: Path) -> bool:
-    """True if a file begins as HDF5 does, whatever its name."""
+def is_hdf5(path: Path) -> bool:
+    """True if a file is HDF5 by its name, or begins as HDF5 does, whatever its name."""
+    if path.suffix.lower() in HDF5_SUFFIXES:
+        return True
     with path.open("rb") as file:
         return file.read(8) == HDF5_SIGNATURE
 

@@ -14,7 +14,7 @@ from .hdf5_layout import find_layout
 from .hdf5_links import look_up
 from .library_errors import library_errors
 from .loader_options import LoaderOptions
-from .paths import HDF5_SUFFIXES, holds_hdf5
+from .paths import is_hdf5
 from .result_info import PixelSize
 from .stored_facts import shown_value
 
@@ -46,7 +46,7 @@ def pixel_size_of(scan: Path, options: LoaderOptions | None = None) -> PixelSize
     What is stored of the sample (an effective size, as the ESRF writes it) comes before what is
     stored of the detector.
     """
-    if not scan.is_file() or not (scan.suffix.lower() in HDF5_SUFFIXES or holds_hdf5(scan)):
+    if not scan.is_file() or not is_hdf5(scan):
         return None
     try:
         with open_file(scan) as file:

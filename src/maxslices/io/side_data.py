@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..errors import SourceError
 from .check_arrays import radians_from_degrees
 from .loader_options import AngleFile, AngleRange, LoaderOptions, SideData
-from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, holds_hdf5
+from .paths import HDF5_SUFFIXES, TIFF_SUFFIXES, check_readable, is_hdf5
 from .preview_angles import check_angle_count
 from .selection import Selection
 from .side_name import SideName
@@ -74,7 +74,7 @@ def open_side(
         Whether values that were never written are read as the fill value.
     """
     kind, suffix = check_readable(path), path.suffix.lower()
-    if kind == "file" and (suffix in HDF5_SUFFIXES or holds_hdf5(path)):
+    if kind == "file" and is_hdf5(path):
         from .hdf5_side import hdf5_side
 
         selection = hdf5_side(side, path, given, allow_missing=allow_missing)

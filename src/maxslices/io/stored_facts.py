@@ -17,7 +17,7 @@ from .hdf5_layout import Layout, find_layout
 from .hdf5_links import MAX_OBJECTS, look_up, names_in
 from .library_errors import library_errors
 from .loader_options import LoaderOptions
-from .paths import HDF5_SUFFIXES, holds_hdf5
+from .paths import is_hdf5
 
 _FACTS = {
     "pixel_size": ("x_pixel_size", "y_pixel_size", "pixel_size_x", "pixel_size_y", "pixel_size"),
@@ -87,7 +87,7 @@ def stored_facts(path: Path) -> StoredFacts | None:
     SourceError
         If the file cannot be opened, or is damaged.
     """
-    if not path.is_file() or not (path.suffix.lower() in HDF5_SUFFIXES or holds_hdf5(path)):
+    if not path.is_file() or not is_hdf5(path):
         return None
     with open_file(path) as file, library_errors(str(path)):
         try:

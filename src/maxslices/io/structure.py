@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 
 from .library_errors import raised_by_library
-from .paths import HDF5_SUFFIXES, holds_hdf5
+from .paths import is_hdf5
 
 
 def structure_checksum(path: Path) -> str | None:
@@ -42,7 +42,7 @@ def _lines(path: Path) -> Iterator[str]:
     if path.is_dir():
         with os.scandir(path) as entries:
             yield from (f"{each.name} {each.stat().st_size}" for each in entries)
-    elif path.suffix.lower() in HDF5_SUFFIXES or holds_hdf5(path):
+    elif is_hdf5(path):
         found: list[str] = []
 
         def visit(name: str, item: object) -> None:
