@@ -8,11 +8,12 @@ import threading
 import time
 
 import pytest
+from distributed import Future
 
 from maxslices import Pipeline, run
 from maxslices.cluster.local_cluster import local_client
 from maxslices.cluster.workers import opened_workers, wait_for_workers
-from maxslices.errors import MethodError
+from maxslices.errors import DeviceError, MethodError
 from tests.cluster.faulty import faulty
 from tests.runner.test_resume import content
 
@@ -100,3 +101,29 @@ def test_a_worker_that_ends_while_it_is_described_is_left_out(client):
     assert address not in {each.address for each in facts}
     client.cancel([busy])
     wait_for_workers(client, 2)
+
+
+def test_a_result_that_is_late_is_waited_for(client, monkeypatch):
+    """Done, but not here within the time that a look takes: no error of the worker's."""
+
+    def late(future, timeout=None):
+        monkeypatch.undo()
+        while not future.done():
+            time.sleep(0.01)
+        raise TimeoutError("timed out after 1 s.")
+
+    with opened_workers(client) as workers:
+        monkeypatch.setattr(Future, "result", late)
+        assert workers.submit(abs, -3) == 3
+
+
+def out_of_time():
+    raise TimeoutError("the detector does not answer")
+
+
+def test_the_functions_own_time_limit_is_its_error(client):
+    with (
+        opened_workers(client) as workers,
+        pytest.raises(DeviceError, match="TimeoutError: the detector does not answer"),
+    ):
+        workers.submit(out_of_time)

@@ -208,9 +208,9 @@ def _awaited(client: Client, future: Future[Any]) -> Any:
         try:
             return future.result(timeout=_LOOK_S)
         except TimeoutError:
-            if future.done():  # it is the function's own
-                raise
-            wait_for_workers(client, 1)
+            if future.status == "error":  # the function's own
+                return future.result()
+            wait_for_workers(client, 1)  # a result that is done may still be on its way
 
 
 def _told(function: Callable[..., Any], *args: Any) -> Any:
