@@ -35,6 +35,9 @@ PADDING_BYTES = 2048
 """Sizes that lie on a line to this accuracy count as a line if they rise by a hundred times that:
 CUDA's sorts ask for one allocation in place of up to eight arrays, each padded to 256 bytes
 (CUB's `AliasTemporaries`)."""
+PADDING_PART = 1e-3
+"""The same, as a part of what they rise by: FFTs of real rows are computed in pairs, so that an odd
+number of rows takes one more (20 kB of 37 MB a slice of 1801 x 2557)."""
 CHUNKS_OF = ("n", "pairs")
 """What is divided into chunks of ceil(n/k): slices, or pairs of them as complex numbers."""
 _NOT_FITTED = ("depth(n)", *(f"{name}({of}/k)" for name in ("last", "ragged") for of in CHUNKS_OF))
@@ -145,15 +148,21 @@ def from_plain(plain: Sequence[Any]) -> Growth | Guess:
 
 
 def fits(points: Mapping[int, int]) -> Iterator[Growth]:
-    """All growths that pass through all points (slices: value), the simplest first."""
+    """All growths that pass through all points (slices: value), the simplest first.
+
+    The last is a line that passes just above them.
+    """
     ns = sorted(points)
     low = ns[0]
     if all(points[n] == points[low] for n in ns):
         yield Growth(points[low])
         return
+    padded = _padded_line(points)
     for name, count in COUNTS.items():
         if name in _NOT_FITTED:
             continue
+        if name in _CHUNKED and padded is not None and len(ns) == 2:
+            break  # some size of chunks fits any two points
         for k in range(2, ns[-1] + 1) if name in _CHUNKED else (0,):
             other = next((n for n in ns if count(n, k) != count(low, k)), None)
             if other is None:
@@ -162,21 +171,21 @@ def fits(points: Mapping[int, int]) -> Iterator[Growth]:
             start = points[low] - step * count(low, k)
             if step > 0 and not rest and all(start + step * count(n, k) == points[n] for n in ns):
                 yield Growth(start, step, name, k)
-    padded = _padded_line(points)
     if padded is not None:
         yield padded
 
 
 def _padded_line(points: Mapping[int, int]) -> Growth | None:
-    """Line through the last point, if all others lie near it."""
+    """Line above all points, if they lie near it."""
     low, high = min(points), max(points)
     rise = points[high] - points[low]
-    step = -(-rise // (high - low))
-    start = points[high] - step * high
-    off = [points[n] - start - step * n for n in points]
-    if rise < 100 * PADDING_BYTES or max(map(abs, off)) > PADDING_BYTES:
+    if rise < 100 * PADDING_BYTES:
         return None
-    return Growth(start, step, "n")
+    step = -(-rise // (high - low))
+    starts = [points[n] - step * n for n in points]
+    if max(starts) - min(starts) > max(PADDING_BYTES, PADDING_PART * rise):
+        return None
+    return Growth(max(starts), step, "n")
 
 
 def first_fit(points: Mapping[int, int]) -> Growth | None:
