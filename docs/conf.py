@@ -1,10 +1,14 @@
 import importlib.util
 import re
 import sys
+import tomllib
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "scripts"))
+
+pyproject = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+urls = pyproject["project"]["urls"]
 
 project = "maxslices"
 author = "the maxslices developers"
@@ -34,7 +38,13 @@ html_title = f"maxslices {release}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_favicon = "_static/favicon.svg"
-html_theme_options = {"navigation_with_keys": True}
+html_baseurl = f"{urls['Documentation']}/en/latest/"
+html_theme_options = {
+    "navigation_with_keys": True,
+    "source_repository": urls["Homepage"],
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
 
 
 def fill(app, page, source):
