@@ -49,7 +49,7 @@ html_theme_options = {
 
 
 def fill(app, page, source):
-    """Add the methods and unreleased changes; without torch, leave out what only it can describe."""
+    """Add the methods, and unreleased changes; leave out what only torch can describe."""
     if page == "reference/methods":
         from method_reference import markdown
 
