@@ -304,3 +304,9 @@ def test_links_and_pictures_of_the_readme_lead_somewhere_from_a_package_index():
     for is_picture, kind, path in here:
         assert kind == ("raw" if is_picture else "blob")
         assert (ROOT / path).is_file(), path
+
+
+def test_no_entry_of_the_index_leads_to_an_empty_place():
+    """Sphinx's search fails with an error where an entry's anchor has no text behind it."""
+    for page in PAGES:
+        assert not re.search(r"^```\{index\}.*\n```\n\s*#", page.read_text(), re.MULTILINE), page
