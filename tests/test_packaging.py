@@ -140,6 +140,21 @@ def test_every_place_that_names_an_address_names_the_same():
             assert address.startswith(tuple(urls.values())), f"{path.name}: {address}"
 
 
+@pytest.mark.skipif(not (ROOT / ".github").exists(), reason="the sdist has no workflows")
+def test_workflows_and_forms_are_yaml_and_their_steps_are_shell():
+    files = [*(ROOT / ".github").rglob("*.yml"), ROOT / ".readthedocs.yaml"]
+    steps = []
+    for path in files:
+        found = yaml.safe_load(path.read_text())
+        for job in found.get("jobs", {}).values():
+            steps += [step["run"] for step in job.get("steps", []) if "run" in step]
+    assert len(files) > 6
+    assert len(steps) > 12
+    for step in steps:
+        plain = re.sub(r"\$\{\{.*?\}\}", "x", step)
+        subprocess.run(["bash", "-n", "-c", plain], check=True)
+
+
 def test_the_conda_recipe_wants_what_the_packages_want():
     recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
     methods = tomllib.loads((ROOT / "methods" / "pyproject.toml").read_text())["project"]
