@@ -58,9 +58,10 @@ SHOWN_ONLY = {
     "methods/README": "installing from a package index",
     "docs/httomo": "a pipeline that httomo generated",
     "docs/install": "making an environment",
-    "docs/many-gpus": "several GPUs, a cluster, SLURM, MPI, or a plan of 100 TB that takes seconds",
+    "docs/many-gpus": "several GPUs, a cluster, SLURM or MPI",
     "docs/memory": "a GPU with torchvision",
     "docs/nn": "torchvision",
+    "docs/benchmarks/workers": "a plan of 100 TB, which takes seconds",
     "docs/reference/cli": "files of the user's shell",
 }
 """Pages with commands that no test runs, and what they would need."""
