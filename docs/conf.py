@@ -1,10 +1,15 @@
 import importlib.util
 import re
 import sys
+import tomllib
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "scripts"))
+
+pyproject = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+changes = Path(__file__).parents[1] / "changes"
+urls = pyproject["project"]["urls"]
 
 project = "maxslices"
 author = "the maxslices developers"
@@ -34,15 +39,25 @@ html_title = f"maxslices {release}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_favicon = "_static/favicon.svg"
-html_theme_options = {"navigation_with_keys": True}
+html_baseurl = f"{urls['Documentation']}/en/latest/"
+html_theme_options = {
+    "navigation_with_keys": True,
+    "source_repository": urls["Homepage"],
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
 
 
 def fill(app, page, source):
-    """Add the reference of the methods; without torch, leave out what only it can describe."""
+    """Add the methods, and unreleased changes; leave out what only torch can describe."""
     if page == "reference/methods":
         from method_reference import markdown
 
         source[0] += markdown()
+    elif page == "changelog":
+        fragments = sorted(set(changes.glob("*.md")) - {changes / "README.md"})
+        unreleased = "".join(f"- {path.read_text()}" for path in fragments)
+        source[0] += f"\n## Not released yet\n\n{unreleased}"
     elif page == "reference/networks" and importlib.util.find_spec("torch") is None:
         missing = "```{note}\nLeft out: these pages were built without torch.\n```"
         source[0] = re.sub(r"```\{eval-rst\}.*?```", missing, source[0], flags=re.DOTALL)

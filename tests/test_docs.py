@@ -2,6 +2,8 @@
 
 Python that begins with a comment such as ``# my_module.py`` is written to that file, to be imported
 by what follows. A text block is what the example before it printed, or the message of its error.
+Commands in indented blocks are shown and not run, for the reason in `SHOWN_ONLY`; those of
+maxslices are parsed, as are those within sentences.
 """
 
 import contextlib
@@ -32,6 +34,8 @@ from maxslices.testing import EstimateError
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "methods" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs").glob("[a-z]*/*.md")),
 ]
@@ -44,6 +48,23 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w+)\.py$", re.MULTILINE)
 HAS_NETWORKS = importlib.util.find_spec("maxslices.nn") is not None
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+INDENTED = re.compile(r"^ {4,}(?:[A-Z_]+=\S+ )?(\S.*)", re.MULTILINE)
+PROGRAMS = re.compile(
+    r"(maxslices|python3?|\.venv/bin/python|pytest|pip|make|git|dask|mpirun|source|sed|echo|from) "
+)
+SHOWN_ONLY = {
+    "README": "installing; the suite is a target of make; synopses have a test of their own",
+    "CONTRIBUTING": "the suite, the docs and what needs a GPU",
+    "methods/README": "installing from a package index",
+    "docs/httomo": "a pipeline that httomo generated",
+    "docs/install": "making an environment",
+    "docs/many-gpus": "several GPUs, a cluster, SLURM or MPI",
+    "docs/memory": "a GPU with torchvision",
+    "docs/nn": "torchvision",
+    "docs/benchmarks/workers": "a plan of 100 TB, which takes seconds",
+    "docs/reference/cli": "files of the user's shell",
+}
+"""Pages with commands that no test runs, and what they would need."""
 
 
 @pytest.fixture
@@ -196,10 +217,64 @@ def test_links_and_pictures_are_there(page):
             assert (page.parent / target).exists(), target
 
 
+def shown_commands(page):
+    """Commands in indented blocks, outside of the blocks that are run."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found = INDENTED.findall(text.replace("\\\n", " "))
+    return [line for line in found if PROGRAMS.match(line)]
+
+
+def test_commands_that_are_not_run_are_on_a_list():
+    assert {name for name, page in zip(NAMES, PAGES, strict=True) if shown_commands(page)} == set(
+        SHOWN_ONLY
+    )
+
+
+def understood(command, arguments, context):
+    """Parse a command line of maxslices; its files need not be there, a name alone is one."""
+    if isinstance(command, click.Group) and arguments:
+        name, inner, rest = command.resolve_command(context, arguments)
+        understood(inner, rest, click.Context(inner, info_name=name, parent=context))
+    elif arguments:
+        command.parse_args(context, arguments)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands_that_are_not_run_are_understood(page):
+    sentences = re.findall(r"`(maxslices [^`]+)`", page.read_text())
+    for line in [*shown_commands(page), *sentences]:
+        program, *arguments = shlex.split(line.partition(" > ")[0], comments=True)
+        is_synopsis = arguments[0].isupper() or any(
+            "[" in each or "|" in each or "..." in each for each in arguments
+        )
+        if program != "maxslices" or is_synopsis or (not HAS_NETWORKS and arguments[0] == "nn"):
+            continue
+        try:
+            understood(app, arguments, click.Context(app, info_name="maxslices"))
+        except click.UsageError as error:
+            pytest.fail(f"{page.name}: {line}: {error.format_message()}")
+
+
+def test_files_that_are_named_are_there():
+    name = re.compile(
+        r"`(?:python )?((?:docs|tests|methods|\.github|conda|\w+)/[\w/.-]+\.(?:py|xz|yaml))"
+    )
+    roots = (ROOT, ROOT / "src" / "maxslices", ROOT / "src" / "maxslices" / "nn")
+    for page in PAGES:
+        if page.stem == "field-memory":  # lines of other packages
+            continue
+        for path in name.findall(page.read_text()):
+            if "nn/" in path and not HAS_NETWORKS:
+                continue
+            assert any((root / path).exists() for root in roots), f"{page.name}: {path}"
+
+
 def test_make_targets_are_there():
     makefile = (ROOT / "Makefile").read_text()
     for page in PAGES:
-        for target in re.findall(r"(?:^    |`|\$ )make (\w+)", page.read_text(), re.MULTILINE):
+        for target in re.findall(
+            r"(?:^    |`|\$ )make (\w+)(?![\w=])", page.read_text(), re.MULTILINE
+        ):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name}: make {target}"
 
 
@@ -211,10 +286,28 @@ def test_extras_that_are_named_are_there():
 
 
 def test_every_language_of_a_block_is_one_that_is_looked_at():
-    known = {"python", "console", "text", "yaml", "toml", "bash"}
+    known = {"python", "console", "text", "yaml", "toml"}
     for page in PAGES:
         assert {language for language, _ in blocks(page)} <= known, page
 
 
-def test_the_readme_shows_no_picture_by_a_relative_path():
-    assert re.findall(r"!\[[^]]*\]\((?!https://)", (ROOT / "README.md").read_text()) == []
+def test_links_and_pictures_of_the_readme_lead_somewhere_from_a_package_index():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    text = (ROOT / "README.md").read_text()
+    n_links = len(re.findall(r"\]\(", text))
+    for each in project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(each["pattern"], each["replacement"], text)
+    home = project["project"]["urls"]["Homepage"]
+    here = re.findall(rf"(!?)\[[^]]*\]\({home}/(raw|blob)/v\$HFPR_VERSION/([^)#]+)", text)
+    assert (
+        len(here) + len(re.findall(r"\]\(https://(?!github.com/maxslices)", text)) == n_links > 20
+    )
+    for is_picture, kind, path in here:
+        assert kind == ("raw" if is_picture else "blob")
+        assert (ROOT / path).is_file(), path
+
+
+def test_no_entry_of_the_index_leads_to_an_empty_place():
+    """Sphinx's search fails with an error where an entry's anchor has no text behind it."""
+    for page in PAGES:
+        assert not re.search(r"^```\{index\}.*\n```\n\s*#", page.read_text(), re.MULTILINE), page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -119,6 +120,39 @@ def test_every_place_that_names_the_version_names_the_same():
     )
     recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
     assert {*fallbacks, cited} == {recipe["context"]["version"]}
+
+
+def test_every_place_that_names_an_address_names_the_same():
+    urls = PROJECT["urls"]
+    methods = tomllib.loads((ROOT / "methods" / "pyproject.toml").read_text())["project"]["urls"]
+    assert methods.items() <= urls.items()
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (cited["repository-code"], cited["url"]) == (urls["Homepage"], urls["Documentation"])
+    ours = re.compile(r"https://(?:github\.com/maxslices|maxslices\.)[^\s)\"'`]*")
+    files = [
+        *(each for each in ROOT.iterdir() if each.is_file()),
+        *(each for name in (".github", "conda") for each in (ROOT / name).rglob("*.y*ml")),
+        *(ROOT / "methods").glob("*.*"),
+        *(ROOT / "docs").rglob("*.md"),
+    ]
+    for path in files:
+        for address in ours.findall(path.read_text()):
+            assert address.startswith(tuple(urls.values())), f"{path.name}: {address}"
+
+
+@pytest.mark.skipif(not (ROOT / ".github").exists(), reason="the sdist has no workflows")
+def test_workflows_and_forms_are_yaml_and_their_steps_are_shell():
+    files = [*(ROOT / ".github").rglob("*.yml"), ROOT / ".readthedocs.yaml"]
+    steps = []
+    for path in files:
+        found = yaml.safe_load(path.read_text())
+        for job in found.get("jobs", {}).values():
+            steps += [step["run"] for step in job.get("steps", []) if "run" in step]
+    assert len(files) > 6
+    assert len(steps) > 12
+    for step in steps:
+        plain = re.sub(r"\$\{\{.*?\}\}", "x", step)
+        subprocess.run(["bash", "-n", "-c", plain], check=True)
 
 
 def test_the_conda_recipe_wants_what_the_packages_want():

@@ -1,6 +1,7 @@
 """The reference holds every public name, every method and every exit code."""
 
 import importlib.util
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import maxslices
 import maxslices.testing
 from maxslices import errors, registry
 from maxslices.cli.main import INTERRUPTED, NO_MEMORY
+from maxslices.registry.parameters import SUPPLIED
 
 DOCS = Path(__file__).parents[1] / "docs"
 DIRECTIVE = re.compile(r"^\.\. (?:auto\w+|function):: (maxslices[\w.]*)$", re.MULTILINE)
@@ -74,6 +76,15 @@ def test_the_methods_of_the_pack_are_described_with_all_parameters(monkeypatch):
             assert said is not None, (name, parameter)
             assert said[1].strip(), (name, parameter)
         assert "| memory on a GPU |" in sections[name]
+
+
+def test_all_that_a_method_can_declare_is_on_the_page_about_methods():
+    page = (DOCS / "methods.md").read_text()
+    declared = set(inspect.signature(maxslices.method).parameters) - {"pattern", "registry"}
+    assert {
+        name for name in declared if f"`{name}`" not in page and f"{name}=" not in page
+    } == set()
+    assert {name for name in SUPPLIED if f"`{name}`" not in page} == set()
 
 
 def test_the_table_of_the_field_is_what_the_records_say(monkeypatch):

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("conda", "docs", "methods", "src", "tests")
+FOLDERS = ("changes", "conda", "docs", "methods", "src", "tests")
 NETWORKS = (Path("src/maxslices/nn"), Path("tests/nn"))
 """What is left out, besides the entry points that name it."""
 

@@ -50,6 +50,15 @@ LIBRARY = "httomolibgpu"
 LIBRARY_FOLDERS = {"misc", "prep", "recon", "tomobar"}
 """Folders of its code, and of what it calls: made-up methods were recorded too."""
 
+CUPY = {
+    "gaussian": ("cupyx.scipy.ndimage.gaussian_filter", "sigma=(0, 2, 2)"),
+    "median": ("cupyx.scipy.ndimage.median_filter", "size=(1, 3, 3)"),
+    "uniform": ("cupyx.scipy.ndimage.uniform_filter", "size=(1, 5, 5)"),
+    "fft2_filter": ("cupy.fft.fft2, a product, ifft2", ""),
+    "rfft2_filter": ("cupy.fft.rfft2, a product, irfft2", ""),
+}
+"""Recorded calls of docs/scripts/outside_functions.py that are CuPy's own -> what they call."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -140,6 +149,17 @@ def sequence_rows(names: set[str]) -> Iterator[Row]:
         )
 
 
+def cupy_rows() -> Iterator[Row]:
+    """CuPy's functions on projections, by sequences at this size."""
+    cases = {case.name: case for case in recorded() if case.name in CUPY}
+    for name, (called, parameters) in CUPY.items():
+        case = cases[name]
+        peaks = PeakModel.fit([case.observation(n) for n in sorted(case.calls)])
+        yield Row(
+            called, "projections", case.dtype, peaks.rising, "sequences", parameters=parameters
+        )
+
+
 def declared_rows() -> Iterator[Row]:
     """Methods of maxslices-methods, by their estimators."""
     registry.load_entry_points()
@@ -196,8 +216,8 @@ def term_text(term: SizedTerm | Term) -> str:
     return str(term.size)
 
 
-def tables() -> tuple[str, str, str]:
-    """Tables of the page: httomolibgpu's methods, those of maxslices-methods, formulas."""
+def tables() -> tuple[str, ...]:
+    """Tables of the page: httomolibgpu's methods, CuPy's, maxslices-methods', formulas."""
     found = list(recorded_rows())
     found += sequence_rows({row.method for row in found})
     found.sort(key=lambda row: (row.method.lower(), row.slices, row.dtype))
@@ -211,6 +231,7 @@ def tables() -> tuple[str, str, str]:
     lines = [f"| {' | '.join(cells)} |" for cells in formulas]
     return (
         table(found),
+        table(list(cupy_rows())),
         table(list(declared_rows())),
         "\n".join([lines[0], "|---" * 4 + "|", *lines[1:]]),
     )

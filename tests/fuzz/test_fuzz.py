@@ -103,3 +103,8 @@ def test_each_kind_of_fault_is_seen(case, kind, monkeypatch):
     monkeypatch.setattr(child, "CPU_S", 1)
     monkeypatch.setattr(child, "WALL_S", 10 if case is not waits else 0.2)
     assert child.in_child(case).kind == kind
+
+
+def test_every_kind_is_on_the_page_about_attacks():
+    page = (ROOT / "docs" / "attacks.md").read_text()
+    assert {kind for kind in KINDS if f"`{kind}`" not in page} == set()
