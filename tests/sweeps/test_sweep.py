@@ -207,6 +207,20 @@ def test_a_sheet_shows_each_picture_as_it_was_when_it_was_added(tmp_path, side):
     assert (middle[len(middle) // 2 + 20 :] == 255).sum() >= 50
 
 
+@pytest.mark.parametrize("n_pictures", [1, 4])
+def test_a_sheet_is_as_wide_as_its_title(tmp_path, n_pictures):
+    def ink(title):
+        """Dark pixels of the title."""
+        sheet = ContactSheet(n_pictures, (20, 20), title)
+        for _ in range(n_pictures):
+            sheet.add(np.ones((20, 20), np.float32), "1")
+        sheet.save(tmp_path / f"{len(title)}.png", None)
+        with Image.open(tmp_path / f"{len(title)}.png") as found:
+            return (np.asarray(found.convert("L"))[:20] < 128).sum()
+
+    assert ink("m" * 90) == pytest.approx(9 * ink("m" * 10), rel=0.1)
+
+
 def test_a_sweep_is_replaced_when_it_is_allowed_to_be(tmp_path):
     steps, key, values = case("centre")
     run(source(), steps, tmp_path, device="cpu", sweep={key: values})
