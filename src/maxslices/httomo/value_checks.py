@@ -40,7 +40,7 @@ def value_check(module: str, name: str) -> Callable[..., None] | None:
 
     def check(**parameters: Any) -> None:
         # "auto" is filled in before the method sees it.
-        known = {key: value for key, value in parameters.items() if value != "auto"}
+        known = {k: v for k, v in parameters.items() if not (isinstance(v, str) and v == "auto")}
         _Follower(module).follow(name, known, _MAX_DEPTH)
 
     return check

@@ -280,7 +280,8 @@ def _is_path(value: Any) -> bool:
 
 
 def _fill_in(value: Any) -> str:
-    return ", which stands for a value of yours" if value == TO_FILL_IN else ""
+    is_left = isinstance(value, str) and value == TO_FILL_IN
+    return ", which stands for a value of yours" if is_left else ""
 
 
 def _is_number(value: Any) -> bool:

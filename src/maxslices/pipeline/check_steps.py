@@ -129,7 +129,7 @@ def _is_to_fill_in(value: Any) -> bool:
         return any(map(_is_to_fill_in, value.values()))
     if isinstance(value, list | tuple):
         return any(map(_is_to_fill_in, value))
-    return bool(value == TO_FILL_IN)
+    return isinstance(value, str) and value == TO_FILL_IN
 
 
 def _without_sweeps(given: Any) -> Any:
