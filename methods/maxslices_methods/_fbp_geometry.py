@@ -51,6 +51,23 @@ class Lengths:
         return padded + max(padded, 2 * self.reach)
 
 
+def check_sizes(
+    detector_pad: bool | int, recon_size: int | None, recon_mask_radius: float | None
+) -> None:
+    """Check the parameters that fix sizes; ValueError if one of them is out of range."""
+    if recon_size is not None and recon_size < 1:
+        raise ValueError(f"recon_size must be at least 1 pixel, not {recon_size}")
+    if detector_pad < 0:
+        raise ValueError(
+            f"detector_pad must be True, False or at least 0 pixels, not {detector_pad}"
+        )
+    if recon_mask_radius is not None and not recon_mask_radius > 0:
+        raise ValueError(
+            f"recon_mask_radius must be over 0 (a fraction of half the slice's side), or None for "
+            f"no mask; it is {recon_mask_radius}"
+        )
+
+
 def lengths(
     shape: tuple[int, ...],
     detector_pad: bool | int,
@@ -64,18 +81,10 @@ def lengths(
     ValueError
         If one of them is out of range.
     """
+    check_sizes(detector_pad, recon_size, recon_mask_radius)
     n_angles, _, detector = shape
     size = detector if recon_size is None else int(recon_size)
-    if size < 1:
-        raise ValueError(f"recon_size must be at least 1 pixel, not {size}")
     pad = detector // 2 if detector_pad is True else int(detector_pad)
-    if pad < 0:
-        raise ValueError(f"detector_pad must be True, False or at least 0 pixels, not {pad}")
-    if recon_mask_radius is not None and not recon_mask_radius > 0:
-        raise ValueError(
-            f"recon_mask_radius must be over 0 (a fraction of half the slice's side), or None for "
-            f"no mask; it is {recon_mask_radius}"
-        )
     corner = (size - 1) / math.sqrt(2)
     radius = math.inf if recon_mask_radius is None else recon_mask_radius * size / 2
     return Lengths(n_angles, detector, pad, size, radius, math.ceil(min(corner, radius)))

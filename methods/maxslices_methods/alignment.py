@@ -41,7 +41,16 @@ def _distortion_bytes(
         m.alloc((2, *frame), np.float64)  # a frame, and the coefficients of its splines
 
 
-def _check(order: int, step_xy: Sequence[int]) -> None:
+def _check(
+    metadata_path: str | None,
+    xcenter: float | None,
+    ycenter: float | None,
+    list_fact: Sequence[float] | None,
+    order: int,
+    step_xy: Sequence[int],
+) -> None:
+    if metadata_path is None and (xcenter is None or ycenter is None or not list_fact):
+        raise ValueError("give metadata_path, or all of xcenter, ycenter and list_fact")
     if not 0 <= order <= 5:
         raise ValueError(f"order must be from 0 to 5, not {order}")
     if list(step_xy) != [1, 1]:
@@ -107,13 +116,14 @@ def distortion_correction_proj_discorpy(
     ----------
     N. T. Vo, R. C. Atwood, M. Drakopoulos, Opt. Express 23, 32859 (2015).
     """
-    _check(order, step_xy)
+    _check(metadata_path, xcenter, ycenter, list_fact, order, step_xy)
     if mode not in get_args(Mode):
         raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, not {mode!r}")
     if metadata_path is not None:
         xcenter, ycenter, list_fact = _coefficients(metadata_path)
-    if xcenter is None or ycenter is None or not list_fact:
-        raise ValueError("give metadata_path, or all of xcenter, ycenter and list_fact")
+    assert xcenter is not None
+    assert ycenter is not None
+    assert list_fact is not None
     shift = list(reversed(detector_start)) if shift_xy is None else list(shift_xy)
     source = to_host(data)
     places = _places(source.shape[1:], xcenter - shift[0], ycenter - shift[1], list_fact)

@@ -42,7 +42,40 @@ def pd_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> No
     (_tv_cuda if m.device == "cuda" else _tv_cpu).account_pd(m, shape)
 
 
-@method("all", calc_max_slices=rof_bytes, halo=_halo, tile_halo=_halo, output_dtype=np.float32)
+def check_rof(
+    regularisation_parameter: float, iterations: int, time_marching_parameter: float
+) -> None:
+    """Check values of `total_variation_rof`; ValueError if one is out of range."""
+    _require_positive(
+        regularisation_parameter=regularisation_parameter,
+        iterations=iterations,
+        time_marching_parameter=time_marching_parameter,
+    )
+
+
+def check_pd(regularisation_parameter: float, iterations: int, lipschitz_const: float) -> None:
+    """Check values of `total_variation_pd`; ValueError if one is out of range."""
+    _require_positive(
+        regularisation_parameter=regularisation_parameter,
+        iterations=iterations,
+        lipschitz_const=lipschitz_const,
+    )
+
+
+def _require_positive(**values: float) -> None:
+    for parameter, value in values.items():
+        if not 0 < value < np.inf:
+            raise ValueError(f"{parameter} must be over 0 and finite, not {value}")
+
+
+@method(
+    "all",
+    calc_max_slices=rof_bytes,
+    halo=_halo,
+    tile_halo=_halo,
+    output_dtype=np.float32,
+    check_values=check_rof,
+)
 def total_variation_rof(
     data: Any,
     regularisation_parameter: float = 1e-5,
@@ -80,18 +113,20 @@ def total_variation_rof(
     a gradient whose other components are minmod limited, with 1e-8 below the root; nothing flows
     over the borders.
     """
-    _require_positive(
-        "total_variation_rof",
-        regularisation_parameter=regularisation_parameter,
-        iterations=iterations,
-        time_marching_parameter=time_marching_parameter,
-    )
+    check_rof(regularisation_parameter, iterations, time_marching_parameter)
     back = _tv_cuda if on_gpu(data) else _tv_cpu
     source = data.astype(np.float32, copy=False)
     return back.rof(source, regularisation_parameter, iterations, time_marching_parameter)
 
 
-@method("all", calc_max_slices=pd_bytes, halo=_halo, tile_halo=_halo, output_dtype=np.float32)
+@method(
+    "all",
+    calc_max_slices=pd_bytes,
+    halo=_halo,
+    tile_halo=_halo,
+    output_dtype=np.float32,
+    check_values=check_pd,
+)
 def total_variation_pd(
     data: Any,
     regularisation_parameter: float = 1e-5,
@@ -135,12 +170,7 @@ def total_variation_pd(
     Rudin, Osher and Fatemi, with the primal step at a tenth of the strength, as in
     CCPi-Regularisation.
     """
-    _require_positive(
-        "total_variation_pd",
-        regularisation_parameter=regularisation_parameter,
-        iterations=iterations,
-        lipschitz_const=lipschitz_const,
-    )
+    check_pd(regularisation_parameter, iterations, lipschitz_const)
     back = _tv_cuda if on_gpu(data) else _tv_cpu
     source = data.astype(np.float32, copy=False)
     tau = 0.1 * regularisation_parameter
@@ -153,9 +183,3 @@ def total_variation_pd(
         isotropic=isotropic,
         nonnegativity=nonnegativity,
     )
-
-
-def _require_positive(name: str, **values: float) -> None:
-    for parameter, value in values.items():
-        if not 0 < value < np.inf:
-            raise ValueError(f"{name}: {parameter} must be over 0 and finite, not {value}")

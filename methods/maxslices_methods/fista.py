@@ -9,7 +9,7 @@ import numpy as np
 from maxslices import Ledger, from_ledger, method
 
 from . import _tv_cpu
-from ._fbp_geometry import lengths
+from ._fbp_geometry import check_sizes, lengths
 from ._projector_cpu import Projector
 from ._solve_slices import Image, Rows, account, solved, square
 from .httomo_names import log_unused
@@ -49,11 +49,15 @@ def _fista_bytes(
 
 
 def _check_fista(
+    detector_pad: bool | int,
+    recon_size: int | None,
+    recon_mask_radius: float | None,
     iterations: int,
     subsets_number: int,
     regularisation_parameter: float,
     regularisation_iterations: int,
 ) -> None:
+    check_sizes(detector_pad, recon_size, recon_mask_radius)
     if iterations < 1:
         raise ValueError(f"iterations must be at least 1, not {iterations}")
     if subsets_number < 1:
@@ -131,7 +135,15 @@ def FISTA3d_tomobar(
     ----------
     A. Beck, M. Teboulle, SIAM J. Imaging Sci. 2, 183 (2009).
     """
-    _check_fista(iterations, subsets_number, regularisation_parameter, regularisation_iterations)
+    _check_fista(
+        detector_pad,
+        recon_size,
+        recon_mask_radius,
+        iterations,
+        subsets_number,
+        regularisation_parameter,
+        regularisation_iterations,
+    )
     log_unused(
         "FISTA3d_tomobar",
         gpu_id=(gpu_id, 0),

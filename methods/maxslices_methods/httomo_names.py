@@ -15,7 +15,7 @@ import numpy as np
 from maxslices import method
 
 from . import denoise, recon
-from ._fbp_geometry import SINC, RowWindow, lengths
+from ._fbp_geometry import SINC, RowWindow, check_sizes, lengths
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,16 @@ def log_unused(name: str, **given: tuple[Any, Any]) -> None:
             )
 
 
+def _check(
+    detector_pad: bool | int,
+    filter_freq_cutoff: float,
+    recon_size: int | None,
+    recon_mask_radius: float | None,
+) -> None:
+    check_sizes(detector_pad, recon_size, recon_mask_radius)
+    _check_cutoff(filter_freq_cutoff)
+
+
 def _check_cutoff(filter_freq_cutoff: float) -> None:
     if not 0 < filter_freq_cutoff < np.inf:
         raise ValueError(f"filter_freq_cutoff must be over 0 and finite, not {filter_freq_cutoff}")
@@ -63,7 +73,7 @@ def _check_cutoff(filter_freq_cutoff: float) -> None:
     output_dims=recon.slice_dims,
     output_dtype=np.float32,
     saved_by_default=True,
-    check_values=_check_cutoff,
+    check_values=_check,
 )
 def FBP3d_tomobar(
     data: Any,
@@ -109,6 +119,7 @@ def FBP3d_tomobar(
     output_dims=recon.slice_dims,
     output_dtype=np.float32,
     saved_by_default=True,
+    check_values=check_sizes,
 )
 def FBP2d_astra(
     data: Any,
@@ -165,7 +176,7 @@ def FBP2d_astra(
     output_dims=recon.slice_dims,
     output_dtype=np.float32,
     saved_by_default=True,
-    check_values=_check_cutoff,
+    check_values=_check,
 )
 def LPRec3d_tomobar(
     data: Any,
@@ -228,7 +239,13 @@ def _halo(iterations: int) -> int:
     return min(iterations, TV_HALO)
 
 
-@method("all", calc_max_slices=denoise.pd_bytes, halo=_halo, output_dtype=np.float32)
+@method(
+    "all",
+    calc_max_slices=denoise.pd_bytes,
+    halo=_halo,
+    output_dtype=np.float32,
+    check_values=denoise.check_pd,
+)
 def total_variation_PD(
     data: Any,
     regularisation_parameter: float = 1e-5,
@@ -267,7 +284,13 @@ def total_variation_PD(
     )
 
 
-@method("all", calc_max_slices=denoise.rof_bytes, halo=_halo, output_dtype=np.float32)
+@method(
+    "all",
+    calc_max_slices=denoise.rof_bytes,
+    halo=_halo,
+    output_dtype=np.float32,
+    check_values=denoise.check_rof,
+)
 def total_variation_ROF(
     data: Any,
     regularisation_parameter: float = 1e-5,

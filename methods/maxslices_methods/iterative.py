@@ -8,7 +8,7 @@ import numpy as np
 
 from maxslices import Ledger, from_ledger, method
 
-from ._fbp_geometry import lengths
+from ._fbp_geometry import check_sizes, lengths
 from ._projector_cpu import Projector
 from ._solve_slices import Image, Rows, account, solved, square
 from .httomo_names import log_unused
@@ -33,7 +33,17 @@ def _direct_bytes(
     account(m, shape, dtype, size, n_rows=3, n_images=3, n_subsets=1)
 
 
-def _check(iterations: int) -> None:
+def _check(
+    detector_pad: bool | int,
+    recon_size: int | None,
+    recon_mask_radius: float | None,
+    iterations: int,
+) -> None:
+    check_sizes(detector_pad, recon_size, recon_mask_radius)
+    _check_iterations(iterations)
+
+
+def _check_iterations(iterations: int) -> None:
     if iterations < 1:
         raise ValueError(f"iterations must be at least 1, not {iterations}")
 
@@ -86,7 +96,7 @@ def SIRT3d_tomobar(
     Each residual is divided by the length of its ray in the slice, and each correction by the
     number of rays through its pixel. Projections are by non-uniform FFTs: see `_projector_cpu`.
     """
-    _check(iterations)
+    _check_iterations(iterations)
     log_unused("SIRT3d_tomobar", gpu_id=(gpu_id, 0))
 
     def solve(projector: Projector, measured: Rows) -> Image:
@@ -155,7 +165,7 @@ def CGLS3d_tomobar(
     ValueError
         If a parameter is out of range.
     """
-    _check(iterations)
+    _check_iterations(iterations)
     log_unused("CGLS3d_tomobar", gpu_id=(gpu_id, 0))
 
     def solve(projector: Projector, measured: Rows) -> Image:

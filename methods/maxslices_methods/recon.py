@@ -10,7 +10,7 @@ from maxslices import method
 from maxslices.model.ledger import Ledger, from_ledger
 
 from . import _fbp_cpu, _fbp_cuda
-from ._fbp_geometry import Filter, Lengths, RowWindow, host_angles, lengths
+from ._fbp_geometry import Filter, Lengths, RowWindow, check_sizes, host_angles, lengths
 from .namespaces import on_gpu
 
 
@@ -45,6 +45,7 @@ def slice_dims(other_dims: tuple[int, int], recon_size: int | None) -> tuple[int
     output_dims=slice_dims,
     output_dtype=np.float32,
     saved_by_default=True,
+    check_values=check_sizes,
 )
 def fbp(
     data: Any,

@@ -23,6 +23,10 @@ def write_scans(folder: Path) -> None:
     for name, shape in _SHAPES.items():
         _write(folder / f"{name}.nxs", FLATS_AROUND, shape)
     _write(folder / "floats.nxs", FLATS_AROUND, (5, 6), np.float32)
+    _write(folder / "both_ends.nxs", np.repeat([2, 1, 0, 1, 2], [2, 3, 17, 3, 2]), (7, 9))
+    for name, dtype in (("bytes", np.uint8), ("whole", np.int32), ("doubles", np.float64)):
+        _write(folder / f"{name}.nxs", np.repeat([2, 1, 0], [2, 3, 11]), (5, 4), dtype)
+    _write(folder / "invalid.nxs", np.repeat([2, 1, 0, -1, 3], [2, 3, 11, 1, 1]), (5, 4))
     _write(folder / "no_flats.nxs", np.repeat([2, 0], [3, 12]), (6, 7))
     _write(folder / "no_darks.nxs", np.repeat([1, 0], [3, 12]), (6, 7))
     _write(folder / "bare.nxs", np.zeros(14, int), (6, 7))
@@ -31,6 +35,7 @@ def write_scans(folder: Path) -> None:
         frames = np.arange(5 * 80).reshape(5, 8, 10).astype("u2")
         file["flats"], file["darks"], file["both"] = frames + 1, frames + 1000, frames + 3000
         file["key"] = [1, 2, 1, 0, 2]
+        file["floats"] = frames.astype("f4")
     with h5py.File(folder / "linked.nxs", "w") as file:
         file["raw"] = h5py.ExternalLink("even.nxs", "entry1")
         file["entry1/tomo_entry"] = h5py.SoftLink("/raw/tomo_entry")
@@ -71,8 +76,8 @@ def _previewed(**preview: Any) -> dict[str, Any]:
     return {**_AUTO, "preview": preview}
 
 
-def _user_angles(n: int, **more: Any) -> dict[str, Any]:
-    angles = {"start_angle": 0, "stop_angle": 180, "angles_total": n}
+def _user_angles(n: int, start: float = 0, stop: float = 180, **more: Any) -> dict[str, Any]:
+    angles = {"start_angle": start, "stop_angle": stop, "angles_total": n}
     return {**_PATHS, "rotation_angles": {"user_defined": angles}, **more}
 
 
@@ -138,6 +143,35 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
         "sides previewed": (
             "even.nxs",
             {**_sides(flats, keyed), "preview": {"detector_y": "mid", "detector_x": {"start": 4}}},
+        ),
+        "darks in the scan without a key": (
+            "even.nxs",
+            _sides(None, {"file": "input_data", "data_path": DATA}),
+        ),
+        "preview that cuts both ends": (
+            "both_ends.nxs",
+            _previewed(angles={"start": 6, "stop": 20}),
+        ),
+        "subset between flats": (
+            "both_ends.nxs",
+            {**_PATHS, "continuous_scan_subset": {"start": 0, "stop": 27}},
+        ),
+        "bytes": ("bytes.nxs", _AUTO),
+        "whole numbers": ("whole.nxs", _AUTO),
+        "doubles": ("doubles.nxs", _AUTO),
+        "angles backwards": ("both_ends.nxs", _user_angles(17, 360, -0.5)),
+        "invalid frames": ("invalid.nxs", _AUTO),
+        "numbers with offsets": (
+            "odd.nxs",
+            _previewed(detector_y={"start": 2, "start_offset": 3, "stop": 9, "stop_offset": -1}),
+        ),
+        "offsets alone": (
+            "even.nxs",
+            _previewed(detector_x={"start_offset": 2, "stop_offset": -3}),
+        ),
+        "flats of floats, darks by a key, by full paths": (
+            "even.nxs",
+            _sides({"file": "sides.h5", "data_path": "/floats", "image_key_path": None}, keyed),
         ),
         "sides in the scan": (
             "even.nxs",

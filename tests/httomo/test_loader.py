@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from maxslices.errors import SourceError
 from maxslices.io import open_source, parse_loader
-from tests.httomo.loader_cases import cases, write_scans
+from tests.httomo.loader_cases import DATA, cases, write_scans
 
 RECORDED = Path(__file__).with_name("loader_arrays.json")
 """Shape, dtype and hash of every array, by case, as httomo 3.3.2 gave them on 2026-11-23; written
@@ -85,6 +86,13 @@ def test_there_are_as_many_ways_as_promised():
 def test_the_arrays_are_those_that_httomo_gave(name, folder, monkeypatch):
     monkeypatch.chdir(folder)
     assert described(by_ours(name)) == json.loads(RECORDED.read_text())[name]
+
+
+def test_the_scan_itself_is_not_taken_for_its_darks(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    options, _ = parse_loader({"darks": {"file": "input_data", "data_path": DATA}})
+    with pytest.raises(SourceError, match="give the darks another data_path, or an image_key_path"):
+        open_source("even.nxs", options)
 
 
 @pytest.fixture

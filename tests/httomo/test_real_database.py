@@ -174,6 +174,11 @@ def template(theirs: Path, module: str, name: str) -> dict[str, Any]:
     return step
 
 
+def is_left_to_the_user(name: str, value: Any) -> bool:
+    """True for REQUIRED, and for the file of a distortion, without which the method refuses."""
+    return value == "REQUIRED" or (name == "metadata_path" and value is None)
+
+
 def test_templates_are_well_formed(real, theirs):
     """Every template as it stands, with values only where it says REQUIRED or refers."""
     folder = theirs / "httomo_backends" / "yaml_templates"
@@ -182,7 +187,7 @@ def test_templates_are_well_formed(real, theirs):
         (step,) = yaml.safe_load(file.read_text())
         given = step.get("parameters") or {}
         for name, value in list(given.items()):
-            if value == "REQUIRED":
+            if is_left_to_the_user(name, value):
                 given[name] = REQUIRED[name]
             elif isinstance(value, str) and "${{" in value:
                 del given[name]
@@ -201,7 +206,8 @@ def directive(theirs: Path, name: str) -> list[dict[str, Any]]:
     for entry in yaml.safe_load(file.read_text()):
         step = copy.deepcopy(template(theirs, entry["module_path"], entry["method"]))
         given = step["parameters"]
-        given |= {key: REQUIRED[key] for key, value in given.items() if value == "REQUIRED"}
+        left = [key for key, value in given.items() if is_left_to_the_user(key, value)]
+        given |= {key: REQUIRED[key] for key in left}
         if entry["method"] == "rescale_to_int" and not source_of(
             theirs, f"{entry['module_path']}.{entry['method']}"
         ):  # httomolib 2.2, the last wheel for Python 3.11, is older than the database
@@ -297,6 +303,13 @@ def test_all_methods_of_the_database_are_listed(real):
     assert found["httomolibgpu.prep.phase.paganin_filter"].startswith("on a GPU")
     refused = found["httomolib.misc.morph.data_reducer"]
     assert refused.startswith("not here: ") or refused.startswith("on a CPU")
+
+
+def test_a_misspelt_parameter_is_refused_where_the_function_would_swallow_it(real):
+    name, module = "LPRec3d_tomobar", "httomolibgpu.recon.algorithm"
+    step = {"method": name, "module_path": module, "parameters": {"filter_freq_cutof": 1.0}}
+    with pytest.raises(ParameterError, match="did you mean filter_freq_cutoff"):
+        Pipeline.from_steps([step], methods=real)
 
 
 def test_a_parameter_of_an_earlier_release_has_the_name_of_today(real):

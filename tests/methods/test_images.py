@@ -8,6 +8,7 @@ import tifffile
 from PIL import Image
 
 import maxslices
+from maxslices.errors import ParameterError
 from maxslices_methods.alignment import distortion_correction_proj_discorpy as undistorted
 from maxslices_methods.averaging import average_projection_frames
 from maxslices_methods.images import save_to_images
@@ -88,6 +89,13 @@ def test_means_of_integers_are_integers():
 def test_a_lens_without_distortion_changes_nothing(data):
     given = {"xcenter": 2.5, "ycenter": 1.5, "list_fact": [1.0]}
     np.testing.assert_allclose(undistorted(data, **given), data, atol=1e-6)
+
+
+@pytest.mark.parametrize("given", [{}, {"xcenter": 2.5, "list_fact": [1.0]}, {"list_fact": []}])
+def test_a_lens_without_coefficients_is_refused_before_anything_runs(given):
+    step = {"method": "distortion_correction_proj_discorpy", "parameters": given}
+    with pytest.raises(ParameterError, match="give metadata_path, or all of xcenter"):
+        maxslices.Pipeline.from_steps([step])
 
 
 def test_a_magnified_frame_is_made_smaller():

@@ -22,11 +22,21 @@ def smooth(data, level: int = 1, name: str = "gauss", limits: list | None = None
     return data
 
 
+def _check_ends(low, high):
+    if low is None and high is None:
+        raise ValueError("give low or high")
+
+
+def cut(data, low: float | None = None, high: float | None = None):
+    return data
+
+
 def find(data):
     return 0.0
 
 
 methods.register(smooth, module="lab.prep", pattern="all", check_values=_check_level)
+methods.register(cut, module="lab.prep", pattern="all", check_values=_check_ends)
 methods.register(find, module="lab.prep", pattern="all", side_results=("cor",), combine=min)
 
 LOADER = """\
@@ -81,7 +91,7 @@ ONE_FAULT = {
     ),
     "module that is not there": (
         LOADER + "- method: smooth\n  module_path: lab.perp\n  parameters: {}\n",
-        (7, 3, "there is one in lab.prep"),
+        (8, 3, "there is one in lab.prep"),
     ),
     "parameter that is not there": (
         LOADER + "- method: smooth\n  module_path: lab.prep\n  parameters:\n    levl: 3\n",
@@ -98,6 +108,26 @@ ONE_FAULT = {
     "value to fill in": (
         "- method: smooth\n  parameters:\n    level: REQUIRED\n",
         (3, 5, "stands for a value of yours: give one, int, or leave it out for 1"),
+    ),
+    "value to fill in within a list": (
+        "- method: smooth\n  parameters:\n    limits: [1, REQUIRED]\n",
+        (3, 5, "stands for a value of yours: give one, list"),
+    ),
+    "path of the loader to fill in": (
+        LOADER.replace("data_path: auto", "data_path: REQUIRED") + "- method: smooth\n",
+        (4, 5, "not 'REQUIRED', which stands for a value of yours"),
+    ),
+    "file of the loader to fill in": (
+        LOADER + "    darks: {file: REQUIRED, data_path: a}\n- method: smooth\n",
+        (7, 13, "not 'REQUIRED', which stands for a value of yours"),
+    ),
+    "swept value that the method refuses": (
+        "- method: smooth\n  parameters:\n    name: a\n    level: !Sweep [2, 0]\n",
+        (4, 5, "smooth refuses level = 0: level must be at least 1, not 0"),
+    ),
+    "sweep within the loader": (
+        LOADER + "    preview: {detector_y: {start: !Sweep [1, 2], stop: 4}}\n- method: smooth\n",
+        (7, 35, "nor in the loader"),
     ),
     "text to fill in": (
         "- method: smooth\n  parameters:\n    name: REQUIRED\n",
@@ -131,9 +161,21 @@ ONE_FAULT = {
 }
 
 
-@pytest.mark.parametrize("case", ONE_FAULT)
+UNREADABLE = {
+    "line with less indentation": (
+        "- method: smooth\n  parameters:\n    name: a\n   level: 2\n",
+        (4, 4, "not indented as those before it"),
+    ),
+    "colon that is missing": (
+        "- method smooth\n  parameters: {}\n",
+        (2, 13, "a colon is missing in the line before"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ONE_FAULT | UNREADABLE)
 def test_a_fault_is_told_where_it_stands(case):
-    text, (row, column, said) = ONE_FAULT[case]
+    text, (row, column, said) = (ONE_FAULT | UNREADABLE)[case]
     ((found_row, found_column, message),) = faults(text)
     assert (found_row, found_column) == (row, column)
     assert said in message
@@ -155,6 +197,23 @@ def test_the_check_goes_on_inside_a_loader_and_behind_a_sweep():
         "- method: smooth\n  parameters: {level: a}\n"
     )
     assert [row for row, _, _ in faults(text)] == [3, 5, 7, 9]
+
+
+def test_a_second_sweep_is_told_where_it_stands():
+    text = (
+        "- method: smooth\n  parameters: {level: !Sweep [1, 2]}\n"
+        "- method: smooth\n  parameters: {name: !Sweep [a, b]}\n"
+    )
+    ((row, column, said),) = faults(text)
+    assert (row, column) == (4, 22)
+    assert "beside smooth.level (p.yaml:2:23)" in said
+
+
+def test_values_are_refused_only_where_all_that_decide_are_known():
+    text = FIND + "- method: cut\n  parameters: {high: '${{centring.side_outputs.centre}}'}\n"
+    assert Pipeline._checked(*_read(text)).steps[1].meta.name == "cut"
+    ((_, _, said),) = faults("- method: cut\n")
+    assert "give low or high" in said
 
 
 def test_steps_of_missing_packages_are_one_fault_and_the_others_are_checked(monkeypatch):

@@ -93,7 +93,7 @@ FAULTS = {
     ),
     "sweep in a list": (
         "- method: to_float\n  parameters:\n    factor: [1, !Sweep [1, 2]]\n",
-        "p.yaml:3: a sweep is the whole value of one parameter of a step",
+        "p.yaml:3: a sweep is the whole value of one parameter of a method",
     ),
     "sweep as a name": ("- method: !Sweep [a, b]\n", "p.yaml:1: a sweep is the whole value"),
     "sweep of the loader": (

@@ -11,7 +11,7 @@ import tifffile
 from PIL import Image
 
 from maxslices import ArraySpec, Pipeline, Plan, Registry, plan, run
-from maxslices.errors import DoesNotFitError, MaxslicesError, StoreError, UsageError
+from maxslices.errors import DoesNotFitError, MaxslicesError, PlanError, StoreError, UsageError
 from maxslices.io.array_source import ArraySource
 from maxslices.pipeline.sweep import cut_at_sweep, with_sweep
 from maxslices.pipeline.sweep_rows import rows_of_sweep
@@ -207,6 +207,20 @@ def test_a_sheet_shows_each_picture_as_it_was_when_it_was_added(tmp_path, side):
     assert (middle[len(middle) // 2 + 20 :] == 255).sum() >= 50
 
 
+@pytest.mark.parametrize("n_pictures", [1, 4])
+def test_a_sheet_is_as_wide_as_its_title(tmp_path, n_pictures):
+    def ink(title):
+        """Dark pixels of the title."""
+        sheet = ContactSheet(n_pictures, (20, 20), title)
+        for _ in range(n_pictures):
+            sheet.add(np.ones((20, 20), np.float32), "1")
+        sheet.save(tmp_path / f"{len(title)}.png", None)
+        with Image.open(tmp_path / f"{len(title)}.png") as found:
+            return (np.asarray(found.convert("L"))[:20] < 128).sum()
+
+    assert ink("m" * 90) == pytest.approx(9 * ink("m" * 10), rel=0.1)
+
+
 def test_a_sweep_is_replaced_when_it_is_allowed_to_be(tmp_path):
     steps, key, values = case("centre")
     run(source(), steps, tmp_path, device="cpu", sweep={key: values})
@@ -256,6 +270,31 @@ def test_memory_stays_within_the_plan(tmp_path, n_values):
     measured = [each.measured_bytes for each in report.sections]
     estimated = [each.estimated_bytes for each in report.plan.sections]
     assert all(m <= e for m, e in zip(measured, estimated, strict=True))
+
+
+@pytest.mark.parametrize("values", [[False, True], [True, 0], [0, 40, True]])
+def test_the_value_that_takes_most_decides_wherever_it_stands(values):
+    steps = [*NORMALIZE, "fbp"]
+    given = {"device": "cpu", "memory": "200MB"}
+    made = plan(source(), steps, **given, sweep={"fbp.detector_pad": values})
+    alone = [plan(source(), steps, **given, sweep={"fbp.detector_pad": [v]}) for v in values]
+    peaks = [each.sections[-1].estimated_bytes for each in alone]
+    assert min(peaks) < max(peaks) == made.sections[-1].estimated_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("1:1.3:0.1", [1.0, 1.1, 1.2]),
+        ("60:61:0.3", [60.0, 60.3, 60.6, 60.9]),
+        ("3:-3:-2", [3, 1, -1]),
+        ("0:1:3", [0]),
+        ("1000000.1:1000000.4:0.1", [1000000.1, 1000000.2, 1000000.3]),
+    ],
+)
+def test_the_stop_of_a_range_is_excluded(text, values):
+    pipeline = with_sweep(Pipeline.from_steps(["fbp"]), f"fbp.center={text}")
+    assert pipeline.steps[0].parameters["center"].values == pytest.approx(values, abs=1e-9)
 
 
 def test_too_little_memory_for_the_pictures_is_said():
@@ -333,6 +372,8 @@ def test_values_of_different_shapes_are_refused():
         {"save_all": True},
         {"out": np.zeros((3, 3, 3), np.float32)},
         {"save_snapshots": True, "out": "x"},
+        {"picture": True, "out": "x"},
+        {"format": "tiff:8", "out": "x"},
     ],
 )
 def test_what_a_sweep_cannot_is_said(options):
@@ -368,5 +409,5 @@ class TestSharpness:
 def test_the_plan_of_a_sweep_is_not_carried_out():
     made = plan(source(), [*NORMALIZE, "fbp"], device="cpu", sweep="fbp.center=30:32:1")
     assert json.loads(made.to_json())["values"] == [30, 31]
-    with pytest.raises(UsageError, match="the plan is of a sweep"):
+    with pytest.raises(PlanError, match="leave the plan out, and run with the sweep"):
         Plan.from_json(made.to_json())

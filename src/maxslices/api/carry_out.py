@@ -45,14 +45,13 @@ def carry_out(request: RunRequest) -> Report:
     wall_time = WallTime()
     pipeline, cut = request.checked()
     check_for_workers(request)
-    if cut is not None and request.is_for_workers:
-        from .sweep_on_workers import run_sweep_on_workers
-
-        return run_sweep_on_workers(request, pipeline, cut)
     if cut is not None:
         from .run_sweep import run_sweep  # and with it Pillow and tifffile
+        from .sweep_here import SweepHere
+        from .sweep_on_workers import SweepOnWorkers
 
-        return run_sweep(request, pipeline, cut)
+        begin = SweepOnWorkers if request.is_for_workers else SweepHere
+        return run_sweep(request, pipeline, cut, begin)
     folder = request.folder(pipeline)
     if folder is not None and folder.unfinished is not None:
         pipeline = _as_before(pipeline, folder.unfinished.identity, folder.path)

@@ -207,11 +207,11 @@ def _stage_models(
 
 
 def _extremes(values: list[Any]) -> list[Any]:
-    """Smallest and largest of numbers, which take least and most memory; else the first value."""
+    """Smallest and largest of numbers, which take least and most memory, and all other values."""
     numbers = [v for v in values if matches(float, v)]
-    if len(numbers) < len(values):
-        return values[:1]
-    return sorted({min(numbers), max(numbers)})
+    others = {repr(v): v for v in values if not matches(float, v)}
+    ends = sorted({min(numbers), max(numbers)}) if numbers else []
+    return [*ends, *others.values()]
 
 
 def _check_alike(
@@ -225,7 +225,8 @@ def _check_alike(
                 f"{cut.name} = {value_text(alike[first][0])} gives {outputs[first]}, and "
                 f"{shown_values(tuple(alike[key][:1]))} gives {output}: the pictures of a sweep "
                 "have one shape",
-                cut.sweep.place,
+                cut.sweep.place.where,
+                cut.sweep.place.pointer,
             )
 
 

@@ -165,6 +165,12 @@ class RunRequest:
             raise UsageError(f"a sweep cannot {what}: it is planned and run as a whole")
         if self.given is not None:
             raise UsageError("a sweep fills no array: name a folder, or leave it out")
+        if self.picture or self.format != "hdf5":
+            what = "picture" if self.picture else "format"
+            raise UsageError(
+                f"{what} cannot be given with a sweep, which writes a TIFF stack and a contact "
+                "sheet: leave it out"
+            )
 
     def folder(self, pipeline: Pipeline) -> RunFolder | None:
         """Folder of the results, checked; None without."""

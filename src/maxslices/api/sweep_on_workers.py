@@ -9,24 +9,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from ..devices import select_backend
-from ..measure.process_peak import ProcessPeak
 from ..pipeline import Pipeline
 from ..pipeline.sweep import SweptPipeline, cut_at_sweep
 from ..planner import Plan
 from ..planner.sweep_plan import SweepPlan
-from ..runner import RunFolder
-from ..runner.earlier_run import RECORD_NAMES
-from ..runner.progress import progress_shown
-from ..runner.provenance import provenance as provenance_of
+from ..runner import RunFolder, SectionReport
+from ..runner.progress import Progress
 from ..runner.run_log import RunLog
-from ..runner.sweep_pictures import SweepPictures
 from ..runner.sweep_report import SweepReport, together
 from ..runner.wall_time import WallTime
 from .on_workers import worker_budgets, workers_of
 from .run_request import RunRequest
-from .run_sweep import leave_records, planned_sweep, run_sweep
-from .scan_and_output import files_read, opened
+from .run_sweep import run_sweep
+from .scan_and_output import opened
+from .sweep_here import SweepHere, planned_sweep
 
 if TYPE_CHECKING:
     from ..cluster.section_job import Share
@@ -36,83 +35,67 @@ UNIT = "value"
 """What is dealt out, for messages."""
 
 
-def run_sweep_on_workers(
-    request: RunRequest, pipeline: Pipeline, cut: SweptPipeline
-) -> SweepReport:
-    """Run a pipeline that has a sweep, its values on several workers.
+class SweepOnWorkers:
+    """Has workers make the pictures of a sweep; a `SweepWork`.
 
     A share of the values repeats the steps before the swept one. The pictures, a slice for each
-    value, come back to this process, which writes them.
+    value, come back to this process.
     """
-    from ..cluster.dealing import Dealer
 
-    wall_time, path = WallTime(), request.folder_path
-    assert path is not None
-    assert isinstance(request.scan, str | os.PathLike)
-    folder = RunFolder(path, "tiff", request.overwrite)
-    for read in files_read(request.scan, pipeline):
-        folder.check_spares(read)
-    with contextlib.ExitStack() as held:
-        log = held.enter_context(RunLog())
+    def __init__(
+        self,
+        request: RunRequest,
+        pipeline: Pipeline,
+        cut: SweptPipeline,
+        folder: RunFolder | None,
+        wall_time: WallTime,
+        log: RunLog,
+        held: contextlib.ExitStack,
+    ) -> None:
+        self._cut = cut
+        self._wall_time = wall_time
         team = held.enter_context(workers_of(request, pipeline, folder))
         assert team is not None
-        workers = team.workers
-        log.add(workers.text)
+        self._workers = team.workers
+        log.add(self._workers.text)
         wall_time.begin("planning")
-        job = _job(request, pipeline, workers)
-        whole: SweepPlan = workers.submit(_plan, job)
-        wall_time.begin("preparing")
-        request.announce(whole)
-        log.add(str(whole))
-        scan = Path(request.scan)
-        with opened(scan, pipeline, allow_missing_frames=request.allow_missing_frames) as source:
-            name = source.name
-        provenance = provenance_of(whole, pipeline, scan, name, workers.facts[0].device)
-        bar = held.enter_context(progress_shown(request.progress))
-        held.enter_context(folder)
-        process_peak = ProcessPeak()
-        dealer = Dealer(workers.client, workers.resources, UNIT)
+        self._job = _job(request, pipeline, self._workers)
+        self.whole: SweepPlan = self._workers.submit(_plan, self._job)
+        self.device = self.whole.device
+        self.device_name = self._workers.facts[0].device
+        allow_missing = request.allow_missing_frames
+        with opened(request.scan, pipeline, allow_missing_frames=allow_missing) as source:
+            self.scan_name = source.name
+        self.side_results: dict[str, Any] = {}
+        self.sections: tuple[SectionReport, ...] = ()
+        self.sections_s = 0.0
+
+    def pictures(self, bar: Progress) -> Iterator[NDArray[Any]]:
+        """Hand on the picture of each value, in order."""
+        from ..cluster.dealing import Dealer
+
+        dealer = Dealer(self._workers.client, self._workers.resources, UNIT)
         parts: dict[int, SweepReport] = {}
-        count, wanted = len(cut.sweep.values), 0
-        with SweepPictures(whole, folder) as pictures:
-            bar.start(cut.name, count)
-            wall_time.begin("sections")
-            began_s = wall_time.total_s
-            for share, answer in dealer.deal(run_values, job, 0, count, 1):
-                parts[share.start] = answer.value
-                while (part := parts.get(wanted)) is not None:  # pictures go on in order
-                    assert part.result is not None
-                    for picture, value in zip(part.result, part.values, strict=True):
-                        pictures.add(picture, value)
-                    parts[wanted] = replace(part, result=None)
-                    wanted += len(part.values)
-                bar.advance(share.stop - share.start)
-            wall_time.begin("finishing")
-            values_s = wall_time.total_s - began_s
-            files = pictures.finish()
-        wall_time.stop()
+        count, wanted = len(self._cut.sweep.values), 0
+        bar.start(self._cut.name, count)
+        self._wall_time.begin("sections")
+        began_s = self._wall_time.total_s
+        for share, answer in dealer.deal(run_values, self._job, 0, count, 1):
+            parts[share.start] = answer.value
+            while (part := parts.get(wanted)) is not None:
+                assert part.result is not None
+                yield from part.result
+                parts[wanted] = replace(part, result=None)
+                wanted += len(part.values)
+            bar.advance(share.stop - share.start)
+        self._wall_time.begin("finishing")
+        self.sections_s = self._wall_time.total_s - began_s
         ordered = [parts[start] for start in sorted(parts)]
-        report = SweepReport(
-            plan=whole,
-            device=whole.device,
-            sections=tuple(
-                replace(each, notes=(*each.notes, "times are those of all workers, added up"))
-                for each in together([part.sections for part in ordered])
-            ),
-            side_results=dict(_side_results(ordered, cut)),
-            files=files,
-            duration_s=wall_time.total_s,
-            phases_s=wall_time.beside_sections(values_s),
-            process_bytes=process_peak.grown_bytes,
-            result=None,
-            parameter=cut.name,
-            values=cut.sweep.values,
-            sharpness=tuple(pictures.sharpness),
-            provenance=provenance,
-            records=tuple(folder.path / each for each in RECORD_NAMES),
+        self.sections = tuple(
+            replace(each, notes=(*each.notes, "times are those of all workers, added up"))
+            for each in together([part.sections for part in ordered])
         )
-        leave_records(report, pipeline, folder, log)
-        return report
+        self.side_results = dict(_side_results(ordered, self._cut))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +140,7 @@ def run_values(job: SweepJob, share: Share) -> SweepReport:
     assert cut is not None
     values = cut.sweep.values[share.start : share.stop]
     part = replace(cut, sweep=replace(cut.sweep, values=values))
-    return run_sweep(job.request(), job.pipeline, part)
+    return run_sweep(job.request(), job.pipeline, part, SweepHere)
 
 
 def _plan(job: SweepJob) -> SweepPlan:

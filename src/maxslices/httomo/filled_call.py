@@ -25,6 +25,7 @@ def edit_signature(
     added: Mapping[str, Any] | None = None,
     data_name: str | None = None,
     axis_is_filled_in: bool = True,
+    takes_any: bool = False,
 ) -> None:
     """Change the signature of a stub.
 
@@ -40,6 +41,8 @@ def edit_signature(
         Name of a new first parameter.
     axis_is_filled_in : bool
         Whether a parameter ``axis`` may be "auto".
+    takes_any : bool
+        Whether parameters without a name in the signature (``**kwargs``) may be given.
     """
     signature = inspect.signature(stub)
     parameters = list(signature.parameters.values())
@@ -57,6 +60,8 @@ def edit_signature(
             parameter = parameter.replace(kind=parameter.KEYWORD_ONLY)
         kept.append(parameter)
     rest = [kept.pop()] if kept[-1].kind is inspect.Parameter.VAR_KEYWORD else []
+    if not takes_any:
+        rest = []
     for name, default in (added or {}).items():
         kept.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
     stub.__signature__ = signature.replace(parameters=kept + rest)  # type: ignore[attr-defined]

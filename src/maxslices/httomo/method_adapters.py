@@ -54,6 +54,7 @@ def _plain(
         hidden=call.hidden(),
         added=call.supplied(),
         axis_is_filled_in=call.takes_slices_axis(),
+        takes_any=is_tomopy(entry.module),  # options of its algorithms; httomo knows no others
     )
 
     @functools.wraps(stub)

@@ -69,7 +69,13 @@ def hdf5_source(path: Path, options: LoaderOptions) -> FrameSource:
         for side in ("flats", "darks"):
             given = side_option(options, side)
             if isinstance(given, SideData):
-                if given.file is None:
+                if given.file is None and _is_whole_scan(file, given, layout.data):
+                    if not options.dummies:
+                        raise SourceError(
+                            f"{path}: {layout.data} holds the projections: give the {side} "
+                            "another data_path, or an image_key_path"
+                        )
+                elif given.file is None:
                     own = hdf5_side(side, path, given, allow_missing=allow_missing)
                     opened.callback(own.frames.close)
                     sides[side] = own
@@ -91,6 +97,14 @@ def hdf5_source(path: Path, options: LoaderOptions) -> FrameSource:
         )
         opened.pop_all()
     return source
+
+
+def _is_whole_scan(file: h5py.File, given: SideData, data: str) -> bool:
+    """True if all frames of the scan itself would be its flats or darks."""
+    if given.data_path == "auto" or given.image_key_path is not None:
+        return False
+    stored = look_up(file, given.data_path)
+    return isinstance(stored, h5py.Dataset) and stored == look_up(file, data)
 
 
 def _say_unused_key(path: Path, file: h5py.File, options: LoaderOptions) -> None:

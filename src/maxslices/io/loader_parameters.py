@@ -31,6 +31,8 @@ _NAMES = (
     "continuous_scan_subset",
 )
 """Parameters of httomo's ``standard_tomo``."""
+TO_FILL_IN = "REQUIRED"
+"""What httomo's templates have in place of values that a user has to give."""
 _RANGE = ("start_angle", "stop_angle", "angles_total")
 _PART = ("start", "stop", "start_offset", "stop_offset")
 _ANGLES_PART = (*_PART, "step")
@@ -123,9 +125,10 @@ class _Parse:
         return {name: value for name, value in given.items() if name in known}
 
     def _text(self, name: str, value: Any, keys: tuple[str, ...]) -> Any:
-        if isinstance(value, str) and value:
+        if _is_path(value):
             return value
-        self._fault(keys, f"{name} of the loader must be a path or 'auto', not {value!r}")
+        what = f"{name} of the loader must be a path or 'auto'"
+        self._fault(keys, f"{what}, not {value!r}{_fill_in(value)}")
         return _FAULTY
 
     def _angles(self, value: Any, keys: tuple[str, ...]) -> Any:
@@ -158,8 +161,9 @@ class _Parse:
         n_before = len(self.faults)
         given = self._named("rotation_angles", value, ("file", "data_path"), keys)
         file = given.get("file")
-        if not isinstance(file, str) or not file:
-            self._fault((*keys, "file"), f"rotation_angles need the path of a file, not {file!r}")
+        if not _is_path(file):
+            text = f"rotation_angles need the path of a file, not {file!r}{_fill_in(file)}"
+            self._fault((*keys, "file"), text)
         path = given.get("data_path")
         if path is not None:
             path = self._text("rotation_angles data_path", path, (*keys, "data_path"))
@@ -192,10 +196,11 @@ class _Parse:
         names = ("file", "data_path", "image_key_path")
         given = self._named(f"{name} of the loader", value, names, keys)
         file = given.get("file")
-        if isinstance(value, Mapping) and (not isinstance(file, str) or not file):
+        if isinstance(value, Mapping) and not _is_path(file):
             self._fault(
                 (*keys, "file"),
-                f"{name} of the loader need a file (input_data for the scan itself), not {file!r}",
+                f"{name} of the loader need a file (input_data for the scan itself), not {file!r}"
+                f"{_fill_in(file)}",
             )
         path = self._text(f"{name} data_path", given.get("data_path", "auto"), (*keys, "data_path"))
         key = given.get("image_key_path")
@@ -268,6 +273,15 @@ class _Parse:
 
 _FAULTY = object()
 """Stands for a value that has a fault."""
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and value not in ("", TO_FILL_IN)
+
+
+def _fill_in(value: Any) -> str:
+    is_left = isinstance(value, str) and value == TO_FILL_IN
+    return ", which stands for a value of yours" if is_left else ""
 
 
 def _is_number(value: Any) -> bool:

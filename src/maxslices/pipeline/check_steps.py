@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any
 
 from ..errors import EstimatorError, ParameterError, PipelineError, UnknownMethodError
 from ..io import LoaderOptions, parse_loader
+from ..io.loader_parameters import TO_FILL_IN
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import Registry
 from ..registry.parameters import annotations_of, check_parameters, nearest, type_name
@@ -26,8 +27,6 @@ _STEP_KEYS = ("method", "module_path", "parameters", "save_result", "id", "side_
 _SAVES_BEFORE = ("save_intermediate_data", "httomo.methods")
 """A method of httomo, and its module, for which the step before is saved. httomo fills in all of
 its parameters, so they are not looked at."""
-_TO_FILL_IN = "REQUIRED"
-"""What httomo's templates have in place of values that a user has to give."""
 _Offered = dict[str, set[str] | None]
 """id of a step -> names under its side_outputs; None if the step itself is faulty."""
 
@@ -85,12 +84,12 @@ def _check_one_sweep(steps: list[Step], faults: list[PipelineError]) -> None:
     """Check that no more than one parameter is swept, as in httomo."""
     found = [(f"{s.meta.name}.{name}", sweep) for s in steps for name, sweep in s.sweeps.items()]
     for name, sweep in found[1:]:
-        first, where = found[0][0], found[0][1].place
+        first, where = found[0][0], found[0][1].place.where
         text = (
             f"{name} is a second sweep, beside {first}{f' ({where})' if where else ''}: sweep one "
             "parameter a run, and give the other one value"
         )
-        faults.append(PipelineError(text, sweep.place))
+        faults.append(PipelineError(text, sweep.place.where, sweep.place.pointer))
 
 
 def is_loader(content: Mapping[str, Any]) -> bool:
@@ -118,10 +117,26 @@ def _loader_options(entry: RawStep, faults: list[PipelineError]) -> LoaderOption
         for name in swept:
             text = f"{name} of the loader cannot be swept: sweep a parameter of a method"
             faults.append(entry.fault(text, f"parameters.{name}"))
-        parameters = {name: value for name, value in parameters.items() if name not in swept}
+        parameters = _without_sweeps(parameters)
     options, found = parse_loader(parameters, as_httomo=module == HTTOMO_LOADER)
     faults += [entry.fault(each.text, ".".join(("parameters", *each.keys))) for each in found]
     return options
+
+
+def _is_to_fill_in(value: Any) -> bool:
+    """True if a value, or one in it, is left to the user."""
+    if isinstance(value, Mapping):
+        return any(map(_is_to_fill_in, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_is_to_fill_in, value))
+    return isinstance(value, str) and value == TO_FILL_IN
+
+
+def _without_sweeps(given: Any) -> Any:
+    """Mapping without the values in it that are sweeps, which have their own faults."""
+    if not isinstance(given, Mapping):
+        return given
+    return {k: _without_sweeps(v) for k, v in given.items() if not isinstance(v, Sweep)}
 
 
 class _StepCheck:
@@ -187,7 +202,8 @@ class _StepCheck:
         try:
             meta = methods.get(name, module)
         except UnknownMethodError as error:
-            self._fault(str(error), "method")
+            is_elsewhere = module is not None and any(each.name == name for each in methods)
+            self._fault(str(error), "module_path" if is_elsewhere else "method")
             return None
         return meta if module is not None else self._that_takes_parameters(meta, methods)
 
@@ -225,10 +241,9 @@ class _StepCheck:
                 text = f"{meta.name}: {name} is filled in while it runs: leave it out"
                 self._fault(text, key)
             elif isinstance(value, Sweep):
-                self._check_sweep(meta, name, value)
                 not_missing.add(name)
             elif not isinstance(value, Reference):
-                if value == _TO_FILL_IN:
+                if _is_to_fill_in(value):
                     self._fill_in(meta, name)
                     not_missing.add(name)
                 elif isinstance(value, str) and "${{" in value:
@@ -251,8 +266,11 @@ class _StepCheck:
             key = f"parameters.{faulty}" if faulty else "method"
             text = f"{meta.name} {text}"
             self._faults.append(self._entry.fault(text, key, ParameterError))
+        for name, value in values.items():
+            if isinstance(value, Sweep):
+                self._check_sweep(meta, name, values)
         if len(self._faults) == n_before:
-            self._check_values(meta, known)
+            self._check_values(meta, known, values.keys() - known.keys())
         return values
 
     @staticmethod
@@ -261,15 +279,15 @@ class _StepCheck:
         now = meta.former_names.get(name, name)
         return name if name in meta.parameters or now in given else now
 
-    def _check_sweep(self, meta: MethodMeta, name: str, sweep: Sweep) -> None:
-        fault = sweep_fault(Step(meta, {name: sweep}))
+    def _check_sweep(self, meta: MethodMeta, name: str, given: Mapping[str, Any]) -> None:
+        fault = sweep_fault(Step(meta, given), name)
         if fault is not None:
             key = f"parameters.{name}"
-            self._faults.append(self._entry.fault(fault[1], key, ParameterError))
+            self._faults.append(self._entry.fault(fault, key, ParameterError))
 
-    def _check_values(self, meta: MethodMeta, known: Mapping[str, Any]) -> None:
+    def _check_values(self, meta: MethodMeta, known: Mapping[str, Any], unknown: Set[str]) -> None:
         """Check that the method takes the values, whatever the data are."""
-        refusal = meta.refusal(known)
+        refusal = meta.refusal(known, unknown)
         if refusal is None:
             return
         named = re.findall(r"\w+", refusal)
@@ -286,7 +304,7 @@ class _StepCheck:
             what += f", or leave it out for {parameter.default!r}"
         self._faults.append(
             self._entry.fault(
-                f"{meta.name}: {name} is {_TO_FILL_IN}, which stands for a value of yours: give "
+                f"{meta.name}: {name} is {TO_FILL_IN}, which stands for a value of yours: give "
                 f"one{what}",
                 f"parameters.{name}",
                 ParameterError,

@@ -24,13 +24,23 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
+class TextPlace:
+    """Where something stands in what a user wrote."""
+
+    where: str | None
+    """File, line and column, such as ``"pipeline.yaml:12:5"``, or the number of a step."""
+    pointer: str = ""
+    """The line and a mark below; empty if it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """A parameter that is given several values, one after the other."""
 
     values: tuple[Any, ...]
     """The values, in order."""
-    place: str | None = field(default=None, compare=False)
-    """File, line and column where it stands; None if it is not from a file."""
+    place: TextPlace = field(default_factory=lambda: TextPlace(None), compare=False)
+    """Where it stands in a file."""
 
     def __str__(self) -> str:
         return f"sweep of {len(self.values)} values"
@@ -86,16 +96,6 @@ class Step:
                 default = self.meta.parameters[name].default
                 known[name] = None if default is self.meta.parameters[name].empty else default
         return known
-
-
-@dataclass(frozen=True, slots=True)
-class TextPlace:
-    """Where something stands in what a user wrote."""
-
-    where: str | None
-    """File, line and column, such as ``"pipeline.yaml:12:5"``, or the number of a step."""
-    pointer: str = ""
-    """The line and a mark below; empty if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,8 @@ def with_sweep(pipeline: Pipeline, sweep: SweepLike) -> Pipeline:
         pipeline.steps[index],
         parameters={**pipeline.steps[index].parameters, parameter: found},
     )
-    if fault := sweep_fault(swept):
-        raise ParameterError(fault[1], f"sweep of {name}")
+    if fault := sweep_fault(swept, parameter):
+        raise ParameterError(fault, f"sweep of {name}")
     steps = list(pipeline.steps)
     steps[index] = swept
     others = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,15 +10,19 @@ import numpy as np
 
 from ..errors import UsageError
 from ..registry.parameters import check_parameters, matches, nearest
-from .steps import Step, Sweep
+from .steps import Reference, Step, Sweep
 
 MAX_SWEEP_VALUES = 10_000
 """Most values of a sweep. Each is a picture that somebody looks at; more are a step that is too
 small by mistake."""
 
+_STEP_DIGITS = 9
+"""Decimals of a number of steps that count: with 10,000 steps, rounding errors of the ends reach
+1e-11 of a step where these are a hundred times as large as the range."""
+
 
 def sweep_range(start: Any, stop: Any, step: Any) -> Sweep:
-    """Make a sweep of equally spaced values, `stop` excluded, as `numpy.arange` does.
+    """Make a sweep of equally spaced values as `numpy.arange` does, `stop` always excluded.
 
     Raises
     ------
@@ -36,7 +41,9 @@ def sweep_range(start: Any, stop: Any, step: Any) -> Sweep:
         raise UsageError(f"{shown} has no values: stop is excluded")
     if n_values > MAX_SWEEP_VALUES:
         raise UsageError(f"{shown} has more than {MAX_SWEEP_VALUES:,} values: take larger steps")
-    return Sweep(tuple(np.arange(start, stop, step).tolist()))
+    # 3.0000000000000004 steps from 1 to 1.3 would include the stop.
+    count = max(1, math.ceil(round(n_values, _STEP_DIGITS)))
+    return Sweep(tuple(np.arange(start, stop, step)[:count].tolist()))
 
 
 def sweep_list(values: Iterable[Any]) -> Sweep:
@@ -55,22 +62,26 @@ def sweep_list(values: Iterable[Any]) -> Sweep:
     return Sweep(found)
 
 
-def sweep_fault(step: Step) -> tuple[str, str] | None:
-    """Fault of a step with a sweep: the parameter, and what is wrong; None if there is none."""
-    meta = step.meta
-    for name, sweep in step.sweeps.items():
-        if meta.side_results:
-            return name, (
-                f"{meta.name}: a sweep needs a method that makes data, and {meta.name} finds "
-                f"{', '.join(meta.side_results)} alone"
-            )
-        if name not in meta.parameters and not meta.accepts_any:
-            known = [each for each in meta.parameters if each not in meta.supplied]
-            return name, f"{meta.name} has no parameter {name!r}{nearest(name, known)}"
-        if name in meta.supplied:
-            return name, f"{meta.name}: {name} is filled in while it runs, and cannot be swept"
-        others = set(meta.parameters) - {name}
-        for value in sweep.values:
-            for _, text in check_parameters(meta.function, {name: value}, others):
-                return name, f"{meta.name} {text}"
+def sweep_fault(step: Step, name: str) -> str | None:
+    """What is wrong with the sweep of a parameter; None if nothing is."""
+    meta, sweep = step.meta, step.sweeps[name]
+    if meta.side_results:
+        return (
+            f"{meta.name}: a sweep needs a method that makes data, and {meta.name} finds "
+            f"{', '.join(meta.side_results)} alone"
+        )
+    if name not in meta.parameters and not meta.accepts_any:
+        known = [each for each in meta.parameters if each not in meta.supplied]
+        return f"{meta.name} has no parameter {name!r}{nearest(name, known)}"
+    if name in meta.supplied:
+        return f"{meta.name}: {name} is filled in while it runs, and cannot be swept"
+    others = set(meta.parameters) - {name}
+    for value in sweep.values:
+        for _, text in check_parameters(meta.function, {name: value}, others):
+            return f"{meta.name} {text}"
+    unknown = {k for k, v in step.parameters.items() if isinstance(v, Reference | Sweep)} - {name}
+    plain = {k: v for k, v in step.parameters.items() if k in meta.parameters and k not in unknown}
+    for value in sweep.values:
+        if refusal := meta.refusal({**plain, name: value}, unknown):
+            return f"{meta.name} refuses {name} = {value!r}: {refusal}"
     return None

@@ -13,7 +13,15 @@ from ..registry.parameters import nearest
 from ..system.small_files import read_small_text
 from .steps import RawStep, TextPlace
 from .yaml_sweeps import SweepLoader
-from .yaml_values import FAULTY, JsonLoader, NodeCheck, PlainLoader, place_of, problem_of
+from .yaml_values import (
+    FAULTY,
+    JsonLoader,
+    NodeCheck,
+    PlainLoader,
+    place_of,
+    place_of_error,
+    problem_of,
+)
 
 MAX_BYTES = 2**20
 """Largest pipeline file: PyYAML reads some 100 kB a second, and pipelines have a few."""
@@ -94,9 +102,9 @@ def read_pipeline_text(text: str, name: str) -> tuple[list[RawStep], list[Pipeli
             check.faults += loader.faults_in(steps)
         return steps, check.faults
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-        raise PipelineError(f"not valid YAML: {problem_of(error)}", where) from None
+        place = place_of_error(name, error)
+        text = f"not valid YAML: {problem_of(error)}"
+        raise PipelineError(text, place.where, place.pointer) from None
     except RecursionError:
         raise PipelineError("its lists and mappings are nested too deeply", name) from None
 

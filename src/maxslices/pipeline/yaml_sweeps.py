@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from ..errors import PipelineError, UsageError
-from .steps import RawStep, Sweep, TextPlace
+from .steps import RawStep, Sweep
 from .sweep_values import sweep_list, sweep_range
 from .yaml_values import FAULTY, SWEEP_LIST, SWEEP_RANGE, PlainLoader, place_of
 
@@ -18,7 +18,7 @@ class SweepLoader(PlainLoader):
     def __init__(self, text: str, file: str) -> None:
         super().__init__(text)
         self._file = file
-        self._made: list[tuple[Sweep, TextPlace]] = []
+        self._made: list[Sweep] = []
         self._faults: list[PipelineError] = []
 
     def construct_sweep(self, node: yaml.Node) -> Any:
@@ -42,18 +42,21 @@ class SweepLoader(PlainLoader):
         except UsageError as error:
             self._faults.append(PipelineError(str(error), place.where, place.pointer))
             return FAULTY
-        sweep = Sweep(found.values, place.where)
-        self._made.append((sweep, place))
+        sweep = Sweep(found.values, place)
+        self._made.append(sweep)
         return sweep
 
     def faults_in(self, steps: list[RawStep]) -> list[PipelineError]:
         """Faults of the sweeps in steps: each is the whole value of a parameter."""
         parameters = [step.content.get("parameters") for step in steps]
         values = [v for each in parameters if isinstance(each, dict) for v in each.values()]
-        text = "a sweep is the whole value of one parameter of a step"
+        text = (
+            "a sweep is the whole value of one parameter of a method: it stands neither within a "
+            "list or a mapping, nor in the loader"
+        )
         return self._faults + [
-            PipelineError(text, place.where, place.pointer)
-            for sweep, place in self._made
+            PipelineError(text, sweep.place.where, sweep.place.pointer)
+            for sweep in self._made
             if not any(sweep is value for value in values)
         ]
 

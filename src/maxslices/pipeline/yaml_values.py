@@ -229,12 +229,28 @@ def problem_of(error: yaml.YAMLError) -> str:
         return "a second document begins here ('---'); a pipeline is one list"
     if "'\\t'" in problem:
         return "a tab stands here; YAML is indented with spaces"
+    if "<block end>" in problem:
+        return "this line is not indented as those before it, of which it seems to be one"
+    if "mapping values are not allowed" in problem:
+        return (
+            "a key with a value cannot stand here: a colon is missing in the line before, or the "
+            "line is indented wrongly"
+        )
     return str(problem)
 
 
 def place_of(file: str, node: yaml.Node) -> TextPlace:
     """TextPlace of a node in a file."""
-    mark = node.start_mark
+    return _place_of_mark(file, node.start_mark)
+
+
+def place_of_error(file: str, error: yaml.YAMLError) -> TextPlace:
+    """TextPlace of YAML that cannot be read."""
+    mark = getattr(error, "problem_mark", None)
+    return TextPlace(file) if mark is None else _place_of_mark(file, mark)
+
+
+def _place_of_mark(file: str, mark: yaml.Mark) -> TextPlace:
     where = f"{file}:{mark.line + 1}:{mark.column + 1}"
     return TextPlace(where, _pointer(mark))
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import PlanError, UsageError
 from ..model.units import format_bytes
 from .check_plan import check_sections
 from .plan_json import from_plain, to_plain
@@ -129,13 +129,18 @@ class Plan:
         UsageError
             If the text is not JSON, or not a plan, or its numbers make no sense, naming the field
             at fault.
+        PlanError
+            If it is the plan of a sweep.
         """
         try:
             value = json.loads(text, object_pairs_hook=_without_repeats)
         except (ValueError, RecursionError) as error:
             raise UsageError(f"the plan is not JSON: {error}") from None
         if isinstance(value, dict) and "n_before" in value:
-            raise UsageError("the plan is of a sweep, which is planned when it is run")
+            raise PlanError(
+                "the plan is of a sweep, which is planned whenever it runs: leave the plan out, "
+                "and run with the sweep alone"
+            )
         plan = from_plain(cls, value, "plan")
         check_sections(plan.sections, plan.budget_bytes - plan.reserved_bytes)
         return plan

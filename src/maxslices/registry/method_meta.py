@@ -258,14 +258,29 @@ class MethodMeta:
             returned = self.ask_estimator(slice_dim, other_dims, dtype, _AMPLE_BYTES, kwargs)[1]
         return self._output_dtype(dtype, returned, kwargs)
 
-    def refusal(self, parameters: Mapping[str, Any]) -> str | None:
-        """Why the method refuses values, as far as they are known; None if it does not."""
+    def refusal(self, parameters: Mapping[str, Any], unknown: Iterable[str] = ()) -> str | None:
+        """Why the method refuses values, as far as they are known; None if it does not.
+
+        Parameters
+        ----------
+        parameters : mapping
+            What is given.
+        unknown : iterable of str
+            Parameters that are given too, with values that are not known yet.
+        """
         if self.check_values is None:
             return None
         callback, merged = self.callbacks["check_values"], self.merged(**parameters)
-        known = {name: value for name, value in merged.items() if name in callback.keywords}
+        missing = set(unknown) - parameters.keys()
+        if missing & set(callback.keywords):
+            return None
+        known = {
+            name: value
+            for name, value in merged.items()
+            if (callback.accepts_all or name in callback.keywords) and name not in missing
+        }
         try:
-            self.check_values(**(merged if callback.accepts_all else known))
+            self.check_values(**known)
         except ValueError as error:
             return str(error)
         return None

@@ -18,6 +18,8 @@ _SIZES = (96, 640)
 is better looked at in the stack."""
 _GAP, _LABEL = 6, 20
 """Pixels between pictures, and for a label above each."""
+_FONT_PIXELS = 13
+"""Size of letters, for lines of `_LABEL` pixels."""
 _SHADES = (0.5, 99.5)
 """Percentiles of all pictures that are black and white: single bright points, as of metal, would
 leave the rest in one shade."""
@@ -33,7 +35,9 @@ class ContactSheet:
     shape: tuple[int, int]
     """Rows and columns of each picture."""
     title: str
-    """Line above all."""
+    """Line above all; the sheet is at least as wide."""
+    suggestion: str = ""
+    """Line below it."""
     _small: list[NDArray[np.float32]] = field(default_factory=list)
     _labels: list[str] = field(default_factory=list)
 
@@ -79,12 +83,13 @@ class ContactSheet:
         scale = 255 / max(float(bright - dark), 1e-30)
         sheet = Image.new("RGB", self._sheet_size(), _PAPER)
         draw = ImageDraw.Draw(sheet)
-        font = ImageFont.load_default(size=13)
-        draw.text((_GAP, 4), self.title, _INK, font)
+        font = ImageFont.load_default(size=_FONT_PIXELS)
+        for number, line in enumerate((self.title, self.suggestion)):
+            draw.text((_GAP, 4 + number * _LABEL), line, _INK, font)
         wide, high = self._cell()
         for number, (small, label) in enumerate(zip(self._small, self._labels, strict=True)):
             left = _GAP + number % self.n_columns * wide
-            top = _LABEL + _GAP + number // self.n_columns * high
+            top = 2 * _LABEL + _GAP + number // self.n_columns * high
             shades = np.clip((small - dark) * scale, 0, 255).astype(np.uint8)
             sheet.paste(Image.fromarray(shades), (left, top + _LABEL))
             is_mark = number == suggested
@@ -104,7 +109,10 @@ class ContactSheet:
     def _sheet_size(self) -> tuple[int, int]:
         wide, high = self._cell()
         n_rows = -(-self.n_pictures // self.n_columns)
-        return _GAP + self.n_columns * wide, _LABEL + _GAP + n_rows * high
+        font = ImageFont.load_default(size=_FONT_PIXELS)
+        title = max(font.getlength(line) for line in (self.title, self.suggestion))
+        width = max(_GAP + self.n_columns * wide, 2 * _GAP + math.ceil(title))
+        return width, 2 * _LABEL + _GAP + n_rows * high
 
 
 def _fitting(text: str, width: int, font: Any) -> str:

@@ -67,8 +67,7 @@ class SweepPictures:
             return ()
         best = int(np.argmax(self.sharpness))
         sheet = self.folder.path / SHEET
-        label = f"{self.plan.parameter} = {value_text(self.plan.values[best])}"
-        self._sheet.title += f"; sharpest by {MEASURE}: {label}"
+        self._sheet.suggestion = f"sharpest by {MEASURE}: {value_text(self.plan.values[best])}"
         with store_errors(sheet, self._sheet.n_bytes):
             hidden_path(sheet).unlink(missing_ok=True)  # what a killed run left behind
             self._sheet.save(hidden_path(sheet), best)
