@@ -207,6 +207,18 @@ def test_a_sheet_shows_each_picture_as_it_was_when_it_was_added(tmp_path, side):
     assert (middle[len(middle) // 2 + 20 :] == 255).sum() >= 50
 
 
+def test_a_title_that_is_wider_than_its_sheet_is_cut_with_dots(tmp_path):
+    widths = []
+    for title in ("one", "one very long title of many methods " * 9):
+        sheet = ContactSheet(1, (99, 99), title)
+        sheet.add(np.zeros((99, 99), np.float32), "picture")
+        sheet.save(tmp_path / f"{len(widths)}.png", None)
+        with Image.open(tmp_path / f"{len(widths)}.png") as found:
+            ink = (np.asarray(found.convert("L"))[:20] < 128).any(axis=0)
+        widths.append(np.flatnonzero(ink)[-1] + 6 <= ink.size)
+    assert widths == [True, True]
+
+
 def test_a_sweep_is_replaced_when_it_is_allowed_to_be(tmp_path):
     steps, key, values = case("centre")
     run(source(), steps, tmp_path, device="cpu", sweep={key: values})

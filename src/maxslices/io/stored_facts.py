@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,10 @@ class StoredFacts:
     """False if the file has more objects than are looked at."""
 
 
-def stored_facts(path: Path) -> StoredFacts | None:
+def stored_facts(path: Path, layout: Layout | None = None) -> StoredFacts | None:
     """Read what an HDF5 file stores beside the frames; None for other kinds of scans.
+
+    Without a layout it is searched for.
 
     Raises
     ------
@@ -90,10 +93,10 @@ def stored_facts(path: Path) -> StoredFacts | None:
     if not path.is_file() or not is_hdf5(path):
         return None
     with open_file(path) as file, library_errors(str(path)):
-        try:
-            layout: Layout | None = find_layout(path, file, LoaderOptions())
-        except SourceError:
-            layout = None
+        if layout is None:
+            with suppress(SourceError):
+                layout = find_layout(path, file, LoaderOptions())
+        used = [] if layout is None else [*_used(file, layout)]
         values: list[StoredFact] = []
         stacks: list[Stack] = []
         n_seen = 0
@@ -101,7 +104,7 @@ def stored_facts(path: Path) -> StoredFacts | None:
             n_seen += 1
             if n_seen > MAX_OBJECTS:
                 break
-            if stored.ndim == 3 and (layout is None or where.strip("/") not in _used(layout)):
+            if stored.ndim == 3 and stored not in used:
                 stacks.append(Stack(where, stored.shape, str(stored.dtype)))
             subject = _subject(where)
             if subject is not None and stored.size == 1:
@@ -120,9 +123,11 @@ def stored_facts(path: Path) -> StoredFacts | None:
         )
 
 
-def _used(layout: Layout) -> set[str]:
-    paths = (layout.data, layout.flats, layout.darks)
-    return {where.strip("/") for where in paths if where is not None}
+def _used(file: h5py.File, layout: Layout) -> Iterator[h5py.Dataset | None]:
+    """Data sets with the frames of a scan, which may have other paths too."""
+    for where in (layout.data, layout.flats, layout.darks):
+        if where is not None:
+            yield _data_set(file, where)
 
 
 def _data_sets(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:

@@ -80,7 +80,8 @@ class ContactSheet:
         sheet = Image.new("RGB", self._sheet_size(), _PAPER)
         draw = ImageDraw.Draw(sheet)
         font = ImageFont.load_default(size=13)
-        draw.text((_GAP, 4), self.title, _INK, font)
+        title = _fitting(self.title, self._sheet_size()[0] - 2 * _GAP, font)
+        draw.text((_GAP, 4), title, _INK, font)
         wide, high = self._cell()
         for number, (small, label) in enumerate(zip(self._small, self._labels, strict=True)):
             left = _GAP + number % self.n_columns * wide
