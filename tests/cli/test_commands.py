@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from maxslices import __version__, registry
-from maxslices.cli.main import main
+from maxslices.cli.main import app, main
 from maxslices.runner.earlier_run import RECORD_NAMES
 
 CORRECT = "method: dark_flat_field_correction"
@@ -181,6 +182,25 @@ def test_the_first_help_fits_a_screen(cli, monkeypatch):
     lines = cli("--help")[1].splitlines()
     assert len(lines) <= 23  # of 24, one for the prompt
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "try", "measure", "records list"])
+def test_the_help_of_a_command_fits_a_page(cli, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = cli(*command.split(), "--help")[1].splitlines()
+    assert len(lines) <= 50
+    assert max(map(len, lines)) <= 80
+
+
+def test_options_that_commands_share_are_in_groups(cli):
+    run, plan = (cli(command, "--help")[1] for command in ("run", "plan"))
+    headings = ["Options:", "Part of the scan:", "Device and memory:", "Workers:", "Messages:"]
+    places = [run.index(f"\n\n{heading}\n") for heading in headings]
+    assert places == sorted(places)
+    assert "Workers:" not in plan
+    for option in app.commands["run"].params:
+        listed = re.findall(rf"^  (?:-\w, )?{option.opts[-1]} ", run, re.MULTILINE)
+        assert option.param_type_name == "argument" or len(listed) == 1
 
 
 @pytest.mark.parametrize("arguments", [("--debug", "check", "no"), ("check", "no", "--debug")])

@@ -211,7 +211,8 @@ def test_info_draws_a_picture(cli, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("scan.jpg", r"give a name ending in \.png"), ("no/scan.png", "cannot be")]
+    ("name", "said"),
+    [("scan.jpg", r"give a name ending in \.png"), ("no/scan.png", "there is no folder")],
 )
 def test_a_picture_that_cannot_be_written_is_an_error_of_one_line(cli, tmp_path, name, said):
     path = with_facts(tmp_path / "scan.nxs")

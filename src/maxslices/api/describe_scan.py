@@ -72,8 +72,8 @@ class ScanDescription:
     is_guess: bool = False
     """True if the file has no known layout, and its parts were found by shapes and names."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to what `json.dumps` takes."""
+    def to_dict(self) -> dict[str, Any]:
+        """Convert the description to plain types, ready for JSON."""
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:

@@ -32,14 +32,12 @@ def draw_scan(scan: str | os.PathLike[str] | NDArray[Any], path: Path) -> None:
     Raises
     ------
     UsageError
-        If matplotlib is not installed, or the name does not end in ``.png``.
+        If matplotlib is not installed.
     SourceError
         If the scan cannot be read.
     StoreError
         If the picture cannot be written.
     """
-    if path.suffix.lower() != ".png":
-        raise UsageError(f"--picture {path}: the picture is a PNG: give a name ending in .png")
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

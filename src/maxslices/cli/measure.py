@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from ..errors import (
 from ..model.arrays import parse_shape
 from .completion import method_names
 from .options import DEVICE, JSON
-from .output import say
+from .output import say, shown
 
 if TYPE_CHECKING:
     from ..checking.measurement import Measurement
@@ -82,16 +81,12 @@ def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dic
 )
 def measure(
     method: str, shape: str | None, plot: str | None, suggest: bool, json: bool, **options: Any
-) -> str:
+) -> str | None:
     """Run one method on made-up data: its memory estimate beside the measured peak.
 
     With what was alive then and where it was allocated. A wrong estimate is an error. Without an
     estimator: the peak, and a ledger that tells it.
     """
-
-    def printed(found: Any) -> str:
-        return json_text.dumps(found.as_json(), indent=1) if json else str(found)
-
     from ..checking.method_peak import MethodPeak
 
     if suggest:
@@ -101,14 +96,15 @@ def measure(
         for option, value in (("--shape", shape), ("--plot", plot)):
             if value is not None:
                 raise UsageError(f"--suggest runs blocks of its own: leave {option} out")
-        return printed(suggest_ledger(method_named(method), **options))
+        return shown(suggest_ledger(method_named(method), **options), json)
     found = _measurement(method, shape, plot, **options)
+    text = shown(found, json)
     if isinstance(found, MethodPeak):
-        return printed(found) if json else f"{found}\n\n{_ledger(method, **options)}"
+        return text if json else f"{text}\n\n{_ledger(method, **options)}"
     if not found.result.ok:
-        say(printed(found))
+        say(str(text))
         raise EstimatorError(found.result.headline)
-    return printed(found)
+    return text
 
 
 def _ledger(method: str, **options: Any) -> str:
