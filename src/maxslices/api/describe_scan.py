@@ -82,13 +82,13 @@ class ScanDescription:
             lines.append("  layout        unknown: the paths below are likely, by shapes and names")
         if self.shape is not None:
             n_bytes = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
-            dims = " x ".join(map(str, self.shape))
-            lines.append(
-                f"  projections   {dims} {self.dtype}, {format_bytes(n_bytes)} "
-                "(angles x rows x columns)"
-            )
-            lines.append(f"  flats, darks  {self.n_flats or 'none'}, {self.n_darks or 'none'}")
-            lines += _angle_lines(self.angles)
+            array = f"{' x '.join(map(str, self.shape))} {self.dtype}, {format_bytes(n_bytes)}"
+            if self.stored is not None and self.stored.is_volume:
+                lines.append(f"  volume        {array} (z x y x x): a reconstruction, not a scan")
+            else:
+                lines.append(f"  projections   {array} (angles x rows x columns)")
+                lines.append(f"  flats, darks  {self.n_flats or 'none'}, {self.n_darks or 'none'}")
+                lines += _angle_lines(self.angles)
         if self.stored is not None:
             lines += _stored_lines(self.stored)
         if self.read_bytes_per_s is not None:

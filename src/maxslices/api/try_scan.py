@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ..errors import StoreError
+from ..errors import SourceError, StoreError
 from ..io import Source
 from ..io.chosen_part import PartLike
 from ..io.frame_source import FrameSource
 from ..io.likely_parts import LikelyParts, open_likely
+from ..io.stored_facts import stored_facts
 from ..pipeline.check_steps import LOADER_METHOD
 from ..planner import Plan
 from ..runner import Report
@@ -131,6 +132,10 @@ def try_scan(
         If the scan cannot be read, methods are not installed, or the run fails.
     """
     source, parts = open_likely(scan)
+    stored = stored_facts(Path(scan), None if parts is None else parts.layout)
+    if stored is not None and stored.is_volume:
+        source.close()
+        raise SourceError(f"{scan}: is a reconstruction (axes z, y, x), not a scan: try the scan")
     with source:
         made = trial_pipeline(source, parts)
     for text in made.notes:

@@ -19,6 +19,7 @@ from .hdf5_links import MAX_OBJECTS, look_up, names_in
 from .library_errors import library_errors
 from .loader_options import LoaderOptions
 from .paths import is_hdf5
+from .result_info import VOLUME_AXES
 
 _FACTS = {
     "pixel_size": ("x_pixel_size", "y_pixel_size", "pixel_size_x", "pixel_size_y", "pixel_size"),
@@ -64,6 +65,8 @@ class StoredFacts:
 
     layout: Layout | None
     """Paths of the parts of the scan; None if no layout is recognised."""
+    axes: tuple[str, ...]
+    """Names of the axes of the frames, as NeXus has them; none if they are not stored."""
     chunks: tuple[int, ...] | None
     """Chunk of the frames; None if they lie in one piece, or are elsewhere."""
     compression: str
@@ -78,6 +81,11 @@ class StoredFacts:
     """Other 3D data sets."""
     is_complete: bool
     """False if the file has more objects than are looked at."""
+
+    @property
+    def is_volume(self) -> bool:
+        """True if the frames are slices of a reconstruction, as results are written."""
+        return self.axes == VOLUME_AXES
 
 
 def stored_facts(path: Path, layout: Layout | None = None) -> StoredFacts | None:
@@ -113,6 +121,7 @@ def stored_facts(path: Path, layout: Layout | None = None) -> StoredFacts | None
         key = None if layout is None else layout.image_key
         return StoredFacts(
             layout,
+            () if frames is None else _axes(frames),
             None if frames is None else frames.chunks,
             "" if frames is None else _filters(frames),
             0 if frames is None else int(frames.id.get_storage_size()),
@@ -178,6 +187,12 @@ def shown_value(stored: h5py.Dataset) -> str:
     shown = f"{float(text):.7g}" if isinstance(text, np.number) else str(text).strip()
     of = unit[0].decode(errors="replace") if unit.size and isinstance(unit[0], bytes) else ""
     return f"{shown} {of or (str(unit[0]) if unit.size else '')}".strip()
+
+
+def _axes(frames: h5py.Dataset) -> tuple[str, ...]:
+    """Names of axes by the group of the frames."""
+    names = np.ravel(np.asarray(frames.parent.attrs.get("axes", ())))
+    return tuple(n.decode(errors="replace") if isinstance(n, bytes) else str(n) for n in names)
 
 
 def _filters(frames: h5py.Dataset) -> str:
