@@ -169,11 +169,12 @@ def test_version(cli):
     assert cli("--version") == (0, f"maxslices {__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", ["", "run", "plan", "check", "methods", "demo"])
+@pytest.mark.parametrize("command", ["", "run", "plan", "check", "methods", "demo", "records"])
 def test_help_fits_the_terminal(cli, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     status, text, _ = cli(*command.split(), "--help")
     assert status == 0
+    assert cli(*command.split(), "-h") == (0, text, "")
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
@@ -276,6 +277,12 @@ ERRORS = {
     "unknown method": (["methods", "minus_lgo"], 1, "unknown method 'minus_lgo'; did you mean"),
     "empty method": (["methods", ""], 1, "unknown method ''"),
     "faulty pipeline": (["check", "{bad}"], 1, "bad.yaml:1:3: unknown method 'minus_lug'; did you"),
+    "run the wrong way round": (
+        ["run", "{good}", "{scan}"],
+        2,
+        "SCAN comes first, then PIPELINE: ",
+    ),
+    "plan the wrong way round": (["plan", "{good}", "{scan}"], 2, "SCAN comes first"),
     "scan as pipeline": (["check", "{scan}"], 1, "it is not text in UTF-8"),
     "pipeline as scan": (["plan", "{good}", "{good}"], 1, "good.yaml: .yaml is not a kind of scan"),
     "folder as pipeline": (["check", "{tmp}"], 1, "Is a directory"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,13 @@ def count_or(*words: str) -> Callable[[str], int | str]:
         raise click.BadParameter(f"{text!r} is neither {', '.join(others)} nor {last}")
 
     return parse
+
+
+def check_order(paths: Sequence[str]) -> None:
+    """Require that the scan comes before the pipeline."""
+    is_yaml = [path.endswith((".yaml", ".yml")) for path in paths]
+    if is_yaml[:2] == [True, False]:
+        raise UsageError(f"SCAN comes first, then PIPELINE: {paths[1]} {paths[0]}")
 
 
 def file_to_write(*endings: str) -> Callable[..., Path | None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .options import LIMITS, OUTPUT, PART, SWEEP, Command, file_to_write
+from .options import LIMITS, OUTPUT, PART, SWEEP, Command, check_order, file_to_write
 from .output import SAID
 
 
@@ -61,6 +61,7 @@ def plan(
     if shape is None and len(paths) != 2:
         missing = "PIPELINE is missing" if len(paths) == 1 else f"{len(paths)} paths were given"
         raise UsageError(f"plan takes SCAN and PIPELINE (or --shape and PIPELINE); {missing}")
+    check_order(paths)
     if shape is not None and len(paths) != 1:
         raise UsageError(
             f"--shape stands in place of SCAN: give PIPELINE alone, not {' '.join(paths)}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import UsageError
-from .options import LIMITS, OUTPUT, PART, SWEEP, WORKERS, Command
+from .options import LIMITS, OUTPUT, PART, SWEEP, WORKERS, Command, check_order
 from .output import SAID, complain, say, shown
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def run(
     """Run a pipeline on a scan, or several (--output-dir), within a memory budget."""
     if len(paths) == 1:
         raise click.UsageError("missing argument 'PIPELINE'", click.get_current_context())
+    check_order(paths)
     announced: list[object] = []
 
     def announce(plan: Plan) -> None:
