@@ -289,6 +289,17 @@ def test_a_plan_says_which_rows_and_why():
     assert "Reads 16 rows in the middle, 42 to 57: 7 on either side for total_var" in text
 
 
+def test_only_the_first_section_of_a_sweep_is_given_the_scan():
+    scan = ArraySpec((61, 100, 64), "uint16")
+    steps = [*NORMALIZE, "fbp", step("total_variation_rof", iterations=7)]
+    made = plan(scan, steps, device="cpu", memory="200MB", sweep="fbp.center=30:34:0.5")
+    first, *others = (section.origin for section in made.sections)
+    assert first == "scan"
+    assert set(others) == {"memory"}
+    alone = plan(scan, ["fbp"], device="cpu", memory="200MB", sweep="fbp.center=30:34:0.5")
+    assert [section.origin for section in alone.sections] == ["scan"]
+
+
 @pytest.mark.parametrize("n_rows", range(1, 30))
 def test_rows_lie_evenly_around_the_middle(n_rows):
     pipeline = Pipeline.from_steps([*NORMALIZE, "fbp"])
