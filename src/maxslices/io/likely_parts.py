@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SourceError
@@ -93,7 +92,8 @@ def likely_parts(scan: Path) -> LikelyParts | None:
         stacks = {name: item for name, item in found.items() if item.ndim == 3}
         sides = [_named(stacks, kind) for kind in ("flats", "darks")]
         others = {name: item.size for name, item in stacks.items() if name not in sides}
-        largest = [name for name, size in others.items() if size == max(others.values())]
+        most = max(others.values(), default=0)
+        largest = [name for name, size in others.items() if size == most]
         if len(largest) != 1:
             return None
         data = largest[0]
@@ -124,14 +124,9 @@ def _angles(lines: dict[str, Any], data: str) -> str | None:
     """The data set of the angles; of several, the one that shares most groups with the frames."""
     names = [name for name in lines if _NAMES["angles"].search(_own_name(name))]
     shared = [len(os.path.commonpath([name, data])) for name in names]
-    nearest = [name for name, n in zip(names, shared, strict=True) if n == max(shared)]
-    if not nearest or any(not _equal(lines[nearest[0]], lines[name]) for name in nearest[1:]):
-        return None
-    return nearest[0]
-
-
-def _equal(one: h5py.Dataset, other: h5py.Dataset) -> bool:
-    return np.array_equal(one[()], other[()])
+    most = max(shared, default=0)
+    nearest = [name for name, n in zip(names, shared, strict=True) if n == most]
+    return nearest[0] if len(nearest) == 1 else None
 
 
 def _side(file: h5py.File, stacks: list[str], kind: str, data: str) -> str | None:
