@@ -133,9 +133,8 @@ def prepare_sweep(
     each = plans.largest
     earlier = () if before is None else before.sections
     later = tuple(section for plan in each for section in plan.sections)
-    if earlier:  # what they are planned on as a scan
-        kept = earlier[-1].destination
-        later = tuple(replace(s, origin=kept) if s.origin == "scan" else s for s in later)
+    if earlier:  # their results, held in memory, stand in place of the scan
+        later = tuple(replace(s, origin="memory") if s.origin == "scan" else s for s in later)
     whole = SweepPlan(
         scan=f"{scan.name}: {scan.projections}",
         device=budgets.device,
