@@ -10,7 +10,7 @@ from maxslices import MemoryModel, Registry, from_ledger, method
 from maxslices.checking.block_differences import differences_between_blocks
 from maxslices.checking.estimate_check import compare, fractional_slices
 from maxslices.checking.measured_call import MeasuredCall
-from maxslices.checking.result_table import as_json
+from maxslices.checking.result_table import to_dict
 from maxslices.errors import ParameterError, UnknownMethodError, UsageError
 from maxslices.testing import CheckResult, EstimateError, check_max_slices
 
@@ -145,7 +145,7 @@ def check_output(function, **declaration):
     with pytest.raises(EstimateError) as caught:
         check_max_slices(meta, (60, *OTHER), "float32", device="cpu")
     assert caught.value.result.verdict == "WRONG OUTPUT"
-    assert as_json(caught.value.result)["verdict"] == "WRONG OUTPUT"
+    assert to_dict(caught.value.result)["verdict"] == "WRONG OUTPUT"
     return str(caught.value).splitlines()[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from maxslices import __version__, registry
-from maxslices.cli.main import main
+from maxslices.cli.main import app, main
 from maxslices.runner.earlier_run import RECORD_NAMES
 
 CORRECT = "method: dark_flat_field_correction"
@@ -168,11 +169,12 @@ def test_version(cli):
     assert cli("--version") == (0, f"maxslices {__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", ["", "run", "plan", "check", "methods", "demo"])
+@pytest.mark.parametrize("command", ["", "run", "plan", "check", "methods", "demo", "records"])
 def test_help_fits_the_terminal(cli, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     status, text, _ = cli(*command.split(), "--help")
     assert status == 0
+    assert cli(*command.split(), "-h") == (0, text, "")
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
@@ -181,6 +183,25 @@ def test_the_first_help_fits_a_screen(cli, monkeypatch):
     lines = cli("--help")[1].splitlines()
     assert len(lines) <= 23  # of 24, one for the prompt
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "try", "measure", "records list"])
+def test_the_help_of_a_command_fits_a_page(cli, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = cli(*command.split(), "--help")[1].splitlines()
+    assert len(lines) <= 50
+    assert max(map(len, lines)) <= 80
+
+
+def test_options_that_commands_share_are_in_groups(cli):
+    run, plan = (cli(command, "--help")[1] for command in ("run", "plan"))
+    headings = ["Options:", "Part of the scan:", "Device and memory:", "Workers:", "Messages:"]
+    places = [run.index(f"\n\n{heading}\n") for heading in headings]
+    assert places == sorted(places)
+    assert "Workers:" not in plan
+    for option in app.commands["run"].params:
+        listed = re.findall(rf"^  (?:-\w, )?{option.opts[-1]} ", run, re.MULTILINE)
+        assert option.param_type_name == "argument" or len(listed) == 1
 
 
 @pytest.mark.parametrize("arguments", [("--debug", "check", "no"), ("check", "no", "--debug")])
@@ -256,6 +277,12 @@ ERRORS = {
     "unknown method": (["methods", "minus_lgo"], 1, "unknown method 'minus_lgo'; did you mean"),
     "empty method": (["methods", ""], 1, "unknown method ''"),
     "faulty pipeline": (["check", "{bad}"], 1, "bad.yaml:1:3: unknown method 'minus_lug'; did you"),
+    "run the wrong way round": (
+        ["run", "{good}", "{scan}"],
+        2,
+        "SCAN comes first, then PIPELINE: ",
+    ),
+    "plan the wrong way round": (["plan", "{good}", "{scan}"], 2, "SCAN comes first"),
     "scan as pipeline": (["check", "{scan}"], 1, "it is not text in UTF-8"),
     "pipeline as scan": (["plan", "{good}", "{good}"], 1, "good.yaml: .yaml is not a kind of scan"),
     "folder as pipeline": (["check", "{tmp}"], 1, "Is a directory"),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from maxslices import describe
+from maxslices.io.likely_parts import open_likely
 from tests.io.scans import DEGREES, KEYS, frames, write_dls, write_npy, write_tiffs
 
 
@@ -91,14 +92,72 @@ def test_other_kinds_of_scans_are_described(tmp_path, write):
     assert (found.stored, found.angles, found.n_flats) == (None, None, None)
 
 
-def test_a_file_without_a_known_layout_lists_its_3d_data(cli, tmp_path):
+def test_a_file_in_which_nothing_stands_out_lists_its_3d_data(cli, tmp_path):
     path = tmp_path / "odd.h5"
     with h5py.File(path, "w") as file:
         file["a/b"] = np.zeros((3, 4, 5), "uint8")
+        file["a/c"] = np.zeros((3, 4, 5), "uint8")
     status, out, err = cli("info", path)
     assert (status, err) == (0, "")
     assert "no scan is found" in out
     assert "/a/b, 3 x 4 x 5 uint8" in out
+
+
+def bliss(file):
+    """An entry a kind of frames, which its title tells."""
+    for number, (title, n) in enumerate([("dark images", 2), ("reference images 0", 3)], start=2):
+        file[f"{number}.1/title"] = title
+        file[f"{number}.1/measurement/pco"] = np.ones((n, 4, 5), "uint16")
+    file["4.1/title"] = "projections 0 - 180"
+    file["4.1/instrument/pco/data"] = np.ones((9, 4, 5), "uint16")
+    file["4.1/measurement/pco"] = h5py.SoftLink("/4.1/instrument/pco/data")
+    file["4.1/measurement/hrsrot"] = np.linspace(0, 180, 9)
+    file["4.1/instrument/positioners/hrsrot"] = np.linspace(0, 180, 9)
+    return (9, 4, 5), 3, 2, []
+
+
+def with_image_key(file):
+    file["entry/imaging/data"] = np.ones((9, 4, 5), "uint16")
+    file["entry/stage/tomography_rotation"] = np.linspace(0, 180, 9)
+    file["entry/diamond_scan/image_key"] = [2, 1, 1, 0, 0, 0, 0, 0, 0]
+    file["entry/imaging_sum/sum"] = np.ones((9, 1, 1))
+    return (6, 4, 5), 2, 1, ["/entry/imaging_sum/sum"]
+
+
+def by_groups(file):
+    file["entry/data/image_file"] = np.ones((9, 4, 5), "uint16")
+    file["entry/data/s_rot/value"] = np.linspace(0, 180, 9)
+    file["ref/data"] = np.ones((3, 4, 5), "uint16")
+    file["dark/data"] = np.ones((2, 4, 6), "uint16")  # of another camera
+    return (9, 4, 5), 3, None, ["/dark/data"]
+
+
+@pytest.mark.parametrize("write", [bliss, with_image_key, by_groups])
+def test_a_file_without_a_known_layout_is_guessed_as_trying_it_does(cli, tmp_path, write):
+    path = tmp_path / "odd.h5"
+    with h5py.File(path, "w") as file:
+        shape, n_flats, n_darks, others = write(file)
+    found = describe(path)
+    assert (found.shape, found.n_flats, found.n_darks) == (shape, n_flats, n_darks)
+    assert found.angles is not None
+    assert found.angles.n_angles == shape[0]
+    assert found.is_guess
+    assert [stack.where for stack in found.stored.stacks] == others
+    source, parts = open_likely(path)
+    source.close()
+    assert found.stored.layout == parts.layout
+    status, out, err = cli("info", path, "--picture", tmp_path / "odd.png")
+    assert (status, err) == (0, "")
+    assert "the paths below are likely, by shapes and names" in out
+    assert f"data: {parts.layout.data}" in out
+
+
+def test_another_path_of_the_frames_is_no_other_data(tmp_path):
+    path = write_dls(tmp_path / "scan.nxs", frames())
+    with h5py.File(path, "a") as file:
+        entry = file["entry1/tomo_entry"]
+        entry["a/first"] = entry["data/data"]
+    assert describe(path).stored.stacks == ()
 
 
 def test_a_pipe_behind_a_link_is_not_opened(tmp_path):
@@ -152,7 +211,8 @@ def test_info_draws_a_picture(cli, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("scan.jpg", r"give a name ending in \.png"), ("no/scan.png", "cannot be")]
+    ("name", "said"),
+    [("scan.jpg", r"give a name ending in \.png"), ("no/scan.png", "there is no folder")],
 )
 def test_a_picture_that_cannot_be_written_is_an_error_of_one_line(cli, tmp_path, name, said):
     path = with_facts(tmp_path / "scan.nxs")

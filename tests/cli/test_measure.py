@@ -182,7 +182,7 @@ def test_an_error_of_measure_is_one_line(capsys, arguments, code, message):
 
 
 def test_a_picture_that_cannot_be_written_is_refused_before_anything_runs(capsys, monkeypatch):
-    monkeypatch.setattr("maxslices.checking.call_picture.os.access", lambda *_: False)
+    monkeypatch.setattr("maxslices.system.disk_space.os.access", lambda *_: False)
     monkeypatch.setattr("maxslices.checking.measurement.measure_method", pytest.fail)
     assert main(["measure", *BLOCK, "--plot", "picture.png"]) == 1
     assert "cannot write picture.png: Permission denied" in capsys.readouterr().err

@@ -41,6 +41,18 @@ def test_one_command_makes_a_picture_of_slices(flower, tmp_path, monkeypatch, ca
     assert (tmp_path / "flower-pipeline-2/report.json").exists()
 
 
+def test_a_reconstruction_is_no_scan_to_try(flower, tmp_path, capsys):
+    assert main(["try", str(flower), str(tmp_path / "out"), "--device", "cpu", "-q"]) == 0
+    volume = str(tmp_path / "out/result.h5")
+    assert main(["info", volume]) == 0
+    said = capsys.readouterr().out
+    assert "volume        3 x 128 x 128 float32" in said
+    assert "angles x rows" not in said
+    assert main(["try", volume, str(tmp_path / "again"), "--device", "cpu"]) == 1
+    assert "result.h5: is a reconstruction (axes z, y, x), not a scan" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()
+
+
 def test_a_folder_with_a_pipeline_is_left_alone(flower, tmp_path, capsys):
     (tmp_path / "pipeline.yaml").write_text("mine")
     assert main(["try", str(flower), str(tmp_path), "--device", "cpu"]) == 1

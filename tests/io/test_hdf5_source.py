@@ -114,6 +114,17 @@ def test_the_first_layout_in_order_is_taken(tmp_path):
         assert source.flats is None
 
 
+def test_flats_from_before_the_projections_are_taken(tmp_path):
+    path = scans.write_exchange(tmp_path / "a.h5", DATA)
+    with h5py.File(path, "a") as file:
+        before = file["exchange/data_white"][()]
+        file["exchange"].move("data_white", "data_white_pre")
+        file["exchange/data_white_post"] = before + np.uint16(1)
+    with open_source(path) as source:
+        assert source.flats is not None
+        np.testing.assert_array_equal(source.read_side("flats", 0, 0, 1), before)
+
+
 def test_everything_can_be_told(tmp_path):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:

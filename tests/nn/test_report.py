@@ -195,7 +195,7 @@ def test_the_text_answers_why(report):
     ):
         assert part in " ".join(text.split())
     assert all(len(line) <= 130 for line in text.splitlines())
-    plain = json.loads(json.dumps(report.as_json()))
+    plain = json.loads(json.dumps(report.to_dict()))
     assert plain["categories"] == report.categories
     assert plain["fits"] is True
 

@@ -180,7 +180,7 @@ def test_cuts_between_blocks_are_drawn_as_they_were():
     html = a_run_page(a_report({"blocks": blocks}))
     at = [float(attributes["x1"]) for tag, attributes in checked(html).elements if tag == "line"]
     assert at == pytest.approx([60 / 180, 100 / 180, 140 / 180], abs=1e-4)
-    assert "4 blocks of 60, 40 from slice 60 on" in text_of(html)
+    assert "4 blocks of 60, 40 from projection 60 on" in text_of(html)
 
 
 def test_too_many_blocks_are_counted_and_not_drawn():

@@ -13,6 +13,7 @@ import pytest
 from maxslices import Pipeline, Registry, method, run
 from maxslices.api.run_page import MOST_PICTURES, page_of_run
 from maxslices.errors import SourceError, StoreError
+from maxslices.io.array_source import ArraySource
 from maxslices.io.result_slice import middle_slice
 from maxslices.runner import Report
 from maxslices.runner.earlier_run import RECORD_NAMES
@@ -201,9 +202,22 @@ class TestInNotebooks:
         report = a_run(None)
         html = report._repr_html_()
         assert checked(html).faults == []
-        assert 'alt="slice 4 of the result"' in html
+        assert 'alt="slice 4, the middle of the result"' in html
         assert repr(report).startswith("<Report: to_float, to_float on cpu in ")
         assert len(repr(report)) < 200
+
+    def test_the_picture_of_a_reconstruction_names_the_row_of_the_detector(self):
+        scan = ArraySource(np.ones((12, 9, 8), np.float32), angles=np.linspace(0, 3, 12))
+        report = run(scan, Pipeline.from_steps(["fbp"]), device="cpu")
+        assert 'alt="row 4, the middle of the result"' in report._repr_html_()
+
+    def test_a_sweep_shows_its_sharpest_picture(self):
+        scan = ArraySource(DATA.astype(np.float32), angles=np.linspace(0, 3, 9))
+        steps = Pipeline.from_steps([{"method": "fbp", "parameters": {"center": 3}}])
+        report = run(scan, steps, device="cpu", sweep={"fbp.center": [2.0, 3.0, 5.0]})
+        html = report._repr_html_()
+        assert f'alt="fbp.center = {report.suggested:g}"' in html
+        assert 'width="7" height="7"' in html
 
     def test_a_plan_shows_itself(self):
         plan = a_run(None).plan

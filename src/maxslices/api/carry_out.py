@@ -26,6 +26,7 @@ from ..runner.earlier_run import LOG_NAME, PICTURE_NAME, PIPELINE_NAME, RECORD_N
 from ..runner.progress import progress_shown
 from ..runner.provenance import Provenance, as_run
 from ..runner.provenance import provenance as provenance_of
+from ..runner.results_of_steps import infos_of_steps
 from ..runner.run_identity import run_identity
 from ..runner.run_log import RunLog
 from ..runner.side_results import SideResults
@@ -124,6 +125,7 @@ def carry_out(request: RunRequest) -> Report:
             phases_s=wall_time.beside_sections(sections_s),
             process_bytes=process_peak.grown_bytes,
             result=result,
+            result_info=_info_in_memory(made, pipeline, source),
             timeline=timeline,
             timeline_file=written,
             provenance=provenance,
@@ -222,14 +224,24 @@ def _origin(
     request: RunRequest, pipeline: Pipeline, source: Source, provenance: Provenance
 ) -> ResultInfo:
     """What all results of a run have in common."""
-    start = source.detector_start if isinstance(source, HasDetectorStart) else (0, 0)
     return ResultInfo(
         pixel_size=request.found_pixel_size(pipeline.loader),
-        first_pixel=start,
+        first_pixel=_first_pixel(source),
         scan=provenance.scan.encode(errors="backslashreplace").decode(),
         date=provenance.date,
         program=f"maxslices {provenance.versions.get('maxslices', '')}".strip(),
     )
+
+
+def _info_in_memory(plan: Plan, pipeline: Pipeline, source: Source) -> ResultInfo:
+    """What a result that is kept in memory is."""
+    scan = ResultInfo(angles=source.angles, first_pixel=_first_pixel(source))
+    return infos_of_steps(plan, pipeline, scan)[plan.sections[-1].steps[-1].index]
+
+
+def _first_pixel(source: Source) -> tuple[int, int]:
+    """First row and column of the detector that are read."""
+    return source.detector_start if isinstance(source, HasDetectorStart) else (0, 0)
 
 
 def _found(side: SideResults) -> dict[str, Any]:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SourceError
-from ..io import Source, open_source
+from ..io import Source
+from ..io.likely_parts import open_likely
 from ..io.stored_facts import Stack, StoredFacts, stored_facts
 from ..model.units import format_bytes
 
@@ -68,22 +69,26 @@ class ScanDescription:
     """What an HDF5 file says beside; None for other kinds of files."""
     fault: str | None = None
     """Why no scan was recognised."""
+    is_guess: bool = False
+    """True if the file has no known layout, and its parts were found by shapes and names."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to what `json.dumps` takes."""
+    def to_dict(self) -> dict[str, Any]:
+        """Convert the description to plain types, ready for JSON."""
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
         lines = [self.name if self.fault is None else self.fault]
+        if self.is_guess:
+            lines.append("  layout        unknown: the paths below are likely, by shapes and names")
         if self.shape is not None:
             n_bytes = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
-            dims = " x ".join(map(str, self.shape))
-            lines.append(
-                f"  projections   {dims} {self.dtype}, {format_bytes(n_bytes)} "
-                "(angles x rows x columns)"
-            )
-            lines.append(f"  flats, darks  {self.n_flats or 'none'}, {self.n_darks or 'none'}")
-            lines += _angle_lines(self.angles)
+            array = f"{' x '.join(map(str, self.shape))} {self.dtype}, {format_bytes(n_bytes)}"
+            if self.stored is not None and self.stored.is_volume:
+                lines.append(f"  volume        {array} (z x y x x): a reconstruction, not a scan")
+            else:
+                lines.append(f"  projections   {array} (angles x rows x columns)")
+                lines.append(f"  flats, darks  {self.n_flats or 'none'}, {self.n_darks or 'none'}")
+                lines += _angle_lines(self.angles)
         if self.stored is not None:
             lines += _stored_lines(self.stored)
         if self.read_bytes_per_s is not None:
@@ -98,8 +103,8 @@ def describe(scan: str | os.PathLike[str] | NDArray[Any] | Source) -> ScanDescri
     Parameters
     ----------
     scan : path, ndarray or Source
-        As for `maxslices.run`. An HDF5 file without a layout that is known is described by the
-        3D data sets in it.
+        As for `maxslices.run`. In an HDF5 file of no known layout the parts are guessed as
+        ``maxslices try`` does; if nothing stands out, its 3D data sets are listed.
 
     Returns
     -------
@@ -111,12 +116,11 @@ def describe(scan: str | os.PathLike[str] | NDArray[Any] | Source) -> ScanDescri
     SourceError
         If it cannot be read, or there are no 3D data in it.
     """
-    stored = None
-    if isinstance(scan, str | os.PathLike) and os.fspath(scan):
-        stored = stored_facts(Path(scan))
+    path = Path(scan) if isinstance(scan, str | os.PathLike) and os.fspath(scan) else None
     try:
-        source = open_source(scan)
+        source, parts = open_likely(scan)
     except SourceError as error:
+        stored = None if path is None else stored_facts(path)
         if stored is None or not stored.stacks:
             raise
         return ScanDescription(
@@ -132,7 +136,8 @@ def describe(scan: str | os.PathLike[str] | NDArray[Any] | Source) -> ScanDescri
             None if darks is None else darks.shape[0],
             None if source.angles is None else _describe_angles(source.angles),
             None if isinstance(scan, np.ndarray) else _read_rate(source),
-            stored,
+            None if path is None else stored_facts(path, None if parts is None else parts.layout),
+            is_guess=parts is not None,
         )
     finally:
         if source is not scan:

@@ -132,13 +132,16 @@ def prepare_sweep(
     )
     each = plans.largest
     earlier = () if before is None else before.sections
+    later = tuple(section for plan in each for section in plan.sections)
+    if earlier:  # their results, held in memory, stand in place of the scan
+        later = tuple(replace(s, origin="memory") if s.origin == "scan" else s for s in later)
     whole = SweepPlan(
         scan=f"{scan.name}: {scan.projections}",
         device=budgets.device,
         budget_bytes=budgets.budget_bytes,
         reserved_bytes=budgets.reserved_bytes,
         host_budget_bytes=budgets.host_budget_bytes,
-        sections=(*earlier, *(section for plan in each for section in plan.sections)),
+        sections=(*earlier, *later),
         scratch_bytes=max(plan.scratch_bytes for plan in (*each, before or each[0])),
         result_bytes=plans.picture.nbytes if to_folder else 0,
         notes=(

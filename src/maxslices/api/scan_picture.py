@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import StoreError, UsageError
-from ..io import Source, open_source
+from ..io import Source
+from ..io.likely_parts import open_likely
 
 LIMITS = (0.5, 99.5)
 """Percentiles that are black and white: dead and hot pixels are a few in a thousand."""
@@ -31,20 +32,19 @@ def draw_scan(scan: str | os.PathLike[str] | NDArray[Any], path: Path) -> None:
     Raises
     ------
     UsageError
-        If matplotlib is not installed, or the name does not end in ``.png``.
+        If matplotlib is not installed.
     SourceError
         If the scan cannot be read.
     StoreError
         If the picture cannot be written.
     """
-    if path.suffix.lower() != ".png":
-        raise UsageError(f"--picture {path}: the picture is a PNG: give a name ending in .png")
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise UsageError("a picture needs matplotlib: pip install matplotlib") from None
-    with open_source(scan) as source:
+    source, _ = open_likely(scan)
+    with source:
         projection, flat, sinogram = _parts(source)
         name = source.name
     figure = Figure(figsize=(11, 8), dpi=100, layout="constrained")

@@ -50,18 +50,19 @@ class ScansReport:
         """Those that failed."""
         return tuple(each for each in self.scans if each.state == "failed")
 
-    def to_json(self) -> str:
-        """Convert the report to JSON text."""
-        scans = [
-            {
-                "scan": str(each.scan),
-                "folder": str(each.folder),
-                "state": each.state,
-                "error": each.error,
-            }
-            for each in self.scans
-        ]
-        return json.dumps({"scans": scans}, indent=2)
+    def to_dict(self) -> dict[str, Any]:
+        """Convert the report to plain types, ready for JSON."""
+        return {
+            "scans": [
+                {
+                    "scan": str(each.scan),
+                    "folder": str(each.folder),
+                    "state": each.state,
+                    "error": each.error,
+                }
+                for each in self.scans
+            ]
+        }
 
     def __str__(self) -> str:
         states = [each.state for each in self.scans]

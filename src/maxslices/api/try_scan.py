@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ..errors import StoreError
-from ..io import Source, open_source, parse_loader
+from ..errors import SourceError, StoreError
+from ..io import Source
 from ..io.chosen_part import PartLike
 from ..io.frame_source import FrameSource
-from ..io.likely_parts import LikelyParts, likely_parts
+from ..io.likely_parts import LikelyParts, open_likely
+from ..io.stored_facts import stored_facts
 from ..pipeline.check_steps import LOADER_METHOD
 from ..planner import Plan
 from ..runner import Report
@@ -70,8 +71,8 @@ def trial_pipeline(source: Source, parts: LikelyParts | None = None) -> TrialPip
     parts : LikelyParts, optional
         Where its parts were found, if its layout is not known.
     """
-    notes, part = [] if parts is None else [*parts.notes], None
-    loader = {} if parts is None else {**parts.parameters}
+    notes, part = [] if parts is None else [str(parts)], None
+    loader = {} if parts is None else parts.parameters
     angles, n_angles = source.angles, source.spec.shape[0]
     if angles is None:
         half = {"start_angle": 0, "stop_angle": 180, "angles_total": n_angles}
@@ -92,9 +93,9 @@ def trial_pipeline(source: Source, parts: LikelyParts | None = None) -> TrialPip
         steps += _CORRECT
     elif source.spec.dtype.kind in "iu":
         steps += "- method: minus_log\n"
-        notes.append("no flats and darks: slices are of -log(counts), darker in the middle")
+        notes.append(f"{_missing(source)}: slices are of -log(counts), darker in the middle")
     else:
-        notes.append("no flats and darks: the values are taken for attenuation")
+        notes.append(f"{_missing(source)}: the values are taken for attenuation")
     return TrialPipeline(steps + _RECONSTRUCT, part, tuple(notes))
 
 
@@ -130,8 +131,12 @@ def try_scan(
     MaxslicesError
         If the scan cannot be read, methods are not installed, or the run fails.
     """
-    parts = likely_parts(Path(scan))
-    with open_source(scan, None if parts is None else parse_loader(parts.parameters)[0]) as source:
+    source, parts = open_likely(scan)
+    stored = stored_facts(Path(scan), None if parts is None else parts.layout)
+    if stored is not None and stored.is_volume:
+        source.close()
+        raise SourceError(f"{scan}: is a reconstruction (axes z, y, x), not a scan: try the scan")
+    with source:
         made = trial_pipeline(source, parts)
     for text in made.notes:
         note(text)
@@ -154,6 +159,12 @@ def try_scan(
         picture=True,
         **options,
     )
+
+
+def _missing(source: Source) -> str:
+    """Which of flats and darks a scan does not have."""
+    sides = {"flats": source.flats, "darks": source.darks}
+    return f"no {' and '.join(name for name, side in sides.items() if side is None)}"
 
 
 def _stored_frame(source: FrameSource, projection: int) -> int:

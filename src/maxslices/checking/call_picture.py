@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import StoreError, UsageError
+from ..errors import UsageError
 from ..measure import MemorySample, Peak
 from ..model.units import format_bytes
+from ..system.disk_space import check_file_place
 from .measured_call import is_input
 from .measurement import Measurement
 
@@ -37,12 +37,7 @@ def check_picture(path: Path) -> None:
         ) from None
     except ValueError as error:  # MPLBACKEND, which it reads as it is imported
         raise UsageError(f"Matplotlib cannot be used: {error}") from None
-    if path.is_dir():
-        raise StoreError(f"cannot write {path}: it is a folder")
-    if not path.parent.is_dir():
-        raise StoreError(f"cannot write {path}: there is no folder {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise StoreError(f"cannot write {path}: Permission denied")
+    check_file_place(path)
     known = FigureCanvasBase.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in known:
         raise UsageError(

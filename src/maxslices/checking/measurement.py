@@ -17,7 +17,7 @@ from .check_result import CheckResult
 from .estimate_check import check_call, find_method
 from .explained_call import explain_call
 from .measured_call import MeasuredCall
-from .result_table import as_json
+from .result_table import to_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Measurement:
         table = "\n".join(f"  {line}" for line in ["alive at the peak: " + lines[0], *lines[1:]])
         return f"{replace(self.result, alive=())}\n{table}\n{self.peak}"
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Figures as values that JSON knows."""
         peak = self.peak
         explained = [] if self.peaks is None else explained_peak(self.peaks, self.result.slices)
-        return as_json(self.result) | {
+        return to_dict(self.result) | {
             "explained": explained,
             "meters": {
                 name: getattr(peak, name)

@@ -42,7 +42,7 @@ class MethodPeak:
             lines += [f"  {line}" for line in self.explained[1:]]
         return "\n".join([*lines, str(self.peak)])
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Figures as values that JSON knows."""
         return {
             "method": self.method,

@@ -12,7 +12,7 @@ from .check_result import CheckResult
 _ORDER = ("WRONG OUTPUT", "UNDERESTIMATE", "KEEPS MEMORY", "NOT SEEN", "OVERESTIMATE", "ok")
 
 
-def as_json(result: CheckResult) -> dict[str, Any]:
+def to_dict(result: CheckResult) -> dict[str, Any]:
     """Figures and verdict as values that JSON knows."""
     return {
         "method": result.method,

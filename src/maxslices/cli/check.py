@@ -6,12 +6,10 @@ from typing import Any
 
 import click
 
-from .options import ALLOW_MISSING_FRAMES, PART, PIPELINE
+from .options import PART, PIPELINE
 
 
-@click.command(
-    params=[PIPELINE, *PART, ALLOW_MISSING_FRAMES], short_help="say whether a pipeline file can run"
-)
+@click.command(params=[PIPELINE, *PART], short_help="say whether a pipeline file can run")
 @click.argument("scan", type=click.Path(), required=False, help="a scan to check it against")
 def check(pipeline: str, scan: str | None, **options: Any) -> str:
     """Check a pipeline file: its form, its methods and their parameters.

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json as json_text
 from pathlib import Path
 
 import click
 
-from .options import JSON
+from .options import JSON, file_to_write
+from .output import shown
 
 
 @click.command(params=[JSON], short_help="say what is in a scan")
 @click.argument("scan", type=click.Path(), help="a scan, or any file with 3D data in it")
 @click.option(
     "--picture",
-    type=click.Path(path_type=Path),
+    callback=file_to_write(".png"),
     metavar="FILE",
     help="write a PNG: a projection, the mean flat, a sinogram and the histogram",
 )
-def info(scan: str, json: bool, picture: Path | None) -> str:
+def info(scan: str, json: bool, picture: Path | None) -> str | None:
     """Describe a scan: layout, shape, flats, darks, angles, pixel size and energy.
 
     Also chunks and compression, and how fast it reads here.
@@ -29,4 +29,4 @@ def info(scan: str, json: bool, picture: Path | None) -> str:
     found = describe(scan)
     if picture is not None:
         draw_scan(scan, picture)
-    return json_text.dumps(found.to_json(), indent=1) if json else str(found)
+    return shown(found, json)

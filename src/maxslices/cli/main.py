@@ -87,7 +87,7 @@ def _loaded(name: str) -> click.Command | None:
     return None
 
 
-def _asking(name: str, answer: Callable[[click.Context], str], text: str) -> click.Option:
+def _asking(names: list[str], answer: Callable[[click.Context], str], text: str) -> click.Option:
     """Option that is answered at once, and ends the command line."""
 
     def callback(context: click.Context, _: click.Parameter, is_given: bool) -> None:
@@ -96,15 +96,15 @@ def _asking(name: str, answer: Callable[[click.Context], str], text: str) -> cli
             context.exit()
 
     return click.Option(
-        [name], is_flag=True, is_eager=True, expose_value=False, callback=callback, help=text
+        names, is_flag=True, is_eager=True, expose_value=False, callback=callback, help=text
     )
 
 
 DEBUG = click.Option(
     ["--debug"], is_flag=True, expose_value=False, help="print the traceback of an error"
 )
-HELP = _asking("--help", click.Context.get_help, "print this, and end")
-VERSION = _asking("--version", lambda _: f"maxslices {__version__}", "print the version, and end")
+HELP = _asking(["-h", "--help"], click.Context.get_help, "print this, and end")
+VERSION = _asking(["--version"], lambda _: f"maxslices {__version__}", "print the version, and end")
 
 app = Commands(
     "maxslices",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json as json_text
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +14,15 @@ from ..errors import (
     MaxslicesError,
     MethodError,
     OutOfMemoryError,
-    StoreError,
     UsageError,
 )
-from ..model.arrays import parse_shape
+from ..model.arrays import ArraySpec, parse_shape
 from .completion import method_names
 from .options import DEVICE, JSON
-from .output import say
+from .output import say, shown
 
 if TYPE_CHECKING:
-    from ..checking.measurement import Measurement
-    from ..checking.method_peak import MethodPeak
+    from ..registry.method_meta import MethodMeta
 
 
 _MADE_UP = ("flats", "darks", "angles", "slice_dim")
@@ -82,88 +81,85 @@ def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dic
 )
 def measure(
     method: str, shape: str | None, plot: str | None, suggest: bool, json: bool, **options: Any
-) -> str:
+) -> str | None:
     """Run one method on made-up data: its memory estimate beside the measured peak.
 
     With what was alive then and where it was allocated. A wrong estimate is an error. Without an
     estimator: the peak, and a ledger that tells it.
     """
-
-    def printed(found: Any) -> str:
-        return json_text.dumps(found.as_json(), indent=1) if json else str(found)
-
-    from ..checking.method_peak import MethodPeak
-
-    if suggest:
-        from ..registry.named_method import method_named
-        from ..suggest.suggest_ledger import suggest_ledger
-
-        for option, value in (("--shape", shape), ("--plot", plot)):
-            if value is not None:
-                raise UsageError(f"--suggest runs blocks of its own: leave {option} out")
-        return printed(suggest_ledger(method_named(method), **options))
-    found = _measurement(method, shape, plot, **options)
-    if isinstance(found, MethodPeak):
-        return printed(found) if json else f"{found}\n\n{_ledger(method, **options)}"
-    if not found.result.ok:
-        say(printed(found))
-        raise EstimatorError(found.result.headline)
-    return printed(found)
-
-
-def _ledger(method: str, **options: Any) -> str:
-    """A ledger for a method without an estimator, or why there is none."""
     from ..registry.named_method import method_named
     from ..suggest.suggest_ledger import suggest_ledger
 
-    try:
-        return f"A ledger for it:\n\n{suggest_ledger(method_named(method), **options)}"
-    except MaxslicesError as error:
-        return f"No ledger can be suggested: {error}"
-
-
-def _measurement(
-    method: str, shape: str | None, plot: str | None, dtype: Any, **options: Any
-) -> Measurement | MethodPeak:
-    """The method measured, and drawn if wanted."""
-    from ..checking.call_picture import check_picture, plot_measurement
-    from ..checking.measurement import measure_method
-    from ..checking.method_peak import measure_undeclared
-    from ..model.arrays import ArraySpec
-    from ..registry.author_lines import raised_at
-    from ..registry.named_method import method_named
-
+    meta = method_named(method)
+    if suggest:
+        for option, value in (("--shape", shape), ("--plot", plot)):
+            if value is not None:
+                raise UsageError(f"--suggest runs blocks of its own: leave {option} out")
+        return shown(suggest_ledger(meta, **options), json)
     if shape is None:
         raise UsageError("--shape is missing: the block, such as --shape 64x2160x2560")
+    block = parse_shape(shape)
+    options["dtype"] = ArraySpec(block, options["dtype"]).dtype
+    if meta.estimator is not None:
+        return _beside_estimate(meta, method, block, plot, json, **options)
+    if plot is not None:
+        raise UsageError(f"--plot draws an estimate beside the peak; {method} has no estimator")
+    from ..checking.method_peak import measure_undeclared
+
+    with _reported(meta, method):
+        text = shown(measure_undeclared(method, block, **options), json)
+    if json:
+        return text
+    try:
+        return f"{text}\n\nA ledger for it:\n\n{suggest_ledger(meta, **options)}"
+    except MaxslicesError as error:
+        return f"{text}\n\nNo ledger can be suggested: {error}"
+
+
+def _beside_estimate(
+    meta: MethodMeta,
+    method: str,
+    block: tuple[int, int, int],
+    plot: str | None,
+    json: bool,
+    **options: Any,
+) -> str | None:
+    """Text of the estimate beside the peak, which are drawn if wanted."""
+    from ..checking.call_picture import check_picture, plot_measurement
+    from ..checking.measurement import measure_method
+    from ..system.disk_space import store_errors
+
     picture = None if plot is None else Path(plot)
     if picture is not None:
         check_picture(picture)
-    spec = ArraySpec(parse_shape(shape), dtype)
-    block = (spec.shape[0], spec.shape[1], spec.shape[2])
-    has_estimator = method_named(method).estimator is not None
-    if picture is not None and not has_estimator:
-        raise UsageError(f"--plot draws an estimate beside the peak; {method} has no estimator")
+    with _reported(meta, method):
+        found = measure_method(method, block, with_half=picture is not None, **options)
+    if picture is not None:
+        with store_errors(picture, 0):
+            plot_measurement(found, picture)
+    text = shown(found, json)
+    if not found.result.ok:
+        say(str(text))
+        raise EstimatorError(found.result.headline)
+    return text
+
+
+@contextmanager
+def _reported(meta: MethodMeta, method: str) -> Iterator[None]:
+    """Turn what a method raises, which may be anything, into an error of one line."""
+    from ..registry.author_lines import raised_at
+
     try:
-        if not has_estimator:
-            return measure_undeclared(method, block, spec.dtype, **options)
-        with_half = picture is not None
-        measurement = measure_method(method, block, spec.dtype, with_half=with_half, **options)
+        yield
     except MaxslicesError:
         raise
     except MemoryError as error:
         raise OutOfMemoryError(
-            f"memory ran out on a block of {shape} ({error}): measure fewer slices"
+            f"memory ran out while {method} was measured ({error}): measure fewer slices"
         ) from None
-    except Exception as error:  # a method may raise anything; it is reported in one line
+    except Exception as error:
         hint = ""
         if isinstance(error, OSError) and ".cupy" in str(error.filename):
             hint = "; set CUPY_CACHE_DIR to a folder that can be written to, for compiled kernels"
-        place = raised_at(error, method_named(method).function)
-        said = f"{type(error).__name__}: {error}{place}{hint}"
+        said = f"{type(error).__name__}: {error}{raised_at(error, meta.function)}{hint}"
         raise MethodError(f"{method} raised {said}") from error
-    if picture is not None:
-        try:
-            plot_measurement(measurement, picture)
-        except OSError as error:
-            raise StoreError(f"cannot write {picture}: {error.strerror}") from None
-    return measurement

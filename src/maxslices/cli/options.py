@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import click
 
+from ..errors import UsageError
+from ..system.disk_space import check_file_place
 from .log_file import log_to_file, log_to_screen
 
 
-def block_size(text: str) -> int | Literal["auto", "max"]:
-    """Number of slices in a block, or ``auto`` or ``max``."""
-    if text == "auto":
-        return "auto"
-    if text == "max":
-        return "max"
-    if text.isascii() and text.isdigit() and int(text) > 0:
-        return int(text)
-    raise click.BadParameter(f"{text!r} is neither a positive number, auto nor max")
+def count_or(*words: str) -> Callable[[str], int | str]:
+    """Type of an option that is a positive number or one of some words."""
+
+    def parse(text: str) -> int | str:
+        if text in words:
+            return text
+        if text.isascii() and text.isdigit() and int(text) > 0:
+            return int(text)
+        *others, last = "a positive number", *words
+        raise click.BadParameter(f"{text!r} is neither {', '.join(others)} nor {last}")
+
+    return parse
 
 
-def gpu_count(text: str) -> int | Literal["all"]:
-    """Number of GPUs, or ``all``."""
-    if text == "all":
-        return "all"
-    if text.isascii() and text.isdigit() and int(text) > 0:
-        return int(text)
-    raise click.BadParameter(f"{text!r} is neither a positive number nor all")
+def check_order(paths: Sequence[str]) -> None:
+    """Require that the scan comes before the pipeline."""
+    is_yaml = [path.endswith((".yaml", ".yml")) for path in paths]
+    if is_yaml[:2] == [True, False]:
+        raise UsageError(f"SCAN comes first, then PIPELINE: {paths[1]} {paths[0]}")
+
+
+def file_to_write(*endings: str) -> Callable[..., Path | None]:
+    """Callback of an option that names a file to write: it is checked before anything is done."""
+
+    def callback(_: click.Context, option: click.Parameter, text: str | None) -> Path | None:
+        if text is None:
+            return None
+        path = Path(text)
+        if path.suffix.lower() not in endings:
+            raise UsageError(f"{option.opts[0]} {text}: give a name ending in {endings[0]}")
+        check_file_place(path)
+        return path
+
+    return callback
 
 
 def _log(open_log: Callable[..., AbstractContextManager[None]]) -> Callable[..., None]:
@@ -43,98 +62,70 @@ def _log(open_log: Callable[..., AbstractContextManager[None]]) -> Callable[...,
 
 PIPELINE = click.Argument(["pipeline"], type=click.Path(), help="pipeline file (YAML)")
 DEVICE = click.Option(
-    ["--device"],
-    default="auto",
-    metavar="auto|cpu|cuda:N",
-    help="where to run (default: a GPU if there is one)",
+    ["--device"], default="auto", metavar="auto|cpu|cuda:N", help="default: a GPU if there is one"
 )
 JSON = click.Option(["--json"], is_flag=True, help="print JSON")
-ALLOW_MISSING_FRAMES = click.Option(
-    ["--allow-missing-frames"],
-    is_flag=True,
-    help="read frames that were never written as the fill value, with a warning",
-)
 SWEEP = click.Option(
     ["--sweep"],
-    metavar="STEP.PARAMETER=VALUES",
-    help="process the middle row with several values of a parameter: fbp.center=203:208:0.5 "
-    "(the stop excluded) or fbp.center=[203,204.5]; a step is named by its id or its method",
+    metavar="KEY=VALUES",
+    help="of the middle row, for each value of STEP.PARAMETER: fbp.center=203:208:0.5",
 )
 PART = [
+    click.Option(["--rows"], metavar="PART", help="detector rows: mid, 40:44, mid-5:mid+5 or 40"),
+    click.Option(["--columns"], metavar="PART", help="detector columns, likewise"),
+    click.Option(["--angles"], metavar="PART", help="frames as stored; ::2: every 2nd projection"),
     click.Option(
-        ["--rows"],
-        metavar="PART",
-        help="detector rows to read: mid, 40:44, mid-5:mid+5 or one index",
-    ),
-    click.Option(["--columns"], metavar="PART", help="detector columns to read, likewise"),
-    click.Option(
-        ["--angles"],
-        metavar="PART",
-        help="frames to read, as they are stored, with a step: ::2 for every second projection",
+        ["--allow-missing-frames"], is_flag=True, help="read frames never written as fill value"
     ),
 ]
 """The part of a scan that is read: keywords of `maxslices.run`, `plan` and `check`."""
 LIMITS = [
     DEVICE,
     click.Option(
-        ["--memory"],
-        metavar="SIZE",
-        help="memory to use on the device, such as 16GB or 512MiB (default: what is free)",
+        ["--memory"], metavar="SIZE", help="on the device, as 16GB (default: what is free)"
     ),
     click.Option(
-        ["--host-memory"],
-        metavar="SIZE",
-        help="host memory to use when running on a GPU (default: most of what is free)",
+        ["--host-memory"], metavar="SIZE", help="on a GPU's host (default: most that is free)"
     ),
     click.Option(
         ["--block"],
         default="auto",
-        show_default=True,
-        type=block_size,
+        type=count_or("auto", "max"),
         metavar="N|auto|max",
-        help="slices in a block",
+        help="slices in a block (default: auto)",
     ),
     click.Option(
         ["--fit"],
         default="none",
-        show_default=True,
         type=click.Choice(["none", "auto"]),
-        help="auto: where a slice does not fit, work in tiles or on the host",
+        help="auto: work in tiles or on the host",
     ),
     click.Option(
         ["--estimator"],
         type=click.Choice(["declared", "recorded", "replayed", "probed"]),
         metavar="SOURCE",
-        help="the only source of estimates to use: declared, recorded, replayed or probed "
-        "(default: the first of these that there is)",
+        help="declared, recorded, replayed or probed alone",
     ),
 ]
-"""Keywords of `maxslices.plan` and `maxslices.run`, as are `ALLOW_MISSING_FRAMES` and `SWEEP`."""
+"""Keywords of `maxslices.plan` and `maxslices.run`, as is `SWEEP`."""
 WORKERS = [
     click.Option(
         ["--engine"],
         default="local",
-        metavar="local|dask|dask:ADDRESS",
-        help="what runs the blocks: this process, processes of this machine, or the workers of a "
-        "Dask scheduler (default: local)",
+        metavar="ENGINE",
+        help="local, dask, or dask:ADDRESS of a scheduler",
     ),
     click.Option(
         ["--workers"],
         type=click.IntRange(min=1),
         metavar="N",
-        help="processes on the CPU of this machine (engine dask)",
+        help="processes on the CPU (engine dask)",
     ),
     click.Option(
-        ["--gpus"],
-        type=gpu_count,
-        metavar="N|all",
-        help="GPUs of this machine, with a process for each (engine dask)",
+        ["--gpus"], type=count_or("all"), metavar="N|all", help="GPUs, a process each (engine dask)"
     ),
     click.Option(
-        ["--slurm"],
-        metavar="OPTIONS",
-        help="have SLURM start the workers or GPUs, a job for each, with these options of sbatch: "
-        "--gpus 8 --slurm '-p gpu -t 02:00:00 -A project'",
+        ["--slurm"], metavar="OPTIONS", help="a SLURM job for each, such as '-p gpu -t 02:00:00'"
     ),
 ]
 """What runs the blocks: keywords of `maxslices.run`."""
@@ -154,6 +145,32 @@ OUTPUT = [
         type=click.Path(),
         expose_value=False,
         callback=_log(log_to_file),
-        help="append all that is said, and when, to a file",
+        help="append all that is said, and when",
     ),
 ]
+_GROUPS: dict[str, list[click.Parameter]] = {
+    "Part of the scan": [*PART, SWEEP],
+    "Device and memory": [*LIMITS],
+    "Workers": [*WORKERS],
+    "Messages": [*OUTPUT],
+}
+"""Heading in a command's help -> the options that it shares with others."""
+
+
+class Command(click.Command):
+    """A command whose help has its own options first, then those that it shares, in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by group."""
+        shared = [option for group in _GROUPS.values() for option in group]
+        own = [param for param in self.params if param not in shared]
+        for heading, group in {"Options": own, **_GROUPS}.items():
+            options = [each for each in self.params if each in group]
+            found = [o.get_help_record(ctx) for o in options if isinstance(o, click.Option)]
+            if found:
+                with formatter.section(heading):
+                    formatter.write_dl([each for each in found if each], col_max=_COLUMN)
+
+
+_COLUMN = 26
+"""Widest name beside its text: few options are longer, and texts have two thirds of a terminal."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json as json_text
 import logging
 import os
 import sys
 from contextlib import suppress
+from typing import Any, Protocol
 
 from ..errors import StoreError
 
@@ -34,6 +36,21 @@ def say(text: str) -> None:
         reason = error.strerror
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise StoreError(f"standard output cannot be written to: {reason}") from None
+
+
+class Answer(Protocol):
+    """What a command found."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain types, ready for JSON."""
+
+
+def shown(found: Answer, json: bool, quiet: bool = False) -> str | None:
+    """Log what a command found; its text to print: JSON, that for people, or none."""
+    SAID.info("%s", found)
+    if json:
+        return json_text.dumps(found.to_dict(), indent=2)
+    return None if quiet else str(found)
 
 
 def complain(text: str) -> None:

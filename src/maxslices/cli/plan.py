@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json as json_text
+from pathlib import Path
 from typing import Any
 
 import click
 
-from .options import ALLOW_MISSING_FRAMES, LIMITS, OUTPUT, PART, SWEEP
+from .options import LIMITS, OUTPUT, PART, SWEEP, Command, check_order, file_to_write
 from .output import SAID
 
 
 @click.command(
-    params=[*LIMITS, *PART, SWEEP, ALLOW_MISSING_FRAMES, *OUTPUT],
+    cls=Command,
+    params=[*PART, SWEEP, *LIMITS, *OUTPUT],
     short_help="say what a pipeline would take, without running it",
 )
 @click.argument(
@@ -32,7 +34,11 @@ from .output import SAID
     help="plan for so many processes of each machine, with a GPU or on the CPU",
 )
 @click.option(
-    "--html", metavar="FILE", type=click.Path(), help="write a page of the plan, to be looked at"
+    "--html",
+    "page",
+    metavar="FILE",
+    callback=file_to_write(".html", ".htm"),
+    help="write a page of the plan, to be looked at",
 )
 def plan(
     paths: tuple[str, ...],
@@ -40,7 +46,7 @@ def plan(
     dtype: str | None,
     json: bool,
     quiet: bool,
-    html: str | None,
+    page: Path | None,
     **options: Any,
 ) -> str | None:
     """Say what a pipeline would take, without running it.
@@ -51,11 +57,11 @@ def plan(
     from ..api.run_speeds import likely_time
     from ..errors import UsageError
     from ..model.arrays import ArraySpec, parse_shape
-    from .plan_page import check_page, write_page
 
     if shape is None and len(paths) != 2:
         missing = "PIPELINE is missing" if len(paths) == 1 else f"{len(paths)} paths were given"
         raise UsageError(f"plan takes SCAN and PIPELINE (or --shape and PIPELINE); {missing}")
+    check_order(paths)
     if shape is not None and len(paths) != 1:
         raise UsageError(
             f"--shape stands in place of SCAN: give PIPELINE alone, not {' '.join(paths)}"
@@ -66,14 +72,19 @@ def plan(
     if shape is not None:
         named: Any = "uint16" if dtype is None else dtype
         scan = ArraySpec(parse_shape(shape), named)
-    page = None if html is None else check_page(html)
     made = plan(scan, paths[-1], **options)
     likely = likely_time(made)
     text = str(made) if likely is None else f"{made}\n{likely}"
     SAID.info("%s", text)
     entries = {**made.to_dict(), "likely_time": None if likely is None else likely.to_dict()}
     if page is not None:
-        write_page(page, entries)
+        from ..report_page.page import plan_page
+        from ..system.disk_space import store_errors
+        from ..system.fresh_files import replace_text
+
+        html = plan_page(entries)
+        with store_errors(page, len(html)):
+            replace_text(page, html)
     if json:
         return json_text.dumps(entries, indent=2)
     return None if quiet else text

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import ALLOW_MISSING_FRAMES, LIMITS, OUTPUT, PART, SWEEP, WORKERS
-from .output import SAID, complain, say
+from ..errors import UsageError
+from .options import LIMITS, OUTPUT, PART, SWEEP, WORKERS, Command, check_order
+from .output import SAID, complain, say, shown
 
 if TYPE_CHECKING:
     from ..planner import Plan
@@ -19,7 +19,8 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
 
 
 @click.command(
-    params=[*LIMITS, *PART, SWEEP, *WORKERS, ALLOW_MISSING_FRAMES, *OUTPUT],
+    cls=Command,
+    params=[*PART, SWEEP, *LIMITS, *WORKERS, *OUTPUT],
     short_help="run a pipeline on a scan",
 )
 @click.argument(
@@ -28,50 +29,46 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
     nargs=-1,
     required=True,
     type=click.Path(),
-    help="the scan (HDF5/NeXus file, .npy, TIFF or folder of TIFFs), the pipeline file (YAML), and "
-    "the folder for the results (default: SCAN-PIPELINE here, numbered if it is there)",
+    help="scan (HDF5, .npy, TIFF, folder of TIFFs), pipeline (YAML), folder for results "
+    "(default: SCAN-PIPELINE)",
 )
 @click.option(
     "--output-dir",
     metavar="FOLDER",
     type=click.Path(),
-    help="run several scans, each into a folder of its own in this one: give SCAN... PIPELINE, "
-    "where SCAN may be a pattern in quotes",
+    help="for SCAN... PIPELINE: a folder for each scan",
 )
 @click.option(
     "--format",
     default="hdf5",
-    show_default=True,
     metavar="FORMAT,...",
     shell_complete=lambda context, parameter, begin: [n for n in FORMATS if n.startswith(begin)],
-    help="hdf5, tiff (a folder), tiff-stack, ome-zarr; each may have :8 or :16 (bits between two "
-    "percentiles, as in tiff:8:1-99) and :compressed",
+    help="hdf5 (default), tiff, tiff-stack, ome-zarr; also :compressed, :8, :16 or :8:1-99 "
+    "(bits, percentiles)",
 )
-@click.option(
-    "--pixel-size", metavar="LENGTH", help="such as 3.25um (default: what the scan's file says)"
-)
-@click.option("--picture", is_flag=True, help="draw three slices of the result into OUT/slices.png")
+@click.option("--pixel-size", metavar="LENGTH", help="such as 3.25um (default: by the scan's file)")
+@click.option("--picture", is_flag=True, help="draw three slices into OUT/slices.png")
 @click.option(
     "--scratch",
     metavar="FOLDER",
     type=click.Path(),
-    help="folder for scratch files (default: OUT)",
+    help="for scratch files (default: OUT)",
 )
 @click.option("--overwrite", is_flag=True, help="replace the results of an earlier run in OUT")
 @click.option(
     "--resume",
     is_flag=True,
-    help="go on with the unfinished run in OUT, by its plan; of several scans run what is missing",
+    help="go on with the unfinished run, or scans, in OUT",
 )
 @click.option(
     "--plan",
     metavar="FILE",
     type=click.Path(),
-    help="carry out a plan that `maxslices plan --json` wrote, for this scan and pipeline",
+    help="carry out what `maxslices plan --json` wrote",
 )
-@click.option("--save-all", is_flag=True, help="save the data after every step, not the last alone")
+@click.option("--save-all", is_flag=True, help="save the data after every step")
 @click.option(
-    "--save-snapshots", is_flag=True, help="save the middle slice after each step, as a TIFF"
+    "--save-snapshots", is_flag=True, help="save the middle slice after each step as TIFF"
 )
 def run(
     paths: tuple[str, ...],
@@ -81,20 +78,15 @@ def run(
     quiet: bool,
     **options: Any,
 ) -> str | None:
-    """Run a pipeline on a scan within a memory budget.
-
-    Results, report.html and report.json go to a folder.
-
-    Several scans: maxslices run SCAN SCAN PIPELINE --output-dir FOLDER
-    """
-    from ..errors import UsageError
-    from ..runner.numbered_folder import numbered_folder
-
-    shown: list[object] = []
+    """Run a pipeline on a scan, or several (--output-dir), within a memory budget."""
+    if len(paths) == 1:
+        raise click.UsageError("missing argument 'PIPELINE'", click.get_current_context())
+    check_order(paths)
+    announced: list[object] = []
 
     def announce(plan: Plan) -> None:
-        is_new = plan.sections not in shown
-        shown.append(plan.sections)
+        is_new = plan.sections not in announced
+        announced.append(plan.sections)
         text = f"{plan}\n" if is_new else f"Planned as an earlier scan: {plan.scan}"
         SAID.info("%s", text)
         if not (json or quiet):
@@ -110,27 +102,32 @@ def run(
         "progress": not quiet,
         "plan": None if plan is None else _read_plan(plan),
     }
-    if output_dir is not None:
-        return _run_several(paths, output_dir, tell, json, quiet, options)
-    from ..api.run_scan import run_announced
+    if output_dir is None:
+        from ..api.run_scan import run_announced
+        from ..runner.numbered_folder import numbered_folder
 
-    scan, pipeline, out = _one_scan(paths)
-    if out is None and (options["resume"] or options["overwrite"]):
-        raise UsageError("--resume and --overwrite are for a folder that is there: name it as OUT")
-    report = run_announced(scan, pipeline, out or numbered_folder(scan, pipeline), **options)
-    SAID.info("%s", report)
+        scan, pipeline, out = _one_scan(paths)
+        if out is None and (options["resume"] or options["overwrite"]):
+            raise UsageError(
+                "--resume and --overwrite are for a folder that is there: name it as OUT"
+            )
+        found = run_announced(scan, pipeline, out or numbered_folder(scan, pipeline), **options)
+        return shown(found, json, quiet)
+    from ..api.several_scans import run_scans_announced
+
+    report = run_scans_announced(paths[:-1], paths[-1], output_dir, tell, **options)
+    text = shown(report, json, quiet)
+    if not report.failed:
+        return text
     if json:
-        return report.to_json()
-    return None if quiet else str(report)
+        say(str(text))
+    complain(f"error: {report}")
+    click.get_current_context().exit(1)
 
 
 def _one_scan(paths: tuple[str, ...]) -> tuple[str, str, str | None]:
     """Scan, pipeline and folder of a command line for one scan."""
-    from ..errors import UsageError
-
     several = "for several scans name a folder with --output-dir"
-    if len(paths) == 1:
-        raise click.UsageError("missing argument 'PIPELINE'", click.get_current_context())
     if len(paths) > 3 or any(path.endswith((".yaml", ".yml")) for path in paths[2:]):
         raise UsageError(
             f"run takes SCAN, PIPELINE and OUT; {len(paths)} paths were given, the last is "
@@ -141,36 +138,12 @@ def _one_scan(paths: tuple[str, ...]) -> tuple[str, str, str | None]:
     return paths[0], paths[1], paths[2] if len(paths) > 2 else None
 
 
-def _run_several(
-    paths: tuple[str, ...],
-    output_dir: str,
-    tell: Callable[[str], None],
-    json: bool,
-    quiet: bool,
-    options: dict[str, Any],
-) -> str | None:
-    """Run several scans; the status is 1 if one of them fails."""
-    from ..api.several_scans import run_scans_announced
-
-    if len(paths) == 1:
-        raise click.UsageError("missing argument 'PIPELINE'", click.get_current_context())
-    report = run_scans_announced(paths[:-1], paths[-1], output_dir, tell, **options)
-    SAID.info("%s", report)
-    if json:
-        say(report.to_json())
-    if report.failed:
-        complain(f"error: {report}")
-        click.get_current_context().exit(1)
-    return None if json or quiet else str(report)
-
-
 MAX_PLAN_BYTES = 2**24
 """Largest file of a plan: the longest plans have some 100 kB."""
 
 
 def _read_plan(path: str) -> Plan:
     """Plan that `maxslices plan --json` wrote into a file."""
-    from ..errors import UsageError
     from ..planner import Plan
     from ..system.small_files import read_small_text
 

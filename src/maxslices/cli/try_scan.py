@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from .options import LIMITS, OUTPUT, PART
-from .output import SAID, complain, say
+from .options import LIMITS, OUTPUT, PART, Command
+from .output import complain, say, shown
 
 
 @click.command(
     "try",
-    params=[*LIMITS, PART[0], *OUTPUT],
+    cls=Command,
+    params=[PART[0], *LIMITS, *OUTPUT],
     short_help="reconstruct a few slices of a scan, and draw them",
 )
 @click.argument("scan", type=click.Path(), help="HDF5/NeXus file, .npy, TIFF or folder of TIFFs")
@@ -42,11 +43,9 @@ def try_scan(
         progress=not quiet,
         **options,
     )
-    SAID.info("%s", report)
-    if json:
-        return report.to_json()
-    if quiet:
-        return None
+    text = shown(report, json)
+    if json or quiet:
+        return text if json else None
     say(f"look at {folder}/slices.png")
     say(f"change {folder}/{PIPELINE_NAME} and run it on all rows:")
     return f"  {shlex.join(['maxslices', 'run', scan, f'{folder}/{PIPELINE_NAME}'])}"

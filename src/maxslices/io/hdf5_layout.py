@@ -27,6 +27,9 @@ _ANGLES = ("data/rotation_angle", "sample/rotation_angle")
 """Paths of the rotation angles in an NXtomo entry."""
 _KEY_GROUPS = ("instrument/detector", "data")
 """Groups of an NXtomo entry that may have the image key."""
+_WHITES = ("data_white", "data_white_pre", "data_white_post")
+"""Flats in Data Exchange, in order of preference; of those from before and after the projections,
+as at the SLS and Sirius, the first ones."""
 _LISTED = 6
 """Most data sets that a message lists, so that it stays readable."""
 
@@ -124,7 +127,7 @@ def _data_exchange(file: h5py.File) -> Layout | None:
     return Layout(
         data,
         angles=_first_present(file, "exchange", ("theta",)),
-        flats=_first_present(file, "exchange", ("data_white",)),
+        flats=_first_present(file, "exchange", _WHITES),
         darks=_first_present(file, "exchange", ("data_dark",)),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from .hdf5_links import MAX_OBJECTS, look_up, names_in
 from .library_errors import library_errors
 from .loader_options import LoaderOptions
 from .paths import is_hdf5
+from .result_info import VOLUME_AXES
 
 _FACTS = {
     "pixel_size": ("x_pixel_size", "y_pixel_size", "pixel_size_x", "pixel_size_y", "pixel_size"),
@@ -63,6 +65,8 @@ class StoredFacts:
 
     layout: Layout | None
     """Paths of the parts of the scan; None if no layout is recognised."""
+    axes: tuple[str, ...]
+    """Names of the axes of the frames, as NeXus has them; none if they are not stored."""
     chunks: tuple[int, ...] | None
     """Chunk of the frames; None if they lie in one piece, or are elsewhere."""
     compression: str
@@ -78,9 +82,16 @@ class StoredFacts:
     is_complete: bool
     """False if the file has more objects than are looked at."""
 
+    @property
+    def is_volume(self) -> bool:
+        """True if the frames are slices of a reconstruction, as results are written."""
+        return self.axes == VOLUME_AXES
 
-def stored_facts(path: Path) -> StoredFacts | None:
+
+def stored_facts(path: Path, layout: Layout | None = None) -> StoredFacts | None:
     """Read what an HDF5 file stores beside the frames; None for other kinds of scans.
+
+    Without a layout it is searched for.
 
     Raises
     ------
@@ -90,10 +101,10 @@ def stored_facts(path: Path) -> StoredFacts | None:
     if not path.is_file() or not is_hdf5(path):
         return None
     with open_file(path) as file, library_errors(str(path)):
-        try:
-            layout: Layout | None = find_layout(path, file, LoaderOptions())
-        except SourceError:
-            layout = None
+        if layout is None:
+            with suppress(SourceError):
+                layout = find_layout(path, file, LoaderOptions())
+        used = [] if layout is None else [*_used(file, layout)]
         values: list[StoredFact] = []
         stacks: list[Stack] = []
         n_seen = 0
@@ -101,7 +112,7 @@ def stored_facts(path: Path) -> StoredFacts | None:
             n_seen += 1
             if n_seen > MAX_OBJECTS:
                 break
-            if stored.ndim == 3 and (layout is None or where.strip("/") not in _used(layout)):
+            if stored.ndim == 3 and stored not in used:
                 stacks.append(Stack(where, stored.shape, str(stored.dtype)))
             subject = _subject(where)
             if subject is not None and stored.size == 1:
@@ -110,6 +121,7 @@ def stored_facts(path: Path) -> StoredFacts | None:
         key = None if layout is None else layout.image_key
         return StoredFacts(
             layout,
+            () if frames is None else _axes(frames),
             None if frames is None else frames.chunks,
             "" if frames is None else _filters(frames),
             0 if frames is None else int(frames.id.get_storage_size()),
@@ -120,9 +132,11 @@ def stored_facts(path: Path) -> StoredFacts | None:
         )
 
 
-def _used(layout: Layout) -> set[str]:
-    paths = (layout.data, layout.flats, layout.darks)
-    return {where.strip("/") for where in paths if where is not None}
+def _used(file: h5py.File, layout: Layout) -> Iterator[h5py.Dataset | None]:
+    """Data sets with the frames of a scan, which may have other paths too."""
+    for where in (layout.data, layout.flats, layout.darks):
+        if where is not None:
+            yield _data_set(file, where)
 
 
 def _data_sets(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
@@ -173,6 +187,12 @@ def shown_value(stored: h5py.Dataset) -> str:
     shown = f"{float(text):.7g}" if isinstance(text, np.number) else str(text).strip()
     of = unit[0].decode(errors="replace") if unit.size and isinstance(unit[0], bytes) else ""
     return f"{shown} {of or (str(unit[0]) if unit.size else '')}".strip()
+
+
+def _axes(frames: h5py.Dataset) -> tuple[str, ...]:
+    """Names of axes by the group of the frames."""
+    names = np.ravel(np.asarray(frames.parent.attrs.get("axes", ())))
+    return tuple(n.decode(errors="replace") if isinstance(n, bytes) else str(n) for n in names)
 
 
 def _filters(frames: h5py.Dataset) -> str:

@@ -75,7 +75,7 @@ class SearchLog:
         """The answer: the size that ran, or without a device the one to be run first."""
         return self.tried[-1].size if self.is_verified else self.asked
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Figures in plain lists and dicts; the answer is "found"."""
         return {"found": self.found, "is_verified": self.is_verified, **asdict(self)}
 

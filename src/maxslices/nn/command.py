@@ -153,7 +153,7 @@ def _question(
                     if not any(tensor.is_meta for tensor in tensors):
                         raise
                     found = ask(model_named(model, arguments, with_data=True))
-            return json_text.dumps(found.as_json(), indent=1, default=str) if json else show(found)
+            return json_text.dumps(found.to_dict(), indent=1, default=str) if json else show(found)
 
         options = [*_MODEL, *params]
         return nn.command(prepare.__name__, params=options, help=prepare.__doc__)(answer)

@@ -117,7 +117,7 @@ class InferenceTiling:
         ]
         return SlidingWindowInferer(roi_size=roi, overlap=overlap, mode=mode, sw_batch_size=1)
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Figures in plain lists and dicts."""
         return {
             "shape": list(self.shape),

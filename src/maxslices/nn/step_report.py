@@ -41,7 +41,7 @@ class MemoryReport(ReportFigures):
     def __str__(self) -> str:
         return report_text(self)
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Figures in plain lists and dicts."""
         return report_json(self)
 

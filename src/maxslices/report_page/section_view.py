@@ -109,7 +109,7 @@ def _blocks(
         return f"a few {name}s alone, for its side results"
     text = f"{_counted(n_blocks, 'block')} of {sizes[0][1]}"
     for first, block in sizes[1:]:
-        text += f", {block} from slice {first} on"
+        text += f", {block} from {name} {first} on"
     before, after = planned["halo"]
     return f"{text}, halo {before}+{after}" if before or after else text
 

@@ -64,21 +64,28 @@ def make_sinks(
         folder.begin(plan, outputs, wanted)
     notes = [_note(step) for step in pipeline.steps]
     found = {}
-    info, pixels = replace(folder.origin, angles=angles), plan.sections[0].input
+    infos = infos_of_steps(plan, pipeline, replace(folder.origin, angles=angles))
     for number, section in enumerate(plan.sections):
         state = SectionState() if folder.unfinished is None else folder.unfinished.sections[number]
         for step in section.steps:
-            meta = pipeline.steps[step.index].meta
-            info, pixels = _after(info, meta, pixels, step.output), step.output
             if step.index in names:
                 found[step.index] = folder.sink(
                     names[step.index],
                     step.output,
                     section.slice_dim,
                     has_slices=state.has_slices,
-                    info=replace(info, steps=tuple(notes[: step.index + 1])),
+                    info=replace(infos[step.index], steps=tuple(notes[: step.index + 1])),
                 )
     return {index: sink for index, sink in found.items() if sink is not None}
+
+
+def infos_of_steps(plan: Plan, pipeline: Pipeline, info: ResultInfo) -> dict[int, ResultInfo]:
+    """Say what the result of each step is, by what the scan is."""
+    found, pixels = {}, plan.sections[0].input
+    for step in (step for section in plan.sections for step in section.steps):
+        info = _after(info, pipeline.steps[step.index].meta, pixels, step.output)
+        found[step.index], pixels = info, step.output
+    return found
 
 
 def _after(info: ResultInfo, meta: MethodMeta, given: ArraySpec, made: ArraySpec) -> ResultInfo:

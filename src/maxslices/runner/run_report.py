@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..io.result_info import ResultInfo
 from ..model.json_values import plain
 from ..model.units import format_bytes
 from ..planner import Plan
@@ -135,6 +136,8 @@ class Report:
     kernel's count; None where that is not known."""
     result: np.ndarray | None = field(default=None, repr=False, compare=False)
     """The final result, where it was kept in memory."""
+    result_info: ResultInfo = field(default=ResultInfo(), repr=False, compare=False)
+    """What that is: whether its slices are rows of the detector, and which."""
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
     """When each stage was at work on each block."""
     timeline_file: Path | None = None
@@ -180,11 +183,15 @@ class Report:
 
         pictures = []
         if self.result is not None and self.result.size:
-            axis = self.plan.sections[-1].slice_dim
-            middle = self.result.shape[axis] // 2
-            title = f"slice {middle} of the result"
-            pictures = [draw_slice(title, self.result.take(middle, axis), NOTEBOOK_PIXELS)]
+            pictures = [draw_slice(*self._picture(self.result), NOTEBOOK_PIXELS)]
         return run_fragment(self.to_dict(), pictures)
+
+    def _picture(self, result: np.ndarray) -> tuple[str, np.ndarray]:
+        """Title and slice that a notebook shows of the result: its middle."""
+        axis = self.plan.sections[-1].slice_dim
+        middle = result.shape[axis] // 2
+        name = self.result_info.slice_name(self.result_info.file_axis(axis), middle)
+        return f"{name}, the middle of the result", result.take(middle, axis)
 
     def __str__(self) -> str:
         lines = [

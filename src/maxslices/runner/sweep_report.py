@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ..model.json_values import plain
 from ..planner.sweep_plan import value_text
 from .run_report import Report, SectionReport
@@ -39,6 +41,10 @@ class SweepReport(Report):
     def suggested(self) -> Any:
         """The value with the sharpest picture: a suggestion to look at, and no more."""
         return self.values[self.sharpest]
+
+    def _picture(self, result: np.ndarray) -> tuple[str, np.ndarray]:
+        """Title and picture of the sharpest value."""
+        return f"{self.parameter} = {value_text(self.suggested)}", result[self.sharpest]
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the report to plain types, ready for JSON."""

@@ -64,7 +64,7 @@ class SuggestedLedger:
         ]
         return "\n".join([self.text.rstrip(), "", *said])
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Text and figures as values that JSON knows."""
         return {
             "ledger": self.text,

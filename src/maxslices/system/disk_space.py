@@ -74,6 +74,22 @@ def check_absent(path: Path) -> None:
         raise StoreError(f"{path}: is there already: move it away, or choose another name")
 
 
+def check_file_place(path: Path) -> None:
+    """Check that a file can be written at `path`, before what is to be in it is made.
+
+    Raises
+    ------
+    StoreError
+        If its folder is not there or cannot be written to, or it is a folder itself.
+    """
+    if path.is_dir():
+        raise StoreError(f"cannot write {path}: it is a folder")
+    if not path.parent.is_dir():
+        raise StoreError(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise StoreError(f"cannot write {path}: Permission denied")
+
+
 def hidden_path(path: Path) -> Path:
     """Hidden path under which a result is written until it is complete."""
     return path.with_name(f".{path.name}.part")

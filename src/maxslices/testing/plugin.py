@@ -173,10 +173,10 @@ class MaxSlices:
 
     def note(self, result: CheckResult, *, measured: bool = True) -> None:
         """Hand a result to the summary; with `measured`, its peak to the record as well."""
-        from ..checking.result_table import as_json
+        from ..checking.result_table import to_dict
         from .recorded_peaks import make_record
 
-        self._item.user_properties.append((PROPERTY, as_json(result)))
+        self._item.user_properties.append((PROPERTY, to_dict(result)))
         if measured and self.settings.record is not None and not result.unseen:
             self._item.user_properties.append((RECORD_PROPERTY, make_record(result)))
 

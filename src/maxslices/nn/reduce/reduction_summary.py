@@ -94,7 +94,7 @@ class ReductionSummary:
         """True if the reduced step is predicted to run within the limit."""
         return not self.limit_bytes or self.needed_after_bytes <= self.limit_bytes
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Figures in plain lists and dicts, rewrites as text."""
         rewrites = {path: str(rewrite) for path, rewrite in self.rewrites.items()}
         return {"fits": self.fits, **asdict(self), "rewrites": rewrites}
