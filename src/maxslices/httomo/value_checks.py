@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -98,7 +97,6 @@ class _Follower:
             _run(check, known)
 
 
-@cache
 def _checks_of(module: str) -> dict[str, ast.FunctionDef]:
     found = {name: function_node(module, name) for name in _CHECKS}
     return {name: node for name, node in found.items() if node is not None}
