@@ -12,7 +12,7 @@ import h5py
 from ..errors import SourceError
 from .hdf5_frames import open_file
 from .hdf5_layout import find_layout
-from .hdf5_links import walk
+from .hdf5_links import FileObjects
 from .loader_options import LoaderOptions
 from .paths import is_hdf5
 
@@ -50,7 +50,7 @@ def likely_parts(scan: Path) -> LikelyParts | None:
         except SourceError:
             found = {
                 name: item
-                for name, item in walk(file)
+                for name, item in FileObjects(file)
                 if isinstance(item, h5py.Dataset) and item.dtype.kind in "iuf"
             }
         stacks = {name: item for name, item in found.items() if item.ndim == 3}
