@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -51,6 +52,7 @@ def plan(
     from ..api.run_speeds import likely_time
     from ..errors import UsageError
     from ..model.arrays import ArraySpec, parse_shape
+    from .long_measurements import long_measurements_said
     from .plan_page import check_page, write_page
 
     if shape is None and len(paths) != 2:
@@ -67,7 +69,8 @@ def plan(
         named: Any = "uint16" if dtype is None else dtype
         scan = ArraySpec(parse_shape(shape), named)
     page = None if html is None else check_page(html)
-    made = plan(scan, paths[-1], **options)
+    with nullcontext() if quiet else long_measurements_said():
+        made = plan(scan, paths[-1], **options)
     likely = likely_time(made)
     text = str(made) if likely is None else f"{made}\n{likely}"
     SAID.info("%s", text)
