@@ -206,6 +206,11 @@ def test_a_finished_section_on_disk_is_not_repeated(tmp_path, scan, monkeypatch)
     assert content(out) == content(tmp_path / "whole")
 
 
+def interrupt(*_):
+    """Stop as Ctrl-C does, also where a shell has a process in the background ignore that."""
+    raise KeyboardInterrupt
+
+
 def stopped(scan, out, monkeypatch, steps=("to_float", "negate")):
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
@@ -623,7 +628,7 @@ class TestOverwrite:
         """Named by a run without a report, then to be replaced by one that was stopped as well."""
         out = tmp_path / "out"
         with monkeypatch.context() as patch:
-            patch.setattr(RunFolder, "write_timeline", lambda *_: os.kill(os.getpid(), 2))
+            patch.setattr(RunFolder, "write_timeline", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 run(scan, of(["to_float"]), out, device="cpu", block=4, format="tiff")
         assert (out / "result").is_dir()
@@ -640,7 +645,7 @@ class TestOverwrite:
     def named_in_part(self, scan, out, monkeypatch):
         """A run that was stopped when one of its two results had its name."""
         with monkeypatch.context() as patch:
-            patch.setattr(RunFolder, "write_timeline", lambda *_: os.kill(os.getpid(), 2))
+            patch.setattr(RunFolder, "write_timeline", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 run(scan, of(["to_float", SAVED, "neighbours"]), out, device="cpu", block=4)
         (out / "result.h5").rename(out / ".result.h5.part")
@@ -661,7 +666,7 @@ class TestOverwrite:
         """Stopped with its timeline written, and no report."""
         out = tmp_path / "out"
         with monkeypatch.context() as patch:
-            patch.setattr(RunFolder, "write_report", lambda *_: os.kill(os.getpid(), 2))
+            patch.setattr(RunFolder, "write_report", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 run(scan, of(["to_float"]), out, device="cpu", block=4)
         (out / "slices.png").write_bytes(b"")
@@ -702,7 +707,7 @@ class TestOverwrite:
             if stopped_at == "done":
                 stop_after(patch, 2)
             else:
-                patch.setattr(earlier_run.EarlierRun, "remove", lambda _: os.kill(os.getpid(), 2))
+                patch.setattr(earlier_run.EarlierRun, "remove", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 run(scan, of(steps), out, device="cpu", block=4, format=format)
         taken = snapshots(out)
