@@ -244,6 +244,8 @@ class Stopping:
                 self.failures.append(f"{case.name}: {' '.join(arguments)} ended with {status}")
                 return
             is_unfinished = (folder / ".run.journal").exists()
+            if not is_unfinished and (folder / "report.json").exists():
+                break  # stopped when all was done, on its way out
             option = ["--resume"] if is_unfinished else []
             case.count("went on" if is_unfinished else "began anew")
         found = outcome(folder)

@@ -386,3 +386,17 @@ def test_names_that_are_not_text_are_printed(tmp_path):
 def test_the_help_has_every_command(cli):
     text = cli("--help")[1]
     assert all(f"\n  {name} " in text for name in ("demo", "run", "plan", "check", "methods"))
+
+
+@pytest.mark.parametrize("place", ["scan", "pipeline", "out", "plan"])
+def test_links_in_a_circle_end_in_one_line(cli, tmp_path, scan, pipeline, place):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.symlink_to(second)
+    second.symlink_to(first)
+    given = {"scan": scan, "pipeline": pipeline("method: minus_log"), "out": tmp_path / "out"}
+    given[place] = first
+    more = ("--plan", given.pop("plan")) if place == "plan" else ()
+    status, _, err = cli("run", *given.values(), "--device", "cpu", *more)
+    assert status in (1, 2)
+    assert err.startswith("maxslices: error: ")
+    assert err.count("\n") == 1

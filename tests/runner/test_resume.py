@@ -138,7 +138,7 @@ def snapshots(monkeypatch, tmp_path):
         watch(result_sinks, "create_sink", folder)
         for module in (earlier_run, unfinished_files):
             watch(module, "remove_result", folder)
-        for name in ("rename", "replace"):
+        for name in ("rename", "replace", "unlink"):
             watch(Path, name, folder)
         watch(os, "replace", folder)
         return taken
@@ -214,6 +214,11 @@ def test_a_finished_section_on_disk_is_not_repeated(tmp_path, scan, monkeypatch)
     assert {name for name, _ in called} == {"work"}
     assert len(called) == plan.sections[1].n_blocks - 1
     assert content(out) == content(tmp_path / "whole")
+
+
+def interrupt(*_):
+    """Stop as Ctrl-C does, also where a shell has a process in the background ignore that."""
+    raise KeyboardInterrupt
 
 
 def stopped(scan, out, monkeypatch, steps=("to_float", "negate")):
@@ -633,7 +638,7 @@ class TestOverwrite:
         """Named by a run without a report, then to be replaced by one that was stopped as well."""
         out = tmp_path / "out"
         with monkeypatch.context() as patch:
-            patch.setattr(RunFolder, "write_timeline", lambda *_: os.kill(os.getpid(), 2))
+            patch.setattr(RunFolder, "write_timeline", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 run(scan, of(["to_float"]), out, device="cpu", block=4, format="tiff")
         assert (out / "result").is_dir()
@@ -647,6 +652,61 @@ class TestOverwrite:
             "result.h5", "report.html", "report.json", "timeline.json", *RECORD_NAMES
         }  # fmt: skip
 
+    def named_in_part(self, scan, out, monkeypatch):
+        """A run that was stopped when one of its two results had its name."""
+        with monkeypatch.context() as patch:
+            patch.setattr(RunFolder, "write_timeline", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                run(scan, of(["to_float", SAVED, "neighbours"]), out, device="cpu", block=4)
+        (out / "result.h5").rename(out / ".result.h5.part")
+        return next(out.glob("02_*.h5")).name
+
+    def test_its_results_are_known_of_at_any_moment(self, tmp_path, scan, snapshots, monkeypatch):
+        out = tmp_path / "out"
+        name = self.named_in_part(scan, out, monkeypatch)
+        taken = snapshots(out)
+        run(scan, of(["negate"]), out, device="cpu", overwrite=True)
+        monkeypatch.undo()
+        for folder in taken:
+            if (folder / name).exists():
+                with pytest.raises(StoreError, match="--overwrite"):
+                    run(scan, of(["negate"]), folder, device="cpu")
+
+    def test_its_records_go_with_it(self, tmp_path, scan, snapshots, monkeypatch):
+        """Stopped with its timeline written, and no report."""
+        out = tmp_path / "out"
+        with monkeypatch.context() as patch:
+            patch.setattr(RunFolder, "write_report", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                run(scan, of(["to_float"]), out, device="cpu", block=4)
+        (out / "slices.png").write_bytes(b"")
+        assert (out / "timeline.json").exists()
+        taken = snapshots(out)
+        run(scan, of(["negate"]), out, device="cpu", overwrite=True)
+        monkeypatch.undo()
+        assert not (out / "slices.png").exists()
+        for folder in taken:
+            run(scan, of(["negate"]), folder, device="cpu", overwrite=True)
+            assert content(folder) == content(out)
+
+    def test_its_results_are_known_of_when_the_new_run_fails(self, tmp_path, scan, monkeypatch):
+        out = tmp_path / "out"
+        name = self.named_in_part(scan, out, monkeypatch)
+
+        def fail(*args):
+            raise MethodError("no")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(block_runner, "call_method", fail)
+            with pytest.raises(MethodError):
+                run(scan, of(["negate"]), out, device="cpu", overwrite=True)
+        assert {path.name for path in out.iterdir()} == {name, ".run.journal", "run.log"}
+        with pytest.raises(StoreError, match=r"being replaced .* start anew with"):
+            run(scan, of(["negate"]), out, device="cpu")
+        run(scan, of(["negate"]), out, device="cpu", overwrite=True)
+        assert not (out / name).exists()
+        assert not (out / ".run.journal").exists()
+
     @pytest.mark.parametrize("stopped_at", ["done", "whole"])
     @pytest.mark.parametrize("format", ["hdf5", "tiff"])
     def test_one_that_is_half_removed_does_not_go_on(
@@ -657,7 +717,7 @@ class TestOverwrite:
             if stopped_at == "done":
                 stop_after(patch, 2)
             else:
-                patch.setattr(earlier_run.EarlierRun, "remove", lambda _: os.kill(os.getpid(), 2))
+                patch.setattr(earlier_run.EarlierRun, "remove", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 run(scan, of(steps), out, device="cpu", block=4, format=format)
         taken = snapshots(out)
@@ -681,10 +741,14 @@ class TestOverwrite:
     def test_one_is_replaced_on_a_full_disk(self, tmp_path, scan, monkeypatch):
         stopped(scan, tmp_path / "out", monkeypatch, ["to_float", SAVED, "neighbours"])
 
-        def full(self):
-            raise StoreError("no space left")
+        original = Journal._add
 
-        monkeypatch.setattr(Journal, "given_up", full)
+        def full(self, entry, *args):
+            if entry["event"] == "given up":
+                raise StoreError("no space left")
+            return original(self, entry, *args)
+
+        monkeypatch.setattr(Journal, "_add", full)
         run(scan, of(["to_float"]), tmp_path / "out", device="cpu", overwrite=True)
         assert not (tmp_path / "out/.run.journal").exists()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def plan(
     from ..api.run_speeds import likely_time
     from ..errors import UsageError
     from ..model.arrays import ArraySpec, parse_shape
+    from .long_measurements import long_measurements_said
 
     if shape is None and len(paths) != 2:
         missing = "PIPELINE is missing" if len(paths) == 1 else f"{len(paths)} paths were given"
@@ -72,7 +74,8 @@ def plan(
     if shape is not None:
         named: Any = "uint16" if dtype is None else dtype
         scan = ArraySpec(parse_shape(shape), named)
-    made = plan(scan, paths[-1], **options)
+    with nullcontext() if quiet else long_measurements_said():
+        made = plan(scan, paths[-1], **options)
     likely = likely_time(made)
     text = str(made) if likely is None else f"{made}\n{likely}"
     SAID.info("%s", text)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # measuring is imported when something is measured
     from .sized_probe import SizedProbe
 
 LOGGER = logging.getLogger("maxslices.plan")
+MEASURED = "%s: its memory is measured, by runs on a few slices"
+"""What is logged before a method is measured, which may take long."""
 Origin = Literal["declared", "recorded", "replayed", "probed"]
 """Where a model comes from, in the order in which they are tried."""
 
@@ -161,7 +163,7 @@ class Chooser:
                 f"{self._described(request)}: {', '.join([*has, 'there is no such device here'])} "
                 "to measure it on: import records from one (maxslices records import)"
             )
-        LOGGER.info("%s: its memory is measured, by runs on a few slices", request.meta.name)
+        LOGGER.info(MEASURED, request.meta.name)
         made = self._probed(request)
         noticed = "".join(f"; {note}" for note in made.notes)
         ran = f"probed in {made.duration_s:.2g} s, {len(made.rungs)} runs{noticed}"

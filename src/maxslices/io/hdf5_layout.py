@@ -15,7 +15,7 @@ from pathlib import Path
 import h5py
 
 from ..errors import SourceError
-from .hdf5_links import BrokenPath, look_up, walk
+from .hdf5_links import MAX_OBJECTS, BrokenPath, FileObjects, look_up
 from .library_errors import raised_by_library
 from .loader_options import LoaderOptions
 
@@ -64,12 +64,13 @@ def find_layout(path: Path, file: h5py.File, options: LoaderOptions) -> Layout:
     SourceError
         If the data are not found.
     """
-    found = _search(file)
+    contents = _Contents(file)
+    found = _search(file, contents)
     if options.data_path == "auto":
         if found is None:
             raise SourceError(
                 f"{path}: no scan is found in it. Looked for {', '.join(_tried())} and any other "
-                f"NXtomo entry: give data_path{list_stacks(file)}"
+                f"NXtomo entry: give data_path{contents.stacks()}"
             )
         layout = found
     elif found is not None and _same(file, found.data, options.data_path):
@@ -88,14 +89,14 @@ def find_layout(path: Path, file: h5py.File, options: LoaderOptions) -> Layout:
     return layout
 
 
-def _search(file: h5py.File) -> Layout | None:
+def _search(file: h5py.File, contents: _Contents) -> Layout | None:
     """First known layout in the file; None without one.
 
     A layout whose frames cannot be reached is taken if there is no other: opening it is an error
     that says why, where the error would be that the file has no data.
     """
     broken: Layout | None = None
-    for entry in chain(_ENTRIES, _nxtomo_entries(file)):
+    for entry in chain(_ENTRIES, contents.nxtomo_entries()):
         layout = _nxtomo(file, entry)
         if layout is not None and not _is_broken(file, layout.data):
             return layout
@@ -139,11 +140,40 @@ def _layout_beside(file: h5py.File, data_path: str) -> Layout:
     return Layout(data_path, key, None, _first_present(file, group, ("rotation_angle",)))
 
 
-def _nxtomo_entries(file: h5py.File) -> Iterator[str]:
-    """Iterate over groups, whose definition is NXtomo."""
-    for name, item in walk(file):
-        if isinstance(item, h5py.Group) and _is_nxtomo(item):
-            yield name.strip("/")
+class _Contents:
+    """Entries and 3D data sets of a file, which is gone through once, as far as is asked for."""
+
+    def __init__(self, file: h5py.File) -> None:
+        self._walked = FileObjects(file)
+        self._objects = iter(self._walked)
+        self._stacks: list[str] = []
+
+    def nxtomo_entries(self) -> Iterator[str]:
+        """Iterate over groups whose definition is NXtomo, from where it ended before."""
+        for name, item in self._objects:
+            if isinstance(item, h5py.Group):
+                if _is_nxtomo(item):
+                    yield name.strip("/")
+            elif item.ndim == 3:
+                shape = "x".join(map(str, item.shape))
+                self._stacks.append(f"{name} ({shape} {item.dtype})")
+
+    def stacks(self) -> str:
+        """List of the 3D data sets of a file, as the end of a message."""
+        try:
+            for _ in self.nxtomo_entries():
+                pass
+        except Exception as error:
+            if not raised_by_library(error):
+                raise
+            return "; the file is damaged: copy it again"
+        found, rest = self._stacks, ""
+        if not self._walked.is_complete:
+            rest = f"; only the first {MAX_OBJECTS:,} of its links were looked at"
+        if not found:
+            return f"; there is no 3D data set in the file{rest}"
+        more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+        return f"; 3D data sets in the file: {', '.join(found[:_LISTED])}{more}{rest}"
 
 
 def _is_nxtomo(group: h5py.Group) -> bool:
@@ -193,18 +223,4 @@ def _tried() -> list[str]:
 
 def list_stacks(file: h5py.File) -> str:
     """List of the 3D data sets of a file, as the end of a message."""
-    found: list[str] = []
-
-    try:
-        for name, item in walk(file):
-            if isinstance(item, h5py.Dataset) and item.ndim == 3:
-                shape = "x".join(map(str, item.shape))
-                found.append(f"{name} ({shape} {item.dtype})")
-    except Exception as error:
-        if not raised_by_library(error):
-            raise
-        return "; the file is damaged: copy it again"
-    if not found:
-        return "; there is no 3D data set in the file"
-    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
-    return f"; 3D data sets in the file: {', '.join(found[:_LISTED])}{more}"
+    return _Contents(file).stacks()

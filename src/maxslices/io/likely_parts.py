@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..errors import SourceError
 from .hdf5_frames import open_file
 from .hdf5_layout import Layout, find_layout
-from .hdf5_links import look_up, walk
+from .hdf5_links import FileObjects, look_up
 from .library_errors import library_errors
 from .loader_options import LoaderOptions
 from .loader_parameters import parse_loader
@@ -86,7 +86,7 @@ def likely_parts(scan: Path) -> LikelyParts | None:
         except SourceError:
             found = {
                 name: item
-                for name, item in walk(file)
+                for name, item in FileObjects(file)
                 if isinstance(item, h5py.Dataset) and item.dtype.kind in "iuf"
             }
         stacks = {name: item for name, item in found.items() if item.ndim == 3}

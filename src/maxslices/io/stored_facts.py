@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import SourceError
 from .hdf5_frames import open_file
 from .hdf5_layout import Layout, find_layout
-from .hdf5_links import MAX_OBJECTS, look_up, names_in
+from .hdf5_links import FileObjects, look_up
 from .library_errors import library_errors
 from .loader_options import LoaderOptions
 from .paths import is_hdf5
@@ -107,11 +107,10 @@ def stored_facts(path: Path, layout: Layout | None = None) -> StoredFacts | None
         used = [] if layout is None else [*_used(file, layout)]
         values: list[StoredFact] = []
         stacks: list[Stack] = []
-        n_seen = 0
-        for where, stored in _data_sets(file):
-            n_seen += 1
-            if n_seen > MAX_OBJECTS:
-                break
+        objects = FileObjects(file, follows_links=False)  # where they lead to, a pipe may wait
+        for where, stored in objects:
+            if not isinstance(stored, h5py.Dataset):
+                continue
             if stored.ndim == 3 and stored not in used:
                 stacks.append(Stack(where, stored.shape, str(stored.dtype)))
             subject = _subject(where)
@@ -128,7 +127,7 @@ def stored_facts(path: Path, layout: Layout | None = None) -> StoredFacts | None
             {} if key is None else _kinds(_data_set(file, key)),
             tuple(values),
             tuple(stacks),
-            n_seen <= MAX_OBJECTS,
+            objects.is_complete,
         )
 
 
@@ -137,33 +136,6 @@ def _used(file: h5py.File, layout: Layout) -> Iterator[h5py.Dataset | None]:
     for where in (layout.data, layout.flats, layout.darks):
         if where is not None:
             yield _data_set(file, where)
-
-
-def _data_sets(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
-    """Iterate over the file's own data sets, breadth first; each comes once.
-
-    Every object of a file has a hard link. Other links are not followed: they lead to objects that
-    have come, or to other files, where a pipe may wait.
-    """
-    groups: list[tuple[str, h5py.Group]] = [("", file)]
-    seen = set()
-    while groups:
-        place, group = groups.pop(0)
-        for name in names_in(group):
-            if group.get(name, getclass=True, getlink=True) is not h5py.HardLink:
-                continue
-            try:
-                item = group[name]
-            except (OSError, KeyError, RuntimeError):  # a damaged object
-                continue
-            address = h5py.h5o.get_info(item.id).addr
-            if address in seen:
-                continue
-            seen.add(address)
-            if isinstance(item, h5py.Dataset):
-                yield f"{place}/{name}", item
-            elif isinstance(item, h5py.Group):
-                groups.append((f"{place}/{name}", item))
 
 
 def _data_set(file: h5py.File, where: str) -> h5py.Dataset | None:

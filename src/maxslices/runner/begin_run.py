@@ -108,6 +108,6 @@ class RunStart:
                 check_absent(path)
 
     def remove_replaced(self) -> None:
-        """Remove the files of an unfinished run that is replaced."""
+        """Remove the hidden files of an unfinished run that is replaced."""
         if self.replaced is not None:
             remove_unfinished(self.folder, self.replaced)

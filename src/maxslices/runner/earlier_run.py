@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Iterable
 from contextlib import suppress
@@ -93,9 +94,9 @@ class EarlierRun:
         StoreError
             If it is one of them or inside one, or if the report cannot be read.
         """
-        whole = path.resolve()
+        whole = Path(os.path.realpath(path))  # a loop of links stays one, and is no error here
         for result in [] if self._report is None else results_of(self._report):
-            if result.resolve() in (whole, *whole.parents):
+            if Path(os.path.realpath(result)) in (whole, *whole.parents):
                 raise StoreError(
                     f"{path} is read, and --overwrite would remove it with the run in "
                     f"{self._folder}: choose another folder for the results"

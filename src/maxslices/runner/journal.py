@@ -135,10 +135,17 @@ class Journal:
         """Note which results of a failed run are named otherwise: hidden name -> name."""
         self._add({"event": "set aside", "names": dict(names)})
 
-    def given_up(self) -> None:
-        """Note, safely on disk, that the run is replaced: its files are removed from here on."""
-        self._add({"event": "given up"})
-        os.fdatasync(self._fd)
+    def given_up(self) -> bool:
+        """Note, safely on disk, that the run's files are removed from here on.
+
+        False if the disk is too full for it, which keeps nobody from removing them.
+        """
+        try:
+            self._add({"event": "given up"})
+            os.fdatasync(self._fd)
+        except (OSError, StoreError):
+            return False
+        return True
 
     def close(self) -> None:
         """Close the file; a second call has no effect."""

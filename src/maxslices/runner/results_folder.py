@@ -198,17 +198,17 @@ class RunFolder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        journal, self.journal = self.journal, None
         try:
-            self._leave(error)
+            self._leave(journal, error)
         finally:
+            if journal is not None:
+                journal.close()
             self._earlier.free()
             self._lock.release()
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _leave(self, journal: Journal | None, error: BaseException | None) -> None:
         """Remove everything that was written, unless the run is complete or can go on."""
-        journal, self.journal = self.journal, None
-        if journal is not None:
-            journal.close()
         goes_on = self._goes_on(journal) and not isinstance(error, ScanChangedError)
         is_left = (self._is_complete or goes_on) and not self._earlier.results
         if self.log is not None and error is not None and is_left:
@@ -221,12 +221,14 @@ class RunFolder:
             self._results.suspend()
             self.is_kept = True
             return
+        is_noted = journal is not None and journal.given_up()
         self._results.remove()
         if self.snapshots is not None:
             self.snapshots.remove()
         self._texts.remove()
         if journal is not None:
-            remove_remains(self.path, self.scratch)
+            is_needed = bool(self._earlier.results) and not self._earlier.is_there
+            remove_remains(self.path, self.scratch, keeps_journal=is_noted and is_needed)
         self.scratch.remove()
         for made in self._made:
             try:
@@ -361,8 +363,7 @@ class RunFolder:
     def _end_journal(self) -> None:
         """Remove the journal: there is nothing to go on with."""
         self._is_complete = True
-        if self.journal is not None:
-            remove_remains(self.path, self.scratch)
+        remove_remains(self.path, self.scratch)
         self.scratch.remove()
 
     def _kept(self) -> str:

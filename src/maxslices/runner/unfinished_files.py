@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
-from ..errors import StoreError
 from ..io import remove_result
 from ..system.fresh_files import remove_fresh
 from .earlier_run import BESIDE_NAMES, REPORT_NAME, TIMELINE_NAME, disk_bytes
@@ -27,8 +26,13 @@ def unfinished_bytes(folder: Path, run: UnfinishedRun) -> int:
 
 
 def named_results(folder: Path, run: UnfinishedRun) -> list[Path]:
-    """Results of an unfinished run that have names, and of runs that it was about to replace."""
+    """Results of an unfinished run that have names, and of runs that it was about to replace.
+
+    Where no report says otherwise, the timeline and other records are that run's too.
+    """
     names = {*run.aside.values(), *run.replaces, *(run.names.values() if run.is_whole else ())}
+    if not (folder / REPORT_NAME).exists():
+        names |= {TIMELINE_NAME, *BESIDE_NAMES}
     return [folder / name for name in sorted(names) if os.path.lexists(folder / name)]
 
 
@@ -50,24 +54,27 @@ def restore_hidden_names(folder: Path, run: UnfinishedRun) -> bool:
     return bool(found)
 
 
-def remove_remains(folder: Path, scratch: ScratchPlace) -> None:
+def remove_remains(folder: Path, scratch: ScratchPlace, *, keeps_journal: bool = False) -> None:
     """Remove what a run that was killed left beside its results, the journal last."""
     for path in scratch.path.glob(SCRATCH_PATTERN):
         path.unlink(missing_ok=True)
     for name in (TIMELINE_NAME, REPORT_NAME, *BESIDE_NAMES):
         remove_fresh(folder / name)
-    (folder / JOURNAL_NAME).unlink(missing_ok=True)
+    if not keeps_journal:
+        (folder / JOURNAL_NAME).unlink(missing_ok=True)
 
 
 def remove_unfinished(folder: Path, run: UnfinishedRun) -> None:
     """Remove the hidden files of an unfinished run, the journal last.
 
     It says first that the run is given up, so that one that is half removed is not gone on with.
+    The journal stays while there are results with names that nothing else knows of.
     """
-    with closing(Journal(folder / JOURNAL_NAME, run.n_lines)) as journal, suppress(StoreError):
-        journal.given_up()  # if the disk is too full for it, the new run begins all the same
+    with closing(Journal(folder / JOURNAL_NAME, run.n_lines)) as journal:
+        is_noted = journal.given_up()
     for hidden in run.names:
         remove_result(folder / hidden)
     scratch = run.scratch(folder)
-    remove_remains(folder, scratch)
+    is_needed = named_results(folder, run) and not (folder / REPORT_NAME).exists()
+    remove_remains(folder, scratch, keeps_journal=is_noted and bool(is_needed))
     scratch.remove()

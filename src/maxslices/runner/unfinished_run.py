@@ -16,14 +16,14 @@ from ..model.arrays import SLICE_NAMES
 from ..planner import Plan, SectionPlan
 from ..planner.plan_json import from_plain
 from ..system.disk_space import hidden_path
-from .earlier_run import RECORD_NAMES, TIMELINE_NAME
+from .earlier_run import BESIDE_NAMES, TIMELINE_NAME
 from .journal import boot_id
 from .journal_lines import unseal
 from .journal_values import decode
 from .run_report import SectionReport
 from .scratch_place import ScratchPlace
 
-_RECORDS = (TIMELINE_NAME, *RECORD_NAMES)
+_RECORDS = (TIMELINE_NAME, *BESIDE_NAMES)
 _MOST_FILES = 2**12
 """Largest number of scratch files that is believed: no machine has so many threads."""
 VERSION = 2
