@@ -6,10 +6,8 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,14 +53,6 @@ CASES = {
     "all slices in scratch files": (["to_float", ALL, RAISED], {"memory": SCRATCH}),
     "nothing saved": ([{**ALL, "save_result": False}], {"block": 6}),
 }
-
-
-@pytest.fixture(autouse=True)
-def interrupts() -> Iterator[None]:
-    """Have SIGINT raise, also in a process that was started in the background, which ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
