@@ -240,7 +240,7 @@ def _fill(
     summary.needed_after_bytes = best.needed_bytes
     summary.forward_flops = flops[""].total
     summary.recomputed_flops = sum(c.recomputed_flops for c in chosen)
-    summary.predicted_added_s = best.added_s + best.refused_s
+    summary.predicted_added_s = best.added_s
     summary.refused_s = best.refused_s
     summary.times_origin = search.times.origin
     summary.holds_peak = after.peak.by_category()
