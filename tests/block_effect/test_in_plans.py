@@ -34,21 +34,21 @@ def planned(name, **options):
 def test_a_missing_halo_is_warned_of_and_in_the_plan(tmp_path, monkeypatch):
     monkeypatch.setenv("MAXSLICES_RECORDS", str(tmp_path))
     with pytest.warns(UserWarning, match="declare halo=4"):
-        plan = planned("blurred", memory="4MB")
+        plan = planned("blurred", memory="7.15MB")
     assert any("declare halo=4" in note for note in plan.notes)
-    again = planned("blurred", memory="4MB")  # from the record
+    again = planned("blurred", memory="7.15MB")  # from the record
     assert again.sections[0].steps[0].estimator == "recorded"
     assert any("declare halo=4" in note for note in again.notes)
 
 
 def test_blocks_that_agree_are_chosen(tmp_path, monkeypatch):
     monkeypatch.setenv("MAXSLICES_RECORDS", str(tmp_path))
-    plan = planned("changes_at_eleven", memory="4MB")
+    plan = planned("changes_at_eleven", memory="7.15MB")
     block = plan.sections[0].block
     assert any("11 slices or more agree" in note for note in plan.notes)
     assert min(block, 150 % block or block) >= 11
     step = {"method": "tests_of_blocks.changes_at_eleven"}
-    report = maxslices.run(SCAN, [step], device="cpu", memory="4MB")
+    report = maxslices.run(SCAN, [step], device="cpu", memory="7.15MB")
     np.testing.assert_array_equal(report.result, SCAN)
 
 
@@ -56,5 +56,5 @@ def test_what_agrees_is_said_and_nothing_warned(tmp_path, monkeypatch):
     monkeypatch.setenv("MAXSLICES_RECORDS", str(tmp_path))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        plan = planned("plain", memory="4MB")
+        plan = planned("plain", memory="7.15MB")
     assert any("is the same between blocks of 5 slices and one of 16" in n for n in plan.notes)

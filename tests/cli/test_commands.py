@@ -113,7 +113,7 @@ def test_no_plan_for_data_that_no_scan_holds(cli, pipeline):
 
 
 def test_plan_and_run_agree(cli, scan, pipeline, tmp_path):
-    limits = ("--device", "cpu", "--memory", "3MB", "--block", "7")
+    limits = ("--device", "cpu", "--memory", "6.15MB", "--block", "7")
     _, planned, _ = cli("plan", scan, pipeline(LOG), *limits)
     _, ran, _ = cli("run", scan, pipeline(LOG), tmp_path / "out", *limits)
     assert planned.strip() in ran

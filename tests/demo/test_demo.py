@@ -11,7 +11,7 @@ from maxslices.cli.main import main
 from maxslices.demo import run_demo
 from maxslices.errors import StoreError
 
-SIZE = {"rows": 12, "columns": 160, "n_angles": 181, "memory": "14MB"}
+SIZE = {"rows": 12, "columns": 160, "n_angles": 181, "memory": "17MB"}
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,9 @@ def test_the_reconstruction_is_the_phantom(demo):
 
 
 def test_the_run_stays_within_the_budget(demo):
-    assert 13_500_000 < demo.report.plan.budget_bytes <= 14_000_000  # less what snapshots take
+    assert 13_500_000 < demo.report.plan.budget_bytes <= 17_000_000  # less what snapshots take
     for section in demo.report.sections:
-        assert section.measured_bytes <= 14_000_000
+        assert section.measured_bytes <= 17_000_000
 
 
 def test_files_are_left(demo):

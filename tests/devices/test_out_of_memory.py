@@ -17,6 +17,7 @@ SHORTAGES = [
     RuntimeError("FINUFFT general malloc failure"),
     MemoryError(),
     SystemError("error return without exception set"),
+    SystemError("<built-in function compile> returned NULL without setting an exception"),
     ImportError("libXau.so.6: failed to map segment from shared object"),
     OSError(errno.ENOMEM, "Cannot allocate memory"),
     of("cupy.cuda.memory", "OutOfMemoryError", "Out of memory allocating 512 bytes", MemoryError),

@@ -177,7 +177,7 @@ def test_a_plan_says_where_its_numbers_are_from():
     pipeline = Pipeline.from_steps(["doubled"], registry)
     data = np.ones(SHAPE, np.float32)
     for origin in ("probed", "recorded"):
-        made = plan(data, pipeline, device="cpu", memory="3MB")
+        made = plan(data, pipeline, device="cpu", memory="6.15MB")
         assert made.sections[0].steps[0].estimator == origin
         assert any(f"doubled is {origin}" in note for note in made.notes)
     with pytest.raises(MaxslicesError, match="no such device here"):

@@ -13,7 +13,7 @@ from maxslices.io.array_source import ArraySource
 
 CALLS: Counter[str] = Counter()
 SCAN = np.random.default_rng(3).integers(900, 60_000, (90, 24, 40), dtype=np.uint16)
-LIMITS = {"device": "cpu", "memory": "8MB"}
+LIMITS = {"device": "cpu", "memory": "11.15MB"}
 
 
 def flat_field(data, flats, darks):

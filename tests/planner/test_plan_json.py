@@ -183,7 +183,7 @@ def results(folder):
 
 
 @pytest.mark.parametrize("block", ["auto", "max", 3])
-@pytest.mark.parametrize("memory", ["100MB", "2MB"])
+@pytest.mark.parametrize("memory", ["100MB", "5.15MB"])
 def test_a_run_of_a_plan_is_bitwise_one_that_plans_itself(tmp_path, block, memory):
     kwargs = {"memory": memory, "block": block}
     itself = maxslices.run(DATA, of(STEPS), tmp_path / "a", device="cpu", **kwargs)

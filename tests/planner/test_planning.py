@@ -26,6 +26,8 @@ from tests.planner.ledgers import one
 SHAPE = (101, 67, 53)
 FRAME, SINO = 67 * 53, 101 * 53
 MB = 10**6
+SHORT = PYTHON_BYTES + 430_000
+"""Budget with room for a few slices only."""
 
 
 def scan(dtype="float32", **kwargs):
@@ -95,10 +97,10 @@ def test_between_sections_is_memory_if_it_costs_no_room_for_blocks():
 
 
 def test_between_sections_is_a_scratch_file_where_memory_is_short():
-    plan = planned("negate", "work", "negate", budget=2 * MB)
+    plan = planned("negate", "work", "negate", budget=SHORT)
     assert [s.destination for s in plan.sections] == ["scratch file", "scratch file", "result"]
     assert plan.scratch_bytes == 2 * 4 * 101 * FRAME
-    assert all(s.available_bytes == 2 * MB for s in plan.sections)
+    assert all(s.available_bytes == SHORT for s in plan.sections)
 
 
 def test_an_array_between_sections_never_makes_a_block_smaller():
@@ -157,7 +159,7 @@ def test_frames_that_do_not_fit_are_named():
 
 def test_a_block_asked_for_that_does_not_fit_says_which_does():
     with pytest.raises(DoesNotFitError, match=r"a block of 90 projections .* allow (\d+): use"):
-        planned("negate", budget=2 * MB, block=90)
+        planned("negate", budget=SHORT, block=90)
 
 
 def test_a_block_larger_than_the_scan_is_the_scan():
@@ -244,7 +246,7 @@ def test_on_a_card_spare_host_memory_keeps_a_part_of_what_goes_to_a_file():
         (third, second.kept_bytes),
     ):
         assert PYTHON_BYTES + kept_bytes < section.host_bytes <= budget
-    assert planned("negate", "work", budget=3 * MB, block=1).sections[0].kept_bytes == 0
+    assert planned("negate", "work", budget=SHORT + MB, block=1).sections[0].kept_bytes == 0
 
 
 def test_on_a_card_arrays_between_sections_stay_there_where_they_fit():
@@ -361,9 +363,7 @@ def test_parameters_that_json_lacks_become_text():
     registry.register(lambda data, value=None: data, name="any", pattern="all", calc_max_slices=two)
     value = [np.float32(1.5), float("inf"), {"a": np.arange(2)}, (1, 2), object]
     steps = [{"method": "any", "parameters": {"value": value}}]
-    plan = plan_pipeline(
-        Pipeline.from_steps(steps, registry), scan(), Budgets("cpu", 2 * MB, 2 * MB)
-    )
+    plan = plan_pipeline(Pipeline.from_steps(steps, registry), scan(), Budgets("cpu", SHORT, SHORT))
     found = json.loads(plan.to_json())["sections"][0]["steps"][0]["parameters"]["value"]
     assert found == [1.5, "inf", {"a": [0, 1]}, [1, 2], "<class 'object'>"]
 
@@ -378,7 +378,7 @@ def test_long_names_are_whole_in_the_table_and_no_line_is_too_long():
     registry.register(lambda data: data, name=name, pattern="all", calc_max_slices=two)
     path = "/very/long" * 30 + "/scan.nxs"
     plan = plan_pipeline(
-        Pipeline.from_steps([name], registry), scan(name=path), Budgets("cpu", 2 * MB, 2 * MB)
+        Pipeline.from_steps([name], registry), scan(name=path), Budgets("cpu", SHORT, SHORT)
     )
     text = str(plan)
     assert name in text
@@ -403,7 +403,7 @@ def test_what_is_on_its_way_is_counted_with_its_halo():
 
 
 def test_between_sections_is_never_more_than_half_of_the_memory():
-    whole, of = 8 * 101 * FRAME, scan("float64")
+    whole, of = 16 * 101 * FRAME, scan("complex128")
     plan = planned("negate", "work", of=of, budget=2 * whole - 1, block=1)
     assert plan.sections[0].destination == "scratch file"
     plan = planned("negate", "work", of=of, budget=2 * whole, block=1)

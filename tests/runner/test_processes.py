@@ -27,7 +27,7 @@ from tests.planner.fakes import fakes
 
 scan, out, memory = sys.argv[1], sys.argv[2], int(sys.argv[3])
 pipeline = Pipeline.from_steps(["negate", "work"], fakes)
-run(np.zeros((9, 9, 9), np.uint16), pipeline, out + "/warm", device="cpu", memory="9MB")
+run(np.zeros((9, 9, 9), np.uint16), pipeline, out + "/warm", device="cpu", memory="12MB")
 with open_source(scan) as source:  # loads the libraries that read it
     source.read(0, 0, 1, np.empty((1, *source.spec.shape[1:]), source.spec.dtype))
 

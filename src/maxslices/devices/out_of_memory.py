@@ -26,9 +26,11 @@ _SHORTAGE = re.compile(
 _ONLY_OF_LIBRARIES = re.compile(
     r"\bout of memory\b|\w_ALLOC_FAILED|Failed to allocate [\dx]+ GPU (?:buffer|array)"
 )
-_UNSAID = "error return without exception set"
+_UNSAID = re.compile(
+    "error return without exception set|returned NULL without setting an exception"
+)
 """What CPython says of C code that failed and did not say why: under a limit of the address space,
-of h5py's and its own when they found no memory."""
+of h5py's and its own (`compile`) when they found no memory."""
 _UNLOADED = re.compile("failed to map segment|cannot allocate memory", re.IGNORECASE)
 """What the system's loader says of a library for which it finds no memory."""
 
@@ -47,8 +49,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     text, kind = str(error), type(error)
     if isinstance(error, ImportError):
         return _UNLOADED.search(text) is not None
-    if (kind is RuntimeError and text == NO_THREAD) or (kind is SystemError and text == _UNSAID):
+    if kind is RuntimeError and text == NO_THREAD:
         return True
+    if kind is SystemError:
+        return _UNSAID.search(text) is not None
     of_library = kind.__module__.partition(".")[0] in _LIBRARIES
     if of_library and kind.__name__ == "OutOfMemoryError":
         return True

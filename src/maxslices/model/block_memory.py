@@ -87,10 +87,11 @@ THREAD_BUFFER_BYTES = 2**20
 """Buffer of a reading or writing thread, for rows that cannot go straight to their place; small
 enough to stay in the processor's cache."""
 
-PYTHON_BYTES = 3 * 2**19
+PYTHON_BYTES = 9 * 2**19
 """Memory of Python itself on the host during a section: file handles, two or three threads with
-what the C library keeps for each, and modules that methods import when first called (measured
-with tracemalloc over the suite's runs: 0.3 to 1.4 MB)."""
+what the C library keeps for each, pages of libraries, and modules that methods import when first
+called. By the kernel's count forty random runs took 0 to 4.0 MB beside their arrays (2026-11-24);
+tracemalloc, which does not see libraries and heaps, says 0.3 to 1.4 MB."""
 
 CONTEXT_BYTES = 576 * 2**20
 """CUDA's context if none was measured, and an upper bound to what a measurement may say. An H200
