@@ -49,8 +49,8 @@ def _check(
     order: int,
     step_xy: Sequence[int],
 ) -> None:
-    if metadata_path is None and (xcenter is None or ycenter is None or not list_fact):
-        raise ValueError("give metadata_path, or all of xcenter, ycenter and list_fact")
+    if metadata_path is None:
+        _lens(xcenter, ycenter, list_fact)
     if not 0 <= order <= 5:
         raise ValueError(f"order must be from 0 to 5, not {order}")
     if list(step_xy) != [1, 1]:
@@ -121,12 +121,10 @@ def distortion_correction_proj_discorpy(
         raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, not {mode!r}")
     if metadata_path is not None:
         xcenter, ycenter, list_fact = _coefficients(metadata_path)
-    assert xcenter is not None
-    assert ycenter is not None
-    assert list_fact is not None
+    x, y, factors = _lens(xcenter, ycenter, list_fact)
     shift = list(reversed(detector_start)) if shift_xy is None else list(shift_xy)
     source = to_host(data)
-    places = _places(source.shape[1:], xcenter - shift[0], ycenter - shift[1], list_fact)
+    places = _places(source.shape[1:], x - shift[0], y - shift[1], factors)
     out = np.empty_like(source)
     for frame, corrected in zip(source, out, strict=True):
         ndimage.map_coordinates(frame, places, output=corrected, order=order, mode=mode)
@@ -147,6 +145,15 @@ def _places(
     places[0] = np.clip(ycenter + scale * y, 0, rows - 1)
     places[1] = np.clip(xcenter + scale * x, 0, columns - 1)
     return places
+
+
+def _lens(
+    xcenter: float | None, ycenter: float | None, list_fact: Sequence[float] | None
+) -> tuple[float, float, Sequence[float]]:
+    """Center and coefficients; ValueError if one of them is missing."""
+    if xcenter is None or ycenter is None or not list_fact:
+        raise ValueError("give metadata_path, or all of xcenter, ycenter and list_fact")
+    return xcenter, ycenter, list_fact
 
 
 def _coefficients(path: str) -> tuple[float, float, list[float]]:

@@ -113,6 +113,9 @@ def test_coefficients_are_read_from_discorpys_file(data, tmp_path):
     np.testing.assert_array_equal(undistorted(data, metadata_path=str(file)), expected)
     with pytest.raises(ValueError, match="no file of Discorpy"):
         undistorted(data, metadata_path=str(tmp_path / "none.txt"))
+    file.write_text("xcenter = 2.5\nycenter = 1.5\n")
+    with pytest.raises(ValueError, match="list_fact"):
+        undistorted(data, metadata_path=str(file))
 
 
 def test_a_preview_moves_the_centre(data):

@@ -35,16 +35,15 @@ def counted(call: Callable[[], T]) -> T:
     autograd: Any = torch.autograd
     if autograd._profiler_enabled():  # the caller's own; torch allows one
         return call()
-    before, earlier_peak = tracemalloc.get_traced_memory()
-    profile = start_profile()
-    profiles_own = tracemalloc.get_traced_memory()[0] - before
+    earlier_peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.reset_peak()
+    profile = start_profile()
     result: T | None = None
     try:
         result = call()
     finally:
-        during = tracemalloc.get_traced_memory()[1] - profiles_own
         profile.__exit__(None, None, None)
+        during = tracemalloc.get_traced_memory()[1]
         highest = _highest(profile)  # makes objects that tracemalloc would count
         tracemalloc.reset_peak()
         _raise_peak(max(earlier_peak, during + highest))
