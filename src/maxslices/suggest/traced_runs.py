@@ -136,8 +136,9 @@ class RunMaker:
             before = call.alive_bytes()
             sequence, plans = self._recorded(call, host)
             cached = max(0, call.alive_bytes() - before)
-            # Twice: tracemalloc counts what other threads allocate meanwhile, too.
-            counted = min(call.measure().peak.counted_bytes or 0 for _ in range(2))
+            # tracemalloc counts what other threads allocate meanwhile, too.
+            n_calls = 2 if self.backend_kind == "cpu" else 1
+            counted = min(call.measure().peak.counted_bytes or 0 for _ in range(n_calls))
         if len(sequence.events) > _MOST_EVENTS:
             raise EstimatorError(
                 f"{self.meta.full_name} allocates {len(sequence.events)} times for "
