@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,18 +51,27 @@ class SweepWork(Protocol):
         """Make the picture of each value, in order."""
 
 
-BeginSweep = Callable[
-    [
-        RunRequest,
-        Pipeline,
-        SweptPipeline,
-        RunFolder | None,
-        WallTime,
-        RunLog,
-        contextlib.ExitStack,
-    ],
-    SweepWork,
-]
+@dataclass(frozen=True, slots=True)
+class SweepSetting:
+    """What the pictures of a sweep are made of and with."""
+
+    request: RunRequest
+    """What was asked for."""
+    pipeline: Pipeline
+    """The whole pipeline."""
+    cut: SweptPipeline
+    """The same, cut before the swept step."""
+    folder: RunFolder | None
+    """Folder of the results."""
+    wall_time: WallTime
+    """Attributes the time to phases."""
+    log: RunLog
+    """What is said of the run."""
+    held: contextlib.ExitStack
+    """Closes at the end what was opened for the pictures."""
+
+
+BeginSweep = Callable[[SweepSetting], SweepWork]
 """Plans a sweep, to be made when its pictures are asked for."""
 
 
@@ -77,7 +87,7 @@ def run_sweep(
             folder.check_spares(read)
     with contextlib.ExitStack() as held:
         log = held.enter_context(RunLog())
-        work = begin(request, pipeline, cut, folder, wall_time, log, held)
+        work = begin(SweepSetting(request, pipeline, cut, folder, wall_time, log, held))
         wall_time.begin("preparing")
         request.announce(work.whole)
         log.add(str(work.whole))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from ..planner import Plan
 from ..planner.sweep_plan import SweepPlan
 from ..runner import RunFolder, SectionReport, Timeline, execute
 from ..runner.progress import Progress, ProgressOnAll
-from ..runner.run_log import RunLog
 from ..runner.side_results import SideResults
 from ..runner.sweep_report import together
 from ..runner.wall_time import WallTime
@@ -30,6 +28,7 @@ from .plan_scan import plan_pipeline
 from .plan_sweep import PreparedSweep, prepare_sweep
 from .resources import budgets_here, chooser_for
 from .run_request import RunRequest
+from .run_sweep import SweepSetting
 from .scan_and_output import opened, spec_of
 from .sweep_source import StepInput, read_rows, some_rows
 
@@ -37,27 +36,19 @@ from .sweep_source import StepInput, read_rows, some_rows
 class SweepHere:
     """Makes the pictures of a sweep in this process; a `SweepWork`."""
 
-    def __init__(
-        self,
-        request: RunRequest,
-        pipeline: Pipeline,
-        cut: SweptPipeline,
-        folder: RunFolder | None,
-        wall_time: WallTime,
-        log: RunLog,
-        held: ExitStack,
-    ) -> None:
+    def __init__(self, setting: SweepSetting) -> None:
+        request, pipeline, cut = setting.request, setting.pipeline, setting.cut
         self._request = request
         self._cut = cut
-        self._wall_time = wall_time
-        self._folder = folder
+        self._wall_time = setting.wall_time
+        self._folder = setting.folder
         self._backend = select_backend(request.device)
-        self._source = held.enter_context(
+        self._source = setting.held.enter_context(
             opened(request.scan, pipeline, allow_missing_frames=request.allow_missing_frames)
         )
-        wall_time.begin("planning")
+        self._wall_time.begin("planning")
         self._prepared = planned_sweep(
-            request, pipeline, cut, self._source, self._backend, to_folder=folder is not None
+            request, pipeline, cut, self._source, self._backend, to_folder=self._folder is not None
         )
         self.whole: SweepPlan = self._prepared.whole
         self.device = self._backend.name

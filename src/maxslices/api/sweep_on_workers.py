@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,14 +15,12 @@ from ..pipeline import Pipeline
 from ..pipeline.sweep import SweptPipeline, cut_at_sweep
 from ..planner import Plan
 from ..planner.sweep_plan import SweepPlan
-from ..runner import RunFolder, SectionReport
+from ..runner import SectionReport
 from ..runner.progress import Progress
-from ..runner.run_log import RunLog
 from ..runner.sweep_report import SweepReport, together
-from ..runner.wall_time import WallTime
 from .on_workers import worker_budgets, workers_of
 from .run_request import RunRequest
-from .run_sweep import run_sweep
+from .run_sweep import SweepSetting, run_sweep
 from .scan_and_output import opened
 from .sweep_here import SweepHere, planned_sweep
 
@@ -42,23 +39,15 @@ class SweepOnWorkers:
     value, come back to this process.
     """
 
-    def __init__(
-        self,
-        request: RunRequest,
-        pipeline: Pipeline,
-        cut: SweptPipeline,
-        folder: RunFolder | None,
-        wall_time: WallTime,
-        log: RunLog,
-        held: contextlib.ExitStack,
-    ) -> None:
-        self._cut = cut
-        self._wall_time = wall_time
-        team = held.enter_context(workers_of(request, pipeline, folder))
+    def __init__(self, setting: SweepSetting) -> None:
+        request, pipeline = setting.request, setting.pipeline
+        self._cut = setting.cut
+        self._wall_time = setting.wall_time
+        team = setting.held.enter_context(workers_of(request, pipeline, setting.folder))
         assert team is not None
         self._workers = team.workers
-        log.add(self._workers.text)
-        wall_time.begin("planning")
+        setting.log.add(self._workers.text)
+        self._wall_time.begin("planning")
         self._job = _job(request, pipeline, self._workers)
         self.whole: SweepPlan = self._workers.submit(_plan, self._job)
         self.device = self.whole.device
