@@ -1,8 +1,9 @@
 """Tables of docs/benchmarks/field-memory.md: the memory that public GPU tomography methods take.
 
 Nothing is measured. Figures of httomolibgpu's methods follow from the records that come with
-maxslices, and from the sequences of allocations that the tests hold; those of maxslices-methods
-follow from their estimators. A GPU is not needed:
+maxslices, and from the sequences of allocations that the tests hold; other packages' from such
+sequences alone (`package_functions.py`, `record_sequences.py`); those of maxslices-methods follow
+from their estimators. A GPU is not needed:
 
     python docs/scripts/field_memory.py
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from method_reference import REQUIRED
-from tests.model.recorded_sequences import recorded
+from package_functions import FUNCTIONS
+from tests.model.recorded_sequences import recorded, recorded_packages
 
 from maxslices import registry
 from maxslices.estimate.declared import declared_model
@@ -160,6 +162,41 @@ def cupy_rows() -> Iterator[Row]:
         )
 
 
+def package_rows() -> Iterator[Row]:
+    """Functions of other packages, by sequences at this size and by what the pool did not see."""
+    axes = {f"{each.package} {each.name}": each.slice_dim for each in FUNCTIONS}
+    for case in recorded_packages():
+        peaks = PeakModel.fit([case.observation(n) for n in sorted(case.calls)])
+        outside = {n: call["outside"] for n, call in sorted(case.calls.items())}
+        has_much = outside[FEW] > SMALL * peaks.rising(FEW)
+        package, _, called = case.name.partition(" ")
+        yield Row(
+            method=f"{package}: {called}",
+            slices="sinograms" if axes[case.name] else "projections",
+            dtype=case.dtype,
+            bytes_of=with_outside(peaks, outside),
+            known=f"sequences, {format_bytes(outside[FEW])} outside the pool"
+            if has_much
+            else "sequences",
+            peaks=peaks,
+            parameters=case.parameters,
+        )
+
+
+def with_outside(peaks: PeakModel, outside: Mapping[int, int]) -> Callable[[int], int]:
+    """Peak with memory outside the pool: that of the next call with as many slices or more.
+
+    Beyond the largest call it grows as the slices do.
+    """
+    most = max(outside)
+
+    def bytes_of(n: int) -> int:
+        known = [taken for slices, taken in outside.items() if slices >= n]
+        return peaks.rising(n) + (min(known) if known else outside[most] * n // most)
+
+    return bytes_of
+
+
 def declared_rows() -> Iterator[Row]:
     """Methods of maxslices-methods, by their estimators."""
     registry.load_entry_points()
@@ -212,17 +249,18 @@ def term_text(term: SizedTerm | Term) -> str:
     """Bytes of the arrays of one line of code."""
     if isinstance(term, SizedTerm):
         return size_text(term)
-    assert str(term.number) == "1", term
-    return str(term.size)
+    number = str(term.number).removeprefix("1 * ")
+    return str(term.size) if number == "1" else f"{term.size} * {number}"
 
 
 def tables() -> tuple[str, ...]:
-    """Tables of the page: httomolibgpu's methods, CuPy's, maxslices-methods', formulas."""
+    """Tables of the page: httomolibgpu's, other packages', CuPy's, maxslices-methods', formulas."""
     found = list(recorded_rows())
     found += sequence_rows({row.method for row in found})
     found.sort(key=lambda row: (row.method.lower(), row.slices, row.dtype))
+    packages = list(package_rows())
     formulas = [["method", "slices", "bytes", "reached at"]]
-    for row in found:
+    for row in found + packages:
         if row.peaks is not None:
             where = place_of(row.peaks, row.peaks.highest(FEW))
             formulas.append(
@@ -231,6 +269,7 @@ def tables() -> tuple[str, ...]:
     lines = [f"| {' | '.join(cells)} |" for cells in formulas]
     return (
         table(found),
+        table(packages),
         table(list(cupy_rows())),
         table(list(declared_rows())),
         "\n".join([lines[0], "|---" * 4 + "|", *lines[1:]]),

@@ -2,13 +2,15 @@
 
 Run it where there are a GPU and httomolibgpu::
 
-    python docs/scripts/record_sequences.py OUT [--limit-s 100] [--only PATTERN] [--sizes]
+    python docs/scripts/record_sequences.py OUT [--limit-s 100] [--only PATTERN]
+        [--sizes | --packages]
 
 Each line of OUT/sequences.jsonl.gz is one call: case, dims, number of slices, the allocation
 sequence (`maxslices.model.allocation_sequence`), bytes outside the pool, and seconds. The cases are
 those of `httomo_table.py` and the functions of `outside_functions.py`, at two detector sizes at all
 numbers of slices, and at two more with 3 and 5. ``--sizes`` records httomolibgpu alone, at
-five sizes with the few slices from which a probe learns. ``--try`` runs the functions with NumPy
+five sizes with the few slices from which a probe learns. ``--packages`` records the functions of
+`package_functions.py` instead, at the first detector. ``--try`` runs the functions with NumPy
 and SciPy instead, and records nothing.
 """
 
@@ -27,6 +29,7 @@ from typing import Any
 
 import numpy as np
 from outside_functions import RECORDED, Function
+from package_functions import FUNCTIONS
 
 AT = (2, 3, 5, 8, 4, 1, 6, 7, 9, 10, 12, 13, 16, 17, 24, 31, 32, 48, 64)
 FEW = (3, 5)
@@ -35,8 +38,11 @@ OTHERS = ((1200, 2048, 2048), (777, 1001, 1111))
 SIZES = (LARGE, SMALL, *OTHERS, (1441, 1800, 2048))
 SIZES_AT = (3, 5, 8)
 SLOW_AT = (2, 3, 5, 8, 4, 16, 17)
-CASE_S = 2.5
-"""Seconds for all calls of one case at one size: the largest are left out beyond."""
+PACKAGES_AT = (3, 5, 8, 17, 64)
+"""A model is made of all but the last, which it is held against."""
+CASE_S, PACKAGE_CASE_S = 2.5, 15.0
+"""Seconds for all calls of one case at one size: the largest are left out beyond. Iterations of
+other packages take that long, and their largest block is needed."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,17 @@ def todo() -> Iterator[Todo]:
         yield Todo(name, meta, 1, LARGE, case.dtype, dict(case.parameters), FEW)
 
 
+def packages_todo() -> Iterator[Todo]:
+    """Functions of other packages."""
+    from maxslices.registry.declaration import describe
+
+    for each in FUNCTIONS:
+        pattern = "sinogram" if each.slice_dim else "projection"
+        name = f"{each.package} {each.name}"
+        meta = describe(each.call, pattern=pattern, name="call", module="outside")
+        yield Todo(name, meta, each.slice_dim, LARGE, "float32", dict(each.parameters), PACKAGES_AT)
+
+
 def as_method(function: Function, *modules: Any) -> Callable[[Any], Any]:
     """Make a method of a function that is given its modules."""
 
@@ -157,7 +174,9 @@ class Recorder:
         }  # fmt: skip
 
 
-def record(out: Path, limit_s: float, only: str, cases: Iterator[Todo]) -> None:
+def record(
+    out: Path, limit_s: float, only: str, cases: Iterator[Todo], case_s: float = CASE_S
+) -> None:
     """Record all cases for as long as there is time."""
     from maxslices.devices import select_backend
     from maxslices.tuning.garbage_collection import quick_collections
@@ -180,7 +199,7 @@ def record(out: Path, limit_s: float, only: str, cases: Iterator[Todo]) -> None:
                 print(f"{each.name} {each.dims} {type(problem).__name__}: {str(problem)[:90]}")
                 continue
             for n in each.at:
-                if time.perf_counter() - measured > CASE_S:
+                if time.perf_counter() - measured > case_s:
                     break
                 try:
                     found = recorder.call(n)
@@ -215,13 +234,18 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=100.0)
     parser.add_argument("--only", default="")
     parser.add_argument("--sizes", action="store_true")
+    parser.add_argument("--packages", action="store_true")
     parser.add_argument("--try", dest="tries", action="store_true")
     options = parser.parse_args()
     if options.tries:
         try_out()
     else:
-        cases = sizes_todo() if options.sizes else todo()
-        record(options.out, options.limit_s, options.only, cases)
+        cases, case_s = todo(), CASE_S
+        if options.packages:
+            cases, case_s = packages_todo(), PACKAGE_CASE_S
+        elif options.sizes:
+            cases = sizes_todo()
+        record(options.out, options.limit_s, options.only, cases, case_s)
 
 
 if __name__ == "__main__":

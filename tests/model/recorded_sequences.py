@@ -1,4 +1,4 @@
-"""Sequences recorded on an NVIDIA H200 by docs/scripts/record_sequences.py (2026-11-22)."""
+"""Sequences recorded on an NVIDIA H200 by docs/scripts/record_sequences.py (2026-11-22 and 24)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,18 @@ class Recorded:
 @cache
 def recorded():
     """All cases."""
+    return _read(FILE)
+
+
+@cache
+def recorded_packages():
+    """Functions of packages that maxslices knows nothing of, on 3 to 17 slices and on 64."""
+    return _read(FILE.with_name("h200_packages.jsonl.xz"))
+
+
+def _read(path: Path):
     cases: dict[tuple[str, ...], dict[int, Any]] = {}
-    with lzma.open(FILE, "rt") as file:
+    with lzma.open(path, "rt") as file:
         for line in file:
             call = json.loads(line)
             parameters = ", ".join(f"{k}={v}" for k, v in call["parameters"].items())

@@ -12,7 +12,7 @@ from maxslices.model.allocation_sequence import CallSite, SequenceBuilder
 from maxslices.model.growth import COUNTS, Growth, first_fit, fits
 from maxslices.model.peak_model import Observation, PeakModel
 
-from .recorded_sequences import recorded
+from .recorded_sequences import recorded, recorded_packages
 
 FEW = (3, 5, 8)
 
@@ -31,6 +31,13 @@ def test_three_small_calls_tell_all_others(case):
             above = model.bytes(n) - observation.n_bytes
             room = 10_000 * n if case.name == "argsort_slices" else 0  # a sort's padded scratch
             assert 0 <= above <= room, (n, model.bytes(n), observation.n_bytes)
+
+
+@pytest.mark.parametrize("case", recorded_packages(), ids=str)
+def test_three_small_calls_tell_those_of_packages_that_nobody_tuned_to(case):
+    model = PeakModel.fit([case.observation(n) for n in FEW])
+    for n in case.calls:
+        assert model.bytes(n) == case.observation(n).n_bytes
 
 
 @pytest.mark.parametrize("case", [c for c in recorded() if changes_its_ways(c)], ids=str)
