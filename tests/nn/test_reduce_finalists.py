@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,10 +15,11 @@ from maxslices.model.block_memory import CONTEXT_BYTES
 from maxslices.nn.memory_budget import MemoryBudget
 from maxslices.nn.model_step import ModelStep
 from maxslices.nn.nn_errors import TooLargeError
-from maxslices.nn.reduce import confirm, plan_search, reduce_memory, reduction
+from maxslices.nn.reduce import confirm, plan_search, reduce_memory, reduction, rewrite_search
 from maxslices.nn.reduce.device_rates import DeviceRates, ForwardTimes
 from maxslices.nn.reduce.run_on_device import MeasuredStep
 from maxslices.nn.replay import Spec, Workspaces
+from maxslices.nn.replay.workspaces import CONVOLUTIONS
 
 SPEC = Spec((8, 3, 96, 96))
 
@@ -41,7 +43,9 @@ def device(monkeypatch):
         "budget_of",
         lambda _m, _p, memory: MemoryBudget(memory - CONTEXT_BYTES, "as asked for", None),
     )
-    monkeypatch.setattr(reduction, "measured_workspaces", lambda *_: (Workspaces.allowance(), 0.0))
+    monkeypatch.setattr(
+        rewrite_search, "measured_workspaces", lambda *_: (Workspaces.allowance(), 0.0)
+    )
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**40, 2**40))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
 
@@ -95,6 +99,43 @@ def test_the_fastest_of_several_plans_is_taken(device):
     assert summary.predicted_step_s == pytest.approx(
         summary.measured_step_before_s + summary.predicted_added_s
     )
+
+
+class OneStage(nn.Module):
+    """Two wide convolutions, whose workspaces are most of the peak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1)
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x)))
+
+
+def test_parts_of_a_batch_have_the_workspaces_that_the_device_measures_for_them(
+    device, monkeypatch
+):
+    run, _ran = device
+    run.told = lambda _n, trace, _limit: MeasuredStep(trace.allocated_bytes, 0, 1.0)
+    true, known = Workspaces.allowance(), {}
+
+    def measured(calls, _device):
+        """Each convolution is measured at its own batch, as on a card."""
+        for call in calls:
+            if call.kind in CONVOLUTIONS:
+                points = known.setdefault(call.signature, {})
+                points[call.batch] = true.for_op(call)
+        table = {key: tuple(sorted(points.items())) for key, points in known.items()}
+        return replace(true, table=table), 0.0
+
+    monkeypatch.setattr(rewrite_search, "measured_workspaces", measured)
+    spec = Spec((16, 64, 64, 64))
+    whole = ModelStep(OneStage(), "training", torch.optim.Adam).trace([spec], true)
+    limit = int(0.85 * whole.peak_bytes) + CONTEXT_BYTES
+    _, summary = reduce_memory(OneStage(), spec, limit)
+    assert any(rewrite.parts > 1 for rewrite in summary.rewrites.values())
+    # Parts with the workspace of the whole batch were predicted 37 % above what they take.
+    assert summary.peak_after_bytes == summary.measured_after_bytes
 
 
 def test_a_plan_that_runs_out_of_memory_is_passed_over(device):

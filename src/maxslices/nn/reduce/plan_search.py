@@ -6,8 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from ..replay import Trace
 from .band_candidates import band_candidates
 from .bands import BandWindow
@@ -42,9 +40,6 @@ class PlanSearch:
     compressors: dict[str, tuple[str, ...]]
     flops: Mapping[str, Flops]
     times: ForwardTimes
-    device: torch.device | None
-    measuring_s: float = 0.0
-    """Time spent measuring on the device."""
     spaces: dict[int, SearchSpace] = field(default_factory=dict)
     """Search spaces by number of parts of the batch."""
     windows: dict[str, BandWindow | None] = field(default_factory=dict)
@@ -55,15 +50,14 @@ class PlanSearch:
     def measure_times(self, parts: int = 1) -> ForwardTimes:
         """Measure times on the device, if there is one, for the whole batch or for its parts."""
         searcher = self.searcher
-        if self.device is None:
+        if searcher.device is None:
             return self.times
         began = time.perf_counter()
         inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
-        made = measure_times(searcher.step, inputs, self.device, parts)
+        made = measure_times(searcher.step, inputs, searcher.device, parts)
         if parts == 1:
             self.times = made
-        taken_s = time.perf_counter() - began
-        self.measuring_s += taken_s
+        searcher.measuring_s += time.perf_counter() - began
         return made
 
     def best(self, before: Trace, summary: ReductionSummary) -> ReductionPlan:
@@ -144,6 +138,7 @@ class PlanSearch:
         model = searcher.step.model
         inputs = searcher.inputs if parts == 1 else part_of(searcher.inputs, parts)
         study = study_step(searcher.step, inputs, searcher.workspaces, searcher.in_place)
+        study = study.with_trace(searcher.measured(study.trace))
         found = candidates(study, model, self.means, self.compressors)
         if "split" in self.means:
             found += time_candidates(study, model, self.compressors)

@@ -15,7 +15,6 @@ from ..memory_budget import budget_of, capability_of, check_model, device_of
 from ..model_step import optimizer_named, precision
 from ..nn_errors import ModelArgumentError, TooLargeError
 from ..replay import Workspaces
-from ..workspace_cache import measured_workspaces
 from .binary_inputs import may_be_binary, probe_binary
 from .confirm import confirm, fastest, finalists, run_unreduced, too_large_message
 from .device_rates import DeviceRates, ForwardTimes
@@ -131,23 +130,20 @@ def reduce_memory(
     workspaces = Workspaces.allowance()
     began = time.perf_counter()
     before = step.trace(specs, workspaces)
-    measuring_s = 0.0
-    if cuda_device is not None:
-        workspaces, measuring_s = measured_workspaces(before.calls, cuda_device)
-        before = before.with_workspaces(workspaces)
     limit = budget.limit_bytes
+    searcher = RewriteSearch(step, specs, workspaces, limit, max_replays, cuda_device)
+    before = searcher.measured(before)
     best = ReductionPlan([], before, limit)
     summary = ReductionSummary(
         device=str(cuda_device or next((p.device for p in model.parameters()), "cpu")),
         limit_bytes=limit,
         origin=budget.origin,
-        workspaces=workspaces.origin,
+        workspaces=searcher.workspaces.origin,
         peak_before_bytes=before.allocated_bytes,
         needed_before_bytes=best.needed_bytes,
         options={"means": tuple(means), "memory": memory},
         notes=list(before.notes),
     )
-    searcher = RewriteSearch(step, specs, workspaces, limit, max_replays)
     rates = DeviceRates.stated(step.amp)
     search = PlanSearch(
         searcher,
@@ -155,7 +151,6 @@ def reduce_memory(
         {},
         flops_by_module(step, specs),
         ForwardTimes(rates, origin=rates.origin),
-        cuda_device,
     )
     check = GradientCheck(step, specs)
     if best.needed_bytes > limit:
@@ -182,9 +177,8 @@ def reduce_memory(
             ):
                 searcher.max_replays = searcher.n_replays + max_replays  # it begins anew
                 best = search.best(before, summary)
-    measuring_s += search.measuring_s
     summary.check_s = check.check_s
-    summary.search_s = time.perf_counter() - began - measuring_s - check.check_s
+    summary.search_s = time.perf_counter() - began - searcher.measuring_s - check.check_s
     made = whole = None
     if cuda_device is not None:
         whole = run_unreduced(summary, step, specs, cuda_device)

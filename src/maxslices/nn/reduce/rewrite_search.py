@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from ..model_step import ModelStep
 from ..nn_errors import ModelArgumentError, RewriteError
 from ..replay import Trace, TraceError, Workspaces
+from ..workspace_cache import measured_workspaces
 from .candidates import Candidate
 from .inplace import set_in_place
 from .knapsack import Knapsack
@@ -44,7 +47,11 @@ class RewriteSearch:
     """Limit that plans are searched for."""
     max_replays: int
     """Number of replays after which the best plan so far is taken."""
+    device: torch.device | None = None
+    """Device that measures workspaces, if there is one."""
     in_place: Sequence[str] = ()
+    measuring_s: float = 0.0
+    """Time spent measuring on the device."""
     n_replays: int = 0
     notes: list[str] = field(default_factory=list)
     tried: list[ReductionPlan] = field(default_factory=list)
@@ -63,7 +70,19 @@ class RewriteSearch:
             set_in_place(model, self.in_place)
             apply_rewrites(model, rewrites)
 
-        return self.step.trace(self.inputs, self.workspaces, change=change)
+        return self.measured(self.step.trace(self.inputs, self.workspaces, change=change))
+
+    def measured(self, trace: Trace) -> Trace:
+        """Trace with workspaces measured for its own calls, if there is a device.
+
+        Parts of a batch call convolutions at batches that the unreduced step does not have, and
+        the workspace of a part is not that of the whole.
+        """
+        if self.device is None:
+            return trace
+        self.workspaces, seconds = measured_workspaces(trace.calls, self.device)
+        self.measuring_s += seconds
+        return trace.with_workspaces(self.workspaces)
 
     @property
     def is_over(self) -> bool:
