@@ -145,6 +145,14 @@ class RewriteSearch:
                 knapsack = knapsack_of(space)
                 continue
             best = plan if self.is_better(plan, best) else best
+            if self.fits(plan) and rows and not any(knapsack.candidates[i].path for i in rows):
+                # The whole model is what is left where no set is expected to fit. The lowest set
+                # may fit all the same, or almost, and is a beginning of the local search.
+                if not self.is_over:
+                    lowest = [knapsack.candidates[i] for i in knapsack.lowest(uniform)]
+                    other = self._replayed(space, lowest)
+                    best = other if self.is_better(other, best) else best
+                break
             following = plan.needed_bytes - knapsack.peak(rows)
             if self.fits(plan):
                 too_high = offset
