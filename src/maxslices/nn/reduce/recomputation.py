@@ -91,15 +91,15 @@ class _SavedState:
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         with torch.enable_grad():
-            made: Any = _Save.apply(torch.empty(0, requires_grad=True), *tensors)  # type: ignore[no-untyped-call]
-        self.node = made.grad_fn
+            # Kept, as torch 2.11 frees what a node saved once its output is gone.
+            self.made: Any = _Save.apply(torch.empty(0, requires_grad=True), *tensors)  # type: ignore[no-untyped-call]
         self.grads = [t.requires_grad for t in tensors]
 
     def tensors(self) -> list[torch.Tensor]:
         """The tensors, with the same need of gradients."""
         return [
             t if t.requires_grad == needs else t.detach().requires_grad_(needs)
-            for t, needs in zip(self.node.saved_tensors, self.grads, strict=True)
+            for t, needs in zip(self.made.grad_fn.saved_tensors, self.grads, strict=True)
         ]
 
 
