@@ -87,6 +87,10 @@ class DeviceError(MaxslicesError):
     """The device asked for is not there, or its library is not installed."""
 
 
+class RecordingError(MaxslicesError):
+    """A recording disturbed the code under measurement, which has to run again without it."""
+
+
 class MethodError(MaxslicesError):
     """A method raised while it processed a block."""
 

@@ -481,3 +481,16 @@ def test_the_packs_methods_are_probed_as_well_as_declared(case, one_worker):
     # Declared are also the buffers that NumPy took before 2.3.
     assert 0.995 * peak <= declared.bytes(n) <= 1.02 * peak + ROOM_BYTES + 2**16
     assert 0.98 * n - 1 <= found.answer
+
+
+def test_a_method_that_catches_an_exception_of_numpy_is_measured():
+    words = ["x"] * 1000
+
+    def numbers_or_not(data):
+        try:
+            np.array(words, float)  # its array is freed while the exception is on its way
+        except ValueError:
+            return data + 1
+
+    answer = probed_on(numbers_or_not, 100 * SLICE_BYTES)
+    assert all(rung.n_bytes >= 2 * rung.n_slices * SLICE_BYTES for rung in answer.rungs)

@@ -2,9 +2,12 @@
 
 import gc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
+import pytest
 
+from maxslices.errors import RecordingError
 from maxslices.measure import measure_peak
 from maxslices.measure.numpy_sequence import record_numpy_sequence
 from maxslices.model.allocation_sequence import Allocated, Freed
@@ -93,3 +96,13 @@ def test_a_recording_leaves_nothing_for_the_garbage_collector():
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+def test_an_exception_that_frees_an_array_is_said_to_be_lost():
+    words = ["x"] * 1000
+    with (
+        pytest.raises(RecordingError, match="an exception inside NumPy was lost"),
+        measure_peak(record=(1, 0)),
+        suppress(ValueError),
+    ):
+        np.array(words, float)

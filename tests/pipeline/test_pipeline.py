@@ -49,6 +49,14 @@ FAULTS = {
         (step("crop", keep="REQUIRED"),),
         "step 1: crop: keep is REQUIRED, which stands for a value of yours: give one, int",
     ),
+    "required of no parameter": (
+        (step("to_float", facter="REQUIRED"),),
+        "to_float has no parameter 'facter'; did you mean factor?",
+    ),
+    "malformed reference for no parameter": (
+        (step("to_float", facter="${{c.axis}}"),),
+        "to_float has no parameter 'facter'; did you mean factor?",
+    ),
     "nothing like it": ((step("flat_field", zzz=1),), "has no parameter 'zzz'; it has: none"),
     "slice_dim": ((step("neighbours", slice_dim=1),), "slice_dim is filled in while it runs"),
     "flats": ((step("flat_field", flats="here"),), "flats is filled in while it runs: leave it"),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..devices import Backend, call_method, require_libraries
+from ..errors import RecordingError
 from ..measure import Peak, measure_peak
 from ..measure.cupy_pool import GRAIN_BYTES
 from ..model.allocation_sequence import AllocationSequence
@@ -105,6 +106,7 @@ class Bench:
         self.side_bytes = 0
         """Bytes of the last call's flats and darks, which are not part of a peak."""
         self.sequence: AllocationSequence | None = None
+        self._is_recorded = True
         """What the last call asked NumPy or CuPy's pool for; None where that was not recorded."""
         self._left_bytes = 0
         self._outside_of_slice = 0.0
@@ -157,8 +159,14 @@ class Bench:
         start, before = self._allocated(), self._left_bytes
         data = self.samples.block(n_slices, self.kind)
         finish(self.backend)
-        with measure_peak(self.backend.kind, record=(n_slices, int(data.nbytes))) as peak:
-            self._call(data, side)
+        record = (n_slices, int(data.nbytes)) if self._is_recorded else None
+        try:
+            with measure_peak(self.backend.kind, record=record) as peak:
+                self._call(data, side)
+        except RecordingError:
+            self._is_recorded = False
+            del data
+            return self._run(n_slices)
         self.sequence = peak.sequence
         del data
         kept = left = self._allocated() - start

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from ..errors import DeviceError
+from ..errors import DeviceError, RecordingError
 from ..model.units import format_bytes
 from .cupy_growth import GrowthMeter
 from .cupy_hook import shared_hook
@@ -116,6 +116,8 @@ def measure_peak(
                 shared_hook.remove(recorder)
             hooked.close()
             finish()
+            if recorder is not None and recorder.is_disturbed:
+                raise RecordingError("an exception inside NumPy was lost: measure without `record`")
     if recorder is not None and recorder.is_complete:
         peak.sequence = recorder.sequence()
 

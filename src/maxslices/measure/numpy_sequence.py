@@ -7,6 +7,10 @@ call and pass it on. `PyDataMem_SetHandler` would be the ordinary way, but what 
 the thread that sets it alone, and arrays that outlive the recording would keep it. A call and its
 free take 9 us more (2026-11-22).
 
+An array may be freed while an exception is on its way, as by `np.array(["x"], float)`. Python
+cannot be called then without losing the exception, so that the code under measurement behaves
+otherwise: the recorder's `is_disturbed` says so.
+
 What ufuncs take for casts (8192 elements a buffer) comes from Python's allocator and is not seen.
 """
 
@@ -16,7 +20,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import RLock
+from threading import RLock, get_ident
 from tracemalloc import get_traced_memory
 from types import FrameType
 from typing import Any
@@ -170,6 +174,10 @@ def _recording(
         return pointer
 
     def free(_: object, pointer: int | None, n_bytes: int) -> None:
+        try:
+            get_ident()  # any call fails while an exception is on its way
+        except SystemError:
+            recorder.is_disturbed = True
         if pointer:
             note(recorder.freed, pointer, n_bytes)
         call["free"](context, pointer, n_bytes)

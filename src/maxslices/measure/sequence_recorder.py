@@ -38,6 +38,8 @@ class SequenceRecorder:
         self.held_bytes: int | None = None
         self.unseen: list[str] = []
         """What the sequence may lack; empty if everything was seen."""
+        self.is_disturbed = False
+        """True if the recording took an exception from the code under measurement."""
         self.own_bytes = 0
         """Bytes that tracemalloc counts of the recorder itself; 0 where it is off."""
         self.most_bytes = 0

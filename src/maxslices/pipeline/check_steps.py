@@ -242,6 +242,8 @@ class _StepCheck:
                 self._fault(text, key)
             elif isinstance(value, Sweep):
                 not_missing.add(name)
+            elif name not in meta.parameters and not meta.accepts_any:
+                known[name] = value  # refused by its name, whatever its value
             elif not isinstance(value, Reference):
                 if _is_to_fill_in(value):
                     self._fill_in(meta, name)
@@ -255,13 +257,9 @@ class _StepCheck:
                     not_missing.add(name)
                 else:
                     known[name] = value
-            elif name in meta.parameters or meta.accepts_any:
+            else:
                 self._check_reference(meta, name, value)
                 not_missing.add(name)
-            else:
-                hint = nearest(name, meta.parameters)
-                text = f"{meta.name} has no parameter {name!r}{hint}"
-                self._faults.append(self._entry.fault(text, key, ParameterError))
         for faulty, text in check_parameters(meta.function, known, not_missing):
             key = f"parameters.{faulty}" if faulty else "method"
             text = f"{meta.name} {text}"
