@@ -138,18 +138,6 @@ def nabu_fbp(block: Any) -> Any:
     return result
 
 
-def nabu_paganin(block: Any) -> Any:
-    """Paganin's filter of one projection after the other."""
-    import cupy
-    from nabu.preproc.phase_cuda import CudaPaganinPhaseRetrieval
-
-    tools = CudaPaganinPhaseRetrieval(block.shape[1:])
-    result = cupy.empty_like(block)
-    for one, filtered in zip(block, result, strict=True):
-        tools.apply_filter(one, output=filtered)
-    return result
-
-
 def nabu_median(block: Any) -> Any:
     """Median of 3 x 3 of all projections at once."""
     import cupy
@@ -200,7 +188,6 @@ FUNCTIONS: tuple[PackageFunction, ...] = (
     PackageFunction("ccpi-regularisation-cupy", "ROF_TV", ccpi("ROF_TV"), PROJECTIONS),
     PackageFunction("ccpi-regularisation-cupy", "PD_TV", ccpi("PD_TV"), PROJECTIONS),
     PackageFunction("nabu", "Backprojector.fbp", nabu_fbp, SINOGRAMS),
-    PackageFunction("nabu", "CudaPaganinPhaseRetrieval", nabu_paganin, PROJECTIONS),
     PackageFunction("nabu", "MedianFilter", nabu_median, PROJECTIONS),
     PackageFunction("nabu", "CudaUnsharpMask", nabu_unsharp, PROJECTIONS),
     PackageFunction(
