@@ -40,7 +40,7 @@ PIPELINES = {
     "scratch files": ["dark_flat_field_correction", "remove_stripe_ti", "median_filter"],
 }
 FORMATS = {"small": "hdf5", "fbp": "hdf5", "filters": "tiff", "scratch files": "hdf5"}
-MEMORY = {"scratch files": "4MB"}
+MEMORY = {"scratch files": "6.5MB"}
 MOST_BYTES = 200 * 10**6
 """Largest limit of the address space: with it runs end well."""
 OUTCOMES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 import shutil
 import subprocess
 import sys
@@ -45,9 +46,11 @@ def test_attacks_find_nothing(kind):
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-@pytest.mark.parametrize("options", ["filters --step 25", "fbp --limit 25"])
+@pytest.mark.parametrize(
+    "options", ["filters --step 25", "fbp --limit 25", "'scratch files' --step 40"]
+)
 def test_memory_that_is_refused_is_an_error_or_none(options):
-    command = [sys.executable, "-m", "tests.fuzz.refusals", *options.split()]
+    command = [sys.executable, "-m", "tests.fuzz.refusals", *shlex.split(options)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "an error" in done.stdout

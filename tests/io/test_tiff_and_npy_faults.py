@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import lzma
+import os
 import tracemalloc
 import zlib
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ import tifffile
 from maxslices.errors import SourceError
 from maxslices.io import open_source, tiff_pages
 from maxslices.io.array_source import ArraySource
+from maxslices.io.npy_frames import NpyFrames
 
 from . import scans
 
@@ -334,3 +336,20 @@ def test_a_compression_of_several_numbers(tmp_path):
     path.write_bytes(data)
     with pytest.raises(SourceError, match="page 0 is damaged: its sizes are no numbers"):
         open_source(path)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_file_that_is_cut_while_it_is_read_is_said(tmp_path, monkeypatch, order):
+    """Without a map of the data: a read of one past the end of its file ends the process."""
+    path = tmp_path / "scan.npy"
+    data = np.asarray(scans.frames("uint16"), order=order)
+    np.save(path, data)
+    frames = NpyFrames(path)
+    monkeypatch.setattr("mmap.mmap", None)
+    box = [(0, n) for n in data.shape]
+    out = np.empty(data.shape, data.dtype)
+    frames.read_box(*box, out)
+    np.testing.assert_array_equal(out, data)
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(SourceError, match="cannot be read any more"):
+        frames.read_box(*box, out)

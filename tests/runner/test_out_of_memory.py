@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -15,6 +18,7 @@ from maxslices.io.atomic_sink import AtomicSink
 from maxslices.io.scratch import ScratchStore
 from maxslices.io.store import MemoryStore
 from maxslices.runner.earlier_run import RECORD_NAMES
+from maxslices.runner.journal import JOURNAL_NAME
 from maxslices.system.work_thread import WorkThread
 from tests.runner.fake_gpu import FakeGpu
 
@@ -321,3 +325,22 @@ def test_a_thread_that_cannot_be_started_is_memory_that_ran_out(tmp_path, name, 
     with pytest.raises(OutOfMemoryError, match=r"memory ran out on a single .*can't start new thr"):
         run(tmp_path / "scan.npy", ["minus_log"], tmp_path / "out", device="cpu", block=4)
     assert [path.name for path in tmp_path.iterdir()] == ["scan.npy"]
+
+
+def test_a_folder_that_cannot_be_listed_without_memory_is_memory_that_ran_out(
+    tmp_path, monkeypatch
+):
+    """The system calls that list a folder say ENOMEM; the run goes on when there is some."""
+
+    def no_memory(folder, pattern):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    np.save(tmp_path / "scan.npy", np.ones((40, 6, 8), np.float32))
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "glob", no_memory)
+        with pytest.raises(MemoryError, match="Cannot allocate memory"):
+            run(tmp_path / "scan.npy", ["minus_log"], out, device="cpu", block=4)
+    run(tmp_path / "scan.npy", ["minus_log"], out, device="cpu", resume=True)
+    assert (out / "report.json").exists()
+    assert not (out / JOURNAL_NAME).exists()

@@ -254,14 +254,14 @@ def _said_how_to_go_on(folder: RunFolder | None) -> Iterator[None]:
     """Add to an error, or to an interrupt, how a run that is kept can go on."""
     try:
         yield
-    except (MaxslicesError, MemoryError, ImportError, KeyboardInterrupt) as error:
+    except (MaxslicesError, MemoryError, ImportError, OSError, KeyboardInterrupt) as error:
         way_on = folder.way_on if folder is not None and folder.is_kept else ""
-        if isinstance(error, ImportError):
+        if isinstance(error, ImportError | OSError):
             if not is_out_of_memory(error):
                 raise
         elif not way_on:
             raise
-        is_memory = isinstance(error, ImportError | MemoryError)
+        is_memory = isinstance(error, ImportError | OSError | MemoryError)
         kind = MemoryError if is_memory else type(error)  # NumPy's own takes a shape and a dtype
         texts = [text for text in (str(error), way_on) if text]
         raise kind("; ".join(texts)) from error.__cause__

@@ -12,18 +12,13 @@ from numpy.typing import NDArray
 
 from ..errors import SourceError
 from ..model.arrays import ArraySpec
-from ..system.threads import parallel_copy
+from ..system.positional_io import bytes_of, pread_all
+from ..system.threads import fit_in_buffer, parallel_for
 from .array_frames import ArrayFrames
 from .frames import FramesWritten, IndexRange
 from .library_errors import cause_of, raised_by_library
 from .plain_frames import PlainFrames
 
-_MAPPED_BYTES = 2**26
-"""Bytes of a Fortran-ordered file that are mapped at one time; at least one frame.
-
-Pages of a map count as resident memory of the process: 64 MiB is the most that a read adds.
-Mapping takes 0.2 ms, reading 64 MiB more than 10.
-"""
 _ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
 """First bytes of a zip archive, and of an empty one; NumPy tells ``.npz`` files by them."""
 
@@ -31,9 +26,9 @@ _ZIP_SIGNATURES = (b"PK\x03\x04", b"PK\x05\x06")
 class NpyFrames:
     """Frames in an ``.npy`` file, read by offset.
 
-    In a file in Fortran order no frame is contiguous: the file is memory-mapped for the time of
-    each read. A map that stayed would keep every page that was ever read, so that the resident
-    memory of the process would grow to the size of the file.
+    In a file in Fortran order no frame is contiguous: the rows of all frames are read, a column at
+    a time, and those of the wanted frames are kept. The file is never mapped to be read: a map of
+    a file that another program cuts ends the process (SIGBUS).
 
     Raises
     ------
@@ -45,6 +40,7 @@ class NpyFrames:
         self._path = path
         array = self._mapped()
         self._spec = ArrayFrames(str(path), array).spec
+        self._dtype, self._offset = array.dtype, array.offset
         self._contiguous: PlainFrames | None = None
         if array.flags.c_contiguous:
             n_frames, n_rows, n_columns = array.shape
@@ -75,21 +71,36 @@ class NpyFrames:
         self, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
     ) -> None:
         """Read a box into `out`."""
-        if self._contiguous is None:
-            step = max(1, _MAPPED_BYTES // max(1, out[0].nbytes))
-            for first in range(frames[0], frames[1], step):
-                last = min(first + step, frames[1])
-                part = out[first - frames[0] : last - frames[0]]
-                parallel_copy(part, self._mapped()[first:last, slice(*rows), slice(*columns)])
-            return
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                self._contiguous.read(fd, frames, rows, columns, out)
+                if self._contiguous is None:
+                    self._read_fortran(fd, frames, rows, columns, out)
+                else:
+                    self._contiguous.read(fd, frames, rows, columns, out)
             finally:
                 os.close(fd)
         except (OSError, EOFError) as error:
             raise SourceError(f"{self._path}: cannot be read any more ({error})") from None
+
+    def _read_fortran(
+        self, fd: int, frames: IndexRange, rows: IndexRange, columns: IndexRange, out: NDArray[Any]
+    ) -> None:
+        """Read a box where the frames of a pixel are contiguous, in several threads."""
+        n_frames, n_rows, _ = self._spec.shape
+        row_bytes = n_frames * self._dtype.itemsize
+        step = fit_in_buffer(row_bytes)
+        n_parts = -(-(rows[1] - rows[0]) // step)
+
+        def part(i: int) -> None:
+            column, top = columns[0] + i // n_parts, rows[0] + i % n_parts * step
+            held = np.empty((min(step, rows[1] - top), n_frames), self._dtype)
+            offset = self._offset + (column * n_rows + top) * row_bytes
+            pread_all(fd, [bytes_of(held)], offset)
+            target = out[:, top - rows[0] : top - rows[0] + len(held), column - columns[0]]
+            np.copyto(target, held[:, slice(*frames)].T)
+
+        parallel_for((columns[1] - columns[0]) * n_parts, part)
 
     def close(self) -> None:
         """No effect: the file is open only while it is read."""
