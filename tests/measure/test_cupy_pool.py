@@ -168,6 +168,17 @@ def test_what_is_rounded_up_is_forgotten_with_the_blocks_that_were_given_back(cu
     assert peak.outside_after_bytes <= 2 * MIB
 
 
+def test_memory_of_libraries_counts_on_top_of_what_the_pool_takes_meanwhile(cupy):
+    with measure_peak("cuda") as peak:
+        cupy.alloc(40 * MIB)
+        cupy.device_used_bytes += 120 * MIB
+        wait_for_a_sample(cupy)
+        cupy.alloc(60 * MIB)
+        cupy.device_used_bytes -= 120 * MIB  # before another sample
+    assert peak.cupy_in_use_bytes == 100 * MIB
+    assert peak.outside_bytes == 120 * MIB
+
+
 def outside_for_a_moment(cupy, n_bytes):
     cupy.device_used_bytes += n_bytes
     wait_for_a_sample(cupy)

@@ -170,6 +170,7 @@ def _start_cuda(peak: Peak, trace: bool, hooks: bool, interval_s: float) -> Call
     device.start()
     torch.start()
     if cupy is not None:
+        cupy.read_device = device.sample if device.before_bytes is not None else None
         cupy.start()
 
     def finish() -> None:

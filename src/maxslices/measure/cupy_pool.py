@@ -55,6 +55,9 @@ class CupyMeter:
         self.began = 0.0
         self.rounding_bytes = self._small_bytes = self.held_after = 0
         self._moments: dict[int, int] = {}
+        self.read_device: Callable[[], int] | None = None
+        """Reads the bytes in use on the device."""
+        self._grew = False
 
     def start(self) -> None:
         """Begin to count."""
@@ -91,7 +94,10 @@ class CupyMeter:
             self.compare()
 
     def after_allocation(self, device_id: int) -> None:
-        """Do nothing: the hooks have counted it."""
+        """Read the device where the pool grew: other memory may be gone at the next sample."""
+        if self._grew and device_id == self.device_id and self.read_device is not None:
+            self._grew = False
+            self.sample_with(self.read_device)
 
     def freed(self, pointer: int, n_bytes: int) -> None:
         """Count what goes back to the pool; what was allocated before the block counts apart."""
@@ -113,6 +119,7 @@ class CupyMeter:
         Where the pool gave blocks back meanwhile, their rounding is taken off in proportion: which
         blocks they were is not known.
         """
+        self._grew = True
         held = int(self.pool.total_bytes())
         if held < self._held + n_bytes:
             kept = max(0, held - n_bytes)
