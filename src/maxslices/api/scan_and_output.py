@@ -30,6 +30,7 @@ def opened(
     if isinstance(scan, Source):
         yield scan
         return
+    pipeline.check_paths(scan)
     options = replace(pipeline.loader, allow_missing_frames=allow_missing_frames)
     with open_source(scan, options) as source:
         yield source

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import PipelineError
 from ..io import LoaderOptions, Preview
 from ..io.chosen_part import PartLike, preview_words, with_choice
+from ..io.given_paths import path_faults
 from ..model.json_values import plain
 from ..registry.method_meta import MethodMeta
 from ..registry.method_registry import Registry, registry
@@ -30,6 +31,8 @@ class Pipeline:
     """Name for messages: that of the file."""
     loader_given: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Parameters of the loader step as they were given."""
+    loader_step: RawStep = field(default_factory=lambda: RawStep({}), compare=False)
+    """The loader step as it was written, for the places of its faults."""
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], methods: Registry = registry) -> Pipeline:
@@ -102,17 +105,25 @@ class Pipeline:
         unread: Sequence[PipelineError] = (),
     ) -> Pipeline:
         loader, steps, faults = check_steps(raw, methods)
-        faults = sorted([*unread, *faults], key=_line_of)
-        if len(faults) == 1:
-            raise faults[0]
-        if faults:
-            lines = "\n".join(f"  {fault}".replace("\n", "\n  ") for fault in faults)
-            raise PipelineError(f"{len(faults)} faults:\n{lines}", name)
+        _raise_faults([*unread, *faults], name)
         if not steps:
             raise PipelineError("it has no methods", name)
-        first = raw[0].content
-        given = first.get("parameters") if is_loader(first) else None
-        return cls(tuple(steps), loader, name, given or {})
+        first = raw[0] if is_loader(raw[0].content) else RawStep({})
+        return cls(tuple(steps), loader, name, first.content.get("parameters") or {}, first)
+
+    def check_paths(self, scan: object) -> None:
+        """Check that the paths the loader gives lead to data sets of a scan.
+
+        Raises
+        ------
+        PipelineError
+            If they do not; each with its line.
+        """
+        found = path_faults(scan, self.loader)
+        step = self.loader_step
+        _raise_faults(
+            [step.fault(f.text, ".".join(("parameters", *f.keys))) for f in found], self.name
+        )
 
     def content(self) -> tuple[dict[str, Any], ...]:
         """Whole pipeline as plain values: the loader's options, then step by step."""
@@ -171,6 +182,16 @@ class Pipeline:
 
 def _sweeps(step: Step) -> dict[str, Any]:
     return {name: {"sweep": list(sweep.values)} for name, sweep in step.sweeps.items()}
+
+
+def _raise_faults(faults: Iterable[PipelineError], name: str) -> None:
+    """Raise the faults of a pipeline as one error, if there are any."""
+    faults = sorted(faults, key=_line_of)
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        lines = "\n".join(f"  {fault}".replace("\n", "\n  ") for fault in faults)
+        raise PipelineError(f"{len(faults)} faults:\n{lines}", name)
 
 
 def _line_of(fault: PipelineError) -> tuple[int, int]:
