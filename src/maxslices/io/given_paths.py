@@ -50,12 +50,12 @@ def _fault(path: Path, name: str, keys: tuple[str, ...]) -> str | None:
         if check_readable(path) != "file" or not is_hdf5(path):
             return None
         from .hdf5_frames import dataset, open_file  # and with it h5py
+        from .library_errors import library_errors
 
-        file = open_file(path)
+        with library_errors(str(path)):
+            file = open_file(path)
     except SourceError:
         return None
-    from .library_errors import library_errors
-
     with file:
         try:
             with library_errors(str(path)):
