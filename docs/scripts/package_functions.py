@@ -37,21 +37,25 @@ def angles_of(block: Any) -> Any:
     return np.linspace(0, np.pi, block.shape[0], endpoint=False, dtype=np.float32)
 
 
+def geometry(block: Any) -> dict[str, Any]:
+    """A parallel beam as ToMoBAR describes it, for a block of (angles, sinograms, columns)."""
+    return {
+        "DetectorsDimH": block.shape[2],
+        "DetectorsDimH_pad": 0,
+        "DetectorsDimV": block.shape[1],
+        "CenterRotOffset": 0.0,
+        "AnglesVec": angles_of(block),
+        "ObjSize": block.shape[2],
+    }
+
+
 def tomobar_direct(method: str, projector: str = "astra") -> Callable[..., Any]:
     """One of ToMoBAR's direct methods, on (angles, sinograms, columns)."""
 
     def call(block: Any, **parameters: Any) -> Any:
         from tomobar.methodsDIR_CuPy import RecToolsDIRCuPy
 
-        tools = RecToolsDIRCuPy(
-            DetectorsDimH=block.shape[2],
-            DetectorsDimH_pad=0,
-            DetectorsDimV=block.shape[1],
-            CenterRotOffset=0.0,
-            AnglesVec=angles_of(block),
-            ObjSize=block.shape[2],
-            projector=projector,
-        )
+        tools = RecToolsDIRCuPy(**geometry(block), projector=projector)
         labels = ["angles", "detY", "detX"]
         return getattr(tools, method)(block, data_axes_labels_order=labels, **parameters)
 
@@ -64,15 +68,7 @@ def tomobar_iterative(method: str, subsets: int | None = None) -> Callable[..., 
     def call(block: Any, iterations: int = OUTER, regularisation: str = "", **data: Any) -> Any:
         from tomobar.methodsIR_CuPy import RecToolsIRCuPy
 
-        tools = RecToolsIRCuPy(
-            DetectorsDimH=block.shape[2],
-            DetectorsDimH_pad=0,
-            DetectorsDimV=block.shape[1],
-            CenterRotOffset=0.0,
-            AnglesVec=angles_of(block),
-            ObjSize=block.shape[2],
-            OS_number=subsets,
-        )
+        tools = RecToolsIRCuPy(**geometry(block), OS_number=subsets)
         given = {"projection_data": block, "data_axes_labels_order": ["angles", "detY", "detX"]}
         asked = [given | data, {"iterations": iterations}]
         if method in ("FISTA", "ADMM"):
