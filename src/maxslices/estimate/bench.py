@@ -106,8 +106,9 @@ class Bench:
         self.side_bytes = 0
         """Bytes of the last call's flats and darks, which are not part of a peak."""
         self.sequence: AllocationSequence | None = None
-        self._is_recorded = True
         """What the last call asked NumPy or CuPy's pool for; None where that was not recorded."""
+        self._is_recorded = True
+        """False once recording has disturbed the method."""
         self._left_bytes = 0
         self._outside_of_slice = 0.0
 
