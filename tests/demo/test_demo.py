@@ -34,6 +34,13 @@ def test_the_run_stays_within_the_budget(demo):
         assert section.measured_bytes <= 17_000_000
 
 
+def test_its_own_size_and_budget(tmp_path):
+    """As `make demo` runs it: what a stranger tries first."""
+    result = run_demo(tmp_path / "out", say=lambda text: None)
+    assert result.rmse < 0.1
+    assert all(s.measured_bytes < 40_000_000 for s in result.report.sections)
+
+
 def test_files_are_left(demo):
     folder = demo.picture.parent
     assert {p.name for p in folder.iterdir()} == {

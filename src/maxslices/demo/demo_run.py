@@ -56,7 +56,7 @@ class DemoResult:
 def run_demo(
     out: str | os.PathLike[str],
     *,
-    memory: str | int = "32MB",
+    memory: str | int = "40MB",
     device: str = "cpu",
     rows: int = 160,
     columns: int = 480,
