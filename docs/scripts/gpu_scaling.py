@@ -29,7 +29,7 @@ STEPS = {
     "compute": """
 - method: dark_flat_field_correction
 - method: minus_log
-- method: remove_stripe_ti
+- method: remove_all_stripe
 - method: fbp
 """,
     "link": """

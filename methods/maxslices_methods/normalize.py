@@ -40,7 +40,7 @@ def _correction_memory(
     m.free(dark, signal)
 
 
-@method("projection", calc_max_slices=_correction_memory, tile_halo=0, output_dtype="float32")
+@method("all", calc_max_slices=_correction_memory, tile_halo=0, output_dtype="float32")
 def dark_flat_field_correction(
     data: Any,
     flats: Any,

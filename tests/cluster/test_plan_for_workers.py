@@ -54,7 +54,7 @@ def test_a_plan_made_before_is_carried_out_by_workers(tmp_path, scan, client):
 
 
 def test_the_command_line_plans_for_workers(tmp_path, capsys):
-    steps = "- method: dark_flat_field_correction\n- method: remove_stripe_ti"
+    steps = "- method: paganin_filter\n- method: remove_stripe_ti"
     (tmp_path / "pipeline.yaml").write_text(steps)
     shape = ["--shape", "101x53x59", "--memory", "1GB", "--device", "cpu"]
     assert main(["plan", *shape, str(tmp_path / "pipeline.yaml"), "--workers", "2", "--json"]) == 0

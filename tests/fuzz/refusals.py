@@ -37,7 +37,7 @@ PIPELINES = {
     "small": ["minus_log"],
     "fbp": ["dark_flat_field_correction", "minus_log", "fbp"],
     "filters": ["median_filter", "remove_stripe_ti", "remove_stripe_based_sorting"],
-    "scratch files": ["dark_flat_field_correction", "remove_stripe_ti", "median_filter"],
+    "scratch files": ["paganin_filter", "remove_stripe_ti", "median_filter"],
 }
 FORMATS = {"small": "hdf5", "fbp": "hdf5", "filters": "tiff", "scratch files": "hdf5"}
 MEMORY = {"scratch files": "6.5MB"}

@@ -58,3 +58,27 @@ def test_a_pipeline_is_cut_where_it_has_to_be(case):
     steps, expected = CASES[case]
     sections = cut_into_sections(Pipeline.from_steps(steps, fakes))
     assert [(s.slice_dim, len(s.steps), s.halo) for s in sections] == expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (["to_float", "work"], [PLAIN_P, PLAIN_S]),
+        (["to_float", "neighbours", "work"], [(P, 2, (2, 1)), PLAIN_S]),
+        (["to_float", "negate", "work"], [(P, 2, (0, 0)), PLAIN_S]),
+        (["work", "to_float", "negate"], [(S, 2, (0, 0)), PLAIN_P]),  # no frames to begin with
+        (["negate", "work", ALL, "work"], [PLAIN_P, (S, 3, (0, 0))]),  # a store has rows
+    ],
+)
+def test_a_scan_whose_rows_cannot_be_read_alone_is_read_in_frames(steps, expected):
+    sections = cut_into_sections(Pipeline.from_steps(steps, fakes), reads_rows=False)
+    assert [(s.slice_dim, len(s.steps), s.halo) for s in sections] == expected
+
+
+def test_data_that_are_saved_before_sinograms_are_saved_as_projections():
+    saved = {"method": "to_float", "save_result": True}
+    sections = cut_into_sections(Pipeline.from_steps([saved, "work"], fakes))
+    assert [s.slice_dim for s in sections] == [P, S]
+    last = {"method": "work", "save_result": True}
+    sections = cut_into_sections(Pipeline.from_steps(["to_float", last], fakes))
+    assert [s.slice_dim for s in sections] == [S]

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..io.chosen_part import PartLike
 from ..model.arrays import SLICE_NAMES
-from ..pipeline import cut_into_sections
+from ..pipeline import Pipeline, cut_into_sections
 from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.requirements import check_supplied
 from ..planner.sweep_plan import shown_values
@@ -49,16 +49,8 @@ def check(
     checked = chosen_part(scan, as_pipeline(pipeline), chosen)
     n_steps = len(checked.steps)
     lines = [f"{checked.name}: {n_steps} method{'s' if n_steps > 1 else ''}, well formed"]
-    for number, section in enumerate(cut_into_sections(checked), start=1):
-        names = ", ".join(step.meta.name for step in section.steps)
-        lines.append(f"  section {number}, {SLICE_NAMES[section.slice_dim]}s: {names}")
-    lines += [
-        f"  sweeps {step.meta.name}.{name} over {len(sweep.values)} values: "
-        f"{shown_values(sweep.values)}"
-        for step in checked.steps
-        for name, sweep in step.sweeps.items()
-    ]
     if scan is None:
+        lines += _about_steps(checked, reads_rows=True)
         wanted = {name for step in checked.steps for name in step.meta.supplied}
         needs = [name for name in ("flats", "darks", "angles") if name in wanted]
         if needs:
@@ -67,6 +59,7 @@ def check(
     with opened(scan, checked, allow_missing_frames=allow_missing_frames) as source:
         spec = spec_of(source)
         check_supplied(checked, spec)
+        lines += _about_steps(checked, reads_rows=spec.reads_rows)
         lines.append(f"{spec.name}: {spec.projections}")
         for name, frames in (("flats", spec.flats), ("darks", spec.darks)):
             lines.append(f"  {name}: {frames.shape[0] if frames else 'none'}")
@@ -79,3 +72,18 @@ def check(
             first, last = np.rad2deg(radians[[0, -1]])
             lines.append(f"  angles: {len(radians)}, {first:g} to {last:g} degrees")
     return "\n".join(lines)
+
+
+def _about_steps(pipeline: Pipeline, *, reads_rows: bool) -> list[str]:
+    """Lines on the sections and sweeps of a pipeline."""
+    lines = []
+    for number, section in enumerate(cut_into_sections(pipeline, reads_rows=reads_rows), start=1):
+        names = ", ".join(step.meta.name for step in section.steps)
+        lines.append(f"  section {number}, {SLICE_NAMES[section.slice_dim]}s: {names}")
+    lines += [
+        f"  sweeps {step.meta.name}.{name} over {len(sweep.values)} values: "
+        f"{shown_values(sweep.values)}"
+        for step in pipeline.steps
+        for name, sweep in step.sweeps.items()
+    ]
+    return lines

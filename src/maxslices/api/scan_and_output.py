@@ -13,7 +13,7 @@ import numpy as np
 from ..devices import Backend
 from ..devices.in_place import slices_in_place
 from ..errors import UsageError
-from ..io import HasDummies, Source, open_source
+from ..io import HasDummies, ReadsRows, Source, open_source
 from ..io.chosen_part import PartLike
 from ..io.loader_options import AngleFile, SideData
 from ..pipeline import Pipeline, ScanSpec
@@ -45,6 +45,7 @@ def spec_of(source: Source, backend: Backend | None = None) -> ScanSpec:
         source.angles is not None,
         source.dummies if isinstance(source, HasDummies) else (),
         in_memory=backend is not None and _is_in_place(source, backend),
+        reads_rows=isinstance(source, ReadsRows) and source.reads_rows,
         name=source.name,
     )
 

@@ -52,7 +52,7 @@ def section_models(
     allocator = ArrayAllocator(chooser.device, with_torch)
     found: list[SectionModel] = []
     current, index = scan.projections, 0
-    for section in cut_into_sections(pipeline):
+    for section in cut_into_sections(pipeline, reads_rows=scan.reads_rows):
         scans = [scan_after(pipeline.steps, index + i, scan) for i in range(len(section.steps))]
         found.append(_section_model(section, index, current, scans, chooser, allocator))
         current, index = found[-1].output, index + len(section.steps)

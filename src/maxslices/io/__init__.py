@@ -5,6 +5,7 @@ from __future__ import annotations
 from .access import (
     HasDetectorStart,
     HasDummies,
+    ReadsRows,
     SupportsChangeCheck,
     SupportsSideWindow,
     SupportsView,
@@ -28,6 +29,7 @@ __all__ = [
     "LoaderOptions",
     "MemoryStore",
     "Preview",
+    "ReadsRows",
     "ScratchStore",
     "SideData",
     "SideName",

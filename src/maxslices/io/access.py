@@ -91,6 +91,16 @@ class SupportsSideWindow(Protocol):
 
 
 @runtime_checkable
+class ReadsRows(Protocol):
+    """A scan that knows whether its rows can be read by themselves."""
+
+    @property
+    def reads_rows(self) -> bool:
+        """True if some rows of all projections are read without the rest of these."""
+        ...
+
+
+@runtime_checkable
 class HasDetectorStart(Protocol):
     """A scan of which a part of the detector is read."""
 

@@ -54,6 +54,11 @@ class ArrayFrames:
         """Files that the frames are read from."""
         return ()
 
+    @property
+    def reads_rows(self) -> bool:
+        """True: rows are where they are."""
+        return True
+
     def written(self, *, allow_missing: bool) -> FramesWritten:
         """All frames: such files have no others."""
         return FramesWritten()

@@ -17,6 +17,7 @@ from ..model.arrays import ArraySpec
 from .access import (
     HasDetectorStart,
     HasDummies,
+    ReadsRows,
     SupportsChangeCheck,
     SupportsSideWindow,
     SupportsView,
@@ -43,6 +44,7 @@ class FrameSource(
     SupportsChangeCheck,
     HasDetectorStart,
     HasDummies,
+    ReadsRows,
 ):
     """A `Source` made of stacks of frames.
 
@@ -148,6 +150,11 @@ class FrameSource(
     def detector_start(self) -> tuple[int, int]:
         """First row and first column of the detector that are read."""
         return self._detector_start
+
+    @property
+    def reads_rows(self) -> bool:
+        """True if some rows of all projections are read without the rest of these."""
+        return self._data.frames.reads_rows
 
     @property
     def dummies(self) -> tuple[SideName, ...]:

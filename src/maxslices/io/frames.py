@@ -48,6 +48,11 @@ class Frames(Protocol):
         """Files that the frames are read from; none for an array."""
         ...
 
+    @property
+    def reads_rows(self) -> bool:
+        """True if some rows of a frame are read without the rest of it."""
+        ...
+
     def written(self, *, allow_missing: bool) -> FramesWritten:
         """Find which frames were written; see `unwritten_frames.frames_written`."""
         ...

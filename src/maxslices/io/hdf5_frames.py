@@ -127,6 +127,12 @@ class Hdf5Frames:
             set() if self._written is None else self._written.files
         )
 
+    @property
+    def reads_rows(self) -> bool:
+        """True if pixels are read by offset, and are not compressed."""
+        locations = self._locate()
+        return locations is not None and not (isinstance(locations, Chunks) and locations.filters)
+
     def written(self, *, allow_missing: bool) -> FramesWritten:
         """Find which frames were written; see `frames_written`."""
         if self._written is None:
@@ -175,31 +181,35 @@ class Hdf5Frames:
     ) -> bool:
         """Read a box without the HDF5 library, whose lock another thread may hold.
 
-        The data are located when they are first read.
-
         Returns
         -------
         bool
             False if the library must read the box.
         """
+        locations = self._locate()
         with self._lock:
             if self._closed:
                 raise SourceError(f"{self._name}: is closed")
-            if not self._located:
-                self._locations = locate_data(self._data)
-                if self._locations is not None:
-                    self._fd = os.dup(self._data.file.id.get_vfd_handle())
-                self._located = True
-            if self._fd is None or self._locations is None:
+            if self._fd is None or locations is None:
                 return False
             fd = os.dup(self._fd)
         try:
-            self._locations.read(fd, frames, rows, columns, out)
+            locations.read(fd, frames, rows, columns, out)
         except (ChunkError, zlib.error):
             return False  # the library knows more ways to store a chunk, or names the damage
         finally:
             os.close(fd)
         return True
+
+    def _locate(self) -> PlainFrames | Chunks | None:
+        """Locate the pixels in the file, once; None if the library must read them."""
+        with self._lock:
+            if not self._located and not self._closed:
+                self._locations = locate_data(self._data)
+                if self._locations is not None:
+                    self._fd = os.dup(self._data.file.id.get_vfd_handle())
+                self._located = True
+            return self._locations
 
     def close(self) -> None:
         """Close the file."""

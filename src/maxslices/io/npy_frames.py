@@ -63,6 +63,11 @@ class NpyFrames:
         """Files that the frames are read from."""
         return (self._path,)
 
+    @property
+    def reads_rows(self) -> bool:
+        """True: pixels are not compressed."""
+        return True
+
     def written(self, *, allow_missing: bool) -> FramesWritten:
         """All frames: such files have no others."""
         return FramesWritten()

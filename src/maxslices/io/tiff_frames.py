@@ -76,6 +76,11 @@ class TiffFrames:
         """Files that the frames are read from."""
         return dict.fromkeys(image.path for image in self._images)
 
+    @property
+    def reads_rows(self) -> bool:
+        """True unless a page is compressed or in parts: it is decoded as a whole."""
+        return all(image.offset is not None for image in self._images)
+
     def written(self, *, allow_missing: bool) -> FramesWritten:
         """All frames: such files have no others."""
         return FramesWritten()

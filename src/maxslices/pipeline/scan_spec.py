@@ -23,6 +23,8 @@ class ScanSpec:
     """Which of flats and darks are made up."""
     in_memory: bool = False
     """Whether blocks can be used, or copied to the device, from where they lie."""
+    reads_rows: bool = True
+    """Whether some rows of all projections are read without the rest of these."""
     name: str = "array"
     """For messages and the plan's title."""
 

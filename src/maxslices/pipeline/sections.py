@@ -25,9 +25,23 @@ class Section:
         return self.slice_dims[0]
 
 
-def cut_into_sections(pipeline: Pipeline) -> list[Section]:
+def cut_into_sections(pipeline: Pipeline, *, reads_rows: bool = True) -> list[Section]:
     """Cut a pipeline into sections, as httomo does with one exception.
 
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The methods.
+    reads_rows : bool
+        Whether the scan's rows can be read by themselves. Methods that work on slices along
+        either axis then join those on sinograms after them, and nothing is transposed.
+
+    Returns
+    -------
+    list of Section
+
+    Notes
+    -----
     A new section starts
 
     * where the pattern changes,
@@ -36,7 +50,9 @@ def cut_into_sections(pipeline: Pipeline) -> list[Section]:
 
     The exception: a side result that depends on a few slices is found beforehand, from those
     slices alone, so no section starts at a reference to it. A section that can be cut along
-    either axis is cut as the one before it.
+    either axis is cut as the one before it. The first one is cut into projections, if it can be,
+    where a scan's rows cannot be read by themselves, or where the data between are saved, as
+    pictures to be looked at.
     """
     sections: list[Section] = []
     pending: set[str] = set()
@@ -45,6 +61,8 @@ def cut_into_sections(pipeline: Pipeline) -> list[Section]:
         shared: tuple[int, ...] = ()
         if sections:
             shared = tuple(dim for dim in sections[-1].slice_dims if dim in step.meta.slice_dims())
+            if sections[-1].slice_dim not in shared and _stays(sections, reads_rows):
+                shared = ()
         needs_all = any(reference.step_id in pending for reference in step.references)
         if not shared or needs_all or (any(halo) and any(sections[-1].halo)):
             sections.append(Section(_as_before(step.meta.slice_dims(), sections)))
@@ -57,6 +75,12 @@ def cut_into_sections(pipeline: Pipeline) -> list[Section]:
         if step.id is not None and step.meta.side_results and step.meta.sample_slices is None:
             pending.add(step.id)
     return sections
+
+
+def _stays(sections: list[Section], reads_rows: bool) -> bool:
+    """True if the last section keeps to its preferred axis, whatever comes after it."""
+    is_first = len(sections) == 1
+    return (is_first and not reads_rows) or any(step.save_result for step in sections[-1].steps)
 
 
 def _as_before(slice_dims: tuple[int, ...], sections: list[Section]) -> tuple[int, ...]:

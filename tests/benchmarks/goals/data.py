@@ -62,6 +62,8 @@ def scan_of(data: np.ndarray, is_pinned: bool = False) -> ArraySource:
 class TiledFrames:
     """A scan larger than memory: one plate, again and again, plus the frame's number."""
 
+    reads_rows = False  # so that data go through a store, which is what is measured
+
     def __init__(self, shape: tuple[int, int, int], n_plates: int = 8) -> None:
         from maxslices import ArraySpec
 

@@ -18,7 +18,7 @@ from .data import fill, scan_of
 from .machine import DEVICE, cp, empty_device
 from .rows import Row
 
-STEPS = ["dark_flat_field_correction", "minus_log", "remove_stripe_ti", "fbp"]
+STEPS = ["dark_flat_field_correction", "paganin_filter", "remove_stripe_ti", "fbp"]
 PLACES = ("device", "memory", "scratch file")
 
 
