@@ -4,9 +4,10 @@
     python docs/scripts/gpu_scaling.py OUT --workers 1 2 --size small     # on the CPU
 
 A scan is written once. Each pipeline is run as a command of its own, once in one process and then
-with each number of workers, by the same plan; results are compared with those of one process, bit
-for bit. Host memory is the most that the command and all its children had by the kernel's count
-(proportional set size, sampled). The last lines are a table; all figures go to OUT/table.json.
+with each number of workers, by the same plan; every eighth slice of the results is compared with
+those of one process, bit for bit. Host memory is the most that the command and all its children had
+by the kernel's count (proportional set size, sampled). The last lines are a table; all figures go
+to OUT/table.json.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ STEPS = {
     "compute": """
 - method: dark_flat_field_correction
 - method: minus_log
-- method: remove_all_stripe
+- method: remove_stripe_ti
 - method: fbp
+- method: nonlocal_means
+  parameters: {strength: 0.3}
 """,
     "link": """
 - method: dark_flat_field_correction
@@ -40,12 +43,12 @@ STEPS = {
 
 
 def digest(folder: Path) -> str:
-    """Hash of a run's last result."""
+    """Hash of every eighth slice of a run's last result."""
     found = hashlib.sha256()
     with h5py.File(folder / "result.h5") as file:
         data = file["entry/data/data"]
-        for i in range(0, data.shape[0], 64):
-            found.update(data[i : i + 64].tobytes())
+        for i in range(0, data.shape[0], 8):
+            found.update(data[i].tobytes())
     return found.hexdigest()
 
 

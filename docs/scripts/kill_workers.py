@@ -2,6 +2,7 @@
 
     python docs/scripts/kill_workers.py OUT --kills 50 --seed 1
     python docs/scripts/kill_workers.py OUT --kills 10 --who coordinator
+    python docs/scripts/kill_workers.py OUT --kills 20 --gpus 2
 
 Each run has two workers. With `--who worker`, one of them is killed by SIGKILL at a moment drawn
 from the time that a run takes. With `--who coordinator`, the process that has the scheduler is
@@ -32,7 +33,7 @@ from maxslices import run
 from maxslices.cluster.workers import wait_for_workers
 from maxslices.planner import Plan
 
-MEMORY = "100MB"
+MEMORY = {"cpu": "100MB", "cuda": "2GB"}
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -75,10 +76,11 @@ def with_killed_worker(case: tuple[Any, ...], out: Path, client: Any, rng: rando
 def with_killed_coordinator(case: tuple[Any, ...], out: Path, rng: random.Random) -> str:
     """Start a run in a process that is killed, and have it go on."""
     scan, pipeline, plan, format, took_s = case
+    workers = ["--gpus" if plan.device == "cuda" else "--workers", "2"]
     plan_file = out.with_suffix(".json")
     plan_file.write_text(plan.to_json())
     command = [sys.executable, "-m", "maxslices", "run", str(scan), str(pipeline), str(out)]
-    first = [*command, "--plan", str(plan_file), "--workers", "2", "--format", format, "-q"]
+    first = [*command, "--plan", str(plan_file), *workers, "--format", format, "-q"]
     process = subprocess.Popen(first)
     journal = out / ".run.journal"
     while not journal.exists() and process.poll() is None:
@@ -90,7 +92,7 @@ def with_killed_coordinator(case: tuple[Any, ...], out: Path, rng: random.Random
     if (out / "report.json").exists():
         return "finished before"
     again = [*command, "--resume"] if journal.exists() else first
-    how = rng.choice([[], ["--workers", "2"]]) if journal.exists() else []
+    how = rng.choice([[], workers]) if journal.exists() else []
     subprocess.run([*again, *how, "-q"], check=True)
     return "went on" if journal != again else "began anew"
 
@@ -105,14 +107,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--size", default="middle", choices=sorted(SHAPES))
     parser.add_argument("--who", default="worker", choices=["worker", "coordinator"])
+    parser.add_argument("--gpus", type=int, help="GPUs for the workers; default: two on the CPU")
     given = parser.parse_args()
+    device = "cpu" if given.gpus is None else "cuda"
     rng, folder = random.Random(given.seed), given.out
     folder.mkdir(parents=True, exist_ok=True)
     shape = SHAPES[given.size]
     scan = folder / "scan.nxs"
     write_scan(scan, shape, given.seed)
     counts: Counter[str] = Counter()
-    with local_client(2, None) as client:
+    with local_client(2 if given.gpus is None else None, given.gpus) as client:
         cases = []
         for number, (name, steps) in enumerate(STEPS.items()):
             pipeline = folder / f"{number}.yaml"
@@ -120,13 +124,12 @@ def main() -> None:
             for format in ("hdf5", "tiff"):
                 first = folder / f"first-{number}-{format}"
                 began = time.perf_counter()
-                report = run(
-                    scan, pipeline, first, engine=client, memory=MEMORY, format=format, block=4
-                )
+                options = {"memory": MEMORY[device], "format": format, "block": 4}
+                report = run(scan, pipeline, first, engine=client, **options)
                 took_s = time.perf_counter() - began
                 plan = Plan.from_json(report.plan.to_json())
                 alone = folder / f"alone-{number}-{format}"
-                run(scan, pipeline, alone, plan=plan, device="cpu", format=format)
+                run(scan, pipeline, alone, plan=plan, device=device, format=format)
                 wanted = content(alone)
                 assert content(first) == wanted, name
                 cases.append(((scan, pipeline, plan, format, took_s), wanted))

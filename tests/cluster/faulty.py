@@ -42,7 +42,10 @@ def failing(data, first_slice, folder: str, at: int):
 
 @method("projection", calc_max_slices=two, registry=faulty)
 def waiting(data, first_slice, folder: str, at: int):
-    """Negate; wait from slice `at` on while there is a file."""
+    """Negate; wait from slice `at` on while there is a file, but a minute at most."""
+    until_s = time.monotonic() + 60
     while first_slice >= at and Path(folder).exists():
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"{folder} is there still")
         time.sleep(0.01)
     return ~data

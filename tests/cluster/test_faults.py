@@ -56,12 +56,12 @@ def test_a_share_that_is_lost_is_done_again(tmp_path, scan, client, due, name, c
 
 
 def test_a_share_that_fails_three_times_ends_the_run(tmp_path, scan, client, due):
-    pipeline = of("failing", due(10))
+    pipeline = of("failing", due(10), at=20)
     with pytest.raises(MethodError) as raised:
         run(scan, pipeline, tmp_path / "out", engine=client, block=2)
     text = str(raised.value)
     assert "failed 3 times, on tcp://" in text
-    assert "failing failed on projections 8 to 9: OSError: the table is away" in text
+    assert "failing failed on projections 20 to 21: OSError: the table is away" in text
     assert len(list((tmp_path / "due10").iterdir())) == 7
     assert "go on with" in text
     for path in (tmp_path / "due10").iterdir():
@@ -88,7 +88,7 @@ def test_a_worker_that_ends_while_it_is_described_is_left_out(client):
     facts = []
 
     def describe():
-        with opened_workers(client) as workers:
+        with opened_workers(client, Pipeline.from_steps(["minus_log"])) as workers:
             facts.extend(workers.facts)
 
     describing = threading.Thread(target=describe, daemon=True)
@@ -112,7 +112,7 @@ def test_a_result_that_is_late_is_waited_for(client, monkeypatch):
             time.sleep(0.01)
         raise TimeoutError("timed out after 1 s.")
 
-    with opened_workers(client) as workers:
+    with opened_workers(client, Pipeline.from_steps(["minus_log"])) as workers:
         monkeypatch.setattr(Future, "result", late)
         assert workers.submit(abs, -3) == 3
 
@@ -123,7 +123,7 @@ def out_of_time():
 
 def test_the_functions_own_time_limit_is_its_error(client):
     with (
-        opened_workers(client) as workers,
+        opened_workers(client, Pipeline.from_steps(["minus_log"])) as workers,
         pytest.raises(DeviceError, match="TimeoutError: the detector does not answer"),
     ):
         workers.submit(out_of_time)

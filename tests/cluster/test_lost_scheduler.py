@@ -42,7 +42,7 @@ def test_a_run_whose_scheduler_ends_can_go_on(tmp_path, scan, cluster):
     address, scheduler = cluster
     out, pause = tmp_path / "out", tmp_path / "pause"
     pause.touch()
-    pipeline = of("waiting", pause)
+    pipeline = of("waiting", pause, at=20)  # not in the first share
 
     def end_scheduler():
         while (

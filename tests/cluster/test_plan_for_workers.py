@@ -71,3 +71,14 @@ def test_budgets_are_those_of_the_worker_with_the_least():
     assert (on_gpus.budget_bytes, on_gpus.host_budget_bytes, on_gpus.reserved_bytes) == (89, 30, 7)
     assert worker_budgets(workers, "cpu", None, None).budget_bytes == 30
     assert worker_budgets(workers, "cuda", 50, 40).host_budget_bytes == 20
+
+
+def test_each_worker_has_as_many_blocks_as_one_process():
+    scan = ArraySpec((64, 4096, 32), "uint16")
+    options = {"device": "cuda", "memory": "16GB", "host_memory": "64GB"}
+    alone = plan(scan, ["remove_stripe_ti"], **options).sections[0]
+    shared = plan(scan, ["remove_stripe_ti"], workers=2, **options).sections[0]
+    assert (alone.block, alone.n_blocks) == (128, 32)
+    assert (shared.block, shared.n_blocks) == (64, 64)
+    many = plan(scan, ["remove_stripe_ti"], workers=64, **options).sections[0]
+    assert many.block == 32  # fewer slices at a time would make calls dearer

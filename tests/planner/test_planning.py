@@ -387,14 +387,14 @@ def test_long_names_are_whole_in_the_table_and_no_line_is_too_long():
 
 
 def test_what_is_on_its_way_is_counted_with_its_halo():
-    steps = "neighbours", "to_float", "find_middle"
+    steps = "find_middle", "neighbours", "to_float"
     section = planned(*steps, of=scan("uint8"), block=10).sections[0]
     # With a halo of 2+1: two blocks that are read by turns, in and out of the second method,
     # and the last result, of which the part without halo is written; a buffer each way.
     in_bytes, out_bytes = 13 * SINO, 13 * SINO * 4
     needed = 2 * in_bytes + (in_bytes + out_bytes) + out_bytes + in_bytes + out_bytes
     assert section.estimated_bytes == PYTHON_BYTES + needed
-    assert section.steps[1].estimated_bytes == in_bytes + out_bytes
+    assert section.steps[2].estimated_bytes == in_bytes + out_bytes
     # Projections go to files as they lie in memory.
     section = planned("neighbours", "to_float", of=scan("uint8"), block=10).sections[0]
     in_bytes, out_bytes = 13 * FRAME, 13 * FRAME * 4

@@ -56,7 +56,7 @@ def workers_of(
     from ..cluster.workers import opened_workers
 
     device = request.device_for(folder)
-    with _client(request, device) as client, opened_workers(client) as found:
+    with _client(request, device) as client, opened_workers(client, pipeline) as found:
         if device.partition(":")[0] not in ("auto", found.device):
             raise UsageError(
                 f"the device asked for is {device}; the workers are on the {found.device}"
@@ -208,10 +208,10 @@ def worker_budgets(
                 "on the CPU the device's memory is the host's: give memory alone (--memory)"
             )
         budget = shared(None) if memory is None else parse_bytes(memory)
-        return Budgets("cpu", budget, budget, 0, n_threads, in_processes=True)
+        return Budgets("cpu", budget, budget, 0, n_threads, len(facts))
     budget = min(each.free_bytes for each in facts) if memory is None else parse_bytes(memory)
     reserved = max(each.reserved_bytes for each in facts)
-    return Budgets("cuda", budget, shared(host), reserved, n_threads, in_processes=True)
+    return Budgets("cuda", budget, shared(host), reserved, n_threads, len(facts))
 
 
 def _check_in_files(plan: Plan) -> None:

@@ -114,7 +114,7 @@ def plan(
             raise UsageError(f"{workers} workers cannot do anything: at least one is needed")
         budgets = budgets.of_each(workers, is_given=memory is not None)
         if cut is not None:  # of which each worker runs whole values
-            budgets = replace(budgets, in_processes=False)
+            budgets = replace(budgets, n_workers=None)
     if isinstance(scan, ArraySpec):
         return _plan_shape(scan, checked, budgets, block, fit, backend, estimator, cut)
     with opened(scan, checked, allow_missing_frames=allow_missing_frames) as source:

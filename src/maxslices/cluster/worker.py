@@ -20,6 +20,7 @@ from ..estimate.fingerprint import device_name
 from ..estimate.package_versions import installed_version
 from ..io import ScratchStore, Sink, Source, create_sink, open_source
 from ..model.allocators import Device
+from ..pipeline import Pipeline
 from ..runner.block_runner import BlockRunner
 from ..runner.journal import boot_id
 from ..runner.run_identity import changes, run_identity
@@ -46,8 +47,13 @@ def versions_here() -> dict[str, str]:
     }
 
 
-def describe_worker(address: str, device: Device) -> WorkerFacts:
-    """Describe the worker that runs this, for a device of that kind."""
+def describe_worker(address: str, device: Device, pipeline: Pipeline) -> WorkerFacts:
+    """Describe the worker that runs this, for a device of that kind.
+
+    All workers do so at the same time, before there is a plan. To be given the pipeline, a worker
+    imports its methods; to describe its device, it begins to use it. Nothing of this is left for
+    the first block.
+    """
     backend = _backend(device)
     return WorkerFacts(
         address=address,

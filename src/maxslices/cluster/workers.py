@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import DeviceError, MaxslicesError, UsageError
 from ..model.allocators import Device
+from ..pipeline import Pipeline
 from ..runner.journal import boot_id
 from ..runner.section_run import SectionRun
 from . import worker
@@ -77,9 +78,7 @@ class Workers:
         except (MemoryError, DeviceError):
             raise
         except Exception as error:
-            raise DeviceError(
-                f"a worker cannot do its part: {type(error).__name__}: {error}"
-            ) from error
+            raise _not_able(error) from error
         if isinstance(found, MaxslicesError):
             raise found
         return found
@@ -126,15 +125,15 @@ def opened_client(
 
 
 @contextmanager
-def opened_workers(client: Client) -> Iterator[Workers]:
-    """Find the workers of a cluster, and close at the end what they hold open.
+def opened_workers(client: Client, pipeline: Pipeline) -> Iterator[Workers]:
+    """Find the workers of a cluster for a pipeline, and close at the end what they hold open.
 
     Raises
     ------
     DeviceError
         If there are none.
     """
-    device, facts = _described(client)
+    device, facts = _described(client, pipeline)
     try:
         yield Workers(client, device, facts)
     finally:
@@ -166,7 +165,7 @@ def wait_for_workers(client: Client, count: int) -> dict[str, Any]:
     return dict(info)
 
 
-def _described(client: Client) -> tuple[Device, tuple[WorkerFacts, ...]]:
+def _described(client: Client, pipeline: Pipeline) -> tuple[Device, tuple[WorkerFacts, ...]]:
     """Kind of device of the workers, and what is known of each.
 
     One that ends meanwhile is left out: what only it may do would wait for it without end.
@@ -193,13 +192,17 @@ def _described(client: Client) -> tuple[Device, tuple[WorkerFacts, ...]]:
         for key in wanted:
             if key not in asked:
                 here = {"workers": [key[0]], "pure": False}
-                asked[key] = client.submit(worker.describe_worker, *key, **here)
+                asked[key] = client.submit(worker.describe_worker, *key, pipeline, **here)
         try:
             return device, tuple([asked[key].result(timeout=_LOOK_S) for key in wanted])
         except TimeoutError:  # it is at work for another run, or has ended
             continue
         except KilledWorker:
             asked.clear()
+        except (MaxslicesError, MemoryError):
+            raise
+        except Exception as error:
+            raise _not_able(error) from error
 
 
 def _awaited(client: Client, future: Future[Any]) -> Any:
@@ -211,6 +214,11 @@ def _awaited(client: Client, future: Future[Any]) -> Any:
             if future.status == "error":  # the function's own
                 return future.result()
             wait_for_workers(client, 1)  # a result that is done may still be on its way
+
+
+def _not_able(error: Exception) -> DeviceError:
+    """The error of a run of which a worker raised one that is not ours."""
+    return DeviceError(f"a worker cannot do its part: {type(error).__name__}: {error}")
 
 
 def _told(function: Callable[..., Any], *args: Any) -> Any:

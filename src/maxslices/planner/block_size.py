@@ -18,9 +18,9 @@ AUTO_SLICES = 32
 minus-log took as long in blocks of 16, 32 or 64 slices, Paganin 5 % less in 32 than in
 16 (H200, docs/benchmarks/tried.md)."""
 AUTO_BLOCKS = 32
-"""Number of blocks that a scan is cut into if they are then larger than `AUTO_SLICES`. Fewer blocks
-gain nothing: nothing is computed before the first has come, on the CPU one of them is measured,
-which takes longer, and the progress bar gets coarser."""
+"""Number of blocks that a worker's part of a scan is cut into if they are then larger than
+`AUTO_SLICES`. Fewer blocks gain nothing: nothing is computed before the first has come, on the CPU
+one of them is measured, which takes longer, and the progress bar gets coarser."""
 MIN_BLOCKS = 4
 """Least number of blocks after growing: with fewer, reading and writing overlap with little."""
 CALL_SHARE = 0.05
@@ -45,14 +45,15 @@ def check_block(block: BlockChoice) -> None:
         raise UsageError(f"block must be 'auto', 'max' or a positive number, not {block!r}")
 
 
-def wanted_block(block: BlockChoice, section: SectionModel) -> int:
-    """Block that is aimed at, whether it fits or not."""
+def wanted_block(block: BlockChoice, section: SectionModel, n_workers: int = 1) -> int:
+    """Block that is aimed at, whether it fits or not; all workers have as many of them."""
     total = section.n_slices
     if block == "max":
         return total
     if not isinstance(block, str):
         return min(int(block), total)
-    wanted = max(AUTO_SLICES, -(-total // AUTO_BLOCKS), 4 * sum(section.halo), section.least_block)
+    share = -(-total // (AUTO_BLOCKS * n_workers))
+    wanted = max(AUTO_SLICES, share, 4 * sum(section.halo), section.least_block)
     return min(_paced(wanted, section), total)
 
 
@@ -129,7 +130,7 @@ def _by_memory(
     largest, total, wanted = (
         available.max_block(placement),
         section.n_slices,
-        wanted_block(block, section),
+        wanted_block(block, section, placement.n_workers),
     )
     bound = available.bound(placement)
     fits = "all fit" if largest >= total else f"{bound} allow {largest}"

@@ -23,8 +23,9 @@ class Budgets:
     """Part of the budget on the device that the framework itself holds."""
     n_threads: int = 1
     """Threads of the host that read and write."""
-    in_processes: bool = False
-    """Whether several processes run blocks: what they share between sections is in files."""
+    n_workers: int | None = None
+    """Processes that run blocks, on all machines: what they share between sections is in files.
+    None if this one does, which keeps it in memory where it can."""
 
     @property
     def kind(self) -> Device:
@@ -44,7 +45,7 @@ class Budgets:
         on_device, on_host = self.budget_bytes, self.host_budget_bytes // n_workers
         if self.kind == "cpu":
             on_device = on_host = on_device if is_given else on_host
-        return replace(self, budget_bytes=on_device, host_budget_bytes=on_host, in_processes=True)
+        return replace(self, budget_bytes=on_device, host_budget_bytes=on_host, n_workers=n_workers)
 
     def without(self, n_bytes: int) -> Budgets:
         """Budgets less `n_bytes`, on the device and on the host."""

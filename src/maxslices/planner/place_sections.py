@@ -65,7 +65,7 @@ class PlacementSearch:
             nearer: tuple[Between, ...] = ("memory",)
             if self.budgets.kind == "cuda":
                 nearer = ("device", "memory")
-            if self.budgets.in_processes:
+            if self.budgets.n_workers is not None:
                 nearer = ()
             for candidate in nearer:
                 if self._can_be_held(number, origin, candidate, held):
@@ -85,6 +85,7 @@ class PlacementSearch:
             self.budgets.n_threads,
             in_memory=self.in_memory,
             out_in_memory=self.result_is_direct if is_last else destination == "memory",
+            n_workers=self.budgets.n_workers or 1,
         )
 
     def _can_be_held(
@@ -118,7 +119,7 @@ class PlacementSearch:
         own: tuple[int, int],
     ) -> bool:
         """True if the block beside a store is as large as with a scratch file."""
-        wanted = wanted_block(self.block, placement.section)
+        wanted = wanted_block(self.block, placement.section, placement.n_workers)
         available = Available.beside(self.budgets, *beside)
         best = available.max_block(available.settled(without))
         available = Available.beside(self.budgets, beside[0] + own[0], beside[1] + own[1])

@@ -32,6 +32,8 @@ class Placement:
     """Whether blocks of the scan can be used, or copied to the device, from where they lie."""
     out_in_memory: bool = False
     """Whether the device can copy to where the output goes, without staging."""
+    n_workers: int = 1
+    """Processes that run its blocks."""
     overlaps: bool = True
     """Whether the next block comes, and the last result leaves, while a block is worked on."""
     _models: dict[bool, MemoryModel] = field(

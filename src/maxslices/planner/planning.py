@@ -132,7 +132,7 @@ def _keep_on_host(sections: Sequence[SectionPlan], budgets: Budgets) -> tuple[Se
     for i, (own, following) in enumerate(pairwise(sections)):
         if (
             budgets.kind == "cuda"
-            and not budgets.in_processes
+            and budgets.n_workers is None
             and own.destination == "scratch file"
         ):
             used = max(found[i].host_bytes, following.host_bytes)

@@ -194,7 +194,7 @@ def _work(
 def fitted_block(placement: Placement, available: Available, block: BlockChoice) -> int:
     """Block that a section would have; 0 if it does not fit."""
     largest = available.max_block(available.settled(placement))
-    wanted = wanted_block(block, placement.section)
+    wanted = wanted_block(block, placement.section, placement.n_workers)
     if not isinstance(block, str):
         return wanted if largest >= wanted else 0
     return min(largest, wanted)
