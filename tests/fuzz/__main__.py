@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from . import (
@@ -84,10 +84,11 @@ def attack(kinds: list[str], folder: Path, seed: int, parsed: argparse.Namespace
             kind: held.enter_context(closing(KINDS[kind](kind, folder / kind, seed)))
             for kind in kinds
         }
-        while running and time.monotonic() < end_s:
-            for kind in list(running):
-                if not _turn(running[kind], folder, counts[kind], limit, end_s):
-                    del running[kind]
+        with suppress(KeyboardInterrupt):
+            while running and time.monotonic() < end_s:
+                for kind in list(running):
+                    if not _turn(running[kind], folder, counts[kind], limit, end_s):
+                        del running[kind]
     for kind, count in counts.items():
         print(
             f"{kind:<12}{sum(count.values()):>7}", ", ".join(f"{n} {k}" for k, n in count.items())

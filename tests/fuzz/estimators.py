@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from maxslices import ArraySpec, Pipeline, Registry, method, plan
+from maxslices.model.block_memory import PYTHON_BYTES
 
 from .child import Difference, Outcome, in_child
 
@@ -67,7 +68,7 @@ def plan_with(random_: random.Random) -> None:
     shape = tuple(random_.randint(1, high) for high in (90, 256, 250))
     spec = ArraySpec(shape, random_.choice(("uint16", "float32")))
     slice_bytes = spec.with_slices(0, 1).nbytes
-    memory = random_.randint(2, 100) * slice_bytes + 2**21
+    memory = random_.randint(2, 100) * slice_bytes + 2**22 + PYTHON_BYTES
     answer = draw_answer(random_, slice_bytes, memory)
 
     def calc_max_slices(slice_dim, other_dims, dtype, available_memory, device="cuda"):
@@ -78,6 +79,13 @@ def plan_with(random_: random.Random) -> None:
     made = plan(spec, Pipeline.from_steps(["_same"], registry), device="cpu", memory=memory)
     (section,) = made.sections
     block, available = section.block, section.available_bytes
+    needed = section.steps[0].estimated_bytes
+    for n_bytes in (needed, needed + available - section.estimated_bytes):  # and what is free
+        if answer(n_bytes) < block:
+            raise Difference(
+                f"a block of {block} is planned to take {needed} of {available} bytes; the "
+                f"estimator says {answer(n_bytes)} for {n_bytes}: {shape}"
+            )
     least = next(n for n in range(0, available, slice_bytes // 4 or 1) if answer(n) >= block)
     amounts = np.linspace(least, available, N_LOOKED_AT).astype(int).tolist()
     answers = [answer(amount) for amount in amounts]

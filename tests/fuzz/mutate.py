@@ -19,6 +19,33 @@ _TEXTS = (
 )  # fmt: skip
 
 
+def heaps(data: bytes) -> list[list[tuple[int, int]]]:
+    """Objects of the global heaps of an HDF5 file: number and place of each, 0 the free space."""
+    found, start = [], data.find(b"GCOL")
+    while start >= 0:
+        end = start + int.from_bytes(data[start + 8 : start + 16], "little")
+        objects, at = [], start + 16
+        while at + 16 <= end:
+            number = int.from_bytes(data[at : at + 2], "little")
+            size = int.from_bytes(data[at + 8 : at + 16], "little")
+            objects.append((number, at))
+            at = at + 16 + -(-size // 8) * 8 if number else end
+        found.append(objects)
+        start = data.find(b"GCOL", end)
+    return found
+
+
+def damaged_heap(data: bytes, random_: random.Random) -> bytes:
+    """Damage objects of the global heaps of an HDF5 file; what has none stays as it is."""
+    changed = bytearray(data)
+    places = [at for heap in heaps(data) for _, at in heap]
+    for at in random_.sample(places, min(len(places), random_.choice((1, 1, 2)))):
+        field, width = random_.choice(((0, 2), (8, 8), (8, 8)))
+        value = random_.choice((0, 1, 8, 16, 24, 2**16, 2**63, 2**64 - 8, 2**64 - 16, 2**64 - 24))
+        changed[at + field : at + field + width] = (value % 256**width).to_bytes(width, "little")
+    return bytes(changed)
+
+
 def damaged(data: bytes, random_: random.Random) -> bytes:
     """Damage a file in one to three ways."""
     data = bytearray(data)

@@ -15,7 +15,7 @@ from maxslices.io import open_source
 from tests.io import scans
 
 from .child import Outcome, in_child
-from .mutate import damaged
+from .mutate import damaged, damaged_heap
 
 READ_BYTES = 2**24
 """Most bytes that are read at once from a file that declares more than it has."""
@@ -78,7 +78,8 @@ def cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
         random_ = random.Random(f"{kind} {seed} {number}")
         path = random_.choice(sound)
         target = folder / "sound" / f"damaged{path.suffix}"
-        target.write_bytes(damaged(whole[path], random_))
+        damage = damaged_heap if random_.random() < 0.1 else damaged
+        target.write_bytes(damage(whole[path], random_))
         yield f"{kind} {seed} {number} ({path.name})", in_child(lambda: read_all(target))  # noqa: B023
         number += 1
 

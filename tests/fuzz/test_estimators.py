@@ -9,6 +9,7 @@ import pytest
 
 from maxslices import ArraySpec, Pipeline, Registry, method, plan
 from maxslices.errors import EstimatorError
+from maxslices.model.tiling import Tiling
 
 SPEC = ArraySpec((90, 256, 250), "float32")
 SLICE_BYTES = 256 * 250 * 4
@@ -79,3 +80,49 @@ def test_an_estimator_that_only_rises_is_never_refused(seed):
     method("projection", calc_max_slices=calc_max_slices, registry=registry)(lambda_)
     made = plan(SPEC, Pipeline.from_steps(["lambda_"], registry), device="cpu", memory=AVAILABLE)
     assert made.sections[0].block > 0
+
+
+def plan_with_needle(needle, spec=SPEC, **options):
+    """Plan with an estimator that says no slice in a range of amounts, and the truth elsewhere."""
+
+    def calc_max_slices(slice_dim, other_dims, dtype, available_memory, device="cuda"):
+        n = available_memory // (3 * other_dims[0] * other_dims[1] * 4)
+        return 0 if available_memory in needle else n, np.dtype("float32")
+
+    registry = Registry()
+    method("projection", calc_max_slices=calc_max_slices, tile_halo=1, registry=registry)(lambda_)
+    made = plan(spec, Pipeline.from_steps(["lambda_"], registry), **options)
+    return made
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"device": "cpu", "memory": AVAILABLE, "block": 7},
+        {"device": "cpu", "memory": AVAILABLE},
+        {"device": "cuda", "memory": 2**30, "host_memory": 2**30, "block": 7},
+    ],
+)
+def test_what_a_plan_leaves_for_a_block_is_asked_for_however_narrow_a_dip_is(options):
+    (section,) = plan_with_needle(range(0), **options).sections
+    assert section.block > 1
+    free = section.available_bytes - section.estimated_bytes
+    given = 3 * SLICE_BYTES * section.block + free
+    plan_with_needle(range(given - 9, given), **options)
+    with pytest.raises(EstimatorError, match="can never fit fewer slices"):
+        plan_with_needle(range(given, given + 1), **options)
+
+
+def test_what_a_plan_leaves_for_tiles_is_asked_for():
+    large, options = ArraySpec((8, 2048, 2048), "float32"), {"fit": "auto", "device": "cuda"}
+    options["memory"] = options["host_memory"] = 2**31
+    reserved = plan_with_needle(range(0), large, **options).reserved_bytes
+    options["memory"] = reserved + 11 * 2048**2
+    (section,) = plan_with_needle(range(0), large, **options).sections
+    (step,) = section.steps
+    assert step.tile is not None
+    height, width = Tiling((2048, 2048), step.tile, step.tile_halo).given_dims
+    given = 3 * height * width * 4 * section.block
+    given += section.available_bytes - section.estimated_bytes
+    with pytest.raises(EstimatorError, match="can never fit fewer slices"):
+        plan_with_needle(range(given, given + 1), large, **options)

@@ -369,6 +369,24 @@ def test_more_angles_than_frames_are_refused_before_they_are_computed(dls):
     refused(dls, "2000000000 rotation angles for 9 projections", options=options)
 
 
+@pytest.mark.parametrize("part", ["data", "image_key"])
+def test_a_chunk_that_is_said_to_be_of_gigabytes(tmp_path, part):
+    """HDF5 takes memory of that size before it reads it."""
+    path = scans.write_dls(tmp_path / "scan.nxs", DATA, chunks=(2, 4, 5), compression="gzip")
+    name = "entry1/tomo_entry/data/data" if part == "data" else KEY
+    with h5py.File(path, "a") as file:
+        if part == "image_key":
+            keys = file.pop(KEY)[:]
+            file.create_dataset(KEY, data=keys, chunks=(5,), compression="gzip")
+        chunk = file[name].id.get_chunk_info(1)
+    raw = path.read_bytes()
+    at = b"".join(n.to_bytes(8, "little") for n in (*chunk.chunk_offset, 0))
+    entry = chunk.size.to_bytes(4, "little") + bytes(4) + at
+    assert raw.count(entry) == 1
+    path.write_bytes(raw.replace(entry, b"\xff" * 4 + entry[4:]))
+    refused(path, "the index of its chunks is damaged", "of 4294967295 bytes", "copy it again")
+
+
 def test_a_chunk_that_stands_for_gigabytes(tmp_path):
     path = tmp_path / "a.h5"
     bomb = zlib.compress(bytes(2**26), 9)

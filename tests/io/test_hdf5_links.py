@@ -20,13 +20,13 @@ def many_groups(path, n_groups):
 @pytest.fixture
 def asked(monkeypatch):
     """Names that were looked at."""
-    names, original = [], FileObjects._unseen
+    names, original = [], FileObjects._find
 
-    def counted(self, group, name, seen):
+    def counted(self, group, name, *more):
         names.append(name)
-        return original(self, group, name, seen)
+        return original(self, group, name, *more)
 
-    monkeypatch.setattr(FileObjects, "_unseen", counted)
+    monkeypatch.setattr(FileObjects, "_find", counted)
     return names
 
 

@@ -12,6 +12,7 @@ from ..model.allocators import Device
 from ..model.ledger import LedgerEstimator
 from ..model.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
 from ..model.section_model import DeclaredModel, SectionModel, StepModel
+from ..model.tiling import Tiling
 from ..model.units import format_bytes
 from ..registry.author_lines import defined_at, raised_at
 from ..registry.method_meta import MethodMeta
@@ -93,9 +94,22 @@ def declared_models(request: ModelRequest) -> DeclaredModel:
     )
 
 
+class PlannedStep(Protocol):
+    """What a plan says of a method, as far as its estimator is asked about it."""
+
+    @property
+    def tile(self) -> tuple[int, int] | None: ...  # noqa: D102
+    @property
+    def tile_halo(self) -> tuple[int, int]: ...  # noqa: D102
+    @property
+    def on_host(self) -> bool: ...  # noqa: D102
+
+
 class PlannedSection(Protocol):
     """What a plan says of a section, as far as estimators are asked about it."""
 
+    @property
+    def steps(self) -> Sequence[PlannedStep]: ...  # noqa: D102
     @property
     def slice_dim(self) -> int: ...  # noqa: D102
     @property
@@ -105,6 +119,8 @@ class PlannedSection(Protocol):
     @property
     def block(self) -> int: ...  # noqa: D102
     @property
+    def estimated_bytes(self) -> int: ...  # noqa: D102
+    @property
     def available_bytes(self) -> int: ...  # noqa: D102
 
 
@@ -112,8 +128,10 @@ def check_planned(models: Sequence[SectionModel], planned: Sequence[PlannedSecti
     """Ask the authors' estimators again about the blocks that a plan has.
 
     A model is made of few answers, and an estimator that now rises and now falls may have given
-    none that contradict each other. Those about a block that is to run are looked at closely:
-    amounts of memory from what a slice takes up to all that there is.
+    none that contradict each other. A plan rests on two of them: a block fits in what the model
+    says, and in that with all that the plan leaves free. Both are asked for, so that it keeps to
+    the budget if they are true, whatever the estimator says of other amounts. Of these some are
+    asked for too, as who contradicts himself is not to be believed.
 
     Parameters
     ----------
@@ -132,14 +150,19 @@ def check_planned(models: Sequence[SectionModel], planned: Sequence[PlannedSecti
         blocks = {section.block}
         blocks |= {section.n_slices % block for block in blocks} - {0}
         given = sorted({min(block + extra, section.n_slices) for block in blocks})
-        for step in model.steps:
+        for step, made in zip(model.steps, section.steps, strict=True):
             if step.estimator.startswith("recorded") and not step.looked_at:
                 _check_record(step, section.slice_dim, given[-1], section.block)
-            if step.declared is None or not step.estimator.startswith("declared") or step.looked_at:
+            if step.declared is None or not step.estimator.startswith("declared"):
                 continue
-            other_dims = step.input.other_dims(section.slice_dim)
-            declared = step.declared(model.device, other_dims)
-            _check_blocks(step.method, declared, given, section.available_bytes)
+            dims = step.input.other_dims(section.slice_dim)
+            if made.tile is not None:
+                dims = Tiling(dims, made.tile, made.tile_halo).given_dims
+            declared = step.declared("cpu" if made.on_host else model.device, dims)
+            # What is free on the host is not known here: on it the first of the two must do.
+            free = 0 if made.on_host else section.available_bytes - section.estimated_bytes
+            asked = [step.looked_at] if step.looked_at else given
+            _check_blocks(step.method, declared, asked, free, section.available_bytes)
 
 
 def _check_record(step: StepModel, slice_dim: int, n_given: int, block: int) -> None:
@@ -159,11 +182,13 @@ def _check_record(step: StepModel, slice_dim: int, n_given: int, block: int) -> 
 
 
 def _check_blocks(
-    method: str, model: MemoryModel, blocks: Sequence[int], available_bytes: int
+    method: str, model: MemoryModel, blocks: Sequence[int], free_bytes: int, available_bytes: int
 ) -> None:
     """Check what a model says of some blocks, in increasing order."""
     needed = [model.bytes(block) for block in blocks]
     if model.inverse is not None:  # which compares its answers with each other
+        for n_bytes in needed:
+            model.inverse(n_bytes + free_bytes)
         first = min(model.bytes(1), min(needed) // 2)
         last = max(*needed, available_bytes)
         for i in range(_N_ASKED + 1):

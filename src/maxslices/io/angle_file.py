@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..errors import SourceError
 from ..system.small_files import read_small_text
 from .check_arrays import check_angles, radians_from_degrees
+from .global_heaps import read_attribute
 from .hdf5_frames import dataset, open_file, read_column
 from .loader_options import AngleFile, LoaderOptions
 from .paths import check_readable, is_hdf5
@@ -74,7 +75,7 @@ def angles_in_file(
 
 def _in_radians(name: str, stored: h5py.Dataset) -> bool:
     """True if stored angles are in radians; without units they are in degrees."""
-    units = np.ravel(np.asarray(stored.attrs.get("units", "")))
+    units = np.ravel(np.asarray(read_attribute(stored, "units", "")))
     unit = units[0] if units.size else ""
     text = unit.decode(errors="replace") if isinstance(unit, bytes) else str(unit)
     text = text.strip().lower()

@@ -20,6 +20,7 @@ from ..model.arrays import ArraySpec
 from .check_arrays import check_dtype
 from .chunk_offsets import locate_data, missing_filters
 from .frames import FramesWritten, IndexRange
+from .global_heaps import read_values
 from .hdf5_chunks import ChunkError, Chunks, OversizeError
 from .hdf5_layout import list_stacks
 from .hdf5_links import BrokenPath, look_up
@@ -253,5 +254,5 @@ def read_column(name: str, data: h5py.Dataset, allow_missing: bool) -> NDArray[A
                 f"{name}: {np.count_nonzero(missing)} of {missing.size} values were never written: "
                 "the acquisition was aborted, or still runs; allow it with --allow-missing-frames"
             )
-        values: NDArray[Any] = data[:]
+        values: NDArray[Any] = read_values(data)
         return values

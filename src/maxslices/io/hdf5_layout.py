@@ -13,8 +13,10 @@ from itertools import chain
 from pathlib import Path
 
 import h5py
+import numpy as np
 
 from ..errors import SourceError
+from .global_heaps import read_values
 from .hdf5_links import MAX_OBJECTS, BrokenPath, FileObjects, look_up
 from .library_errors import raised_by_library
 from .loader_options import LoaderOptions
@@ -180,8 +182,7 @@ def _is_nxtomo(group: h5py.Group) -> bool:
     definition = look_up(group, "definition")
     if not isinstance(definition, h5py.Dataset) or definition.size != 1:
         return False
-    value = definition[()] if definition.shape == () else definition[0]
-    return value in (b"NXtomo", "NXtomo")
+    return np.ravel(read_values(definition))[0] in (b"NXtomo", "NXtomo")
 
 
 def _first_present(file: h5py.File, group: str, names: tuple[str, ...]) -> str | None:

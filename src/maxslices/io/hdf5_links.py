@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import h5py
 
+from ..errors import SourceError
+from .global_heaps import check_map, external_files
 from .library_errors import cause_of, raised_by_library
+from .object_headers import ObjectHeaders, headers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,10 @@ def look_up(file: h5py.Group, path: str) -> h5py.Dataset | h5py.Group | BrokenPa
             link = item.get(part, getlink=True)
             if isinstance(link, h5py.ExternalLink) and _is_no_file(link, item.file):
                 return BrokenPath(path, f"is a link into {link.filename}, which is no file")
+            check_map(item, part, headers_of(item), item.id.links.get_info(part.encode()))
             item = item[part]
+        except SourceError as error:
+            return BrokenPath(path, f"{_of(where, path)}cannot be read: {error}")
         except Exception as error:
             if not raised_by_library(error):
                 raise
@@ -86,46 +92,49 @@ class FileObjects:
         self.is_complete = True
 
     def __iter__(self) -> Iterator[tuple[str, h5py.Dataset | h5py.Group]]:
-        groups: deque[tuple[str, h5py.Group]] = deque([("", self._file)])
+        groups = deque([("", self._file, headers_of(self._file))])
         seen = {_identity(h5py.h5o.get_info(self._file.id))}
         n_links = 0
         while groups:
-            place, group = groups.popleft()
+            place, group, headers = groups.popleft()
             for name in names_in(group):
                 n_links += 1
                 if n_links > MAX_OBJECTS:
                     self.is_complete = False
                     return
-                item = self._unseen(group, name, seen)
-                if item is None:
+                item, identity = self._find(group, name, headers)
+                if item is None or identity in seen:
                     continue
+                seen.add(identity)
                 yield f"{place}/{name}", item
                 if isinstance(item, h5py.Group):
-                    groups.append((f"{place}/{name}", item))
+                    is_here = identity[0] == headers.file_number
+                    found = headers if is_here else headers_of(item)
+                    groups.append((f"{place}/{name}", item, found))
 
-    def _unseen(
-        self, group: h5py.Group, name: str, seen: set[tuple[int, int]]
-    ) -> h5py.Dataset | h5py.Group | None:
-        """Object of a name in a group; None if it is damaged, or was seen before."""
-        key = name.encode(errors="surrogateescape")
+    def _find(
+        self, group: h5py.Group, name: str, headers: ObjectHeaders
+    ) -> tuple[h5py.Dataset | h5py.Group | None, tuple[int, int]]:
+        """Object of a name in a group, or None if it is damaged or no object; its identity."""
+        item: object = None
+        identity = -1, -1
         try:
-            is_hard = group.id.links.get_info(key).type == h5py.h5l.TYPE_HARD
-            if not is_hard and not (self._follows_links and _is_object(look_up(group, name))):
-                return None
-            identity = _identity(h5py.h5o.get_info(group.id, key))
-            if identity in seen:
-                return None
-            seen.add(identity)
-            item = group[name]
+            link = group.id.links.get_info(name.encode(errors="surrogateescape"))
+            if link.type == h5py.h5l.TYPE_HARD:
+                identity = headers.file_number, link.u
+                check_map(group, name, headers, link)
+                item = group[name]
+            elif self._follows_links:
+                item = look_up(group, name)
+                if isinstance(item, h5py.HLObject):
+                    identity = _identity(h5py.h5o.get_info(item.id))
+        except SourceError:
+            return None, identity
         except Exception as error:
             if not raised_by_library(error):
                 raise
-            return None
-        return item if _is_object(item) else None
-
-
-def _is_object(item: object) -> bool:
-    return isinstance(item, h5py.Dataset | h5py.Group)
+            return None, identity
+        return (item if isinstance(item, h5py.Dataset | h5py.Group) else None), identity
 
 
 def _identity(info: h5py.h5o.ObjInfo) -> tuple[int, int]:
@@ -135,11 +144,8 @@ def _identity(info: h5py.h5o.ObjInfo) -> tuple[int, int]:
 
 def _is_no_file(link: h5py.ExternalLink, file: h5py.File) -> bool:
     """True if a link leads into a pipe or a device, which HDF5 would open and wait for."""
-    folders = os.environ.get("HDF5_EXT_PREFIX", "").split(":")
-    folders += [os.path.dirname(name) for name in (file.filename, os.path.realpath(file.filename))]
-    names = (link.filename, os.path.basename(link.filename))
-    paths = [os.path.join(folder, name) for folder in (*folders, ".") if folder for name in names]
-    return any(os.path.exists(path) and not os.path.isfile(path) for path in paths)
+    paths = map(Path, external_files(link, file.filename))
+    return any(path.exists() and not path.is_file() for path in paths)
 
 
 def _of(where: str, path: str) -> str:

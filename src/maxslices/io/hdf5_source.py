@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..errors import SourceError
 from .angle_file import stored_angles
 from .frame_source import FrameSource
+from .global_heaps import read_values
 from .hdf5_frames import Hdf5Frames, open_file
 from .hdf5_layout import Layout, find_layout
 from .hdf5_links import look_up
@@ -112,7 +113,7 @@ def _say_unused_key(path: Path, file: h5py.File, options: LoaderOptions) -> None
     key = find_layout(path, file, replace(options, image_key_path="auto")).image_key
     stored = None if key is None else look_up(file, key)
     if isinstance(stored, h5py.Dataset) and stored.ndim == 1:
-        others = int(np.count_nonzero(stored[:]))
+        others = int(np.count_nonzero(read_values(stored)))
         if others:
             logger.warning(
                 "%s: without image_key_path all frames are projections, as in httomo, but %s marks "

@@ -12,6 +12,7 @@ import h5py
 from numpy.typing import NDArray
 
 from ..errors import SourceError
+from .global_heaps import read_values
 from .hdf5_frames import open_file
 from .hdf5_layout import Layout, find_layout
 from .hdf5_links import FileObjects, look_up
@@ -135,7 +136,9 @@ def _side(file: h5py.File, stacks: list[str], kind: str, data: str) -> str | Non
     def tells(name: str) -> bool:
         entry = name.split("/")[1]
         title = look_up(file, f"{entry}/title")
-        text = str(title[()]) if isinstance(title, h5py.Dataset) and not title.shape else ""
+        text = (
+            str(read_values(title)) if isinstance(title, h5py.Dataset) and not title.shape else ""
+        )
         return _NAMES[kind].search(f"{name} {text}") is not None
 
     names = [name for name in stacks if name != data and tells(name)]

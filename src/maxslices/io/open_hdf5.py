@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ OPENING_BYTES = 2**22
 process where it finds none (version 1.14.6, every allocation of an opening refused in turn)."""
 
 
-def open_hdf5(path: Path, mode: str, **options: Any) -> h5py.File:
+def open_hdf5(path: Path | FileIO, mode: str, **options: Any) -> h5py.File:
     """Open an HDF5 file as `h5py.File` does, and to go on ("r+") one of a program that was killed.
 
     Raises
@@ -23,7 +24,7 @@ def open_hdf5(path: Path, mode: str, **options: Any) -> h5py.File:
     MemoryError
         If there is none for it.
     """
-    if mode == "r+":
+    if mode == "r+" and isinstance(path, Path):
         clear_write_flag(path)
     np.empty(OPENING_BYTES, np.uint8)  # of pages that are never touched: some microseconds
     return h5py.File(path, mode, **options)

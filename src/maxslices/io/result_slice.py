@@ -88,6 +88,10 @@ def _of_zarr(path: Path, choose: Choice) -> tuple[int, list[tuple[int, NDArray[A
 def _of_hdf5(path: Path, choose: Choice) -> tuple[int, list[tuple[int, NDArray[Any]]]]:
     import h5py
 
+    from .global_heaps import CheckedHeaps  # and with it h5py
+
+    with CheckedHeaps() as heaps:
+        heaps.read_all(path)
     with h5py.File(path) as file:
         data = file[DATA_PATH]
         if not isinstance(data, h5py.Dataset) or data.ndim != 3 or not data.chunks:

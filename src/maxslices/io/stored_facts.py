@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 
 from ..errors import SourceError
+from .global_heaps import read_attribute, read_values
 from .hdf5_frames import open_file
 from .hdf5_layout import Layout, find_layout
 from .hdf5_links import FileObjects, look_up
@@ -153,8 +154,8 @@ def _subject(where: str) -> str | None:
 
 def shown_value(stored: h5py.Dataset) -> str:
     """Single value of a data set, with its unit."""
-    value: Any = np.ravel(stored[()])[0]
-    unit = np.ravel(np.asarray(stored.attrs.get("units", "")))
+    value: Any = np.ravel(read_values(stored))[0]
+    unit = np.ravel(np.asarray(read_attribute(stored, "units", "")))
     text = value.decode(errors="replace") if isinstance(value, bytes) else value
     shown = f"{float(text):.7g}" if isinstance(text, np.number) else str(text).strip()
     of = unit[0].decode(errors="replace") if unit.size and isinstance(unit[0], bytes) else ""
@@ -163,7 +164,7 @@ def shown_value(stored: h5py.Dataset) -> str:
 
 def _axes(frames: h5py.Dataset) -> tuple[str, ...]:
     """Names of axes by the group of the frames."""
-    names = np.ravel(np.asarray(frames.parent.attrs.get("axes", ())))
+    names = np.ravel(np.asarray(read_attribute(frames.parent, "axes", ())))
     return tuple(n.decode(errors="replace") if isinstance(n, bytes) else str(n) for n in names)
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import h5py
 
+from ..errors import SourceError
+from .global_heaps import CheckedHeaps
 from .library_errors import raised_by_library
 from .paths import is_hdf5
 
@@ -29,7 +31,7 @@ def structure_checksum(path: Path) -> str | None:
     """
     try:
         lines = sorted(_lines(path))
-    except OSError:
+    except (OSError, SourceError):
         return None
     except Exception as error:
         if not raised_by_library(error):
@@ -51,6 +53,8 @@ def _lines(path: Path) -> Iterator[str]:
             else:
                 found.append(name)
 
+        with CheckedHeaps() as heaps:
+            heaps.open_all(path)
         with h5py.File(path, "r") as file:
             file.visititems(visit)
         yield from found

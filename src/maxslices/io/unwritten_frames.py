@@ -98,15 +98,28 @@ class _Search:
         n_frames, depth = data.shape[0], data.chunks[0]
         grid = [-(-n // c) for n, c in zip(data.shape, data.chunks, strict=True)]
         n_stored = data.id.get_num_chunks()
-        if n_stored >= prod(grid):
+        is_whole = n_stored >= prod(grid)
+        if is_whole and not data.id.get_create_plist().get_nfilters():
             return None
         self._check_some(n_stored * depth, n_frames)
-        stored = np.zeros(grid[0], np.int64)
+        stored, file_bytes = np.zeros(grid[0], np.int64), data.file.id.get_filesize()
+        damaged: list[h5py.h5d.StoreInfo] = []
 
         def note(chunk: h5py.h5d.StoreInfo) -> None:
-            stored[chunk.chunk_offset[0] // depth] += 1
+            row = chunk.chunk_offset[0] // depth
+            if row >= len(stored) or chunk.size > file_bytes:  # HDF5 takes memory of that size
+                damaged.append(chunk)
+            else:
+                stored[row] += 1
 
         data.id.chunk_iter(note)
+        if damaged:
+            raise SourceError(
+                f"{self.name}: the index of its chunks is damaged (chunk {damaged[0].chunk_offset} "
+                f"of {damaged[0].size} bytes, in a file of {file_bytes}): copy it again"
+            )
+        if is_whole:
+            return None
         missing: NDArray[np.bool_] = np.repeat(stored < prod(grid[1:]), depth)[:n_frames]
         return missing
 

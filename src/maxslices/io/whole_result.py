@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import StoreError
+from .global_heaps import CheckedHeaps
 from .grey_levels import GreyLevels, find_levels
 from .hdf5_sink import DATA_PATH
 from .library_errors import library_errors
@@ -40,6 +41,8 @@ class WholeResult:
         self._levels: dict[tuple[tuple[float, float], int], GreyLevels] = {}
         try:
             with library_errors(str(path)):
+                with CheckedHeaps() as heaps:
+                    heaps.read_all(path)
                 self._file = open_hdf5(path, "r")
                 self._data = self._file[DATA_PATH]
         except OSError as error:
