@@ -198,6 +198,24 @@ def test_memory_of_libraries_counts_on_top_of_what_the_pool_keeps(cupy):
     assert peak.outside_after_bytes == 0
 
 
+def test_readings_outside_the_pool_say_what_the_pool_had_done_and_held(cupy):
+    with measure_peak("cuda") as peak:
+        first = cupy.alloc(200 * MIB)
+        second = cupy.alloc(20 * MIB)
+        first.free()
+        outside_for_a_moment(cupy, 50 * MIB)
+        cupy.pool.free_all_blocks()
+        outside_for_a_moment(cupy, 60 * MIB)
+        second.free()
+    most = {}
+    for each in peak.outside_readings:
+        moment = each.n_events, each.held_bytes
+        most[moment] = max(each.n_bytes, most.get(moment, 0))
+    assert most[3, 220 * MIB] == 50 * MIB
+    assert most[3, 20 * MIB] == 60 * MIB
+    assert peak.outside_bytes == 50 * MIB
+
+
 def test_memory_of_libraries_that_is_gone_before_the_pool_grows_does_not_count(cupy):
     with measure_peak("cuda") as peak:
         cupy.alloc(20 * MIB)

@@ -107,6 +107,8 @@ class Bench:
         """Bytes of the last call's flats and darks, which are not part of a peak."""
         self.sequence: AllocationSequence | None = None
         """What the last call asked NumPy or CuPy's pool for; None where that was not recorded."""
+        self.readings: list[tuple[int, int, int]] = []
+        """Memory outside the pool in the last call, as `Observation.of` takes it."""
         self._is_recorded = True
         """False once recording has disturbed the method."""
         self._left_bytes = 0
@@ -181,6 +183,12 @@ class Bench:
         counted, unseen = _counted(peak)
         stays = peak.outside_after_bytes if peak.outside_after_bytes >= GRAIN_BYTES else 0
         self.stays_bytes += stays
+        own = self.samples.nbytes(n_slices)
+        self.readings = [
+            (1 + each.n_events, own + each.held_bytes, each.n_bytes - stays)
+            for each in peak.outside_readings
+            if each.n_bytes - stays > OUTSIDE_BYTES[self.backend.kind]
+        ]
         outside, doubtful = max(0, (peak.outside_bytes or 0) - stays), 0
         kind = self.backend.kind
         if not self.uses_outside and outside <= max(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .cupy_hook import shared_hook
-from .peak import Alive, MemorySample, Place
+from .peak import Alive, MemorySample, OutsideReading, Place
 from .source_lines import arrays_in_frames, current_place
 from .torch_cuda_memory import TorchMeter
 
@@ -54,7 +54,8 @@ class CupyMeter:
         self.peak_event = 0
         self.began = 0.0
         self.rounding_bytes = self._small_bytes = self.held_after = 0
-        self._moments: dict[int, int] = {}
+        self._n_events = 0
+        self._readings: dict[tuple[int, int], int] = {}
         self.read_device: Callable[[], int] | None = None
         """Reads the bytes in use on the device."""
         self._grew = False
@@ -85,6 +86,7 @@ class CupyMeter:
         self._compare_with_torch()
         self.own_bytes += n_bytes - self.own.pop(pointer, 0)
         self.own[pointer] = n_bytes
+        self._n_events += 1
         if self.trace:
             frame = sys._getframe(1)
             self._name_arrays(frame)
@@ -107,6 +109,7 @@ class CupyMeter:
             self.freed_before_bytes += n_bytes
             return
         self.own_bytes -= own
+        self._n_events += 1
         if self.trace:
             frame = sys._getframe(1)
             self._name_arrays(frame)
@@ -177,22 +180,17 @@ class CupyMeter:
                 held = max(held, int(self.pool.total_bytes()))
             if not shared_hook.in_flight_bytes:  # else what the driver gave may not be counted yet
                 beyond = used - (held - self.held_before) - self.rounding_bytes
-                self._moments[held] = max(beyond, self._moments.get(held, beyond))
+                moment = self._n_events, held
+                self._readings[moment] = max(beyond, self._readings.get(moment, beyond))
 
-    def most_beside(self, device_before_bytes: int) -> int:
-        """Largest excess of pool and other memory together over the pool's maximum in use.
-
-        What the pool held at a moment counts up to that maximum, even if free: a library cannot
-        use what the pool keeps.
-        """
-        most = max(
-            (
-                min(held - self.used_before, self.highest) + beyond - device_before_bytes
-                for held, beyond in self._moments.items()
-            ),
-            default=0,
+    def outside_readings(self, device_before_bytes: int) -> tuple[OutsideReading, ...]:
+        """What was read of the device beside the pool, once `highest` is known."""
+        return tuple(
+            OutsideReading(
+                n, min(held - self.used_before, self.highest), beyond - device_before_bytes
+            )
+            for (n, held), beyond in self._readings.items()
         )
-        return max(0, most - self.highest)
 
     def end(self, complaint: str | None) -> None:
         """Fill in the figures."""

@@ -60,6 +60,19 @@ class MemorySample:
     """Line that was running."""
 
 
+@dataclass(frozen=True, slots=True)
+class OutsideReading:
+    """A GPU's memory outside CuPy's pool at one moment."""
+
+    n_events: int
+    """Allocations and frees of the pool that the block had made."""
+    held_bytes: int
+    """What the pool held for the block, up to `Peak.cupy_in_use_bytes`, even if free: a library
+    cannot use what the pool keeps."""
+    n_bytes: int
+    """Bytes in use beyond what the pool held, and beyond those before the block."""
+
+
 @dataclass(slots=True, eq=False)
 class Peak:
     """Figures of one measurement, filled in when its ``with`` block ends.
@@ -98,6 +111,8 @@ class Peak:
     pool held, which counts up to `cupy_in_use_bytes`; less `cupy_in_use_bytes`."""
     outside_after_bytes: int = 0
     """Part of that still in use on a GPU when the block has ended."""
+    outside_readings: tuple[OutsideReading, ...] = ()
+    """Readings of a GPU beside CuPy's pool: the most between two events of the pool."""
     rounding_bytes: int = 0
     """What a GPU's driver added to the requests of CuPy's pool, which it rounds up to 2 MiB."""
     wall_s: float = 0.0
