@@ -268,3 +268,24 @@ def test_trace_tells_what_was_alive_and_where(cupy, monkeypatch):
     assert peak.where == peak.alive[0].where
     assert [sample.in_use_bytes for sample in peak.samples] == [2 * KIB, 6 * KIB, 2 * KIB, 3 * KIB]
     assert first.size == 2 * KIB
+
+
+def test_what_is_replaced_by_something_larger_is_not_alive_beside_it(cupy):
+    cache = cupy.alloc(30 * MIB)
+    with measure_peak("cuda") as peak:
+        first = cupy.alloc(10 * MIB)
+        cache.free()
+        cupy.alloc(50 * MIB)
+        first.free()
+    assert peak.cupy_in_use_bytes == 60 * MIB
+    assert peak.earlier_freed_bytes == 30 * MIB
+
+
+def test_what_is_freed_after_the_peak_was_alive_beside_it(cupy):
+    cache = cupy.alloc(30 * MIB)
+    with measure_peak("cuda") as peak:
+        cupy.alloc(50 * MIB).free()
+        cache.free()
+        cupy.alloc(40 * MIB)
+    assert peak.cupy_in_use_bytes == 50 * MIB
+    assert peak.earlier_freed_bytes == 0

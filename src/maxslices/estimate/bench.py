@@ -69,6 +69,8 @@ class Rung:
     """Bytes that seemed to be outside the pool but were too few to count; not in `n_bytes`."""
     call_s: float = 0.0
     """Duration of the call alone; 0 where it was not recorded."""
+    freed_bytes: int = 0
+    """Bytes of `before_bytes` that were gone at the peak: see `Peak.earlier_freed_bytes`."""
     stays_bytes: int = 0
     """Bytes left outside the pool: modules, caches of C libraries. Not in `n_bytes`."""
 
@@ -205,6 +207,7 @@ class Bench:
             time.perf_counter() - began,
             unseen,
             doubtful,
+            freed_bytes=peak.earlier_freed_bytes,
             stays_bytes=stays,
             call_s=peak.wall_s,
         )

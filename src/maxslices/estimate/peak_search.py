@@ -135,7 +135,8 @@ class PeakSearch:
         self.calls.stays_bytes = self.retained.outside_bytes
         self.rungs.append(rung)
         self.retained.enter(rung, before_bytes)
-        taken = rung.n_bytes + before_bytes + CUSHION_BYTES[self.calls.backend.kind]
+        alive_before = max(0, before_bytes - rung.freed_bytes)
+        taken = rung.n_bytes + alive_before + CUSHION_BYTES[self.calls.backend.kind]
         self._taken[rung.n_slices] = max(taken, self._taken.get(rung.n_slices, 0))
         over = [n for n, size in self._all_points() if size > self.calls.run_bytes]
         self._too_many = min([self._too_many, *over])

@@ -195,6 +195,7 @@ def _start_cuda(peak: Peak, trace: bool, hooks: bool, interval_s: float) -> Call
         grown = after = 0
         if cupy is not None and cupy.in_use_bytes is not None:
             peak.rounding_bytes = cupy.rounding_bytes
+            peak.earlier_freed_bytes = cupy.earlier_freed_bytes
             grown += cupy.highest_held - cupy.held_before + cupy.rounding_bytes
             after += cupy.held_after - cupy.held_before + cupy.rounding_bytes
         reserved = torch.before["reserved_bytes"]

@@ -46,7 +46,7 @@ class CupyMeter:
         self.torch = torch
         # Where torch counts what CuPy allocates, these figures stay what they are here.
         self.with_torch_bytes = self.highest_held = self.held_before = 0
-        self.highest = self.used_before = 0
+        self.highest = self.highest_growth = self.used_before = self.earlier_freed_bytes = 0
         self.in_use_bytes: int | None = None
         self.held_bytes: int | None = None
         self.unseen: list[str] = []
@@ -77,6 +77,7 @@ class CupyMeter:
         self.used_before = int(pool.used_bytes())
         self.own: dict[int, int] = {}
         self.own_bytes = self.highest = self.unaccounted = self.freed_before_bytes = 0
+        self.highest_growth = 0
         self._compared_s = 0.0
         self.live: dict[int, _PoolEvent] = {}
         self.held_before = self.highest_held = self._held = int(pool.total_bytes())
@@ -153,6 +154,7 @@ class CupyMeter:
             most = self.own_bytes
         if most > self.highest:
             self.highest, self.peak_event = most, len(self.events)
+        self.highest_growth = max(self.highest_growth, most - self.freed_before_bytes)
 
     def _compare_with_torch(self) -> None:
         """Update the maximum of CuPy and torch together.
@@ -198,6 +200,7 @@ class CupyMeter:
         self.compare()
         self.held_after = int(self.pool.total_bytes())
         self.in_use_bytes = self.highest
+        self.earlier_freed_bytes = min(self.freed_before_bytes, self.highest - self.highest_growth)
         self.held_bytes = max(self.highest, self.highest_held - self.used_before)
         if complaint:
             self.unseen.append(complaint)

@@ -88,6 +88,9 @@ class Peak:
     unless these were left out."""
     cupy_in_use_bytes: int | None = None
     """Most bytes alive at once that CuPy's pool handed out, in blocks of 512."""
+    earlier_freed_bytes: int = 0
+    """What was alive before and freed meanwhile, as far as it lowers the sum of both at the peak: a
+    workspace that is replaced by a larger one is not alive beside it. Of CuPy's pool."""
     cupy_held_bytes: int | None = None
     """Most bytes that the pool held for this: those handed out and those it kept free."""
     torch_allocated_bytes: int | None = None
