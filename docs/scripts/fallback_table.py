@@ -162,6 +162,7 @@ def row_of(
         KEPT_BY_SLICES.clear()
         backend.release()
         data = samples.block(k, kind)
+        backend.release()
         with measure_peak(backend.kind) as measured:
             result = call_method(meta, data, {}, backend)
         del result

@@ -159,7 +159,7 @@ class RecordingChooser(Chooser):
     def _probed(self, request: ModelRequest) -> Any:
         whole = self._available_bytes
         if request.meta.name in ON_HOST:
-            self._available_bytes = whole // 64
+            self._available_bytes = whole // 12
         try:
             return super()._probed(request)
         finally:

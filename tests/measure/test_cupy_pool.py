@@ -168,6 +168,17 @@ def test_what_is_rounded_up_is_forgotten_with_the_blocks_that_were_given_back(cu
     assert peak.outside_after_bytes <= 2 * MIB
 
 
+def test_what_is_rounded_up_is_that_of_the_blocks_that_are_left(cupy):
+    with measure_peak("cuda") as peak:
+        kept = cupy.alloc(3 * MIB)
+        cupy.alloc(90 * MIB + 512).free()
+        cupy.pool.free_all_blocks()
+        outside_for_a_moment(cupy, 50 * MIB)
+        assert kept is not None
+    assert peak.rounding_bytes == 1 * MIB
+    assert max(each.n_bytes for each in peak.outside_readings) == 50 * MIB
+
+
 def test_memory_of_libraries_counts_on_top_of_what_the_pool_takes_meanwhile(cupy):
     with measure_peak("cuda") as peak:
         cupy.alloc(40 * MIB)

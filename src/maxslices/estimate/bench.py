@@ -164,6 +164,7 @@ class Bench:
         start, before = self._allocated(), self._left_bytes
         data = self.samples.block(n_slices, self.kind)
         finish(self.backend)
+        self.backend.release()  # what making it took: the method would give that back
         record = (n_slices, int(data.nbytes)) if self._is_recorded else None
         try:
             with measure_peak(self.backend.kind, record=record) as peak:

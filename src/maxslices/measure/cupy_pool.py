@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
@@ -53,7 +54,8 @@ class CupyMeter:
         self.events: list[_PoolEvent] = []
         self.peak_event = 0
         self.began = 0.0
-        self.rounding_bytes = self._small_bytes = self.held_after = 0
+        self.held_after = 0
+        self._chunks: dict[int, int] = {}
         self._n_events = 0
         self._readings: dict[tuple[int, int], int] = {}
         self.read_device: Callable[[], int] | None = None
@@ -117,26 +119,31 @@ class CupyMeter:
             self.live.pop(pointer, None)
             self.events.append(_PoolEvent(pointer, -own, current_place(frame), ""))
 
-    def pool_grew(self, n_bytes: int) -> None:
-        """Count what the pool took from the driver, and what the driver rounded it up by.
-
-        Where the pool gave blocks back meanwhile, their rounding is taken off in proportion: which
-        blocks they were is not known.
-        """
+    def pool_grew(self, pointer: int, n_bytes: int) -> None:
+        """Count what the pool took from the driver."""
         self._grew = True
         held = int(self.pool.total_bytes())
         if held < self._held + n_bytes:
-            kept = max(0, held - n_bytes)
-            self.rounding_bytes = self.rounding_bytes * kept // max(1, self._held)
-            self._small_bytes = 0
+            self._forget_given_back(held - n_bytes)
+        self._chunks[pointer] = n_bytes
         self._held = held
         self.highest_held = max(self.highest_held, held)
-        if n_bytes >= GRAIN_BYTES:
-            self.rounding_bytes += -n_bytes % GRAIN_BYTES
-        else:
-            before = -self._small_bytes % GRAIN_BYTES
-            self._small_bytes += n_bytes
-            self.rounding_bytes += -self._small_bytes % GRAIN_BYTES - before
+
+    def _forget_given_back(self, held_bytes: int) -> None:
+        """Forget what the pool gave back to the driver: chunks in which nothing is alive."""
+        alive = sorted(self.own)
+
+        def has_any(start: int, n_bytes: int) -> bool:
+            i = bisect_left(alive, start)
+            return i < len(alive) and alive[i] < start + n_bytes
+
+        self._chunks = {start: n for start, n in self._chunks.items() if has_any(start, n)}
+
+    @property
+    def rounding_bytes(self) -> int:
+        """What the driver added to the chunks that the pool took; small ones share a step."""
+        large = sum(-n % GRAIN_BYTES for n in self._chunks.values() if n >= GRAIN_BYTES)
+        return large + -sum(n for n in self._chunks.values() if n < GRAIN_BYTES) % GRAIN_BYTES
 
     def compare(self) -> None:
         """Compare the pool's count with the hooks', and update the maximum by the larger.
@@ -180,6 +187,9 @@ class CupyMeter:
                 used = read()
                 # The driver has what the pool gives back before the pool's count is lower.
                 held = max(held, int(self.pool.total_bytes()))
+                if held < self._held:
+                    self._forget_given_back(held)
+                    self._held = held
             if not shared_hook.in_flight_bytes:  # else what the driver gave may not be counted yet
                 beyond = used - (held - self.held_before) - self.rounding_bytes
                 moment = self._n_events, held
