@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -61,26 +60,28 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
 
     bound = meta.bound_estimator(*slices, request.parameters, device=device)
 
-    def ask(available_bytes: int) -> int:
-        return bound(available_bytes)[0]
-
     def called() -> str:
         arguments = "slice_dim={}, other_dims={}, dtype={}".format(*slices)
         given = "".join(f", {name}={value!r}" for name, value in request.parameters.items())
         place = defined_at(meta.estimator)
         return f"{meta.full_name}: its estimator {_name(meta)}({arguments}{given}){place}"
 
-    answers = _Answers(ask, called)
-    model = MemoryModel.from_max_slices(answers)
+    def contradicted(less: tuple[int, int], more: tuple[int, int]) -> EstimatorError:
+        return EstimatorError(
+            f"{called()} says {less[1]} slices for {less[0]} bytes, but {more[1]} for {more[0]}: "
+            "more memory can never fit fewer slices"
+        )
+
+    model = MemoryModel.from_max_slices(lambda n_bytes: bound(n_bytes)[0], contradicted)
     needed = model.bytes(1)
     if needed >= UNREACHABLE_BYTES:
         raise EstimatorError(
-            f"{called()} returns {answers(MAX_BYTES)} slices however much memory there is "
+            f"{called()} returns {bound(MAX_BYTES)[0]} slices however much memory there is "
             f"(asked up to {format_bytes(MAX_BYTES)})"
         )
     if needed <= 1:
         raise EstimatorError(
-            f"{called()} says that {answers(1)} slices fit in 1 byte: it must depend on "
+            f"{called()} says that {bound(1)[0]} slices fit in 1 byte: it must depend on "
             "available_memory"
         )
     return model
@@ -175,38 +176,6 @@ def _check_blocks(
             f"slices, but {format_bytes(needed[-1])} for {blocks[-1]}, and "
             f"{format_bytes(available_bytes)} may be used: more slices can never take less memory"
         )
-
-
-class _Answers:
-    """An estimator's answers by available memory: cached, and checked against each other."""
-
-    def __init__(self, ask: Callable[[int], int], called: Callable[[], str]) -> None:
-        self._ask = ask
-        self._called = called
-        self._asked: list[int] = []
-        self._n_slices: list[int] = []
-
-    def __call__(self, available_bytes: int) -> int:
-        place = bisect_left(self._asked, available_bytes)
-        if place < len(self._asked) and self._asked[place] == available_bytes:
-            return self._n_slices[place]
-        n_slices = self._ask(available_bytes)
-        if place > 0:
-            self._compare(place - 1, available_bytes, n_slices)
-        if place < len(self._asked):
-            self._compare(place, available_bytes, n_slices)
-        self._asked.insert(place, available_bytes)
-        self._n_slices.insert(place, n_slices)
-        return n_slices
-
-    def _compare(self, place: int, available_bytes: int, n_slices: int) -> None:
-        other = self._asked[place], self._n_slices[place]
-        (less, fewer), (more, most) = sorted([other, (available_bytes, n_slices)])
-        if fewer > most:
-            raise EstimatorError(
-                f"{self._called()} says {fewer} slices for {less} bytes, but {most} for {more}: "
-                "more memory can never fit fewer slices"
-            )
 
 
 def _ledger_model(request: ModelRequest, estimator: LedgerEstimator, device: Device) -> MemoryModel:
