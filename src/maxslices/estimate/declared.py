@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from ..errors import EstimatorError
 from ..model.allocators import Device
 from ..model.ledger import LedgerEstimator
 from ..model.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
-from ..model.section_model import DeclaredModel, SectionModel, StepModel
+from ..model.section_model import DeclaredModel
 from ..model.units import format_bytes
 from ..registry.author_lines import defined_at, raised_at
 from ..registry.method_meta import MethodMeta
 from .model_request import ModelRequest
-
-_N_ASKED = 64
-"""Amounts of memory that an estimator is asked about for a planned block. Of 72 made-up estimators
-that rise and fall, 55 contradicted themselves while a model was made of them."""
 
 
 def speaks_of(meta: MethodMeta, device: Device) -> bool:
@@ -92,90 +87,6 @@ def declared_models(request: ModelRequest) -> DeclaredModel:
     return lambda device, other_dims: declared_model(
         replace(request, other_dims=other_dims), device
     )
-
-
-class PlannedSection(Protocol):
-    """What a plan says of a section, as far as estimators are asked about it."""
-
-    @property
-    def slice_dim(self) -> int: ...  # noqa: D102
-    @property
-    def n_slices(self) -> int: ...  # noqa: D102
-    @property
-    def halo(self) -> tuple[int, int]: ...  # noqa: D102
-    @property
-    def block(self) -> int: ...  # noqa: D102
-    @property
-    def available_bytes(self) -> int: ...  # noqa: D102
-
-
-def check_planned(models: Sequence[SectionModel], planned: Sequence[PlannedSection]) -> None:
-    """Ask the authors' estimators again about the blocks that a plan has.
-
-    A model is made of few answers, and an estimator that now rises and now falls may have given
-    none that contradict each other. Those about a block that is to run are looked at closely:
-    amounts of memory from what a slice takes up to all that there is.
-
-    Parameters
-    ----------
-    models : sequence of SectionModel
-        Models that the plan was made of.
-    planned : sequence of PlannedSection
-        The plan's sections, in the same order.
-
-    Raises
-    ------
-    EstimatorError
-        Naming the method and two answers that contradict each other.
-    """
-    for model, section in zip(models, planned, strict=True):
-        extra = sum(section.halo)
-        blocks = {section.block}
-        blocks |= {section.n_slices % block for block in blocks} - {0}
-        given = sorted({min(block + extra, section.n_slices) for block in blocks})
-        for step in model.steps:
-            if step.estimator.startswith("recorded") and not step.looked_at:
-                _check_record(step, section.slice_dim, given[-1], section.block)
-            if step.declared is None or not step.estimator.startswith("declared") or step.looked_at:
-                continue
-            other_dims = step.input.other_dims(section.slice_dim)
-            declared = step.declared(model.device, other_dims)
-            _check_blocks(step.method, declared, given, section.available_bytes)
-
-
-def _check_record(step: StepModel, slice_dim: int, n_given: int, block: int) -> None:
-    """Check that a record is not of fewer bytes than the method's input, which a peak includes.
-
-    A record in a folder that others write to may say anything, and a plan by it would take any
-    multiple of the memory that it is allowed.
-    """
-    input_bytes = step.input.with_slices(slice_dim, n_given).nbytes
-    recorded_bytes = step.memory.bytes(block)
-    if recorded_bytes < input_bytes:
-        raise EstimatorError(
-            f"{step.method}: its record says {format_bytes(recorded_bytes)} for {n_given} slices, "
-            f"which are {format_bytes(input_bytes)} by themselves: measure it anew with "
-            "--estimator probed, or remove the record (maxslices records)"
-        )
-
-
-def _check_blocks(
-    method: str, model: MemoryModel, blocks: Sequence[int], available_bytes: int
-) -> None:
-    """Check what a model says of some blocks, in increasing order."""
-    needed = [model.bytes(block) for block in blocks]
-    if model.inverse is not None:  # which compares its answers with each other
-        first = min(model.bytes(1), min(needed) // 2)
-        last = max(*needed, available_bytes)
-        for i in range(_N_ASKED + 1):
-            model.inverse(max(1, first + (last - first) * i // _N_ASKED))
-    most = max(needed)
-    if most > needed[-1] and most > available_bytes:
-        raise EstimatorError(
-            f"{method}: its estimator says {format_bytes(most)} for {blocks[needed.index(most)]} "
-            f"slices, but {format_bytes(needed[-1])} for {blocks[-1]}, and "
-            f"{format_bytes(available_bytes)} may be used: more slices can never take less memory"
-        )
 
 
 def _ledger_model(request: ModelRequest, estimator: LedgerEstimator, device: Device) -> MemoryModel:
