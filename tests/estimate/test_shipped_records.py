@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, plan
+from maxslices.cli.explained_record import explained_record
 from maxslices.errors import EstimatorError, StoreError
 from maxslices.estimate import Chooser, ModelRequest
-from maxslices.estimate.explained_record import explained_record
 from maxslices.estimate.fingerprint import request_key
 from maxslices.estimate.probe_result import OUTSIDE
 from maxslices.estimate.recorded import Records

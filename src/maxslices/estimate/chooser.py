@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from ..devices import Backend
+from ..devices.device_name import device_name
 from ..errors import EstimatorError, UntraceableError, UsageError
 from ..model.allocators import Device, round_to_granule
 from ..model.arrays import ArraySpec
 from ..model.memory_model import MemoryModel
 from .declared import declared_model, speaks_of
+from .fingerprint import environment, request_key
 from .model_request import ModelRequest
 
 if TYPE_CHECKING:  # measuring is imported when something is measured
@@ -174,8 +176,6 @@ class Chooser:
         """Correct what is recorded of a method by a measured peak; tell whether it was too low."""
         if self.backend is None or self.records is None:
             return False
-        from .fingerprint import environment
-
         known, where = self._key(request), environment(self.backend, request.meta.function)
         found = self.records.find(known, where)
         if found is None or found.model().bytes(n_slices) >= measured_bytes:
@@ -226,8 +226,6 @@ class Chooser:
     def _recorded(self, request: ModelRequest) -> tuple[Probe | SizedProbe, str] | None:
         if self.records is None:
             return None
-        from .fingerprint import device_name, environment
-
         known = self._key(request)
         if self.backend is not None:
             here = environment(self.backend, request.meta.function)
@@ -286,7 +284,6 @@ class Chooser:
 
     def _probed(self, request: ModelRequest) -> Probe:
         assert self.backend is not None
-        from .fingerprint import environment
         from .probed import probe
 
         first = None
@@ -345,13 +342,9 @@ class Chooser:
         )
 
     def _key(self, request: ModelRequest) -> dict[str, Any]:
-        from .fingerprint import request_key
-
         return request_key(request, self._side)
 
     def _described(self, request: ModelRequest) -> str:
-        from .fingerprint import device_name
-
         dims = "x".join(map(str, request.other_dims))
         unit = "projections" if request.slice_dim == 0 else "sinograms"
         where = device_name(self.backend) if self.backend else f"a {self.device} device"

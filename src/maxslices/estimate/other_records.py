@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..model.size_model import LEAST_SIZES
-from .fingerprint import canonical
+from ..registry.source_hash import canonical
 from .probe_result import Probe
 from .record_files import Entry
 from .recorded import Records

@@ -17,13 +17,13 @@ import numpy as np
 
 from ..devices import Backend
 from ..model.units import format_bytes
+from ..system.random_state import random_state_kept
 from ..tuning.garbage_collection import quick_collections
 from .bench import NOISE_BYTES, Bench, Rung, tracemalloc_on
 from .method_calls import LIMIT_S, MethodCalls
 from .model_request import ModelRequest
 from .peak_search import PeakSearch
 from .probe_result import Probe
-from .random_state import random_state_kept
 from .retained_memory import RetainedMemory
 from .sample_data import Samples
 from .sequence_probe import NotExplainedError, SequenceProbe

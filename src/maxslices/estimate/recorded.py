@@ -20,8 +20,8 @@ from typing import Any
 
 from ..errors import StoreError, UsageError
 from ..measure.cache_dir import FOLDER_VARIABLE, records_folder
+from ..registry.source_hash import canonical
 from ..system.fresh_files import open_lock_file, replace_text
-from .fingerprint import canonical
 from .probe_result import Probe
 from .record_files import (
     FORMAT,
