@@ -104,7 +104,7 @@ def test_a_method_that_changes_its_ways_is_called_until_it_is_known(sequences, m
 @pytest.mark.parametrize("method", [*KEEP_THEIR_WAYS, *CHANGE])
 def test_calls_stay_within_the_memory_that_may_be_used(sequences, method, n):
     available = sequences.most_bytes(method, n)
-    found = probed_program(sequences, method, available, strictly=True)
+    found = probed_program(sequences, method, available)
     right = fitting(sequences, method, available)
     assert 0.98 * right <= found.answer <= right
 
@@ -148,12 +148,11 @@ def lprec(p):
     p.alloc(26_152_996 * max(8, p.n), 4)
 
 
-@pytest.mark.parametrize("strictly", [False, True])
 @pytest.mark.parametrize("n", [17, 24, 32, 53, 61, 64])
-def test_chunks_with_fft_plans_of_their_own_are_answered_in_three_seconds(sequences, n, strictly):
+def test_chunks_with_fft_plans_of_their_own_are_answered_in_three_seconds(sequences, n):
     sequences.seconds = lambda k: 0.1 + 0.003 * k
     available = sequences.most_bytes(lprec, n)
-    found = probed_program(sequences, lprec, available, strictly=strictly)
+    found = probed_program(sequences, lprec, available)
     right = fitting(sequences, lprec, available)
     assert 0.98 * right <= found.answer <= right
     assert sequences.now_s <= 3.5

@@ -295,7 +295,6 @@ class Chooser:
             available_bytes=self._available_bytes,
             first_slices=first,
             supplied=self._side,
-            strictly=True,
         )
         compared = self._compared(request, made)
         if isinstance(compared, str):
