@@ -322,14 +322,14 @@ class Chooser:
             warnings.warn(f"{request.meta.full_name}: {found}", stacklevel=2)
         return found
 
-    def _beside(self, request: ModelRequest, measured: MemoryModel, margin_bytes: int = 0) -> str:
+    def _beside(self, request: ModelRequest, measured: MemoryModel) -> str:
         """Say what the author's estimator answers; warn where the two disagree."""
         if not speaks_of(request.meta, self.device):
             return ""
         from .comparison import compare
 
         try:
-            found = compare(request, self.device, measured, self._available_bytes, margin_bytes)
+            found = compare(request, self.device, measured, self._available_bytes)
         except EstimatorError as error:
             warnings.warn(str(error), stacklevel=2)
             return "; its own estimator fails"
