@@ -26,9 +26,9 @@ from package_functions import FUNCTIONS
 from tests.model.recorded_sequences import recorded, recorded_packages
 
 from maxslices import registry
+from maxslices.checking.explained_peak import place_of
+from maxslices.cli.explained_record import size_text
 from maxslices.estimate.declared import declared_model
-from maxslices.estimate.explained_peak import place_of
-from maxslices.estimate.explained_record import size_text
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.shipped_records import read_shipped
 from maxslices.estimate.size_record import SizeRecord

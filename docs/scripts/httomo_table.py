@@ -215,6 +215,7 @@ class Truth:
         began = time.perf_counter()
         with measure_peak("cuda") as peak, hook:
             data = self.samples.block(n, "even")
+            clean()
             result = self.meta.function(data, **supplied, **self.case.parameters)
             cp.cuda.Device().synchronize()
         seconds = time.perf_counter() - began

@@ -29,12 +29,13 @@ from maxslices.devices import Backend, select_backend
 from maxslices.errors import MaxslicesError
 from maxslices.estimate import Chooser, ModelRequest, Records
 from maxslices.estimate.bench import Bench, tracemalloc_on
-from maxslices.estimate.fingerprint import canonical, request_key
+from maxslices.estimate.fingerprint import request_key
 from maxslices.estimate.sample_data import Samples
 from maxslices.model.arrays import ArraySpec
 from maxslices.model.memory_model import MemoryModel
 from maxslices.pipeline import ScanSpec
 from maxslices.pipeline.pipeline import as_pipeline
+from maxslices.registry.source_hash import canonical
 
 FILLED_IN = {"newshape": [1024, 1024], "ratio_delta_beta": 250}
 """Values for what a pipeline leaves to its user."""

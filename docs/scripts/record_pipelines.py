@@ -33,7 +33,7 @@ from maxslices.errors import MaxslicesError, UnknownMethodError
 from maxslices.estimate import Chooser, ModelRequest, Records, sequence_probe
 from maxslices.estimate.bench import Bench, tracemalloc_on
 from maxslices.estimate.chooser import Choice
-from maxslices.estimate.fingerprint import canonical, request_key
+from maxslices.estimate.fingerprint import request_key
 from maxslices.estimate.sample_data import Samples
 from maxslices.estimate.section_models import section_models
 from maxslices.estimate.shipped_records import read_shipped
@@ -42,6 +42,7 @@ from maxslices.model.units import parse_bytes
 from maxslices.pipeline import ScanSpec
 from maxslices.pipeline.pipeline import as_pipeline
 from maxslices.registry.method_registry import registry
+from maxslices.registry.source_hash import canonical
 
 SMALL = (600, 540, 640)
 DETECTORS = ((1801, 1601, 2557), (1801, 2160, 2560), (1801, 2048, 2048))
@@ -159,7 +160,7 @@ class RecordingChooser(Chooser):
     def _probed(self, request: ModelRequest) -> Any:
         whole = self._available_bytes
         if request.meta.name in ON_HOST:
-            self._available_bytes = whole // 64
+            self._available_bytes = whole // 12
         try:
             return super()._probed(request)
         finally:

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from maxslices.estimate.fingerprint import canonical
 from maxslices.estimate.record_files import Entry, checked_entries, checked_probe
 from maxslices.estimate.shipped_records import read_shipped, shipped_text
 from maxslices.estimate.size_record import SizeRecord
 from maxslices.model.size_model import LEAST_SIZES
+from maxslices.registry.source_hash import canonical
 
 FOLDER = Path(__file__).parents[2] / "src" / "maxslices" / "httomo" / "records"
 

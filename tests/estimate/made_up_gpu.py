@@ -31,6 +31,7 @@ class Gpu:
     def __init__(self):
         self.pool = self.outside = self.highest_outside = self.inside = self.limit = 0
         self.held = self.flats_bytes = 0
+        self.kept = self.freed = 0  # what the method keeps; what of it the last call replaced
         self.most = 0  # in use at any time, without what stays outside
         self.kind_of_data = "even"
         self.now_s = 0.0
@@ -79,13 +80,15 @@ class Gpu:
     def measure_peak(self, kind, record):
         peak, before = Peak("cuda"), -(-self.outside // GRAIN) * GRAIN
         yield peak
-        peak.cupy_in_use_bytes = self.inside
+        peak.cupy_in_use_bytes, peak.earlier_freed_bytes = self.inside, self.freed
         peak.outside_bytes = -(-self.highest_outside // GRAIN) * GRAIN - before
         peak.outside_after_bytes = -(-self.outside // GRAIN) * GRAIN - before
 
     def module(self, backend):
         stream = types.SimpleNamespace(synchronize=lambda: None)
-        pool = types.SimpleNamespace(used_bytes=lambda: self.held, total_bytes=lambda: self.held)
+        pool = types.SimpleNamespace(
+            used_bytes=lambda: self.held + self.kept, total_bytes=lambda: self.held
+        )
         return types.SimpleNamespace(
             cuda=types.SimpleNamespace(get_current_stream=lambda: stream),
             get_default_memory_pool=lambda: pool,

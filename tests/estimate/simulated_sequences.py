@@ -8,6 +8,7 @@ import numpy as np
 
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
+from maxslices.measure.peak import OutsideReading
 from maxslices.model.allocation_sequence import CallSite, SequenceBuilder
 from maxslices.registry.declaration import describe
 
@@ -34,6 +35,12 @@ class Program:
         return self.building.sequence()
 
 
+def peak_event(sequence):
+    """Index of the event after which most is in use."""
+    sizes = list(sequence.alive_bytes())
+    return sizes.index(max(sizes))
+
+
 class SequenceGpu(Gpu):
     """Runs programs, and counts the calls."""
 
@@ -41,6 +48,8 @@ class SequenceGpu(Gpu):
         super().__init__()
         self.seconds = lambda n: 0.005
         self.outside_of = lambda n: 0
+        self.outside_at = peak_event
+        self.gives_back = True  # what is free, to the driver
 
     def run(self, method, n):
         program = Program(n)
@@ -61,7 +70,14 @@ class SequenceGpu(Gpu):
         with super().measure_peak(kind, record) as peak:
             yield peak
         peak.cupy_in_use_bytes = self.sequence.peak_bytes() - -(-record[1] // 512) * 512
-        peak.outside_bytes, peak.outside_after_bytes = int(self.outside_of(record[0])), 0
+        outside = int(self.outside_of(record[0]))
+        sizes = list(self.sequence.alive_bytes())
+        at = self.outside_at(self.sequence)
+        held = sizes[at] if self.gives_back else max(sizes[: at + 1])
+        held += peak.cupy_in_use_bytes - max(sizes)  # without the input
+        peak.outside_readings = (OutsideReading(at, held, outside),)
+        peak.outside_bytes = max(0, held + outside - peak.cupy_in_use_bytes)
+        peak.outside_after_bytes = 0
         peak.sequence = self.sequence
 
 

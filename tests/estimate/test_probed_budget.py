@@ -22,7 +22,7 @@ def first_that_does_not_fit(take, available):
 @pytest.mark.parametrize("n", [11, 20, 26, 28, 32, 47, 53, 61, 64, 66])
 def test_what_is_in_use_stays_within_the_budget_and_the_answer_is_as_good(gpu, n):
     available = int(teeth(n) * MIB)
-    found = probed_on(gpu, toothed, available, strictly=True)
+    found = probed_on(gpu, toothed, available)
     assert gpu.most <= available
     right = first_that_does_not_fit(toothed, available) - 1
     assert 0.9 * right <= found.answer <= right
@@ -31,7 +31,7 @@ def test_what_is_in_use_stays_within_the_budget_and_the_answer_is_as_good(gpu, n
 def test_flats_and_darks_are_part_of_what_is_in_use(gpu):
     gpu.flats_bytes = 3000 * MB
     available = int(teeth(64) * MIB)
-    found = probed_on(gpu, toothed, available, strictly=True)
+    found = probed_on(gpu, toothed, available)
     assert gpu.most <= available
     room = available - gpu.flats_bytes
     right = first_that_does_not_fit(toothed, room) - 1
@@ -45,7 +45,7 @@ def test_flats_and_darks_do_not_change_what_follows_from_a_line(gpu, flats):
 
     gpu.flats_bytes = flats * MB
     available = needs_of(take)(64)
-    found = probed_on(gpu, take, available, strictly=True)
+    found = probed_on(gpu, take, available)
     assert gpu.most <= available
     assert 63 <= found.answer <= 64  # that they leave nearly room for one more makes it one less
     assert found.notes == (ALONE,)  # no call ran out of memory that was predicted to fit
@@ -58,10 +58,10 @@ def test_what_flats_and_darks_leave_is_answered_as_if_it_were_all(gpu, flats):
 
     available = needs_of(take)(64)
     room = available - flats * MB
-    alone = probed_on(gpu, take, room, strictly=True)
+    alone = probed_on(gpu, take, room)
     assert alone.model().bytes(1) == needs_of(take)(1)
     gpu.flats_bytes = flats * MB
-    found = probed_on(gpu, take, available, strictly=True)
+    found = probed_on(gpu, take, available)
     assert gpu.most <= max(available, flats * MB + needs_of(take)(1))
     assert found.model().max_slices(room, 2160) == alone.answer
     assert alone.answer <= found.answer <= 64
@@ -72,7 +72,7 @@ def test_one_slice_that_is_too_large_is_told_with_its_bytes(gpu):
     def take(n):
         return {"inside": 900 * MB * n}
 
-    found = probed_on(gpu, take, 500 * MB, strictly=True)
+    found = probed_on(gpu, take, 500 * MB)
     assert found.answer == 0
     assert found.model().bytes(1) == needs_of(take)(1)
     assert set(gpu.counts) == {1}
@@ -86,7 +86,7 @@ def test_memory_outside_the_pool_which_nothing_limits_is_not_overrun(gpu, n):
         return {"inside": 228.1 * MB * k, "outside": outside, "seconds": 0.02 + 0.01 * k}
 
     available = int(needs_of(take)(n)) + 3 * MB
-    found = probed_on(gpu, take, available, strictly=True)
+    found = probed_on(gpu, take, available)
     assert gpu.most <= available
     assert 0.6 * n <= found.answer < first_that_does_not_fit(take, available)
 
@@ -98,7 +98,7 @@ def test_textures_that_are_padded_are_answered_as_well_within_a_budget(gpu, righ
         return {"inside": 228.1 * MB * n, "outside": outside, "seconds": 0.02 + 0.01 * n}
 
     available = int(needs_of(take)(right)) + 3 * MB
-    found = probed_on(gpu, take, available, strictly=True)
+    found = probed_on(gpu, take, available)
     assert gpu.most <= available
     assert 0.98 * right <= found.answer <= right
 
@@ -111,7 +111,7 @@ def test_data_that_take_more_than_the_budget_are_what_it_is_estimated_with(gpu, 
 
     one = 600 * MB + INPUT_BYTES
     available = slices * one + 50 * MB if slices else one // 2
-    found = probed_on(gpu, take, available, strictly=True)
+    found = probed_on(gpu, take, available)
     assert found.answer == slices
     assert found.model().bytes(1) == one
     assert any("its memory depends on the data" in note for note in found.notes)
@@ -119,7 +119,7 @@ def test_data_that_take_more_than_the_budget_are_what_it_is_estimated_with(gpu, 
 
 def test_what_was_stopped_says_nothing_of_more_memory(gpu):
     available = int(teeth(61) * MIB)
-    found = probed_on(gpu, toothed, available, strictly=True)
+    found = probed_on(gpu, toothed, available)
     assert found.covers(available, 2160)
     assert found.covers(available // 2, 2160)
     assert not found.covers(2 * available, 2160)
@@ -130,7 +130,7 @@ def test_a_line_is_answered_to_the_slice(gpu):
         return {"inside": 150 * MB * n, "seconds": 0.01}
 
     available = needs_of(take)(64)
-    found = probed_on(gpu, take, available, strictly=True)
+    found = probed_on(gpu, take, available)
     assert found.answer == most_of(needs_of(take), available) == 64
     assert found.sure
 
@@ -140,7 +140,7 @@ def test_one_fewer_is_tried_at_once_where_the_pool_loses_less_than_a_slice(gpu):
         return {"inside": 2000 * MB + 150 * MB * n, "lost": 20 * MB, "seconds": 0.01}
 
     available = needs_of(take)(64)
-    found = probed_on(gpu, take, available, strictly=True)
+    found = probed_on(gpu, take, available)
     assert gpu.most <= available
     assert found.answer == 63
     assert gpu.counts[-2:] == [64, 63]

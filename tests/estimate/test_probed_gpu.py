@@ -154,3 +154,31 @@ def test_a_wrong_import_is_not_tried_with_other_slices(gpu):
     with pytest.raises(EstimatorError, match=r"no astra here \(.*py:\d+\) \(with 1 slice"):
         probed_on(gpu, take, 24 * 10**9)
     assert calls == [1]
+
+
+@pytest.mark.parametrize("n", [23, 61])
+def test_a_workspace_that_is_replaced_by_a_larger_one_counts_once(gpu, n):
+    """It is freed before the larger one is allocated, and stays in the pool."""
+
+    def take(k):
+        larger = INPUT_BYTES * k > gpu.kept
+        gpu.freed = gpu.kept if larger else 0
+        gpu.kept = max(gpu.kept, INPUT_BYTES * k)
+        return {"inside": INPUT_BYTES * k + (gpu.kept if larger else 0)}
+
+    found = probed_on(gpu, take, 3 * INPUT_BYTES * n)
+    assert found.answer == n
+
+
+@pytest.mark.parametrize("n", [23, 61])
+def test_the_entry_of_the_first_call_in_a_cache_is_no_constant(gpu, n):
+    entries = set()
+
+    def take(k):
+        fresh = k not in entries
+        entries.add(k)
+        gpu.kept = sum(INPUT_BYTES // 3 * each for each in entries)
+        return {"inside": INPUT_BYTES * k + fresh * INPUT_BYTES // 3 * k}
+
+    found = probed_on(gpu, take, (2 * INPUT_BYTES + INPUT_BYTES // 3) * n)
+    assert found.answer == n

@@ -18,12 +18,13 @@ from maxslices.devices import select_backend
 from maxslices.errors import UsageError
 from maxslices.estimate import ModelRequest
 from maxslices.estimate.bench import Rung
-from maxslices.estimate.fingerprint import environment, request_key, source_hash
+from maxslices.estimate.fingerprint import environment, request_key
 from maxslices.estimate.probed import Probe
 from maxslices.estimate.record_files import FORMAT
 from maxslices.estimate.recorded import Records
 from maxslices.measure.cache_dir import FOLDER_VARIABLE, records_folder
 from maxslices.registry.declaration import describe
+from maxslices.registry.source_hash import source_hash
 
 CPU = select_backend("cpu")
 PROBE = Probe(

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from maxslices.checking.explained_peak import explained_peak
 from maxslices.cli.main import main
 from maxslices.estimate import ModelRequest
 from maxslices.estimate.chooser import Chooser
-from maxslices.estimate.explained_peak import explained_peak
 from maxslices.estimate.other_records import find_by_sizes, find_of_other_card
 from maxslices.estimate.probe_result import OUTSIDE, Probe
 from maxslices.estimate.recorded import Records

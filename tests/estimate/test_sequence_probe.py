@@ -9,7 +9,7 @@ from maxslices.estimate.probe_result import Probe
 from . import simulated_sequences
 from .conftest import install_gpu
 from .made_up_gpu import INPUT_BYTES, MB, array_depth
-from .simulated_sequences import probed_program
+from .simulated_sequences import Program, probed_program
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_method_that_changes_its_ways_is_called_until_it_is_known(sequences, m
 @pytest.mark.parametrize("method", [*KEEP_THEIR_WAYS, *CHANGE])
 def test_calls_stay_within_the_memory_that_may_be_used(sequences, method, n):
     available = sequences.most_bytes(method, n)
-    found = probed_program(sequences, method, available, strictly=True)
+    found = probed_program(sequences, method, available)
     right = fitting(sequences, method, available)
     assert 0.98 * right <= found.answer <= right
 
@@ -148,12 +148,11 @@ def lprec(p):
     p.alloc(26_152_996 * max(8, p.n), 4)
 
 
-@pytest.mark.parametrize("strictly", [False, True])
 @pytest.mark.parametrize("n", [17, 24, 32, 53, 61, 64])
-def test_chunks_with_fft_plans_of_their_own_are_answered_in_three_seconds(sequences, n, strictly):
+def test_chunks_with_fft_plans_of_their_own_are_answered_in_three_seconds(sequences, n):
     sequences.seconds = lambda k: 0.1 + 0.003 * k
     available = sequences.most_bytes(lprec, n)
-    found = probed_program(sequences, lprec, available, strictly=strictly)
+    found = probed_program(sequences, lprec, available)
     right = fitting(sequences, lprec, available)
     assert 0.98 * right <= found.answer <= right
     assert sequences.now_s <= 3.5
@@ -204,6 +203,19 @@ def test_padded_arrays_outside_the_pool_are_known_from_readings_that_lie_off(seq
     assert found.answer == max(k for k in range(1, 200) if needs(k) <= needs(n))
     assert found.model().bytes(n) == needs(n)
     assert any("were outside the pool: counted" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("n", [24, 32, 33])
+def test_a_reading_of_the_answer_that_lies_off_costs_no_slice(sequences, n):
+    def outside(k):
+        return 2560 * 2560 * 4 * array_depth(k)
+
+    sequences.outside_of = lambda k: outside(k) + 500_000
+    needs = sequences.most_bytes(line, n) + outside(n)
+    found = probed_program(sequences, line, needs)
+    assert n in sequences.counts
+    assert found.answer == n
+    assert found.model().bytes(n) == needs
 
 
 def test_memory_outside_the_pool_that_is_no_array_is_measured_as_before(sequences):
@@ -260,3 +272,65 @@ def test_a_run_that_needed_more_raises_it(sequences):
     corrected = found.corrected(40, sequences.most_bytes(line, 44))
     assert corrected.model().bytes(40) >= sequences.most_bytes(line, 44)
     assert not corrected.covers(10**12, 2160)
+
+
+def back_projects(p):
+    """FBP3d_tomobar's way: a workspace is gone before its library allocates beside the pool."""
+    filtered = p.alloc(INPUT_BYTES * p.n, 1)
+    workspace = p.alloc(67 * MB + INPUT_BYTES * p.n // 2, 2)
+    p.free(workspace)
+    p.alloc(2560 * 2560 * 4 * p.n, 3)
+    p.free(filtered)
+
+
+@pytest.mark.parametrize("n", [20, 33, 47])
+def test_memory_outside_the_pool_counts_at_its_own_moment(sequences, n):
+    def outside(k):
+        return INPUT_BYTES * array_depth(k)
+
+    def beside(sequence):  # after the volume was allocated
+        return len(sequence.events) - 2
+
+    sequences.outside_of, sequences.outside_at = outside, beside
+
+    def needs(k):
+        program = Program(k)
+        back_projects(program)
+        sizes = list(program.sequence().alive_bytes())
+        return max(max(sizes), sizes[beside(program.sequence())] + outside(k))
+
+    found = probed_program(sequences, back_projects, needs(n))
+    assert found.peaks is not None
+    assert len(sequences.counts) <= 5
+    for k in (1, 2, 3, 5, 8, 17, 20, 33, 47, 64, 100):
+        assert needs(k) <= found.model().bytes(k) <= 1.001 * needs(k)
+
+
+@pytest.mark.parametrize("gives_back", [True, False])
+def test_what_the_pool_holds_free_counts_beside_memory_outside_it(sequences, gives_back):
+    """A library cannot use it; what was given back to the driver does not count."""
+
+    def method(p):
+        p.free(p.alloc(3 * INPUT_BYTES * p.n, 1))
+        p.alloc(INPUT_BYTES * p.n, 2)
+
+    sequences.outside_of = lambda k: 150 * MB
+    sequences.outside_at = lambda sequence: len(sequence.events) - 1
+    sequences.gives_back = gives_back
+    needs = 4 * INPUT_BYTES * 40 + (0 if gives_back else 150 * MB)
+    found = probed_program(sequences, method, needs)
+    assert needs <= found.model().bytes(40) <= 1.001 * needs
+
+
+def test_workspaces_of_a_library_that_works_slice_by_slice_are_a_constant(sequences):
+    """FBP2d_astra's way: beside the input, and the result comes later."""
+
+    def method(p):
+        p.alloc(2560 * 2560 * 4 * p.n, 1)
+
+    sequences.outside_of, sequences.outside_at = lambda k: 174 * MB, lambda sequence: 0
+    found = probed_program(sequences, method, 3_000 * MB)
+    assert found.peaks is not None
+    for k in (1, 2, 5, 8, 40, 60):
+        needs = max(sequences.most_bytes(method, k), INPUT_BYTES * k + 174 * MB)
+        assert needs <= found.model().bytes(k) <= needs + 2 * MB

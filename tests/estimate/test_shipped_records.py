@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from maxslices import Pipeline, Registry, plan
+from maxslices.cli.explained_record import explained_record
 from maxslices.errors import EstimatorError, StoreError
 from maxslices.estimate import Chooser, ModelRequest
-from maxslices.estimate.explained_record import explained_record
 from maxslices.estimate.fingerprint import request_key
 from maxslices.estimate.probe_result import OUTSIDE
 from maxslices.estimate.recorded import Records
@@ -39,6 +39,11 @@ def scattered(n, dims):
     site = building.site(CallSite("a.py", 1, "f", "1"))
     building.alloc(4 * n * dims[0] * dims[1] * (dims[0] * 7919 % 5 + 1), site)
     return Observation.of(building.sequence())
+
+
+def in_steps(n, dims):
+    """The same, padded to 16 slices."""
+    return replace(scattered(-(-n // 16) * 16, dims), n_slices=n)
 
 
 def sizes_of(method, dims):
@@ -165,6 +170,16 @@ def test_what_follows_no_formula_answers_for_its_own_dims(tmp_path):
     assert choice.model.bytes(8) == scattered(8, SIZES[0]).n_bytes
     with pytest.raises(EstimatorError, match="for other dims"):
         chosen(tmp_path, meta, OTHERS[0])
+
+
+def test_allocations_answer_for_their_own_dims_to_the_byte(tmp_path):
+    (record,) = read_shipped(made(tmp_path, method=in_steps).records)
+    model = record.at(SIZES[0]).model()
+    for n in (1, 8, 63, 65, 76, 81, 100, 129, 300, 1000):
+        assert model.bytes(n) == sizes_of(in_steps, SIZES[0]).model().bytes(n)
+    (again,) = [SizeRecord.from_plain(record.as_plain())]
+    assert again == record
+    assert again.evidence()[SIZES[0]].peaks is not None
 
 
 def test_memory_outside_the_pool_is_said(tmp_path):

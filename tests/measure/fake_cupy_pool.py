@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 from types import ModuleType
@@ -17,7 +16,7 @@ class FakePool:
     def __init__(self, module):
         self._module = module
         self._used = self._total = self._driver = self._small = 0
-        self._pointers = itertools.count(1000)
+        self._next_pointer = GRAIN_BYTES
         self._lock = threading.Lock()
 
     def used_bytes(self):
@@ -49,7 +48,8 @@ class FakePool:
             hook.malloc_preprocess(device_id=0, size=size, mem_size=rounded)
         with self._lock:
             self._used += rounded
-            pointer = next(self._pointers)
+            pointer = self._next_pointer
+            self._next_pointer += rounded
         taken = self._used - self._total
         if taken > 0:
             for hook in hooks:

@@ -168,6 +168,17 @@ def test_what_is_rounded_up_is_forgotten_with_the_blocks_that_were_given_back(cu
     assert peak.outside_after_bytes <= 2 * MIB
 
 
+def test_what_is_rounded_up_is_that_of_the_blocks_that_are_left(cupy):
+    with measure_peak("cuda") as peak:
+        kept = cupy.alloc(3 * MIB)
+        cupy.alloc(90 * MIB + 512).free()
+        cupy.pool.free_all_blocks()
+        outside_for_a_moment(cupy, 50 * MIB)
+        assert kept is not None
+    assert peak.rounding_bytes == 1 * MIB
+    assert max(each.n_bytes for each in peak.outside_readings) == 50 * MIB
+
+
 def test_memory_of_libraries_counts_on_top_of_what_the_pool_takes_meanwhile(cupy):
     with measure_peak("cuda") as peak:
         cupy.alloc(40 * MIB)
@@ -196,6 +207,24 @@ def test_memory_of_libraries_counts_on_top_of_what_the_pool_keeps(cupy):
     assert peak.cupy_in_use_bytes == 200 * MIB
     assert peak.outside_bytes == 50 * MIB
     assert peak.outside_after_bytes == 0
+
+
+def test_readings_outside_the_pool_say_what_the_pool_had_done_and_held(cupy):
+    with measure_peak("cuda") as peak:
+        first = cupy.alloc(200 * MIB)
+        second = cupy.alloc(20 * MIB)
+        first.free()
+        outside_for_a_moment(cupy, 50 * MIB)
+        cupy.pool.free_all_blocks()
+        outside_for_a_moment(cupy, 60 * MIB)
+        second.free()
+    most = {}
+    for each in peak.outside_readings:
+        moment = each.n_events, each.held_bytes
+        most[moment] = max(each.n_bytes, most.get(moment, 0))
+    assert most[3, 220 * MIB] == 50 * MIB
+    assert most[3, 20 * MIB] == 60 * MIB
+    assert peak.outside_bytes == 50 * MIB
 
 
 def test_memory_of_libraries_that_is_gone_before_the_pool_grows_does_not_count(cupy):
@@ -250,3 +279,24 @@ def test_trace_tells_what_was_alive_and_where(cupy, monkeypatch):
     assert peak.where == peak.alive[0].where
     assert [sample.in_use_bytes for sample in peak.samples] == [2 * KIB, 6 * KIB, 2 * KIB, 3 * KIB]
     assert first.size == 2 * KIB
+
+
+def test_what_is_replaced_by_something_larger_is_not_alive_beside_it(cupy):
+    cache = cupy.alloc(30 * MIB)
+    with measure_peak("cuda") as peak:
+        first = cupy.alloc(10 * MIB)
+        cache.free()
+        cupy.alloc(50 * MIB)
+        first.free()
+    assert peak.cupy_in_use_bytes == 60 * MIB
+    assert peak.earlier_freed_bytes == 30 * MIB
+
+
+def test_what_is_freed_after_the_peak_was_alive_beside_it(cupy):
+    cache = cupy.alloc(30 * MIB)
+    with measure_peak("cuda") as peak:
+        cupy.alloc(50 * MIB).free()
+        cache.free()
+        cupy.alloc(40 * MIB)
+    assert peak.cupy_in_use_bytes == 50 * MIB
+    assert peak.earlier_freed_bytes == 0

@@ -83,6 +83,20 @@ def test_what_has_no_formula_is_a_bound():
         assert n_bytes <= bytes_at(formula, shape) <= 1.1 * n_bytes
 
 
+@pytest.mark.parametrize("padding", [0, 1])
+def test_what_is_worked_on_in_whole_rows_up_to_a_number_of_values_is_capped(padding):
+    """As CuPy sorts: 2**22 values at a time, and scratch that is padded."""
+
+    def size(n, r, c):
+        values = min(n * r, 2**20 // c) * c
+        return 16 * values + padding * (255 + 256 * -(-values // 2**15))
+
+    formula = FINDER.formula([size(*shape) for shape in SHAPES], [], None)
+    assert formula.is_bound
+    for shape in (*SHAPES, *FURTHER):
+        assert size(*shape) <= bytes_at(formula, shape) <= 1.03 * size(*shape)
+
+
 @pytest.mark.parametrize(
     "passes, text",
     [

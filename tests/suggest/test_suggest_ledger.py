@@ -14,6 +14,7 @@ from maxslices import Registry
 from maxslices.errors import EstimatorError, UnknownMethodError, UsageError
 from maxslices.registry.named_method import method_named
 from maxslices.suggest.suggest_ledger import suggest_ledger
+from maxslices.suggest.traced_runs import RunMaker
 from maxslices.testing import check_max_slices
 
 FURTHER = ((60, 127, 140), (52, 230, 301))
@@ -37,6 +38,22 @@ def padded(data):
     wide = np.pad(data, ((0, 0), (5, 5), (7, 7)), mode="edge")
     smooth = np.cumsum(wide, axis=2)
     return smooth[:, 5:-5, 7:-7] - data
+
+
+def sorted_in_parts(data):
+    """Whole rows of 2**19 values at a time, as CuPy sorts 2**22, with scratch that is padded."""
+    result = data.copy()
+    rows = result.reshape(-1, data.shape[2])
+    step = min(len(rows), 2**19 // data.shape[2])
+    keys = np.empty((step, data.shape[2]))
+    for start in range(0, len(rows), step):
+        part = rows[start : start + step]
+        scratch = np.empty(16 * part.size + 255 + 256 * -(-part.size // 2**15), np.uint8)
+        scratch[::4096] = 1
+        part.sort(axis=1)
+        del scratch
+    del keys
+    return result
 
 
 def refuses_small(data):
@@ -70,7 +87,7 @@ def assert_passes(function, text, parameters, dtypes=("float32",)):
             assert result.estimated_bytes >= 0.999 * result.peak_bytes
 
 
-@pytest.mark.parametrize("function", [chunked, list_of_slices, padded])
+@pytest.mark.parametrize("function", [chunked, list_of_slices, padded, sorted_in_parts])
 def test_own_functions(function):
     found = suggested(function)
     assert min(found.ratios) > 0.999
@@ -158,3 +175,12 @@ def test_functions_in_c_are_called_though_python_cannot_read_their_signature(
     assert all(line in found["ledger"] for line in lines)
     ratios = [run["ratio"] for run in found["runs"]]
     assert 1.0 <= min(ratios) <= max(ratios) < 1.01
+
+
+def test_blocks_on_a_gpu_are_above_what_its_library_sorts_at_a_time(monkeypatch):
+    maker = RunMaker(registered(padded), 0, "cpu", {})
+    maker.backend_kind = "cuda"
+    shapes = []
+    monkeypatch.setattr(maker, "run", lambda shape, dtype: shapes.append(shape) or shape)
+    maker.runs(np.dtype("float32"))
+    assert sum(np.prod(shape) > 3 * 2**22 for shape in shapes) == 2

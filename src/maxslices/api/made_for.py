@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from ..estimate.fingerprint import package_of
-from ..estimate.package_versions import installed_version
 from ..model.allocators import Device
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import MadeFor
+from ..registry.source_hash import package_of
+from ..system.package_versions import installed_version
 
 
 def made_for(pipeline: Pipeline, scan: ScanSpec, device: Device) -> MadeFor:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from ..devices import Backend
 from ..errors import UsageError
 from ..estimate import Chooser
-from ..estimate.declared import check_planned
 from ..estimate.section_models import section_models
 from ..io import Source
 from ..io.check_arrays import check_dtype
@@ -19,6 +18,7 @@ from ..pipeline.pipeline import PipelineLike, as_pipeline
 from ..pipeline.sweep import SweepLike, SweptPipeline, cut_at_sweep, with_sweep
 from ..planner import Budgets, Plan, make_plan
 from ..planner.block_size import BlockChoice
+from ..planner.check_planned import check_planned
 from ..planner.tile_and_offload import FitChoice
 from .made_for import made_for
 from .resources import budgets_of, card_here, chooser_for, measures

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..estimate import Chooser
-from ..estimate.declared import check_planned
 from ..estimate.section_models import section_models
 from ..io import Source
 from ..model.arrays import ArraySpec
@@ -16,6 +15,7 @@ from ..pipeline.sweep import SweptPipeline
 from ..pipeline.sweep_rows import SweepRows, reach_after, rows_of_sweep
 from ..planner import Budgets, Plan, make_plan
 from ..planner.block_size import BlockChoice
+from ..planner.check_planned import check_planned
 from ..planner.sweep_plan import SweepPlan
 from ..planner.tile_and_offload import FitChoice
 from .made_for import made_for

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..errors import DoesNotFitError, ParameterError
 from ..estimate import Chooser
-from ..estimate.declared import check_planned
 from ..estimate.section_models import section_models
 from ..model.arrays import ArraySpec
 from ..model.section_model import SectionModel
@@ -18,6 +17,7 @@ from ..pipeline.sweep import SweptPipeline
 from ..pipeline.sweep_rows import USUAL_ROWS
 from ..planner import Budgets, Plan, make_plan
 from ..planner.block_size import BlockChoice
+from ..planner.check_planned import check_planned
 from ..planner.sweep_plan import shown_values, value_text
 from ..planner.tile_and_offload import FitChoice
 from ..registry.parameters import matches

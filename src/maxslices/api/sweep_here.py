@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..devices import Backend, pinned_empty, select_backend
+from ..devices.device_name import device_name
 from ..estimate import Chooser
-from ..estimate.fingerprint import device_name
 from ..io import Source
 from ..pipeline import Pipeline, ScanSpec
 from ..pipeline.sweep import SweptPipeline

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..devices import Backend
 from ..estimate.model_request import ModelRequest
-from ..estimate.random_state import random_state_kept
 from ..estimate.sample_data import Samples
+from ..system.random_state import random_state_kept
 from .compare_blocks import LARGE, SMALL, compare_blocks
 from .effect import BlockEffect
 from .trial_slices import TrialSlices

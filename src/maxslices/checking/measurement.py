@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..errors import DeviceError
-from ..estimate.explained_peak import explained_peak
 from ..measure import Peak
 from ..model.peak_model import PeakModel
 from .check_result import CheckResult
 from .estimate_check import check_call, find_method
 from .explained_call import explain_call
+from .explained_peak import explained_peak
 from .measured_call import MeasuredCall
 from .result_table import to_dict
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from ..estimate.explained_peak import explained_peak
 from ..measure import Peak
 from ..model.peak_model import PeakModel
 from ..model.units import format_bytes
 from .explained_call import explain_call
+from .explained_peak import explained_peak
 from .measurement import call_of, traced_peak
 
 

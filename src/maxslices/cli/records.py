@@ -118,7 +118,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
 @click.argument("method", callback=_full_name, help="a method, or MODULE:CALLABLE")
 def show(method: str) -> str:
     """Show all that was measured for a METHOD."""
-    from ..estimate.explained_record import explained_record
+    from .explained_record import explained_record
 
     blocks = []
     for entry in _entries(_opened(), method):
@@ -148,7 +148,7 @@ def show(method: str) -> str:
 
 def _explained(probe: dict[str, Any]) -> list[str]:
     """The peak of the answer as a sum of allocations."""
-    from ..estimate.explained_peak import explained_peak
+    from ..checking.explained_peak import explained_peak
     from ..model.peak_model import PeakModel
 
     return explained_peak(PeakModel.from_plain(probe["peaks"]), max(1, probe["answer"]))

@@ -15,9 +15,8 @@ import numpy as np
 
 from ..devices import Backend, require_libraries, select_backend, shared_allocator
 from ..devices.cpu import CpuBackend
+from ..devices.device_name import device_name
 from ..errors import MaxslicesError, PlanError
-from ..estimate.fingerprint import device_name
-from ..estimate.package_versions import installed_version
 from ..io import ScratchStore, Sink, Source, create_sink, open_source
 from ..model.allocators import Device
 from ..pipeline import Pipeline
@@ -29,6 +28,7 @@ from ..runner.section_run import SectionRun
 from ..runner.side_frames import SideFrames
 from ..runner.side_results import SideResults
 from ..runner.snapshots import Snapshots
+from ..system.package_versions import installed_version
 from ..system.threads import N_THREADS
 from .section_job import DoneBlock, DoneShare, SectionJob, Share, WorkerFacts
 

@@ -69,6 +69,8 @@ class Rung:
     """Bytes that seemed to be outside the pool but were too few to count; not in `n_bytes`."""
     call_s: float = 0.0
     """Duration of the call alone; 0 where it was not recorded."""
+    freed_bytes: int = 0
+    """Bytes of `before_bytes` that were gone at the peak: see `Peak.earlier_freed_bytes`."""
     stays_bytes: int = 0
     """Bytes left outside the pool: modules, caches of C libraries. Not in `n_bytes`."""
 
@@ -107,6 +109,8 @@ class Bench:
         """Bytes of the last call's flats and darks, which are not part of a peak."""
         self.sequence: AllocationSequence | None = None
         """What the last call asked NumPy or CuPy's pool for; None where that was not recorded."""
+        self.readings: list[tuple[int, int, int]] = []
+        """Memory outside the pool in the last call, as `Observation.of` takes it."""
         self._is_recorded = True
         """False once recording has disturbed the method."""
         self._left_bytes = 0
@@ -160,6 +164,7 @@ class Bench:
         start, before = self._allocated(), self._left_bytes
         data = self.samples.block(n_slices, self.kind)
         finish(self.backend)
+        self.backend.release()  # what making it took: the method would give that back
         record = (n_slices, int(data.nbytes)) if self._is_recorded else None
         try:
             with measure_peak(self.backend.kind, record=record) as peak:
@@ -181,6 +186,12 @@ class Bench:
         counted, unseen = _counted(peak)
         stays = peak.outside_after_bytes if peak.outside_after_bytes >= GRAIN_BYTES else 0
         self.stays_bytes += stays
+        own = self.samples.nbytes(n_slices)
+        self.readings = [
+            (1 + each.n_events, own + each.held_bytes, each.n_bytes - stays)
+            for each in peak.outside_readings
+            if each.n_bytes - stays > OUTSIDE_BYTES[self.backend.kind]
+        ]
         outside, doubtful = max(0, (peak.outside_bytes or 0) - stays), 0
         kind = self.backend.kind
         if not self.uses_outside and outside <= max(
@@ -197,6 +208,7 @@ class Bench:
             time.perf_counter() - began,
             unseen,
             doubtful,
+            freed_bytes=peak.earlier_freed_bytes,
             stays_bytes=stays,
             call_s=peak.wall_s,
         )

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from ..devices import Backend
+from ..devices.device_name import device_name
 from ..errors import EstimatorError, UntraceableError, UsageError
 from ..model.allocators import Device, round_to_granule
 from ..model.arrays import ArraySpec
 from ..model.memory_model import MemoryModel
 from .declared import declared_model, speaks_of
+from .fingerprint import environment, request_key
 from .model_request import ModelRequest
 
 if TYPE_CHECKING:  # measuring is imported when something is measured
@@ -174,8 +176,6 @@ class Chooser:
         """Correct what is recorded of a method by a measured peak; tell whether it was too low."""
         if self.backend is None or self.records is None:
             return False
-        from .fingerprint import environment
-
         known, where = self._key(request), environment(self.backend, request.meta.function)
         found = self.records.find(known, where)
         if found is None or found.model().bytes(n_slices) >= measured_bytes:
@@ -226,8 +226,6 @@ class Chooser:
     def _recorded(self, request: ModelRequest) -> tuple[Probe | SizedProbe, str] | None:
         if self.records is None:
             return None
-        from .fingerprint import device_name, environment
-
         known = self._key(request)
         if self.backend is not None:
             here = environment(self.backend, request.meta.function)
@@ -286,7 +284,6 @@ class Chooser:
 
     def _probed(self, request: ModelRequest) -> Probe:
         assert self.backend is not None
-        from .fingerprint import environment
         from .probed import probe
 
         first = None
@@ -298,7 +295,6 @@ class Chooser:
             available_bytes=self._available_bytes,
             first_slices=first,
             supplied=self._side,
-            strictly=True,
         )
         compared = self._compared(request, made)
         if isinstance(compared, str):
@@ -326,14 +322,14 @@ class Chooser:
             warnings.warn(f"{request.meta.full_name}: {found}", stacklevel=2)
         return found
 
-    def _beside(self, request: ModelRequest, measured: MemoryModel, margin_bytes: int = 0) -> str:
+    def _beside(self, request: ModelRequest, measured: MemoryModel) -> str:
         """Say what the author's estimator answers; warn where the two disagree."""
         if not speaks_of(request.meta, self.device):
             return ""
         from .comparison import compare
 
         try:
-            found = compare(request, self.device, measured, self._available_bytes, margin_bytes)
+            found = compare(request, self.device, measured, self._available_bytes)
         except EstimatorError as error:
             warnings.warn(str(error), stacklevel=2)
             return "; its own estimator fails"
@@ -345,13 +341,9 @@ class Chooser:
         )
 
     def _key(self, request: ModelRequest) -> dict[str, Any]:
-        from .fingerprint import request_key
-
         return request_key(request, self._side)
 
     def _described(self, request: ModelRequest) -> str:
-        from .fingerprint import device_name
-
         dims = "x".join(map(str, request.other_dims))
         unit = "projections" if request.slice_dim == 0 else "sinograms"
         where = device_name(self.backend) if self.backend else f"a {self.device} device"

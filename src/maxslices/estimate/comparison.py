@@ -64,7 +64,6 @@ def compare(
     device: Device,
     measured: MemoryModel,
     available_bytes: int,
-    margin_bytes: int = 0,
 ) -> Comparison:
     """Compare a method's own estimator with a measured model.
 
@@ -78,8 +77,6 @@ def compare(
         The measured model.
     available_bytes : int
         Memory that slices have to fit in.
-    margin_bytes : int
-        Safety margin contained in the measured model.
 
     Raises
     ------
@@ -95,5 +92,5 @@ def compare(
         probed_slices=n,
         declared_bytes=declared.bytes(max(1, n)),
         probed_bytes=measured.bytes(max(1, n)),
-        noise_bytes=NOISE_BYTES[device] + 2 * margin_bytes,
+        noise_bytes=NOISE_BYTES[device],
     )

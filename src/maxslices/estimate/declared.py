@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from ..errors import EstimatorError
 from ..model.allocators import Device
 from ..model.ledger import LedgerEstimator
 from ..model.memory_model import MAX_BYTES, UNREACHABLE_BYTES, MemoryModel
-from ..model.section_model import DeclaredModel, SectionModel, StepModel
-from ..model.tiling import Tiling
+from ..model.section_model import DeclaredModel
 from ..model.units import format_bytes
 from ..registry.author_lines import defined_at, raised_at
 from ..registry.method_meta import MethodMeta
 from .model_request import ModelRequest
-
-_N_ASKED = 64
-"""Amounts of memory that an estimator is asked about for a planned block. Of 72 made-up estimators
-that rise and fall, 55 contradicted themselves while a model was made of them."""
 
 
 def speaks_of(meta: MethodMeta, device: Device) -> bool:
@@ -62,26 +55,28 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
 
     bound = meta.bound_estimator(*slices, request.parameters, device=device)
 
-    def ask(available_bytes: int) -> int:
-        return bound(available_bytes)[0]
-
     def called() -> str:
         arguments = "slice_dim={}, other_dims={}, dtype={}".format(*slices)
         given = "".join(f", {name}={value!r}" for name, value in request.parameters.items())
         place = defined_at(meta.estimator)
         return f"{meta.full_name}: its estimator {_name(meta)}({arguments}{given}){place}"
 
-    answers = _Answers(ask, called)
-    model = MemoryModel.from_max_slices(answers)
+    def contradicted(less: tuple[int, int], more: tuple[int, int]) -> EstimatorError:
+        return EstimatorError(
+            f"{called()} says {less[1]} slices for {less[0]} bytes, but {more[1]} for {more[0]}: "
+            "more memory can never fit fewer slices"
+        )
+
+    model = MemoryModel.from_max_slices(lambda n_bytes: bound(n_bytes)[0], contradicted)
     needed = model.bytes(1)
     if needed >= UNREACHABLE_BYTES:
         raise EstimatorError(
-            f"{called()} returns {answers(MAX_BYTES)} slices however much memory there is "
+            f"{called()} returns {bound(MAX_BYTES)[0]} slices however much memory there is "
             f"(asked up to {format_bytes(MAX_BYTES)})"
         )
     if needed <= 1:
         raise EstimatorError(
-            f"{called()} says that {answers(1)} slices fit in 1 byte: it must depend on "
+            f"{called()} says that {bound(1)[0]} slices fit in 1 byte: it must depend on "
             "available_memory"
         )
     return model
@@ -92,146 +87,6 @@ def declared_models(request: ModelRequest) -> DeclaredModel:
     return lambda device, other_dims: declared_model(
         replace(request, other_dims=other_dims), device
     )
-
-
-class PlannedStep(Protocol):
-    """What a plan says of a method, as far as its estimator is asked about it."""
-
-    @property
-    def tile(self) -> tuple[int, int] | None: ...  # noqa: D102
-    @property
-    def tile_halo(self) -> tuple[int, int]: ...  # noqa: D102
-    @property
-    def on_host(self) -> bool: ...  # noqa: D102
-
-
-class PlannedSection(Protocol):
-    """What a plan says of a section, as far as estimators are asked about it."""
-
-    @property
-    def steps(self) -> Sequence[PlannedStep]: ...  # noqa: D102
-    @property
-    def slice_dim(self) -> int: ...  # noqa: D102
-    @property
-    def n_slices(self) -> int: ...  # noqa: D102
-    @property
-    def halo(self) -> tuple[int, int]: ...  # noqa: D102
-    @property
-    def block(self) -> int: ...  # noqa: D102
-    @property
-    def estimated_bytes(self) -> int: ...  # noqa: D102
-    @property
-    def available_bytes(self) -> int: ...  # noqa: D102
-
-
-def check_planned(models: Sequence[SectionModel], planned: Sequence[PlannedSection]) -> None:
-    """Ask the authors' estimators again about the blocks that a plan has.
-
-    A model is made of few answers, and an estimator that now rises and now falls may have given
-    none that contradict each other. A plan rests on two of them: a block fits in what the model
-    says, and in that with all that the plan leaves free. Both are asked for, so that it keeps to
-    the budget if they are true, whatever the estimator says of other amounts. Of these some are
-    asked for too, as who contradicts himself is not to be believed.
-
-    Parameters
-    ----------
-    models : sequence of SectionModel
-        Models that the plan was made of.
-    planned : sequence of PlannedSection
-        The plan's sections, in the same order.
-
-    Raises
-    ------
-    EstimatorError
-        Naming the method and two answers that contradict each other.
-    """
-    for model, section in zip(models, planned, strict=True):
-        extra = sum(section.halo)
-        blocks = {section.block}
-        blocks |= {section.n_slices % block for block in blocks} - {0}
-        given = sorted({min(block + extra, section.n_slices) for block in blocks})
-        for step, made in zip(model.steps, section.steps, strict=True):
-            if step.estimator.startswith("recorded") and not step.looked_at:
-                _check_record(step, section.slice_dim, given[-1], section.block)
-            if step.declared is None or not step.estimator.startswith("declared"):
-                continue
-            dims = step.input.other_dims(section.slice_dim)
-            if made.tile is not None:
-                dims = Tiling(dims, made.tile, made.tile_halo).given_dims
-            declared = step.declared("cpu" if made.on_host else model.device, dims)
-            # What is free on the host is not known here: on it the first of the two must do.
-            free = 0 if made.on_host else section.available_bytes - section.estimated_bytes
-            asked = [step.looked_at] if step.looked_at else given
-            _check_blocks(step.method, declared, asked, free, section.available_bytes)
-
-
-def _check_record(step: StepModel, slice_dim: int, n_given: int, block: int) -> None:
-    """Check that a record is not of fewer bytes than the method's input, which a peak includes.
-
-    A record in a folder that others write to may say anything, and a plan by it would take any
-    multiple of the memory that it is allowed.
-    """
-    input_bytes = step.input.with_slices(slice_dim, n_given).nbytes
-    recorded_bytes = step.memory.bytes(block)
-    if recorded_bytes < input_bytes:
-        raise EstimatorError(
-            f"{step.method}: its record says {format_bytes(recorded_bytes)} for {n_given} slices, "
-            f"which are {format_bytes(input_bytes)} by themselves: measure it anew with "
-            "--estimator probed, or remove the record (maxslices records)"
-        )
-
-
-def _check_blocks(
-    method: str, model: MemoryModel, blocks: Sequence[int], free_bytes: int, available_bytes: int
-) -> None:
-    """Check what a model says of some blocks, in increasing order."""
-    needed = [model.bytes(block) for block in blocks]
-    if model.inverse is not None:  # which compares its answers with each other
-        for n_bytes in needed:
-            model.inverse(n_bytes + free_bytes)
-        first = min(model.bytes(1), min(needed) // 2)
-        last = max(*needed, available_bytes)
-        for i in range(_N_ASKED + 1):
-            model.inverse(max(1, first + (last - first) * i // _N_ASKED))
-    most = max(needed)
-    if most > needed[-1] and most > available_bytes:
-        raise EstimatorError(
-            f"{method}: its estimator says {format_bytes(most)} for {blocks[needed.index(most)]} "
-            f"slices, but {format_bytes(needed[-1])} for {blocks[-1]}, and "
-            f"{format_bytes(available_bytes)} may be used: more slices can never take less memory"
-        )
-
-
-class _Answers:
-    """An estimator's answers by available memory: cached, and checked against each other."""
-
-    def __init__(self, ask: Callable[[int], int], called: Callable[[], str]) -> None:
-        self._ask = ask
-        self._called = called
-        self._asked: list[int] = []
-        self._n_slices: list[int] = []
-
-    def __call__(self, available_bytes: int) -> int:
-        place = bisect_left(self._asked, available_bytes)
-        if place < len(self._asked) and self._asked[place] == available_bytes:
-            return self._n_slices[place]
-        n_slices = self._ask(available_bytes)
-        if place > 0:
-            self._compare(place - 1, available_bytes, n_slices)
-        if place < len(self._asked):
-            self._compare(place, available_bytes, n_slices)
-        self._asked.insert(place, available_bytes)
-        self._n_slices.insert(place, n_slices)
-        return n_slices
-
-    def _compare(self, place: int, available_bytes: int, n_slices: int) -> None:
-        other = self._asked[place], self._n_slices[place]
-        (less, fewer), (more, most) = sorted([other, (available_bytes, n_slices)])
-        if fewer > most:
-            raise EstimatorError(
-                f"{self._called()} says {fewer} slices for {less} bytes, but {most} for {more}: "
-                "more memory can never fit fewer slices"
-            )
 
 
 def _ledger_model(request: ModelRequest, estimator: LedgerEstimator, device: Device) -> MemoryModel:

@@ -44,9 +44,7 @@ class MethodCalls:
     available_bytes, total_slices : int
         Memory for which an answer is wanted, and most slices of one call.
     run_bytes : int
-        Memory that calls may use.
-    strictly : bool
-        See `probe`.
+        Memory that the device has for calls.
     """
 
     def __init__(
@@ -56,21 +54,18 @@ class MethodCalls:
         available_bytes: int,
         total_slices: int,
         run_bytes: int,
-        *,
-        strictly: bool,
     ) -> None:
-        self.bench, self.backend, self.strictly = bench, backend, strictly
+        self.bench, self.backend = bench, backend
         self.name = bench.meta.full_name
         self.available_bytes, self.total_slices = available_bytes, total_slices
         self.run_bytes = min(run_bytes, available_bytes)
-        self._most_bytes = run_bytes
         self.stays_bytes = 0
         """Bytes that stay outside the pool, which its limit has to leave room for."""
         self.refusal = ""
         """Why it does not run on fewer slices."""
         self._fewest, self._side_bytes = 1, 0
         self._has_pool = backend.kind == "cuda"
-        self._before_bytes = bench.pool_bytes() if strictly and self._has_pool else 0
+        self._before_bytes = bench.pool_bytes() if self._has_pool else 0
         self._durations_s: dict[int, float] = {}
 
     def first(self) -> Rung:
@@ -123,8 +118,6 @@ class MethodCalls:
 
     def may_take(self, n_bytes: float) -> bool:
         """True if a call may be made that takes as much at worst."""
-        if not self.strictly:
-            return n_bytes <= self._most_bytes
         return n_bytes <= self.run_bytes or self.is_limited
 
     @property
@@ -149,7 +142,7 @@ class MethodCalls:
 
         The fewest slices are not limited: a plan must know their peak even if they do not fit.
         """
-        if not (self.strictly and self._has_pool) or n <= self._fewest:
+        if not self._has_pool or n <= self._fewest:
             return nullcontext()
         self.backend.release()
         held_bytes = self.bench.pool_bytes() - self._before_bytes
@@ -157,14 +150,10 @@ class MethodCalls:
         return self.backend.limited(max(1, room_bytes - held_bytes))
 
     def _leave_room(self) -> None:
-        """Leave room for flats and darks if they must stay within the memory, too."""
-        if self.strictly:
-            more = self.bench.side_bytes - self._side_bytes
-            self.available_bytes, self.run_bytes = (
-                self.available_bytes - more,
-                self.run_bytes - more,
-            )
-            self._side_bytes = self.bench.side_bytes
+        """Leave room for flats and darks, which must stay within the memory, too."""
+        more = self.bench.side_bytes - self._side_bytes
+        self.available_bytes, self.run_bytes = self.available_bytes - more, self.run_bytes - more
+        self._side_bytes = self.bench.side_bytes
 
     def _cannot(self, error: Exception, counts: list[int]) -> EstimatorError:
         slices = f"{', '.join(map(str, counts))} slice{'s' if counts[-1] > 1 else ''}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..model.size_model import LEAST_SIZES
-from .fingerprint import canonical
+from ..registry.source_hash import canonical
 from .probe_result import Probe
 from .record_files import Entry
 from .recorded import Records
@@ -32,22 +32,12 @@ def find_of_other_card(
     def libraries(place: Mapping[str, Any]) -> dict[str, Any]:
         return {name: v for name, v in place["libraries"].items() if name != "cuda driver"}
 
-    wanted, newest = canonical(key), None
-    for entry in records.of_method(str(key["method"])):
-        at = entry["place"]
-        if (
-            canonical(entry["question"]) == wanted
-            and at["device"] not in ("cpu", environment["device"])
-            and libraries(at) == libraries(environment)
-            and (newest is None or entry["time_s"] >= newest["time_s"])
-        ):
-            newest = entry
-    if newest is None:
-        return None
-    found = records.find(key, newest["place"])
-    if found is None or not found.is_of_any_card:
-        return None
-    return found, str(newest["place"]["device"])
+    def is_other(place: Mapping[str, Any]) -> bool:
+        is_card = place["device"] not in ("cpu", environment["device"])
+        return is_card and libraries(place) == libraries(environment)
+
+    found = records.newest(key, is_other)
+    return found if found is not None and found[0].is_of_any_card else None
 
 
 def find_by_sizes(

@@ -22,9 +22,10 @@ _ITEM_BYTES = 4
 
 
 def outside_growth(readings: Mapping[int, int], dims: Iterable[tuple[int, int]]) -> Growth | None:
-    """Bytes outside the pool for n slices; None if no array explains the readings.
+    """Bytes outside the pool for n slices; None if nothing explains the readings.
 
-    One array of a product of two dims is tried first, then up to four of them, then two different.
+    One array of a product of two dims is tried first, then up to four of them, then two different,
+    and then a constant: workspaces of a library that works slice by slice.
 
     Parameters
     ----------
@@ -50,4 +51,6 @@ def outside_growth(readings: Mapping[int, int], dims: Iterable[tuple[int, int]])
                 found.append((sum(map(abs, off)), growth))
         if found:
             return min(found, key=lambda each: each[0])[1]
-    return None
+    most = max(readings.values())
+    is_constant = len(readings) > 1 and most - min(readings.values()) <= ABOVE_BYTES
+    return Growth(most) if is_constant else None

@@ -17,7 +17,7 @@ from ..model.peak_model import PERIOD
 from .bench import CUSHION_BYTES, NOISE_BYTES, Rung
 from .data_kinds import with_other_data
 from .measured_peaks import MeasuredPeaks
-from .method_calls import REACH, MethodCalls
+from .method_calls import LIMIT_S, REACH, MethodCalls
 from .probe_result import Probe
 from .retained_memory import RetainedMemory
 from .sequence_probe import LONG_S, PROOF_S, TRUSTED
@@ -39,12 +39,10 @@ class PeakSearch:
         The method.
     retained : RetainedMemory
         Memory that calls leave.
-    limit_s : float
-        Time for all calls.
     """
 
-    def __init__(self, calls: MethodCalls, retained: RetainedMemory, limit_s: float) -> None:
-        self.calls, self.bench, self.retained, self.limit_s = calls, calls.bench, retained, limit_s
+    def __init__(self, calls: MethodCalls, retained: RetainedMemory) -> None:
+        self.calls, self.bench, self.retained, self.limit_s = calls, calls.bench, retained, LIMIT_S
         self.rungs: list[Rung] = []
         self.notes: list[str] = []
         self._taken: dict[int, int] = {}
@@ -135,7 +133,8 @@ class PeakSearch:
         self.calls.stays_bytes = self.retained.outside_bytes
         self.rungs.append(rung)
         self.retained.enter(rung, before_bytes)
-        taken = rung.n_bytes + before_bytes + CUSHION_BYTES[self.calls.backend.kind]
+        alive_before = max(0, before_bytes - rung.freed_bytes)
+        taken = rung.n_bytes + alive_before + CUSHION_BYTES[self.calls.backend.kind]
         self._taken[rung.n_slices] = max(taken, self._taken.get(rung.n_slices, 0))
         over = [n for n, size in self._all_points() if size > self.calls.run_bytes]
         self._too_many = min([self._too_many, *over])

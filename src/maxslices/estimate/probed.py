@@ -17,13 +17,13 @@ import numpy as np
 
 from ..devices import Backend
 from ..model.units import format_bytes
+from ..system.random_state import random_state_kept
 from ..tuning.garbage_collection import quick_collections
 from .bench import NOISE_BYTES, Bench, Rung, tracemalloc_on
-from .method_calls import LIMIT_S, MethodCalls
+from .method_calls import MethodCalls
 from .model_request import ModelRequest
 from .peak_search import PeakSearch
 from .probe_result import Probe
-from .random_state import random_state_kept
 from .retained_memory import RetainedMemory
 from .sample_data import Samples
 from .sequence_probe import NotExplainedError, SequenceProbe
@@ -38,8 +38,6 @@ def probe(
     available_bytes: int,
     first_slices: np.ndarray | None = None,
     supplied: Mapping[str, Any] | None = None,
-    limit_s: float = LIMIT_S,
-    strictly: bool = False,
 ) -> Probe:
     """Measure a method's memory model with a few slices.
 
@@ -57,15 +55,6 @@ def probe(
     supplied : mapping, optional
         Flats, darks and angles, not counted in the peak. What is missing, or given as an
         `ArraySpec`, is made up.
-    limit_s : float
-        Time for a search by peaks alone: up to 3.2 times as much if every call is long, and a
-        twentieth of the time of the whole scan if that is more, up to 40 s.
-    strictly : bool
-        Whether measuring itself must stay within `available_bytes`, flats and darks included. On a
-        GPU the pool is limited, and a call that runs out of it had too many slices. Where nothing
-        limits memory (outside the pool, on the CPU) a call is not made if it is predicted to take
-        more. The fewest slices that the method runs on are exempt: their peak is always measured.
-        Otherwise calls may take what the device has free.
 
     Returns
     -------
@@ -79,6 +68,11 @@ def probe(
 
     Notes
     -----
+    Measuring itself stays within `available_bytes`, flats and darks included. On a GPU the pool is
+    limited, and a call that runs out of it had too many slices. Where nothing limits memory
+    (outside the pool, on the CPU) a call is not made if it is predicted to take more. The fewest
+    slices that the method runs on are exempt: their peak is always measured.
+
     On the CPU, resident memory that C libraries allocate counts from 32 MiB up.
     """
     began = time.perf_counter()
@@ -99,9 +93,7 @@ def probe(
         stack.enter_context(tracemalloc_on(backend))
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
         bench = Bench(meta, samples, backend, request.parameters)
-        calls = MethodCalls(
-            bench, backend, available_bytes, request.most_slices, run_bytes, strictly=strictly
-        )
+        calls = MethodCalls(bench, backend, available_bytes, request.most_slices, run_bytes)
         retained = RetainedMemory(backend.modules_bytes)
         notes: list[str] = []
         how: list[str] = []
@@ -115,7 +107,7 @@ def probe(
         try:
             peaks = explained.run(first)
         except NotExplainedError as error:
-            search = PeakSearch(calls, retained, limit_s)
+            search = PeakSearch(calls, retained)
             search.run(first, explained.usual_rungs)
             bench.close()
             found = search.result(available_bytes, time.perf_counter() - began)

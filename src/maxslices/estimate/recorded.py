@@ -13,15 +13,15 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ..errors import StoreError, UsageError
 from ..measure.cache_dir import FOLDER_VARIABLE, records_folder
+from ..registry.source_hash import canonical
 from ..system.fresh_files import open_lock_file, replace_text
-from .fingerprint import canonical
 from .probe_result import Probe
 from .record_files import (
     FORMAT,
@@ -70,22 +70,38 @@ class Records:
             Without `environment`: name of a device, which may be absent. Its newest probe is
             returned, whatever the versions of its libraries.
         """
+
+        def suits(place: Mapping[str, Any]) -> bool:
+            if environment is not None:
+                return canonical(place) == canonical(environment)
+            return bool(place["device"].casefold() == device.casefold())
+
+        found = self.newest(key, suits)
+        return None if found is None else found[0]
+
+    def newest(
+        self, key: Mapping[str, Any], suits: Callable[[Mapping[str, Any]], bool]
+    ) -> tuple[Probe, str] | None:
+        """Newest probe of a request from a place that suits, and its device; None if there is none.
+
+        Parameters
+        ----------
+        key : mapping
+            From `fingerprint.request_key`.
+        suits : callable
+            ``suits(place)``, with device and versions as `fingerprint.environment` gives them.
+        """
         wanted, method = canonical(key), str(key["method"])
-        newest: Entry | None = None
-        for entry in self._read(method):
-            if canonical(entry["question"]) != wanted:
-                continue
-            at = entry["place"]
-            if environment is not None and canonical(at) != canonical(environment):
-                continue
-            if environment is None and at["device"].casefold() != device.casefold():
-                continue
-            if newest is None or entry["time_s"] >= newest["time_s"]:
-                newest = entry
-        if newest is None:
+        entries = [
+            entry
+            for entry in self._read(method)
+            if canonical(entry["question"]) == wanted and suits(entry["place"])
+        ]
+        if not entries:
             return None
+        newest = max(reversed(entries), key=lambda entry: float(entry["time_s"]))
         try:
-            return checked_probe(newest["probe"])
+            return checked_probe(newest["probe"]), str(newest["place"]["device"])
         except PARSE_ERRORS as error:
             self._set_aside(method, error)
             return None

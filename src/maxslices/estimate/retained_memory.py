@@ -34,6 +34,7 @@ class RetainedMemory:
         """Bytes that stay outside the pool, beyond those that the backend reserves for modules."""
         self._kept: dict[int, int] = {}
         self._lost: dict[int, int] = {}
+        self._entry = 0, 0
 
     def begin(self, first: Rung, outside_bytes: int) -> None:
         """Enter the first call, with what it left outside the pool."""
@@ -65,11 +66,17 @@ class RetainedMemory:
             self.left_bytes = max(0, self.left_bytes - again.left_bytes)
         elif more is not None:
             self.accumulates = more.left_bytes >= LEAST_BYTES
+            # Part of what the first call left is the entry of its own slices, and no constant.
+            entry = more.left_bytes * again.n_slices // more.n_slices if self.accumulates else 0
+            self._entry = again.n_slices, min(entry, self.left_bytes)
+            self.left_bytes -= self._entry[1]
 
     def before_bytes(self, rung: Rung) -> int:
         """Bytes in the pool that earlier calls of a run would have left."""
-        alone = self.leaks or self.accumulates
-        return self.left_bytes if alone else max(self.left_bytes, rung.before_bytes)
+        if self.leaks or self.accumulates:
+            fewest, entry_bytes = self._entry
+            return self.left_bytes + (entry_bytes if rung.n_slices == fewest else 0)
+        return max(self.left_bytes, rung.before_bytes)
 
     def enter(self, rung: Rung, before_bytes: int) -> None:
         """Enter the bytes that a call left, in addition to those that were there before it."""

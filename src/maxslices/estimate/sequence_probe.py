@@ -276,7 +276,7 @@ class SequenceProbe:
         """What the last call allocated."""
         if self.bench.sequence is None:
             raise NotExplainedError("no allocations were recorded")
-        seen = Observation.of(self.bench.sequence, self._granule)
+        seen = Observation.of(self.bench.sequence, self._granule, self.bench.readings)
         beside = rung.n_bytes - rung.outside_bytes - seen.n_bytes
         if beside and self.calls.backend.kind == "cuda":
             raise NotExplainedError("not all that it allocates was recorded")
@@ -290,23 +290,29 @@ class SequenceProbe:
         objects = self._objects_bytes + CUSHION_BYTES[self.calls.backend.kind]
         stays = self.left_bytes if self._seen else 0  # the first call's sequence has it
         model = model.plus("stays", Growth(stays)).plus(OBJECTS, Growth(objects))
-        model = model.plus(OUTSIDE, self._outside())
+        model = model.with_outside(OUTSIDE, self._outside())
         measured = {r.n_slices: r.n_bytes + self.left_bytes for r in self.rungs}
         first = self._first_seen.n_bytes + self._first.outside_bytes + self._objects_bytes
         measured[self._first.n_slices] = first
+        for rung in self.rungs or [self._first]:
+            told = model.predicted(rung.n_slices)
+            if rung.outside_bytes and measured[rung.n_slices] > told + ABOVE_BYTES:
+                raise NotExplainedError("memory outside the pool is not that of arrays")
+            if rung.outside_bytes:  # what is read is more or less than what arrays take
+                measured[rung.n_slices] = told
         if self._too_many <= self.total_slices:
             measured[self._too_many] = self.available_bytes + 1
         return model.with_measured(measured)
 
-    def _outside(self) -> Growth:
-        """Memory outside the pool."""
-        calls = self.rungs or [self._first]
-        if not any(rung.outside_bytes for rung in calls):
-            return Growth(0)
+    def _outside(self) -> dict[str, Growth]:
+        """Memory outside the pool, by the moments at which it was read; what is no array is not."""
+        seen = self._seen.values() or [self._first_seen]
         dims = [self.bench.samples.other_dims]
         dims += [self.bench.output_dims] if self.bench.output_dims else []
-        readings = {r.n_slices: r.outside_bytes + r.doubtful_bytes for r in calls}
-        found = outside_growth(readings, dims)
-        if found is None:
-            raise NotExplainedError("memory outside the pool is not that of arrays")
+        found = {}
+        for label in {label for each in seen for label in each.outside}:
+            readings = {o.n_slices: o.outside[label] for o in seen if label in o.outside}
+            growth = outside_growth(readings, dims)
+            if growth is not None:
+                found[label] = growth
         return found

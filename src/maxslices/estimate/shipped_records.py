@@ -16,8 +16,8 @@ from typing import Any
 
 from ..errors import StoreError
 from ..registry.method_meta import MethodMeta
-from .fingerprint import canonical, package_of
-from .package_versions import installed_version, required_versions
+from ..registry.source_hash import canonical, package_of
+from ..system.package_versions import installed_version, required_versions
 from .record_files import PARSE_ERRORS, not_understood
 from .size_record import SizeRecord
 from .sized_probe import SizedProbe

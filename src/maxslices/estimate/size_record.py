@@ -9,6 +9,7 @@ from typing import Any
 from ..block_effect.effect import BlockEffect
 from ..model.any_size import SizeClass, SizeEvidence, fit_sizes
 from ..model.memory_model import MemoryModel
+from ..model.peak_model import PeakModel
 from ..model.size_bound import SizeBound
 from ..model.size_model import Dims, SizeFormula, SizeModel, find_formula
 from .probe_result import Probe
@@ -34,8 +35,8 @@ class SizeRecord:
     """Formulas or bounds in the dims."""
     measured: Mapping[Dims, Points]
     """Measured calls, as (slices, bytes), by dims."""
-    own: Mapping[Dims, SizeBound]
-    """Peaks at those dims of which no formula or bound speaks."""
+    own: Mapping[Dims, PeakModel | SizeBound]
+    """Peaks at dims of which no formula or bound speaks: by allocations where they are known."""
     output_dtype: str | None
     """Dtype of the result."""
     output_dims: tuple[SizeFormula, SizeFormula] | None
@@ -110,7 +111,7 @@ class SizeRecord:
                 dims: tuple(sorted(each.measured.items())) for dims, each in evidence.items()
             },
             own={
-                dims: SizeBound.of_one(dims, each.sizes)
+                dims: each.peaks or SizeBound.of_one(dims, each.sizes)
                 for dims, each in evidence.items()
                 if not any(told.is_told(dims) for told in classes)
             },
@@ -132,6 +133,8 @@ class SizeRecord:
             if answer is not None:
                 told = next((each for each in self.classes if each.is_told(dims)), None)
                 exact = told.peaks.at(dims) if told and isinstance(told.peaks, SizeModel) else None
+                own = self.own.get(dims)
+                exact = own if isinstance(own, PeakModel) else exact
                 found[dims] = SizeEvidence(answer.memory, dict(calls), exact)
         return found
 
@@ -167,7 +170,8 @@ class SizeRecord:
                     f"a bound, {told.peaks.above:.2%} above what was measured at {n_sizes} at most"
                 )
         elif dims in self.own:
-            memory = self.own[dims].model_at(dims)
+            own = self.own[dims]
+            memory = own.model_at(dims) if isinstance(own, SizeBound) else MemoryModel(own.rising)
             how = "measured at this size"
         else:
             return None
@@ -228,9 +232,7 @@ class SizeRecord:
             time_s=float(plain["time_s"]),
             classes=tuple(SizeClass.from_plain(each) for each in plain["classes"]),
             measured=_points(plain["measured"]),
-            own={
-                each.recorded[0]: each for each in map(SizeBound.from_plain, plain["own"].values())
-            },
+            own={_dims(name): _own(each) for name, each in plain["own"].items()},
             output_dtype=plain["output_dtype"],
             output_dims=None if output is None else _formulas(output),
             kept=kept if isinstance(kept, float) else _formulas(kept),
@@ -257,9 +259,18 @@ def _evidence(probe: Probe) -> SizeEvidence:
 
 
 def _calls(probe: Probe) -> Points:
-    """Measured calls, with what the first one left for good."""
-    left_bytes = probe.persistent_bytes
-    return tuple(sorted({r.n_slices: r.n_bytes + left_bytes for r in probe.rungs}.items()))
+    """Measured calls, with what the first one left for good.
+
+    What was read of the device lies off: what its arrays take counts, where they are known.
+    """
+    left_bytes, told = probe.persistent_bytes, probe.model().bytes
+    return tuple(
+        (
+            r.n_slices,
+            told(r.n_slices) if r.outside_bytes and probe.peaks else r.n_bytes + left_bytes,
+        )
+        for r in sorted(probe.rungs, key=lambda rung: rung.n_slices)
+    )
 
 
 def _pair(values: Mapping[Dims, tuple[int, int]]) -> tuple[SizeFormula, SizeFormula] | None:
@@ -303,9 +314,18 @@ def _plain_points(points: Mapping[Dims, Points]) -> dict[str, Any]:
 def _points(plain: Mapping[str, Any]) -> dict[Dims, Points]:
     found: dict[Dims, Points] = {}
     for name, points in plain.items():
-        rows, columns = name.split("x")
-        found[int(rows), int(columns)] = tuple((int(n), int(size)) for n, size in points)
+        found[_dims(name)] = tuple((int(n), int(size)) for n, size in points)
     return found
+
+
+def _dims(name: str) -> Dims:
+    rows, columns = name.split("x")
+    return int(rows), int(columns)
+
+
+def _own(plain: Mapping[str, Any]) -> PeakModel | SizeBound:
+    """Peaks at one size."""
+    return (PeakModel if "granule_bytes" in plain else SizeBound).from_plain(plain)
 
 
 def _formulas(plain: Sequence[Any]) -> tuple[SizeFormula, SizeFormula]:

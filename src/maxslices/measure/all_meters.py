@@ -195,6 +195,7 @@ def _start_cuda(peak: Peak, trace: bool, hooks: bool, interval_s: float) -> Call
         grown = after = 0
         if cupy is not None and cupy.in_use_bytes is not None:
             peak.rounding_bytes = cupy.rounding_bytes
+            peak.earlier_freed_bytes = cupy.earlier_freed_bytes
             grown += cupy.highest_held - cupy.held_before + cupy.rounding_bytes
             after += cupy.held_after - cupy.held_before + cupy.rounding_bytes
         reserved = torch.before["reserved_bytes"]
@@ -203,8 +204,9 @@ def _start_cuda(peak: Peak, trace: bool, hooks: bool, interval_s: float) -> Call
         if device.before_bytes is not None and device.after_bytes is not None:
             peak.outside_after_bytes = max(0, device.after_bytes - device.before_bytes - after)
             if cupy is not None and cupy.in_use_bytes is not None and not by_torch:
-                beside = cupy.most_beside(device.before_bytes)
-                peak.outside_bytes = max(beside, peak.outside_after_bytes)
+                peak.outside_readings = cupy.outside_readings(device.before_bytes)
+                most = max((r.held_bytes + r.n_bytes for r in peak.outside_readings), default=0)
+                peak.outside_bytes = max(most - cupy.in_use_bytes, peak.outside_after_bytes)
         _report_outside(peak, grown + by_torch, "the allocators")
 
     return finish

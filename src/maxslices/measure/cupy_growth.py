@@ -33,8 +33,11 @@ class GrowthMeter(CupyMeter):
     def compare(self) -> None:
         """Update the maximum in use, and what the pool took from the driver."""
         held = int(self.pool.total_bytes())
-        if held != self._held:
-            self.pool_grew(max(0, held - self._held))
+        if held > self._held:
+            self.pool_grew(len(self._chunks), held - self._held)
+        elif held < self._held:
+            self._forget_given_back(held)
+            self._held = held
         self.highest = max(self.highest, int(self.pool.used_bytes()) - self.used_before)
 
     def allocated(self, pointer: int, n_bytes: int, requested_bytes: int) -> None:
@@ -43,6 +46,13 @@ class GrowthMeter(CupyMeter):
 
     def freed(self, pointer: int, n_bytes: int) -> None:
         """Do nothing: what is in use rises by allocations alone."""
+
+    def _forget_given_back(self, held_bytes: int) -> None:
+        """Forget chunks as far as the pool holds less; which they were is not known: the oldest."""
+        sizes = list(self._chunks.values())
+        while sizes and sum(sizes) > held_bytes - self.held_before:
+            del sizes[0]
+        self._chunks = dict(enumerate(sizes))
 
     def end(self, complaint: str | None) -> None:
         """Fill in the figures."""

@@ -45,7 +45,7 @@ class PoolListener(Protocol):
     def freed(self, pointer: int, n_bytes: int) -> None:
         """Memory is about to go back to the pool."""
 
-    def pool_grew(self, n_bytes: int) -> None:
+    def pool_grew(self, pointer: int, n_bytes: int) -> None:
         """The pool took memory from the driver."""
 
 
@@ -184,7 +184,7 @@ class SharedHook:
         with self.lock:
             for meter in self.meters:
                 if mem_ptr and meter.device_id == device_id:
-                    meter.pool_grew(mem_size)
+                    meter.pool_grew(mem_ptr, mem_size)
 
 
 def _cupy() -> Any:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
 from .cupy_hook import shared_hook
-from .peak import Alive, MemorySample, Place
+from .peak import Alive, MemorySample, OutsideReading, Place
 from .source_lines import arrays_in_frames, current_place
 from .torch_cuda_memory import TorchMeter
 
@@ -46,15 +47,17 @@ class CupyMeter:
         self.torch = torch
         # Where torch counts what CuPy allocates, these figures stay what they are here.
         self.with_torch_bytes = self.highest_held = self.held_before = 0
-        self.highest = self.used_before = 0
+        self.highest = self.highest_growth = self.used_before = self.earlier_freed_bytes = 0
         self.in_use_bytes: int | None = None
         self.held_bytes: int | None = None
         self.unseen: list[str] = []
         self.events: list[_PoolEvent] = []
         self.peak_event = 0
         self.began = 0.0
-        self.rounding_bytes = self._small_bytes = self.held_after = 0
-        self._moments: dict[int, int] = {}
+        self.held_after = 0
+        self._chunks: dict[int, int] = {}
+        self._n_events = 0
+        self._readings: dict[tuple[int, int], int] = {}
         self.read_device: Callable[[], int] | None = None
         """Reads the bytes in use on the device."""
         self._grew = False
@@ -76,6 +79,7 @@ class CupyMeter:
         self.used_before = int(pool.used_bytes())
         self.own: dict[int, int] = {}
         self.own_bytes = self.highest = self.unaccounted = self.freed_before_bytes = 0
+        self.highest_growth = 0
         self._compared_s = 0.0
         self.live: dict[int, _PoolEvent] = {}
         self.held_before = self.highest_held = self._held = int(pool.total_bytes())
@@ -85,6 +89,7 @@ class CupyMeter:
         self._compare_with_torch()
         self.own_bytes += n_bytes - self.own.pop(pointer, 0)
         self.own[pointer] = n_bytes
+        self._n_events += 1
         if self.trace:
             frame = sys._getframe(1)
             self._name_arrays(frame)
@@ -107,32 +112,38 @@ class CupyMeter:
             self.freed_before_bytes += n_bytes
             return
         self.own_bytes -= own
+        self._n_events += 1
         if self.trace:
             frame = sys._getframe(1)
             self._name_arrays(frame)
             self.live.pop(pointer, None)
             self.events.append(_PoolEvent(pointer, -own, current_place(frame), ""))
 
-    def pool_grew(self, n_bytes: int) -> None:
-        """Count what the pool took from the driver, and what the driver rounded it up by.
-
-        Where the pool gave blocks back meanwhile, their rounding is taken off in proportion: which
-        blocks they were is not known.
-        """
+    def pool_grew(self, pointer: int, n_bytes: int) -> None:
+        """Count what the pool took from the driver."""
         self._grew = True
         held = int(self.pool.total_bytes())
         if held < self._held + n_bytes:
-            kept = max(0, held - n_bytes)
-            self.rounding_bytes = self.rounding_bytes * kept // max(1, self._held)
-            self._small_bytes = 0
+            self._forget_given_back(held - n_bytes)
+        self._chunks[pointer] = n_bytes
         self._held = held
         self.highest_held = max(self.highest_held, held)
-        if n_bytes >= GRAIN_BYTES:
-            self.rounding_bytes += -n_bytes % GRAIN_BYTES
-        else:
-            before = -self._small_bytes % GRAIN_BYTES
-            self._small_bytes += n_bytes
-            self.rounding_bytes += -self._small_bytes % GRAIN_BYTES - before
+
+    def _forget_given_back(self, held_bytes: int) -> None:
+        """Forget what the pool gave back to the driver: chunks in which nothing is alive."""
+        alive = sorted(self.own)
+
+        def has_any(start: int, n_bytes: int) -> bool:
+            i = bisect_left(alive, start)
+            return i < len(alive) and alive[i] < start + n_bytes
+
+        self._chunks = {start: n for start, n in self._chunks.items() if has_any(start, n)}
+
+    @property
+    def rounding_bytes(self) -> int:
+        """What the driver added to the chunks that the pool took; small ones share a step."""
+        large = sum(-n % GRAIN_BYTES for n in self._chunks.values() if n >= GRAIN_BYTES)
+        return large + -sum(n for n in self._chunks.values() if n < GRAIN_BYTES) % GRAIN_BYTES
 
     def compare(self) -> None:
         """Compare the pool's count with the hooks', and update the maximum by the larger.
@@ -150,6 +161,7 @@ class CupyMeter:
             most = self.own_bytes
         if most > self.highest:
             self.highest, self.peak_event = most, len(self.events)
+        self.highest_growth = max(self.highest_growth, most - self.freed_before_bytes)
 
     def _compare_with_torch(self) -> None:
         """Update the maximum of CuPy and torch together.
@@ -175,24 +187,22 @@ class CupyMeter:
                 used = read()
                 # The driver has what the pool gives back before the pool's count is lower.
                 held = max(held, int(self.pool.total_bytes()))
+                if held < self._held:
+                    self._forget_given_back(held)
+                    self._held = held
             if not shared_hook.in_flight_bytes:  # else what the driver gave may not be counted yet
                 beyond = used - (held - self.held_before) - self.rounding_bytes
-                self._moments[held] = max(beyond, self._moments.get(held, beyond))
+                moment = self._n_events, held
+                self._readings[moment] = max(beyond, self._readings.get(moment, beyond))
 
-    def most_beside(self, device_before_bytes: int) -> int:
-        """Largest excess of pool and other memory together over the pool's maximum in use.
-
-        What the pool held at a moment counts up to that maximum, even if free: a library cannot
-        use what the pool keeps.
-        """
-        most = max(
-            (
-                min(held - self.used_before, self.highest) + beyond - device_before_bytes
-                for held, beyond in self._moments.items()
-            ),
-            default=0,
+    def outside_readings(self, device_before_bytes: int) -> tuple[OutsideReading, ...]:
+        """What was read of the device beside the pool, once `highest` is known."""
+        return tuple(
+            OutsideReading(
+                n, min(held - self.used_before, self.highest), beyond - device_before_bytes
+            )
+            for (n, held), beyond in self._readings.items()
         )
-        return max(0, most - self.highest)
 
     def end(self, complaint: str | None) -> None:
         """Fill in the figures."""
@@ -200,6 +210,7 @@ class CupyMeter:
         self.compare()
         self.held_after = int(self.pool.total_bytes())
         self.in_use_bytes = self.highest
+        self.earlier_freed_bytes = min(self.freed_before_bytes, self.highest - self.highest_growth)
         self.held_bytes = max(self.highest, self.highest_held - self.used_before)
         if complaint:
             self.unseen.append(complaint)

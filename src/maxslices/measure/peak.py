@@ -60,6 +60,19 @@ class MemorySample:
     """Line that was running."""
 
 
+@dataclass(frozen=True, slots=True)
+class OutsideReading:
+    """A GPU's memory outside CuPy's pool at one moment."""
+
+    n_events: int
+    """Allocations and frees of the pool that the block had made."""
+    held_bytes: int
+    """What the pool held for the block, up to `Peak.cupy_in_use_bytes`, even if free: a library
+    cannot use what the pool keeps."""
+    n_bytes: int
+    """Bytes in use beyond what the pool held, and beyond those before the block."""
+
+
 @dataclass(slots=True, eq=False)
 class Peak:
     """Figures of one measurement, filled in when its ``with`` block ends.
@@ -75,6 +88,9 @@ class Peak:
     unless these were left out."""
     cupy_in_use_bytes: int | None = None
     """Most bytes alive at once that CuPy's pool handed out, in blocks of 512."""
+    earlier_freed_bytes: int = 0
+    """What was alive before and freed meanwhile, as far as it lowers the sum of both at the peak: a
+    workspace that is replaced by a larger one is not alive beside it. Of CuPy's pool."""
     cupy_held_bytes: int | None = None
     """Most bytes that the pool held for this: those handed out and those it kept free."""
     torch_allocated_bytes: int | None = None
@@ -98,6 +114,8 @@ class Peak:
     pool held, which counts up to `cupy_in_use_bytes`; less `cupy_in_use_bytes`."""
     outside_after_bytes: int = 0
     """Part of that still in use on a GPU when the block has ended."""
+    outside_readings: tuple[OutsideReading, ...] = ()
+    """Readings of a GPU beside CuPy's pool: the most between two events of the pool."""
     rounding_bytes: int = 0
     """What a GPU's driver added to the requests of CuPy's pool, which it rounds up to 2 MiB."""
     wall_s: float = 0.0

@@ -68,7 +68,7 @@ class SequenceRecorder:
     def after_allocation(self, device_id: int) -> None:
         """Do nothing: the hooks have told."""
 
-    def pool_grew(self, n_bytes: int) -> None:
+    def pool_grew(self, pointer: int, n_bytes: int) -> None:
         """Do nothing: the sequence does not depend on what the pool holds."""
 
     def allocated(self, pointer: int, n_bytes: int, requested_bytes: int) -> None:

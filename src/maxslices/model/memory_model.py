@@ -96,7 +96,11 @@ class MemoryModel:
         return cls(bytes_at)
 
     @classmethod
-    def from_max_slices(cls, max_slices: Callable[[int], int]) -> MemoryModel:
+    def from_max_slices(
+        cls,
+        max_slices: Callable[[int], int],
+        contradicted: Callable[[tuple[int, int], tuple[int, int]], Exception] | None = None,
+    ) -> MemoryModel:
         """Model that is the inverse of a function of the available memory.
 
         Parameters
@@ -105,13 +109,21 @@ class MemoryModel:
             Slices that fit in a number of bytes (of at least 1), never decreasing: a
             hand-written estimator with all arguments but ``available_memory`` given.
             Slices that do not fit in `MAX_BYTES` take `UNREACHABLE_BYTES`.
+        contradicted : callable, optional
+            Makes the exception for two answers, as (bytes, slices), of which that for more memory
+            has fewer slices. None: they are not compared.
         """
         asked, answers = [0], [0]
 
         def ask(n_bytes: int) -> int:
             place = bisect_left(asked, n_bytes)
             if place == len(asked) or asked[place] != n_bytes:
-                answers.insert(place, max(0, max_slices(n_bytes)))
+                answer = max(0, max_slices(n_bytes))
+                if contradicted is not None and answer < answers[place - 1]:
+                    raise contradicted((asked[place - 1], answers[place - 1]), (n_bytes, answer))
+                if contradicted is not None and place < len(asked) and answer > answers[place]:
+                    raise contradicted((n_bytes, answer), (asked[place], answers[place]))
+                answers.insert(place, answer)
                 asked.insert(place, n_bytes)
             return answers[place]
 
@@ -128,12 +140,12 @@ class MemoryModel:
             return _first_reaching(ask, n, below, above)
 
         model = cls(bytes_at)
-        model._max_slices = max_slices
+        model._max_slices = ask
         return model
 
     @property
     def inverse(self) -> Callable[[int], int] | None:
-        """Function that it was made of by `from_max_slices`; None if it was made of another."""
+        """Function that `from_max_slices` was given, its answers kept; None of other models."""
         return self._max_slices
 
     def bytes(self, n_slices: int) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import lt
 from typing import Any
@@ -34,6 +34,11 @@ _ENOUGH = 3
 """Calls that tell a growth: two for its start and step, and one that proves it."""
 
 
+BESIDE = "beside "
+"""Before the path of the last call site, in the label of a moment at which memory outside the pool
+was read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Moment:
     """What is alive at the highest moment of one call site."""
@@ -54,6 +59,8 @@ class Observation:
     sites: Mapping[str, CallSite]
     names: Mapping[str, str]
     """What is in an allocation, where known, by the path of its site."""
+    outside: Mapping[str, int] = field(default_factory=dict)
+    """Most bytes that were read outside the pool at moments of their own, by these labels."""
 
     @property
     def n_bytes(self) -> int:
@@ -61,33 +68,63 @@ class Observation:
         return max((moment.n_bytes for moment in self.moments.values()), default=0)
 
     @classmethod
-    def of(cls, sequence: AllocationSequence, granule: int = CUDA_GRANULE_BYTES) -> Observation:
-        """Find the moments of a sequence."""
+    def of(
+        cls,
+        sequence: AllocationSequence,
+        granule: int = CUDA_GRANULE_BYTES,
+        readings: Iterable[tuple[int, int, int]] = (),
+    ) -> Observation:
+        """Find the moments of a sequence.
+
+        Parameters
+        ----------
+        sequence : AllocationSequence
+            The call.
+        granule : int
+            What allocations are rounded up to.
+        readings : iterable of (int, int, int)
+            Of memory outside the pool: the events of the sequence before it, what the pool held,
+            and the bytes outside.
+        """
+        sizes = list(sequence.alive_bytes(granule))
+        paths = [site.path for site in sequence.sites]
         highest: dict[int, tuple[int, int]] = {}
-        for i, alive in enumerate(sequence.alive_bytes(granule)):
+        for i, alive in enumerate(sizes):
             event = sequence.events[i]
             if event.site is not None and alive > highest.get(event.site, (-1, 0))[0]:
                 highest[event.site] = alive, i
-        wanted = {i: site for site, (_, i) in highest.items()}
-        paths = [site.path for site in sequence.sites]
+        wanted = {paths[site]: i for site, (_, i) in highest.items()}
+        most = {
+            BESIDE + _last_path(sequence, each[0]): each
+            for each in sorted(readings, key=lambda each: each[2])
+        }
+        for label, (n_events, held, _) in most.items():
+            # The most that was in use before and is held: the pool may have given more back.
+            possible = [i for i in range(n_events - 1) if sizes[i] <= held]
+            wanted[label] = max([*possible, n_events - 1], key=lambda i: sizes[i])
+        outside = {label: n_bytes for label, (_, _, n_bytes) in most.items()}
+        labels: dict[int, list[str]] = {}
+        for label, i in wanted.items():
+            labels.setdefault(i, []).append(label)
         moments: dict[str, Moment] = {}
         names: dict[str, str] = {}
         now: dict[int, Any] = {}
         for i, event in enumerate(sequence.events):
             if event.site is None:
                 del now[event.which]
-                continue
-            now[i] = event
-            if event.what:
-                names.setdefault(paths[event.site], event.what)
-            if i in wanted:
+            else:
+                now[i] = event
+                if event.what:
+                    names.setdefault(paths[event.site], event.what)
+            if i in labels:
                 groups: dict[str, list[int]] = {}
                 for each in now.values():
                     groups.setdefault(paths[each.site], []).append(each.n_bytes)
-                alive_then = {path: tuple(sizes) for path, sizes in groups.items()}
-                moments[paths[event.site]] = Moment(highest[event.site][0], alive_then)
+                moment = Moment(sizes[i], {path: tuple(found) for path, found in groups.items()})
+                moments |= dict.fromkeys(labels[i], moment)
         sites = {site.path: site for site in sequence.sites}
-        return cls(sequence.n_slices, moments, sites, names)
+        sites |= {label: sites[label.removeprefix(BESIDE)] for label in outside}
+        return cls(sequence.n_slices, moments, sites, names, outside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +184,12 @@ class PeakModel:
             if (last := seen[-1][0]) < ordered[-1].n_slices:  # a line that more do not reach
                 terms = [replace(term, until=min(term.until or last, last)) for term in terms]
             moments[label] = tuple(terms)
+        beside = {label: terms for label, terms in moments.items() if label.startswith(BESIDE)}
         measured = {each.n_slices: each.n_bytes for each in ordered}
         sites = {path: site for each in ordered for path, site in each.sites.items()}
         names = {path: what for each in ordered for path, what in each.names.items()}
-        return cls(_undominated(moments, granule_bytes), sites, names, measured, granule_bytes)
+        kept = _undominated(moments, granule_bytes) | beside
+        return cls(kept, sites, names, measured, granule_bytes)
 
     def moment_bytes(self, label: str, n: int) -> int:
         """Bytes alive at one moment."""
@@ -188,6 +227,17 @@ class PeakModel:
         moments = {label: (*terms, more) for label, terms in self.moments.items()}
         measured = {n: size + growth.at(n) for n, size in self.measured.items()}
         return replace(self, moments=moments, measured=measured)
+
+    def with_outside(self, path: str, growths: Mapping[str, Growth]) -> PeakModel:
+        """Model with memory outside the pool at moments of its own; those not among them go."""
+        moments = {
+            label: (*terms, Term(path, growths[label], is_proven=True))
+            if label in growths
+            else terms
+            for label, terms in self.moments.items()
+            if label in growths or not label.startswith(BESIDE)
+        }
+        return replace(self, moments=moments)
 
     def with_measured(self, measured: Mapping[int, int]) -> PeakModel:
         """Model that is not below these bytes either, by their slices."""
@@ -278,6 +328,12 @@ class PeakModel:
         if not moments or granule < 1:
             raise ValueError("a peak without moments")
         return cls(moments, sites, dict(plain["names"]), measured, granule)
+
+
+def _last_path(sequence: AllocationSequence, n_events: int) -> str:
+    """Path of the last call site that allocated in the first events."""
+    sites = (event.site for event in reversed(sequence.events[:n_events]))
+    return next((sequence.sites[site].path for site in sites if site is not None), "")
 
 
 def _undominated(

@@ -8,13 +8,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ..estimate.fingerprint import package_version
 from ..io import Sink
 from ..io.result_info import ProcessNote, ResultInfo
 from ..model.arrays import ArraySpec
 from ..pipeline import Pipeline, Step
 from ..planner import Plan
 from ..registry.method_meta import MethodMeta
+from ..registry.source_hash import package_version
 from .results_folder import RunFolder
 from .snapshots import snapshot_names
 from .unfinished_run import SectionState

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..devices import Backend
-from ..estimate.fingerprint import device_name, package_version, source_hash
+from ..devices.device_name import device_name
 from ..io.file_stamps import FileStamp
 from ..pipeline import Pipeline
+from ..registry.source_hash import package_version, source_hash
 
 
 def run_identity(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from ..checking.explained_peak import place_of
+from ..estimate.size_record import SizeRecord
 from ..model.any_size import SizeClass
 from ..model.size_bound import SizeBound
 from ..model.size_model import SizedTerm, SizeModel
-from .explained_peak import place_of
-from .size_record import SizeRecord
 
 _PARITY = {None: "", 0: "even", 1: "odd"}
 _TYPICAL_SLICES = 32

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ..system.loaded_modules import loaded, torch_on_gpu
+from .loaded_modules import loaded, torch_on_gpu
 
 
 @contextmanager
