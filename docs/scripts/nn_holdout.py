@@ -1,7 +1,8 @@
-"""Networks of `nn_predictions.py --holdout`: none of them was used while rules were made.
+"""Networks of `nn_predictions.py --networks first,second`: none was used while rules were made.
 
 They are of torchvision, timm, MONAI and transformers (built from configurations), and of families
-that its other table lacks where there are any. The first rows are those whose families matter most.
+that its other table lacks where there are any. The rows that begin a list are those whose families
+matter most. The first list was measured before some of today's rules were made, the second after.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ _BERT = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6,
     "intermediate_size": 1536}  # fmt: skip
 _VOLUME = {"spatial_dims": 3, "in_channels": 1, "out_channels": 4}
 
-_ALL = [
+_FIRST = [
     dense("UNet 3D", 2, (1, 96, 96, 96), **_VOLUME, channels=(16, 32, 64, 128),
           strides=(2, 2, 2), num_res_units=2),
     Case("timm", "coatnet_0_rw_224", 16),
@@ -147,5 +148,65 @@ _ALL = [
     Case("timm", "shvit_s1", 32),
     dense("HighResNet 3D", 1, (1, 48, 48, 48), spatial_dims=3, in_channels=1, out_channels=4),
 ]  # fmt: skip
-CASES = {case.name: case for case in _ALL}
-"""Networks by name, in the order of their rows."""
+_SECOND = [
+    Case("timm", "regnetz_b16", 16),
+    Case("timm", "legacy_seresnext26_32x4d", 16),
+    Case("timm", "swinv2_cr_tiny_224", 16),
+    texts("distilbert", 16, 256, kind="DistilBert", head="ForTokenClassification", num_labels=9,
+          dim=384, hidden_dim=1536, n_heads=6, n_layers=6),
+    Case("torchvision", "resnet34", 32),
+    Case("timm", "efficientvit_m3", 64),
+    Case("timm", "rdnet_tiny", 8),
+    texts("opt", 8, 256, kind="OPT", head="ForCausalLM", hidden_size=384, ffn_dim=1536,
+          num_hidden_layers=6, num_attention_heads=6, word_embed_proj_dim=384, use_cache=False),
+    Case("timm", "sam2_hiera_tiny", 8),
+    Case("torchvision", "vgg19", 8),
+    Case("timm", "tresnet_m", 16),
+    Case("timm", "vit_relpos_small_patch16_224", 16),
+    Case("timm", "inception_resnet_v2", 8, (3, 299, 299)),
+    Case("torchvision", "wide_resnet101_2", 8),
+    Case("timm", "lowformer_b1", 32),
+    texts("bart", 8, 192, kind="Bart", head="ForConditionalGeneration", wrap=Copied, d_model=384,
+          encoder_layers=4, decoder_layers=4, encoder_ffn_dim=1536, decoder_ffn_dim=1536,
+          encoder_attention_heads=6, decoder_attention_heads=6, use_cache=False),
+    Case("timm", "pnasnet5large", 2, (3, 331, 331)),
+    Case("timm", "csatv2", 16),
+    Case("torchvision", "efficientnet_v2_m", 8),
+    Case("timm", "vitamin_small_224", 8),
+    Case("torchvision", "fcn_resnet101", 4, (3, 320, 320)),
+    Case("timm", "lcnetv2_base", 32),
+    Case("timm", "cspnext_s", 32),
+    Case("torchvision", "swin3d_s", 1, (3, 16, 224, 224)),
+    Case("timm", "vit_small_resnet26d_224", 16),
+    Case("timm", "repghostnet_100", 32),
+    texts("gpt_neox", 4, 256, kind="GPTNeoX", head="ForCausalLM", hidden_size=512,
+          intermediate_size=2048, num_hidden_layers=6, num_attention_heads=8, use_cache=False),
+    Case("timm", "iformer_t", 32),
+    Case("timm", "cpubone_b1_bfrobust", 32),
+    Case("timm", "efficientvim_m2", 32),
+    Case("timm", "legacy_xception", 8, (3, 299, 299)),
+    Case("timm", "naflexvit_base_patch16_gap", 8),
+    Case("timm", "mobilenetv5_300m", 4),
+    Case("timm", "samvit_base_patch16_224", 8),
+    Case("torchvision", "mobilenet_v3_small", 64),
+    Case("timm", "skresnext50_32x4d", 16),
+    Case("timm", "ecaresnet50t", 16, (3, 256, 256)),
+    Case("timm", "halonet26t", 16, (3, 256, 256)),
+    Case("timm", "mixnet_s", 32),
+    texts("qwen2", 4, 256, kind="Qwen2", head="ForCausalLM", hidden_size=512,
+          intermediate_size=1376, num_hidden_layers=6, num_attention_heads=8,
+          num_key_value_heads=2, use_cache=False),
+    Case("timm", "efficientnet_b0_g8_gn", 16),
+    Case("timm", "gcresnet33ts", 16, (3, 256, 256)),
+    Case("timm", "ese_vovnet19b_dw", 16),
+    Case("timm", "qwen3_vit_88m", 8),
+    Case("timm", "nasnetalarge", 2, (3, 331, 331)),
+    Case("timm", "resnetrs50", 16, (3, 160, 160)),
+    Case("timm", "hgnet_tiny", 16),
+    texts("albert", 8, 256, kind="Albert", head="ForTokenClassification", num_labels=9,
+          embedding_size=128, **_BERT),
+]  # fmt: skip
+FIRST = {case.name: case for case in _FIRST}
+"""Networks by name, in the order of their rows: of 2026-11-23."""
+SECOND = {case.name: case for case in _SECOND}
+"""Networks of 2026-11-25."""

@@ -3,7 +3,8 @@
 ``python docs/scripts/nn_predictions.py OUT`` measures on a CUDA device, into the folder OUT, and
 prints the tables; ``--predict`` adds the predictions without a device (on any machine), and
 ``--print`` prints the tables again. Each network is measured in a process of its own, in a loop
-as users write it: three passes, each with a new batch.
+as users write it: three passes, each with a new batch. Inference is measured in a loop that keeps
+its output until the next is there, and in one that drops it.
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ N_TRIED = 5
 """Passes of a size that is tried: some run out of memory in the fourth."""
 AT_ONCE = 14
 """Processes at once: two cores of sixteen are left to the device's driver."""
-CARD_GB = 135
-"""Memory that the processes together may take; an H200 has 150."""
+CARD_PART = 0.9
+"""Part of the card that the processes together may take."""
 COLLECTED_S = 20
 """Seconds from one writing of the figures to the next, so that a run that is stopped has some."""
 MOST_MORE = 32
 """Images, or steps of 32 pixels, by which the next size differs at most that is tried."""
+MODES = ("training", "inference", "inference, dropped")
+"""Loops that are measured: with the output kept, and dropped before the next pass."""
 LIMITS = {"24 GB": 24 * GB, "10 %": None}
 """Limits for batches and patches; None is a tenth of the card."""
 
@@ -98,10 +101,10 @@ class Case:
 
 SEGMENTATION = (
     "deeplabv3_resnet50", "fcn_resnet50", "lraspp_mobilenet_v3_large",
-    "deeplabv3_mobilenet_v3_large",
+    "deeplabv3_mobilenet_v3_large", "fcn_resnet101",
 )  # fmt: skip
-"""Networks of torchvision's segmentation: their targets are a class for each pixel."""
-"""Networks of torchvision.models.segmentation, whose output is a dict."""
+"""Networks of torchvision.models.segmentation, whose output is a dict: their targets are a class
+for each pixel."""
 
 _TORCHVISION = [
     ("alexnet", 64), ("vgg11", 16), ("vgg16_bn", 16), ("resnet18", 32), ("resnet50", 32),
@@ -175,8 +178,9 @@ def step_of(case: Case, mode: str) -> tuple[Any, list[Any]]:
     from maxslices.nn.replay import Spec
 
     spec = Spec(case.size(mode), case.dtype)
-    if mode == "inference":
-        return ModelStep(case.make(), mode), [spec]
+    if mode != "training":
+        step = ModelStep(case.make(), "inference", keep_output=mode == "inference")
+        return step, [spec]
 
     def targets(x: Any) -> Any:
         return Spec(case.targets(x.shape[0], tuple(x.shape[2:])), torch.long)
@@ -195,8 +199,9 @@ def predict(case: Case, mode: str) -> dict[str, Any]:
         more = {"optimizer": "adam", "loss": entropy, "targets": step.targets(inputs[0])}
     else:
         step.model.eval()
+        more = {"keep_output": step.keep_output}
     began = time.perf_counter()
-    report = memory_report(step.model, inputs[0], mode, **more)
+    report = memory_report(step.model, inputs[0], step.mode, **more)
     return {"allocated": report.allocated_bytes, "seconds": time.perf_counter() - began}
 
 
@@ -235,6 +240,8 @@ def measure(case: Case, mode: str) -> dict[str, Any]:
             for batch in on_host:
                 x = batch.to("cuda")
                 output = model(x)
+                if mode == "inference, dropped":
+                    output = None
                 note()
     torch.cuda.synchronize()
     history = torch.cuda.memory._snapshot()["device_traces"][0]
@@ -254,25 +261,28 @@ def measure(case: Case, mode: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def calibrate(case: Case, mode: str) -> dict[str, Any]:
-    """Predict with the device, and hand back the workspaces that were measured."""
+def calibrate(case: Case) -> dict[str, Any]:
+    """Predict each mode with the device, and hand back the workspaces that were measured."""
     from maxslices.nn.replay import Workspaces
     from maxslices.nn.replay.unused_ends import unused_ends_bytes
     from maxslices.nn.workspace_cache import measured_workspaces
 
-    step, inputs = step_of(case, mode)
-    began = time.perf_counter()
-    trace = step.trace(inputs, Workspaces.allowance())
-    took = time.perf_counter() - began
+    made: dict[str, Any] = {"workspaces": []}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MAXSLICES_RECORDS"] = folder
-        workspaces, measuring = measured_workspaces(trace.calls, torch.device("cuda"))
-    return {
-        "allocated": trace.with_workspaces(workspaces).allocated_bytes,
-        "without": trace.peak_bytes + unused_ends_bytes(trace),
-        "seconds": took, "measuring_s": measuring,
-        "workspaces": [workspaces.as_plain()],
-    }  # fmt: skip
+        for mode in MODES:
+            step, inputs = step_of(case, mode)
+            began = time.perf_counter()
+            trace = step.trace(inputs, Workspaces.allowance())
+            took = time.perf_counter() - began
+            workspaces, measuring = measured_workspaces(trace.calls, torch.device("cuda"))
+            made["workspaces"].append(workspaces.as_plain())
+            made[mode] = {
+                "allocated": trace.with_workspaces(workspaces).allocated_bytes,
+                "without": trace.peak_bytes + unused_ends_bytes(trace),
+                "seconds": took, "measuring_s": measuring,
+            }  # fmt: skip
+    return made
 
 
 def run_once(
@@ -499,8 +509,9 @@ def run_all(jobs: list[Job], folder: Path, out: Path, deadline: float) -> None:
     The processes are copies of this one, which has imported all and not touched the device.
     """
     waiting, running, collected = list(jobs), dict[int, float](), time.time()
+    most_gb = CARD_PART * card_bytes(folder) / GB
     while waiting or running:
-        can = [j for j in waiting if not running or j[1] + sum(running.values()) <= CARD_GB]
+        can = [j for j in waiting if not running or j[1] + sum(running.values()) <= most_gb]
         if can and len(running) < AT_ONCE and time.time() < deadline:
             job = can[0]
             waiting.remove(job)
@@ -518,6 +529,13 @@ def run_all(jobs: list[Job], folder: Path, out: Path, deadline: float) -> None:
             collect(folder, out)
             collected = time.time()
     collect(folder, out)
+
+
+def card_bytes(folder: Path) -> int:
+    """Memory of the card, asked in a process of its own: none may be forked after CUDA began."""
+    file = folder / "card"
+    forked(file, lambda: {"bytes": torch.cuda.mem_get_info()[1]})
+    return int(json.loads(file.read_text())["bytes"])
 
 
 def do(job: Job, folder: Path) -> None:
@@ -574,8 +592,6 @@ def bracketed(name: str, mode: str, kind: str, label: str, folder: Path) -> dict
         middle = (ran + failed) // 2
         ran, failed = (middle, failed) if runs(middle) else (ran, middle)
     made["largest_more"] = ran
-    if kind == "batch":
-        runs(ran + 2)  # a larger one may run where a smaller one does not
     return made
 
 
@@ -611,11 +627,12 @@ def measure_all(
         run_all(jobs, folder, out, deadline)
     jobs = []
     for name in names:
-        for mode in ("training", "inference"):
-            for key, function, n_gb in (("memory", measure, 6), ("device", calibrate, 4)):
-                if key in parts:
-                    job = partial(function, CASES[name], mode)
-                    jobs.append((f"{key}-{name}-{mode}", n_gb, job))
+        if "memory" in parts:
+            jobs += [
+                (f"memory-{name}-{mode}", 6, partial(measure, CASES[name], mode)) for mode in MODES
+            ]
+        if "device" in parts:
+            jobs.append((f"device-{name}", 4, partial(calibrate, CASES[name])))
     searches: list[Job] = []
     for label in LIMITS:
         for kind, of in {"patch": PATCHES, "batch": SEARCHED}.items():
@@ -695,9 +712,6 @@ def table(out: Path) -> None:
     figures = json.loads((out / "figures.json").read_text())
     file = out / "predicted.json"
     without = json.loads(file.read_text()) if file.exists() else {}
-    for key, made in figures.items():
-        if key.startswith("device-") and "without" in made:
-            without.setdefault(key.removeprefix("device-"), {"allocated": made["without"]})
     print("| network | mode | measured, MiB | without a device | with one |\n|" + "---|" * 5)
     for key, made in figures.items():
         if not key.startswith("memory-"):
@@ -706,11 +720,15 @@ def table(out: Path) -> None:
         if "error" in made:
             print(f"| {case} | {mode} | {made['error'].splitlines()[-1][:80]} | | |")
             continue
-        cells = []
-        for told in (without.get(f"{case}-{mode}"), figures.get(f"device-{case}-{mode}")):
-            ok = told and "allocated" in told
-            part = told["allocated"] / made["allocated"] - 1 if ok else 0
-            cells.append(f"{part:+.2%}" if ok else (told or {}).get("error", "")[-60:].strip())
+        on_device = figures.get(f"device-{case}", {})
+        told = on_device.get(mode, {})
+        given = without.get(f"{case}-{mode}", {"allocated": told.get("without")})
+        cells = [
+            "" if n_bytes is None else f"{n_bytes / made['allocated'] - 1:+.2%}"
+            for n_bytes in (given.get("allocated"), told.get("allocated"))
+        ]
+        said = (given.get("error") or on_device.get("error", "")).strip()[-60:]
+        cells[1] = cells[1] or said
         print(f"| {case} | {mode} | {made['allocated'] / MIB:,.1f} | {' | '.join(cells)} |")
     for key, made in figures.items():
         if key.startswith(("batch-", "patch-")):
@@ -737,7 +755,7 @@ def predict_all(out: Path, names: list[str]) -> None:
     file = out / "predicted.json"
     known = json.loads(file.read_text()) if file.exists() else {}
     for name in names:
-        for mode in ("training", "inference"):
+        for mode in MODES:
             try:
                 made = predict(CASES[name], mode)
             except Exception as error:  # noqa: BLE001 - the other rows are wanted all the same
@@ -775,15 +793,20 @@ def main() -> None:
     parser.add_argument("--only", help="networks to predict or to measure the memory of")
     parser.add_argument("--parts", default="memory,device,batch,patch,times")
     parser.add_argument("--limit-s", type=float, default=200, help="no job begins later")
-    parser.add_argument("--holdout", action="store_true", help="networks of nn_holdout.py")
+    parser.add_argument(
+        "--networks", default="table", help="lists, in this order: table, and two of nn_holdout.py,"
+        " first and second",
+    )  # fmt: skip
     parsed = parser.parse_args()
     parsed.out.mkdir(parents=True, exist_ok=True)
     stub_operators()
-    if parsed.holdout:
+    if parsed.networks != "table":
         import nn_holdout
 
+        lists = {"table": dict(CASES), "first": nn_holdout.FIRST, "second": nn_holdout.SECOND}
         CASES.clear()
-        CASES.update(nn_holdout.CASES)
+        for each in parsed.networks.split(","):
+            CASES.update(lists[each])
     names = parsed.only.split(",") if parsed.only else list(CASES)
     import timm  # noqa: F401
     import torchvision.models.segmentation

@@ -1,10 +1,12 @@
 """Tables of docs/benchmarks/reductions.md: plans beside checkpoints of every block, on one GPU.
 
-``python docs/scripts/reduce_table.py FOLDER [--small] [MODEL...] [BUDGET...]`` writes
+``python docs/scripts/reduce_table.py FOLDER [--small] [--again] [MODEL...] [BUDGET...]`` writes
 FOLDER/reduce.json row by row and prints the table; "compiled" is one of the models. Other rows
 that the file has stay, so the table may be made in several goes. Budgets are parts of the
 measured peak of the unreduced step; a plan is run with torch's allocator limited to its budget,
-and so are checkpoints of every block where they fit. Compiled steps have no limit.
+and so are checkpoints of every block where they fit. Compiled steps have no limit. ``--again``
+makes the rows of each budget six times instead, each time in a process of its own: times decide
+what is searched, so searches differ.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ BUDGETS = (0.75, 0.5, 0.35)
 MIB = 2**20
 SMALL = "--small" in sys.argv
 COMPILED = ("ViT-B/16", "ResNet50", "3D U-Net")
+N_AGAIN = 6
+"""Searches of ``--again``."""
 WAITED_S = 200.0
 """For steps that are compiled, at most."""
 
@@ -108,9 +112,10 @@ class Rows:
 
 
 def one(
-    case: Case, device: torch.device | None, rows: Rows, budgets: Sequence[float] = BUDGETS
-) -> None:
-    """Make the rows of one model."""
+    case: Case, device: torch.device | None, rows: Rows, budgets: Sequence[float] = BUDGETS,
+    beside: bool = True,
+) -> None:  # fmt: skip
+    """Make the rows of one model, beside checkpoints of every block."""
     model = case.make()
     step = ResettingStep(model, "training", torch.optim.Adam, case.loss, case.targets)
     spec = Spec(case.shape)
@@ -124,7 +129,7 @@ def one(
     blocks = [path for path, m in model.named_modules() if case.blocks(path, m)]
 
     def every_block(part: float | None) -> None:
-        if device is None:
+        if device is None or not beside:
             return
         apply_rewrites(model, {path: Rewrite("checkpoint") for path in blocks})
         every = run_for_real(step, [spec], device, part and int(part * peak))
@@ -171,6 +176,38 @@ def one(
         )
         restore(model, made)
         every_block(budget)
+
+
+def again(folder: Path, names: Sequence[str], budgets: Sequence[float]) -> None:
+    """Reduce each model and budget `N_AGAIN` times; processes use the device in turn."""
+    ways = multiprocessing.get_context("spawn")
+    turn = ways.Lock()
+    jobs = [(name, part, i) for name in names for part in budgets for i in range(N_AGAIN)]
+    processes = [ways.Process(target=once, args=(folder, *job, turn)) for job in jobs]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+
+
+def once(folder: Path, name: str, part: float, i: int, turn: Any) -> None:
+    """Reduce a model in this process; only what runs on the device waits for its turn."""
+    from maxslices.nn.reduce import confirm, plan_search
+
+    def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            with turn:
+                return function(*arguments, **named)
+
+        return call
+
+    torch.set_num_threads(2)
+    globals()["run_for_real"] = confirm.run_for_real = in_turn(confirm.run_for_real)
+    plan_search.measure_times = in_turn(plan_search.measure_times)
+    case = next(each for each in cases() if each.name == name)
+    rows = Rows(folder / f"{name.replace('/', '-')}-{part}-{i}")
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else None
+    one(case, device, rows, [part], beside=False)
 
 
 ToCompile = tuple[str, str, float, dict[str, Rewrite]]
@@ -324,6 +361,9 @@ def main() -> None:
     began = time.perf_counter()
     budgets = [float(arg) for arg in sys.argv[2:] if arg.startswith("0.")] or BUDGETS
     wanted = [arg for arg in sys.argv[2:] if not arg.startswith(("--", "0."))]
+    if "--again" in sys.argv:
+        again(Path(sys.argv[1]), wanted, budgets)
+        return
     rows = Rows(Path(sys.argv[1]))
     rows.extra["torch"] = torch.__version__
     if device is not None:

@@ -19,6 +19,8 @@ from maxslices.nn.replay import Spec, Workspaces
 
 from .networks import deep
 
+MIB = 2**20
+
 SPEC = Spec((4, 3, 128, 128))
 
 
@@ -56,26 +58,60 @@ def test_where_nothing_fits_more_is_given_up_than_for_any_uniform_plan():
     assert reduce_memory(deep(), SPEC, f"{float(smallest.split()[0]) * 1.01} MB")[1].fits
 
 
-def test_beside_the_whole_model_the_lowest_set_is_tried(monkeypatch):
-    # ResNet50 at 0.35 of its peak ended with the whole model on the host, 200 ms in place of 106.
-    whole, others = SimpleNamespace(path=""), SimpleNamespace(path="a")
-    knapsack = SimpleNamespace(
-        candidates=[whole, others], cheapest=lambda *_: [0], lowest=lambda *_: [1],
-        peak=lambda _: 500,
-    )  # fmt: skip
-    added_s = {"": 0.2, "a": 0.1}
-    monkeypatch.setattr(rewrite_search, "knapsack_of", lambda _: knapsack)
-    monkeypatch.setattr(rewrite_search, "uniform_sets", lambda *_: [])
+def found_among(monkeypatch, cheapest, needed_mib, added_s):
+    """Best plan of a search for 1000 MiB among fake sets, each a path; the last is the lowest."""
     monkeypatch.setattr(
         rewrite_search.RewriteSearch,
         "_replayed",
         lambda _self, _space, picked: SimpleNamespace(
-            chosen=picked, needed_bytes=900, added_s=added_s[picked[0].path]
+            chosen=picked,
+            needed_bytes=needed_mib[picked[0].path] * MIB,
+            added_s=added_s[picked[0].path],
         ),
     )
-    searcher = rewrite_search.RewriteSearch(
-        SimpleNamespace(model=None), [], Workspaces.none(), 1000, 64
+    candidates = [SimpleNamespace(path=path) for path in needed_mib]
+    knapsack = SimpleNamespace(
+        candidates=candidates,
+        cheapest=lambda limit, _: [list(needed_mib).index(cheapest(limit / MIB))],
+        lowest=lambda *_: [len(candidates) - 1],
+        peak=lambda _: 500 * MIB,
     )
-    space = SimpleNamespace(timeline=SimpleNamespace(order=None))
-    best = searcher.find(space, 0)
-    assert best.chosen == [others]
+    monkeypatch.setattr(rewrite_search, "knapsack_of", lambda _: knapsack)
+    monkeypatch.setattr(rewrite_search, "uniform_sets", lambda *_: [])
+    searcher = rewrite_search.RewriteSearch(
+        SimpleNamespace(model=None), [], Workspaces.none(), 1000 * MIB, 64
+    )
+    best = searcher.find(SimpleNamespace(timeline=SimpleNamespace(order=None)), 0)
+    return best.chosen[0].path
+
+
+def test_beside_the_whole_model_the_lowest_set_is_tried(monkeypatch):
+    # ResNet50 at 0.35 of its peak ended with the whole model on the host, 200 ms in place of 106.
+    needed, added = {"": 900, "lowest": 900}, {"": 0.2, "lowest": 0.1}
+    assert found_among(monkeypatch, lambda _: "", needed, added) == "lowest"
+
+
+def test_after_the_whole_model_the_bisection_goes_on(monkeypatch):
+    # With the workspaces of that day ResNet50 at 0.35 ended with 88 ms in place of 63.
+    def cheapest(limit):
+        return "too large" if limit > 950 else "between" if limit > 500 else ""
+
+    needed = {"": 400, "too large": 1100, "between": 950, "lowest": 900}
+    added = {"": 0.2, "too large": 0.05, "between": 0.06, "lowest": 0.1}
+    assert found_among(monkeypatch, cheapest, needed, added) == "between"
+
+
+def test_a_set_is_replayed_once(monkeypatch):
+    searcher = rewrite_search.RewriteSearch(None, [], Workspaces.none(), 1000, 64)
+    traced = []
+    monkeypatch.setattr(
+        rewrite_search.RewriteSearch, "trace", lambda _self, rewrites: traced.append(rewrites)
+    )
+    space = SimpleNamespace(
+        first=[], planned=lambda chosen, *_: SimpleNamespace(chosen=chosen, needed_bytes=900)
+    )
+    a, b = (SimpleNamespace(path=path, rewrite="") for path in "ab")
+    plan = searcher._replayed(space, [a, b])
+    assert searcher._replayed(space, [b, a]) is plan
+    assert searcher._replayed(space, [a]) is not plan
+    assert len(traced) == 2

@@ -100,7 +100,7 @@ def test_memopt_is_called_as_its_users_write_it(capsys):
     )
     assert isinstance(net, nn.Sequential)
     assert summary.gc_wrap_count == 4
-    same = memory_optimization(network(), (Branches,), (x,), False, 1, True)
+    same = memory_optimization(network(), (Branches,), (x,), False, 1, True, 3)
     assert isinstance(same, nn.Module)
     assert capsys.readouterr().out.startswith("Peak ")
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from maxslices.nn.replay import OperatorCall, Workspaces
+from maxslices.nn.replay import OperatorCall, Workspaces, workspaces
+from maxslices.nn.replay.recorded_convolutions import record
 
 MIB = 2**20
-MEASURED = json.loads(
-    gzip.decompress((Path(__file__).parent / "h200_workspaces.json.gz").read_bytes())
-)
-"""Calls in single precision of which more than 4 MiB were measured or allowed for."""
+
+
+@pytest.fixture
+def nothing_recorded(monkeypatch):
+    monkeypatch.setattr(workspaces, "recorded_bytes", dict)
 
 
 def call(kind, x, weight, y, stride=1, padding=0, dilation=1, more=""):
@@ -30,6 +29,7 @@ def allowed(*given, **named):
     return Workspaces.allowance().for_op(call(*given, **named))
 
 
+@pytest.mark.usefixtures("nothing_recorded")
 @pytest.mark.parametrize(
     ("given", "named", "mib"),
     [
@@ -74,19 +74,30 @@ def test_groups_of_a_convolution_keep_their_numbers():
     assert allowed("convolution", x, weight, y, more=" groups 2") == expected
 
 
-def test_few_calls_of_networks_took_more_than_is_allowed_for():
-    rows = [row for row in MEASURED["rows"] if row[0] == "network"]
+def calls_of_networks():
+    for source, kind, dtype, x, weight, y, options, last, n_bytes in record()["rows"]:
+        if source == "network":
+            shapes = (tuple(x), tuple(weight), tuple(y))
+            yield OperatorCall(kind, "aten.convolution", shapes, dtype, options, last), n_bytes
+
+
+@pytest.mark.usefixtures("nothing_recorded")
+def test_few_calls_of_networks_took_more_than_the_rules_allow_for():
+    rows = list(calls_of_networks())
     assert len(rows) > 1900
     low, least, most = 0, 0, 0
-    for _, kind, dtype, x, weight, y, options, last, n_bytes in rows:
-        shapes = (tuple(x), tuple(weight), tuple(y))
-        like = OperatorCall(kind, "aten.convolution", shapes, dtype, options, last)
+    for like, n_bytes in rows:
         found = Workspaces.allowance().for_op(like)
         low += found < 0.98 * n_bytes - MIB
         assert found >= n_bytes - 34 * MIB
         least, most = least + n_bytes, most + found
     assert low <= 0.05 * len(rows)
     assert most <= 1.4 * least
+
+
+def test_a_recorded_call_takes_what_was_recorded():
+    allowance = Workspaces.allowance()
+    assert all(allowance.for_op(like) == n_bytes for like, n_bytes in calls_of_networks())
 
 
 def test_an_unknown_kernel_never_counts_below_zero():

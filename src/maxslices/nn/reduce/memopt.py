@@ -17,6 +17,7 @@ def memory_optimization(
     compress_x: bool = True,
     level: int | None = None,
     verbose: bool = False,
+    temporal_split_factor: int = 2,
     **options: Any,
 ) -> nn.Module | tuple[nn.Module, ReductionSummary]:
     """Reduce a spiking network's memory, called as spikingjelly's function of that name.
@@ -34,6 +35,8 @@ def memory_optimization(
         As for `reduce_by_level`; level 0 without a profile.
     verbose : bool
         Whether to print the summary.
+    temporal_split_factor : int
+        As for `reduce_by_level`.
     **options : Any
         Further arguments of `reduce_by_level`, such as ``profile`` or ``return_summary``.
 
@@ -44,8 +47,8 @@ def memory_optimization(
     """
     wants_summary = options.pop("return_summary", False)
     made = reduce_by_level(
-        net, instance, dummy_input, compress_x=compress_x, level=level, return_summary=True,
-        **options,
+        net, instance, dummy_input, compress_x=compress_x, level=level,
+        temporal_split_factor=temporal_split_factor, return_summary=True, **options,
     )  # fmt: skip
     assert isinstance(made, tuple)
     if verbose:

@@ -145,14 +145,13 @@ class RewriteSearch:
                 knapsack = knapsack_of(space)
                 continue
             best = plan if self.is_better(plan, best) else best
-            if self.fits(plan) and rows and not any(knapsack.candidates[i].path for i in rows):
+            is_whole = rows and not any(knapsack.candidates[i].path for i in rows)
+            if is_whole and self.fits(plan) and not self.is_over:
                 # The whole model is what is left where no set is expected to fit. The lowest set
                 # may fit all the same, or almost, and is a beginning of the local search.
-                if not self.is_over:
-                    lowest = [knapsack.candidates[i] for i in knapsack.lowest(uniform)]
-                    other = self._replayed(space, lowest)
-                    best = other if self.is_better(other, best) else best
-                break
+                lowest = [knapsack.candidates[i] for i in knapsack.lowest(uniform)]
+                other = self._replayed(space, lowest)
+                best = other if self.is_better(other, best) else best
             following = plan.needed_bytes - knapsack.peak(rows)
             if self.fits(plan):
                 too_high = offset
@@ -226,8 +225,12 @@ class RewriteSearch:
         return None
 
     def _replayed(self, space: SearchSpace, picked: Sequence[Candidate]) -> ReductionPlan | None:
-        """Replay a plan; candidates that cannot be replayed get an infinite cost."""
+        """Replay a plan, once; candidates that cannot be replayed get an infinite cost."""
         chosen = [*space.first, *picked]
+        same = frozenset(map(id, chosen))
+        for plan in self.tried:
+            if frozenset(map(id, plan.chosen)) == same:
+                return plan
         try:
             trace = self.trace(rewrites_of(chosen))
             self.tried.append(space.planned(chosen, trace, self.card_bytes))

@@ -6,15 +6,14 @@ two replays give the lines and a third confirms them. Otherwise each number is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from ...model.bisection import last_true
 from .batch_scaling import Scaled
-from .caching_allocator import LARGE_SEGMENT_BYTES, CachingAllocator, least_limit
+from .caching_allocator import LARGE_SEGMENT_BYTES, AllocatorRequest, CachingAllocator, least_limit
 from .steady_state import steady
 from .trace import Trace
-from .unused_ends import reduced_workspaces
 from .workspaces import OperatorCall, Workspaces
 
 _KEPT = 64
@@ -142,7 +141,7 @@ class StepFamily:
 
         def surely(n: int) -> bool:
             return lasts(n) and all(
-                CachingAllocator(limit).run(reduced_workspaces(self.requests(n), part))
+                CachingAllocator(limit).run(_with_part_of_workspaces(self.requests(n), part))
                 for limit in limits
                 for part in (0.0, 0.5)
             )
@@ -177,3 +176,10 @@ class StepFamily:
         while high <= at_most and fits(high):
             low, high = high, high * 2
         return last_true(fits, low, min(high, at_most + 1))
+
+
+def _with_part_of_workspaces(
+    requests: Sequence[AllocatorRequest], part: float
+) -> list[AllocatorRequest]:
+    """Requests with the workspaces that may fail reduced to a part of their size."""
+    return [(key, int(part * n) if key < 0 < n else n) for key, n in requests]

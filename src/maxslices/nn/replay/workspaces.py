@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from .convolution_allowance import convolution_bytes
+from .recorded_convolutions import recorded_bytes
 from .reductions import reduction_bytes
 
 Kind = Literal[
@@ -38,6 +39,9 @@ CUBLASLT_BYTES = MIB
 """Workspace that torch gives cublasLt, which multiplies and adds a bias in one kernel."""
 MULTIPROCESSORS = 132
 """Multiprocessors of an H100 or H200."""
+
+STATED = "stated allowance"
+"""Origin of sizes that were not measured on the device in use."""
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex64": 8}
 
@@ -98,7 +102,7 @@ class Workspaces:
     """Sizes of workspaces on one kind of device, with certain versions of the libraries."""
 
     origin: str
-    """Where the sizes come from: "none", "stated allowance" or "measured on ..."."""
+    """Where the sizes come from: "none", `STATED` or "measured on ..."."""
     cublas_bytes: int = 0
     """Bytes that cuBLAS keeps for each thread that multiplies matrices."""
     table: Mapping[str, Points] = field(default_factory=dict)
@@ -108,7 +112,8 @@ class Workspaces:
     multiprocessors: int = 0
     """Multiprocessors of the device, by which sums take buffers; 0 leaves these out."""
     convolution_rule: bool = False
-    """Whether a convolution that is not in the table is given the room of `convolution_bytes`."""
+    """Whether a convolution that is not in the table has the workspace that was recorded, or else
+    the room of `convolution_bytes`."""
 
     @classmethod
     def none(cls) -> Workspaces:
@@ -118,7 +123,7 @@ class Workspaces:
     @classmethod
     def allowance(cls) -> Workspaces:
         """Allowance where nothing was measured: the sizes of an H200."""
-        return cls("stated allowance", CUBLAS_BYTES, {}, CUBLASLT_BYTES, MULTIPROCESSORS, True)
+        return cls(STATED, CUBLAS_BYTES, {}, CUBLASLT_BYTES, MULTIPROCESSORS, True)
 
     def for_call(self, call: OperatorCall) -> tuple[Workspace, ...]:
         """Workspaces of a call, all in use at once."""
@@ -161,6 +166,9 @@ class Workspaces:
             return between(points, call.batch)
         if not self.convolution_rule or call.channels_last:
             return 0
+        recorded = recorded_bytes().get((call.kind, call.dtype, call.options, call.shapes))
+        if recorded is not None:
+            return recorded
         words = call.options.split()
         options = dict(zip(words[::2], words[1::2], strict=True))
         item = ITEM_BYTES.get(call.dtype, 4)
