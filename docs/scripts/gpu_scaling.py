@@ -32,6 +32,7 @@ STEPS = {
 - method: minus_log
 - method: remove_stripe_ti
 - method: fbp
+  save_result: false
 - method: nonlocal_means
   parameters: {strength: 0.3}
 """,
