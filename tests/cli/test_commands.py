@@ -224,6 +224,7 @@ ERRORS = {
     "no pipeline": (["run", "{scan}"], 2, "missing argument 'PIPELINE' (see maxslices run --help)"),
     "no scan file": (["run", "no.nxs", "{good}", "{out}"], 1, "no.nxs"),
     "scan without a name": (["run", "", "{good}", "{out}"], 1, "the path of the scan is empty"),
+    "results without a name": (["run", *GOOD, ""], 2, "the path of the results is empty"),
     "records without one": (["records", "import", ""], 2, "the path of the records is empty"),
     "file without a name": (["records", "export", ""], 2, "the path of the records is"),
     "pipeline without one": (["check", ""], 1, "the path of the pipeline file is empty"),

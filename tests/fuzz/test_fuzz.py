@@ -56,7 +56,9 @@ def test_memory_that_is_refused_is_an_error_or_none(options):
     assert "an error" in done.stdout
 
 
-@pytest.mark.parametrize("case", ["estimators 771942 3427", "estimators 771942 6140"])
+@pytest.mark.parametrize(
+    "case", ["estimators 771942 3427", "estimators 771942 6140", "estimators 903317 1505"]
+)
 def test_an_estimator_that_dips_where_few_slices_fit_is_refused(case):
     with pytest.raises(EstimatorError, match="more memory can never fit fewer"):
         plan_with(random.Random(case))

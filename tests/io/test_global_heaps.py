@@ -8,11 +8,13 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
+from maxslices import io
 from maxslices.io import open_source
 from maxslices.io.global_heaps import CheckedHeaps
 from maxslices.io.hdf5_links import FileObjects
@@ -194,3 +196,15 @@ def test_a_virtual_data_set_without_end_is_not_opened_as_its_own_file(tmp_path, 
         file.create_dataset("exchange/data", data=DATA, maxshape=most)
     with open_source(tmp_path / "virtual.h5") as source:
         assert source.spec.shape == DATA.shape
+
+
+_OWN = ("global_heaps", "hdf5_sink", "nexus_notes", "export_hdf5", "export_zarr")
+"""Modules that deal with attributes: this one, and those of results."""
+
+
+def test_scans_attributes_are_read_in_one_place():
+    """What reads them elsewhere may hang. Results are read whole before, and written."""
+    own = {f"{each}.py" for each in _OWN}
+    modules = {path.name: path.read_text() for path in Path(io.__file__).parent.glob("*.py")}
+    assert own <= set(modules)
+    assert {name for name, text in modules.items() if ".attrs" in text} == own

@@ -112,6 +112,17 @@ def test_a_file_that_another_program_has_locked(dls):
         refused(dls, "is locked, so some program is writing it")
 
 
+def test_a_path_that_leads_to_no_file(tmp_path):
+    """Permissions, which other messages speak of, have nothing to do with it."""
+    (tmp_path / "loop.h5").symlink_to("loop.h5")
+    refused(tmp_path / "loop.h5", r"loop.h5: leads to no file \(Too many levels of symbolic")
+    with pytest.raises(
+        SourceError, match=r"\.\.\.: leads to no file \(File name too long\)$"
+    ) as raised:
+        open_source(tmp_path / ("x" * 5000))
+    assert len(str(raised.value)) < 120
+
+
 def test_truncated(dls):
     with dls.open("r+b") as file:
         file.truncate(dls.stat().st_size // 2)

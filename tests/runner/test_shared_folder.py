@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -79,6 +81,28 @@ def test_a_link_planted_in_an_unfinished_run_is_not_followed(
         run(scan, pipeline, out, device="cpu", resume=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "message"),
+    [
+        (".run.journal", "--overwrite", "is no file, and no journal of a run: remove it"),
+        (".run.journal", "--resume", "is no file, and no journal of a run: remove it"),
+        ("report.json", "--overwrite", "is not readable as a report"),
+    ],
+)
+def test_a_planted_pipe_is_not_waited_for(tmp_path, name, option, message):
+    """In a process of its own, as it would never end."""
+    np.save(tmp_path / "scan.npy", DATA)
+    (tmp_path / "pipeline.yaml").write_text("- method: minus_log\n")
+    out = tmp_path / "out"
+    out.mkdir()
+    os.mkfifo(out / name)
+    paths = [str(tmp_path / each) for each in ("scan.npy", "pipeline.yaml", "out")]
+    command = [sys.executable, "-m", "maxslices", "run", *paths, "--device", "cpu", option]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_journal_with_another_name_is_not_written_to(tmp_path):
     journal, other = tmp_path / ".run.journal", tmp_path / "other"
     Journal.create(journal, {"journal": 2}).close()
@@ -128,6 +152,14 @@ def test_a_report_that_was_tampered_with_removes_nothing_foreign(tmp_path, entry
     assert (out / "result.h5").exists()
     for path in (out / "notes.txt", tmp_path / "notes.txt", out / "scan.h5"):
         assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize("out", ["loop", "loop/out", "far/out"])
+def test_a_folder_behind_a_link_that_leads_nowhere_is_refused(tmp_path, out):
+    os.symlink("loop", tmp_path / "loop")
+    os.symlink("nowhere", tmp_path / "far")
+    with pytest.raises(StoreError, match=r"is a link to .*choose another folder for the results"):
+        run(DATA, PIPELINE, tmp_path / out, device="cpu")
 
 
 def test_foreign_files_in_the_folder_of_a_run_stay(tmp_path):

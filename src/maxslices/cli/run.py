@@ -135,6 +135,8 @@ def _one_scan(paths: tuple[str, ...]) -> tuple[str, str, str | None]:
         )
     if any(letter in paths[0] for letter in "*?[") and not os.path.lexists(paths[0]):
         raise UsageError(f"{paths[0]} is a pattern: {several}")
+    if "" in paths[2:]:
+        raise UsageError("the path of the results is empty; '.' is the folder one is in")
     return paths[0], paths[1], paths[2] if len(paths) > 2 else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,6 +14,8 @@ HDF5_SUFFIXES = (".h5", ".hdf5", ".nxs", ".hdf", ".nx", ".he5")
 """Suffixes of HDF5 and NeXus files."""
 TIFF_SUFFIXES = (".tif", ".tiff")
 """Suffixes of TIFFs."""
+_SHOWN = 60
+"""Characters of a path that is too long for a file."""
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """First bytes of an HDF5 file (HDF5 File Format Specification)."""
 
@@ -49,6 +52,9 @@ def check_readable(path: Path) -> Literal["file", "folder"]:
     except ValueError:  # a name with a zero byte
         raise SourceError(f"{str(path)!r} is not a name that a file can have") from None
     except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+            shown = str(path) if error.errno == errno.ELOOP else f"{str(path)[:_SHOWN]}..."
+            raise SourceError(f"{shown}: leads to no file ({error.strerror})") from None
         raise SourceError(
             f"{path}: cannot be read ({error.strerror}): check its permissions, or copy it to "
             "where you may read"

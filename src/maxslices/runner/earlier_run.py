@@ -14,6 +14,7 @@ from ..errors import StoreError
 from ..io import remove_result
 from ..io.result_names import is_result_name
 from ..system.disk_space import check_free_space
+from ..system.small_files import read_small_text
 from ..tuning.deferred_free import close_in_background
 
 REPORT_NAME = "report.json"
@@ -24,6 +25,8 @@ RECORD_NAMES = (PIPELINE_NAME, LOG_NAME, PAGE_NAME)
 """Files in the folder of a run that tell people of it and say how its results were made."""
 BESIDE_NAMES = (*RECORD_NAMES, PICTURE_NAME)
 """The same, with what is there only if it was asked for."""
+_MAX_REPORT_BYTES = 2**26
+"""Largest report: one of a million TIFFs has 30 MB."""
 
 
 def foreign_file(path: Path) -> str:
@@ -34,7 +37,7 @@ def foreign_file(path: Path) -> str:
 def results_of(report: Path) -> list[Path]:
     """Files that the report of an earlier run names, in the folder of the report."""
     try:
-        earlier = json.loads(report.read_text(encoding="utf-8"))
+        earlier = json.loads(read_small_text(report, _MAX_REPORT_BYTES))
         names = [Path(entry).name for entry in earlier["files"]]
         for name in names:
             if not is_result_name(name):

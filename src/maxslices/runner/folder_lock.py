@@ -64,11 +64,12 @@ def check_usable(path: Path) -> None:
         there = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
     except OSError as error:
         raise StoreError(f"cannot use {path} as a folder: {error.strerror}") from None
-    if path.is_symlink() and not path.exists():
-        raise StoreError(
-            f"{path} is a link to {os.readlink(path)}, which is not there: choose another folder "
-            "for the results"
-        )
+    for each in (path, *path.parents):
+        if each.is_symlink() and not each.exists():
+            raise StoreError(
+                f"{each} is a link to {os.readlink(each)}, which is not there: choose another "
+                "folder for the results"
+            )
     if not there.is_dir():
         raise StoreError(f"{there} is a file, so results cannot be put there: choose a folder")
     if not os.access(there, os.W_OK | os.X_OK):

@@ -358,7 +358,7 @@ class RunFolder:
 
     def write_page(self, text: str) -> None:
         """Write the page for people."""
-        self._texts.write(PAGE_NAME, text, self._kept())
+        self._texts.write(PAGE_NAME, text)
 
     def _end_journal(self) -> None:
         """Remove the journal: there is nothing to go on with."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,9 +132,11 @@ def read_journal(path: Path) -> UnfinishedRun | None:
     StoreError
         If it is no journal of this version.
     """
-    if path.is_symlink():
-        raise StoreError(f"{path} is a link, and no journal of a run: remove it")
     try:
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode):  # reading a pipe may wait without end
+            what = "a link" if stat.S_ISLNK(mode) else "no file"
+            raise StoreError(f"{path} is {what}, and no journal of a run: remove it")
         lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
         return None
