@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.optimize
 from scipy.fft import next_fast_len
 
 from maxslices.model.ledger import Ledger
@@ -129,3 +130,18 @@ def test_what_is_empty_takes_nothing():
 )
 def test_lengths(passes, text):
     assert FINDER.blocks.length([passes(*shape) for shape in SHAPES]) == text
+
+
+def test_terms_with_which_no_fit_converges_are_left_out(monkeypatch):
+    original = scipy.optimize.nnls
+
+    def failing(table, values):
+        if table.shape[1] == 3:
+            raise RuntimeError("Maximum number of iterations reached.")
+        return original(table, values)
+
+    monkeypatch.setattr(scipy.optimize, "nnls", failing)
+    rng = np.random.default_rng(0)
+    sizes = [int(math.prod(shape) * rng.uniform(3, 4)) for shape in SHAPES]
+    formula = FINDER.formula(sizes, [], None)
+    assert all(bytes_at(formula, shape) >= size for shape, size in zip(SHAPES, sizes, strict=True))

@@ -270,7 +270,10 @@ class SizeFinder:
         found: list[tuple[float, str, np.ndarray[Any, Any]]] = []
         for powers in _BOUNDS:
             table = np.stack([self._monomial(power) for power in powers], axis=1)
-            factors, _ = nnls((table * weights[:, None])[among], (values * weights)[among])
+            try:
+                factors, _ = nnls((table * weights[:, None])[among], (values * weights)[among])
+            except RuntimeError:  # it did not converge: other terms may
+                continue
             fitted = np.maximum(table @ factors, 1e-9)
             if not factors.any():
                 factors, fitted = factors + 1e-12, table.sum(axis=1) * 1e-12
