@@ -306,6 +306,21 @@ def test_memory_outside_the_pool_counts_at_its_own_moment(sequences, n):
         assert needs(k) <= found.model().bytes(k) <= 1.001 * needs(k)
 
 
+def test_a_large_call_that_takes_more_outside_the_pool_counts_as_it_was_read(sequences):
+    """FBP3d_tomobar of 128 slices: 9 MB of 7.8 GB more, which the pool held in pieces."""
+
+    def outside(k):
+        return INPUT_BYTES * array_depth(k)
+
+    sequences.outside_of = lambda k: outside(k) + (12 * MB if k > 16 else 0)
+    needs = sequences.most_bytes(line, 40) + sequences.outside_of(40)
+    found = probed_program(sequences, line, needs)
+    assert found.peaks is not None
+    assert found.answer == 40
+    assert found.model().bytes(40) == needs
+    assert found.model().bytes(12) == sequences.most_bytes(line, 12) + outside(12)
+
+
 @pytest.mark.parametrize("gives_back", [True, False])
 def test_what_the_pool_holds_free_counts_beside_memory_outside_it(sequences, gives_back):
     """A library cannot use it; what was given back to the driver does not count."""

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.optimize
 from scipy.fft import next_fast_len
 
 from maxslices.model.ledger import Ledger
@@ -44,6 +45,7 @@ def bytes_at(formula, shape):
         (lambda n, r, c: 4 * n * (r + 10) * (c + 6), None),
         (lambda n, r, c: n * r * c + 2 * r, None),
         (lambda n, r, c: 4 * n * (1 << (r - 1).bit_length()), None),
+        (lambda n, r, c: 256 * n * ((2 << (r - 1).bit_length()) // 2 + 1), None),
     ],
 )
 def test_sizes(size, call):
@@ -94,7 +96,25 @@ def test_what_is_worked_on_in_whole_rows_up_to_a_number_of_values_is_capped(padd
     formula = FINDER.formula([size(*shape) for shape in SHAPES], [], None)
     assert formula.is_bound
     for shape in (*SHAPES, *FURTHER):
-        assert size(*shape) <= bytes_at(formula, shape) <= 1.03 * size(*shape)
+        assert (
+            size(*shape) <= bytes_at(formula, shape) <= (1.07 if padding else 1.01) * size(*shape)
+        )
+
+
+def test_what_is_worked_on_in_whole_slices_is_capped():
+    """What is left out differs by up to a slice, so that no two blocks have the same cap."""
+
+    def size(n, r, c):
+        values = min(n, 2**20 // (r * c)) * r * c
+        return 8 * values + 1024 * -(-values // 4224) + 2**14
+
+    formula = FINDER.formula([size(*shape) for shape in SHAPES], [], None)
+    for shape in (*SHAPES, (60, 250, 301), (9, 250, 301), (40, 127, 140)):
+        assert size(*shape) <= bytes_at(formula, shape) <= 1.08 * size(*shape)
+
+
+def test_what_is_empty_takes_nothing():
+    assert bytes_at(FINDER.formula([0] * len(SHAPES), [], None), SHAPES[0]) == 0
 
 
 @pytest.mark.parametrize(
@@ -110,3 +130,18 @@ def test_what_is_worked_on_in_whole_rows_up_to_a_number_of_values_is_capped(padd
 )
 def test_lengths(passes, text):
     assert FINDER.blocks.length([passes(*shape) for shape in SHAPES]) == text
+
+
+def test_terms_with_which_no_fit_converges_are_left_out(monkeypatch):
+    original = scipy.optimize.nnls
+
+    def failing(table, values):
+        if table.shape[1] == 3:
+            raise RuntimeError("Maximum number of iterations reached.")
+        return original(table, values)
+
+    monkeypatch.setattr(scipy.optimize, "nnls", failing)
+    rng = np.random.default_rng(0)
+    sizes = [int(math.prod(shape) * rng.uniform(3, 4)) for shape in SHAPES]
+    formula = FINDER.formula(sizes, [], None)
+    assert all(bytes_at(formula, shape) >= size for shape, size in zip(SHAPES, sizes, strict=True))

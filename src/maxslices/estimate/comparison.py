@@ -53,10 +53,10 @@ class Comparison:
             f"{format_bytes(self.probed_bytes)}"
         )
 
-    def agrees(self, lower: float = LOWER, upper: float = UPPER) -> bool:
+    def agrees(self) -> bool:
         """True if the author's estimator is safe and not far too high."""
         expected, noise = self.declared_bytes, self.noise_bytes
-        return lower * expected - noise <= self.probed_bytes <= upper * expected + noise
+        return LOWER * expected - noise <= self.probed_bytes <= UPPER * expected + noise
 
 
 def compare(

@@ -1,4 +1,4 @@
-"""What a C library takes on a GPU outside the pool, as 3D arrays of a block's dims.
+"""What a C library takes on a GPU outside the pool: 3D arrays of a block's dims, or a constant.
 
 The device is read every 2 ms, in steps of 2 MiB: a reading alone does not tell bytes. But such
 memory is an array: its size is a product of dims that the method knows. The product that explains

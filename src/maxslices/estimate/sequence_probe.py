@@ -295,14 +295,20 @@ class SequenceProbe:
         first = self._first_seen.n_bytes + self._first.outside_bytes + self._objects_bytes
         measured[self._first.n_slices] = first
         for rung in self.rungs or [self._first]:
-            told = model.predicted(rung.n_slices)
-            if rung.outside_bytes and measured[rung.n_slices] > told + ABOVE_BYTES:
+            n, told = rung.n_slices, model.predicted(rung.n_slices)
+            if not rung.outside_bytes:
+                continue
+            if measured[n] <= told + ABOVE_BYTES:  # a reading lies off: what arrays take counts
+                measured[n] = told
+            elif self._is_small(n):
                 raise NotExplainedError("memory outside the pool is not that of arrays")
-            if rung.outside_bytes:  # what is read is more or less than what arrays take
-                measured[rung.n_slices] = told
         if self._too_many <= self.total_slices:
             measured[self._too_many] = self.available_bytes + 1
         return model.with_measured(measured)
+
+    def _is_small(self, n: int) -> bool:
+        """True for the slices of the small calls on a GPU."""
+        return n <= self._first.n_slices + MORE[-1]
 
     def _outside(self) -> dict[str, Growth]:
         """Memory outside the pool, by the moments at which it was read; what is no array is not."""
@@ -312,7 +318,8 @@ class SequenceProbe:
         found = {}
         for label in {label for each in seen for label in each.outside}:
             readings = {o.n_slices: o.outside[label] for o in seen if label in o.outside}
-            growth = outside_growth(readings, dims)
+            few = {n: size for n, size in readings.items() if self._is_small(n)}
+            growth = outside_growth(readings, dims) or (outside_growth(few, dims) if few else None)
             if growth is not None:
                 found[label] = growth
         return found

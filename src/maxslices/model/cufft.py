@@ -113,8 +113,8 @@ def _works_in_place(length: int, single: bool) -> bool:
         if single:
             return length <= 11_000 or (length % 4096 == 0 and length <= 20_480)
         return length <= 6000
-    if length % 11 == 0:
-        return False
+    if length % 11 == 0:  # up to 319 all of them were measured
+        return single and length <= 319
     if length <= 1024:
         return prime <= 23
     return single and length <= 4096 and prime <= 31

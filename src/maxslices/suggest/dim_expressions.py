@@ -64,6 +64,7 @@ class Blocks:
             (f"next_fast_len({name}, True)", [next_fast_len(n, True) for n in dim]),
             (f"next_fast_len(2 * {name} - 1)", [next_fast_len(2 * n - 1) for n in dim]),
             (f"(1 << ({name} - 1).bit_length())", [1 << (n - 1).bit_length() for n in dim]),
+            (f"(2 << ({name} - 1).bit_length())", [2 << (n - 1).bit_length() for n in dim]),
         ):
             if text != name:
                 yield made(

@@ -176,9 +176,6 @@ class _LedgerWriter:
                     yield from self._alloc(node, indent, self._kept(node.token.key))
             i += 1
 
-    def _is_plain_free(self, node: FoldedEvent | Loop) -> bool:
-        return isinstance(node, FoldedEvent) and node.token.is_free
-
     def _frees_at_once(self, node: FoldedEvent, following: FoldedEvent) -> bool:
         key = node.token.key
         return following.token.is_free and following.token.key == key and not self._is_list(key)
