@@ -185,6 +185,33 @@ def test_a_size_is_never_taken_from_values_that_nobody_gave():
         replay(changed, x, lengths, workspaces=NONE)
 
 
+def test_a_mask_of_ones_that_a_model_makes_itself_masks_nothing():
+    def attends(x):
+        mask = torch.ones(4, 128, device=x.device)  # as OPT and BART make it, of floats
+        return x * 2 if torch.all(mask == 1) else (x[:, None] * mask[0] - x[:, None]).exp()
+
+    def drops(x):
+        mask = torch.ones(4, 128, device=x.device).bernoulli_(0.5)
+        return x * 2 if torch.all(mask == 1) else x
+
+    trace = replay(attends, Spec((4, 128)), workspaces=NONE)
+    assert trace.peak_bytes == 3 * 4 * 128 * 4  # input, mask and result
+    with pytest.raises(EstimatorError, match="needs the value of a tensor"):
+        replay(drops, Spec((4, 128)), workspaces=NONE)
+
+
+def test_tokens_are_looked_up_by_a_list_of_places():
+    def padded(tokens):
+        return tokens * 2 if 7 in tokens[:, [-1, 0]] else tokens.float()
+
+    trace = replay(padded, Spec((4, 128), torch.long), workspaces=NONE)
+    assert "only the shape is given" in " ".join(trace.notes)
+    same = torch.full((4, 128), 7)
+    assert not replay(padded, same, workspaces=NONE).notes
+    with pytest.raises(EstimatorError, match="needs the value of a tensor"):
+        replay(padded, torch.arange(512).view(4, 128), workspaces=NONE)
+
+
 class Anneals(nn.Module):
     """Decides by buffers of one number, as a masked parallel spiking neuron and a warm-up do."""
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Literal
 
 from ..nn_errors import ModelArgumentError
-
-Profile = Literal["safe", "balanced", "memory", "exhaustive"]
-Preference = Literal["speed", "balanced", "memory"]
 
 LEVELS = (0, 1, 2, 3, 4)
 """Level 0 does nothing; 1 checkpoints; 2 splits heavy checkpoints into layers; 3 splits them in

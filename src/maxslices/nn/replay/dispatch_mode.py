@@ -66,9 +66,9 @@ class StorageDispatchMode(DispatchMode):
             return self.values.item(args[0])
         if func is aten._pack_padded_sequence.default:
             args = (args[0], self.values.read(args[1]), *args[2:])
-        args = self._without_real_operands(func, args)
+        given, args = args, self._without_real_operands(func, args)
         made = self.handlers.get(func, run_operator)(func, args, kwargs)
-        self.values.follow(func, args, kwargs, made)
+        self.values.follow(func, given, kwargs, made)
         name = func.name()
         log.n_operators += 1
         log.n_in_python += getattr(func, "_defined_in_python", False)

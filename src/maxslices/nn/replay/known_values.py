@@ -1,9 +1,10 @@
-"""Values of small integer and boolean tensors, where they follow from the inputs.
+"""Values of small tensors, where they follow from integers, constants and buffers of one number.
 
 Code asks for them where it must decide: a transformer leaves its attention mask out if nothing is
 masked, a spiking neuron looks at a buffer of one number. Tensors and buffers that were given have
-their values. A `Spec` stands for zeros, as in the real steps that verify a prediction; that may
-decide an ``if``, with a note, but never a size.
+their values, if they are integers or one number: other numbers are data. A `Spec` stands for zeros,
+as in the real steps that verify a prediction; that may decide an ``if``, with a note, but never a
+size.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ class KnownValues:
 
     def remember(self, made: torch.Tensor, given: torch.Tensor | None) -> None:
         """Keep the values of an input or a buffer, or zeros if only its shape is given."""
-        if not _can_be_followed(made):
+        if not _can_be_followed(made) or (made.numel() > 1 and not _is_exact(made)):
             return
         if given is None:
-            if not made.is_floating_point():
+            if _is_exact(made):
                 self._known[made] = _Known(torch.zeros(made.shape, dtype=made.dtype), False)
         elif not given.is_meta:
             self._known[made] = _Known(given.detach().cpu(), True)
@@ -69,9 +70,12 @@ class KnownValues:
         found = [self._known.get(t) if t.is_meta else _Known(t, True) for t in tensors]
         is_known = bool(tensors) or schema.name.startswith(_MAKERS)
         is_known = is_known and all(each is not None for each in found)
+        is_known = is_known and torch.Tag.nondeterministic_seeded not in func.tags
         if schema.is_mutable:
             self._forget(tensors)
         if not is_known:
+            if func is torch.ops.aten.index.Tensor and found[0] is not None:
+                self._pick_any(found[0], made)
             return
         values = iter(found)
 
@@ -91,6 +95,12 @@ class KnownValues:
         ):
             if _can_be_followed(each):
                 self._known[each] = _Known(value, is_given)
+
+    def _pick_any(self, of: _Known, made: torch.Tensor) -> None:
+        """Follow an index that is not known, such as a list, into items that are all the same."""
+        items = of.value.flatten()
+        if items.numel() and bool((items == items[0]).all()):
+            self._known[made] = _Known(items[0].expand(made.shape).clone(), of.is_given)
 
     def _forget(self, tensors: list[torch.Tensor]) -> None:
         """Drop the values of tensors that share memory with what an operator writes to."""
@@ -138,7 +148,10 @@ class KnownValues:
 
 
 def _can_be_followed(item: Any) -> bool:
-    """True for tensors without data of integers or booleans, and for single numbers."""
-    if not isinstance(item, torch.Tensor) or not item.is_meta or item.numel() > MOST_ITEMS:
-        return False
-    return item.numel() == 1 or not (item.is_floating_point() or item.is_complex())
+    """True for small tensors without data."""
+    return isinstance(item, torch.Tensor) and item.is_meta and item.numel() <= MOST_ITEMS
+
+
+def _is_exact(item: torch.Tensor) -> bool:
+    """True for integers and booleans."""
+    return not (item.is_floating_point() or item.is_complex())
