@@ -27,13 +27,15 @@ bytes; before NumPy 2.3, as many."""
 
 @from_ledger
 def _correction_memory(
-    m: Ledger, shape: tuple[int, ...], dtype: np.dtype[Any], clipping_warning: bool
+    m: Ledger, shape: tuple[int, ...], dtype: np.dtype[Any], slice_dim: int, clipping_warning: bool
 ) -> None:
     m.alloc(shape, dtype)
     dark = m.alloc(shape[1:], "float32")
     signal = m.alloc(shape[1:], "float32")
     m.alloc(shape, "float32")  # the result; masks of dead pixels are gone by then
-    if m.device == "cpu" and shape[1] * shape[2] <= BROADCAST_BYTES // 4:
+    # A block of sinograms is counted as if it were a single one: more never take less.
+    n_rows = shape[1] if slice_dim == 0 else 1
+    if m.device == "cpu" and n_rows * shape[2] <= BROADCAST_BYTES // 4:
         m.alloc_bytes(BROADCAST_BYTES)
     if clipping_warning:
         m.free(m.alloc(shape[1:], "bool"))
