@@ -208,3 +208,13 @@ def test_scans_attributes_are_read_in_one_place():
     modules = {path.name: path.read_text() for path in Path(io.__file__).parent.glob("*.py")}
     assert own <= set(modules)
     assert {name for name, text in modules.items() if ".attrs" in text} == own
+
+
+@pytest.mark.parametrize("target", [b"\xff\xfe", b"/entry1/\xff/data", b"../\xc3"])
+def test_a_link_whose_target_is_no_text_leads_nowhere(tmp_path, target):
+    path = tmp_path / "scan.h5"
+    with h5py.File(path, "w") as file:
+        file["data"] = DATA
+        file.id.links.create_soft(b"damaged", target)
+    with h5py.File(path) as file:
+        assert [name for name, _ in FileObjects(file)] == ["/data"]

@@ -163,7 +163,8 @@ class CheckedHeaps:
 
     def _follow(self, path: str, start: Any, where: str) -> Any:
         """Open all objects on a way from one of a file; None if it leads nowhere."""
-        item, parts, n_links = start, deque(where.split("/")), 0
+        # What damage leaves of a name, h5py gives as bytes.
+        item, parts, n_links = start, deque(os.fsdecode(where).split("/")), 0
         while parts and n_links <= _MAX_LINKS:
             part = parts.popleft().encode(errors="surrogateescape")
             if part in (b"", b"."):
@@ -176,13 +177,14 @@ class CheckedHeaps:
                 continue
             n_links += 1
             target = h5py.Group(item).get(part, getlink=True)
-            parts.extendleft(reversed(target.path.split("/")))
+            way = os.fsdecode(target.path)
+            parts.extendleft(reversed(way.split("/")))
             if kind == h5py.h5l.TYPE_EXTERNAL:
                 found = filter(os.path.isfile, external_files(target, path))
                 path = next(found, "")
                 if not path:
                     return None
-            if kind == h5py.h5l.TYPE_EXTERNAL or target.path.startswith("/"):
+            if kind == h5py.h5l.TYPE_EXTERNAL or way.startswith("/"):
                 item = self._opened(path)["/"].id
         return item
 
