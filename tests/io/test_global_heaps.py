@@ -17,7 +17,7 @@ import pytest
 from maxslices import io
 from maxslices.io import open_source
 from maxslices.io.global_heaps import CheckedHeaps
-from maxslices.io.hdf5_links import FileObjects
+from maxslices.io.hdf5_links import BrokenPath, FileObjects, look_up
 from tests.fuzz.mutate import heaps
 
 from . import scans
@@ -211,10 +211,11 @@ def test_scans_attributes_are_read_in_one_place():
 
 
 @pytest.mark.parametrize("target", [b"\xff\xfe", b"/entry1/\xff/data", b"../\xc3"])
-def test_a_link_whose_target_is_no_text_leads_nowhere(tmp_path, target):
+def test_a_link_into_a_file_whose_target_is_no_text_leads_nowhere(tmp_path, target):
     path = tmp_path / "scan.h5"
     with h5py.File(path, "w") as file:
         file["data"] = DATA
-        file.id.links.create_soft(b"damaged", target)
+        file.id.links.create_external(b"damaged", b"scan.h5", target)
     with h5py.File(path) as file:
+        assert isinstance(look_up(file, "damaged"), BrokenPath)
         assert [name for name, _ in FileObjects(file)] == ["/data"]
