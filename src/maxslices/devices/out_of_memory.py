@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 
-from ..system.work_thread import NO_THREAD
+from ..system.work_thread import NO_LOCK, NO_THREAD
 
 _LIBRARIES = ("cupy", "cupyx", "cupy_backends", "torch", "astra")
 """Packages whose errors may be recognised by messages that are common elsewhere."""
@@ -49,7 +49,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     text, kind = str(error), type(error)
     if isinstance(error, ImportError):
         return _UNLOADED.search(text) is not None
-    if kind is RuntimeError and text == NO_THREAD:
+    if kind is RuntimeError and text in (NO_THREAD, NO_LOCK):
         return True
     if kind is SystemError:
         return _UNSAID.search(text) is not None

@@ -40,7 +40,8 @@ class LongCalls:
     def __exit__(self, *exc_info: object) -> None:
         self._ended.set()
         if self._thread is not None:
-            with suppress(MemoryError):  # then nothing more was said
+            # Without memory, also for a lock to wait with, nothing more was said.
+            with suppress(MemoryError, RuntimeError):
                 self._thread.join()
             self._thread = None
 

@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 NO_THREAD = "can't start new thread"
 """What Python says where the system has no memory for a thread's stack, or no threads are left."""
+NO_LOCK = "can't allocate lock"
+"""What it says where there is none for a lock, which waiting for a time takes."""
 _LOOK_S = 0.05
 """Seconds between two looks at whether a thread still lives. Only who waits for one that died, or
 for work that takes longer than that, looks at all."""
