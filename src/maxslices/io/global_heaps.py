@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import h5py
 
 from ..errors import SourceError
+from .closing import Closing
 from .library_errors import raised_by_library
 from .object_headers import ObjectHeaders
 from .open_hdf5 import open_hdf5
@@ -78,7 +78,7 @@ def read_values(data: h5py.Dataset) -> Any:
     return data[()]
 
 
-class CheckedHeaps:
+class CheckedHeaps(Closing):
     """Files opened once more, in which damaged heaps are found; a context manager.
 
     Such a file must be closed before Python ends, or HDF5 ends the process with a fault.
@@ -220,15 +220,8 @@ class CheckedHeaps:
             self._files[path] = watched, file
         return self._files[path][1]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the files."""
         for watched, file in self._files.values():
             file.close()
             watched.close()
