@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from maxslices.errors import SourceError
+from maxslices.io import open_source
 from maxslices.io.hdf5_frames import Hdf5Frames
 from maxslices.io.library_errors import library_errors
 
@@ -56,3 +57,27 @@ def test_metadata_for_which_it_has_none_are_not_called_damaged():
 def raise_in_library(text):
     """Raise an error as h5py's code does."""
     exec("raise OSError(text)", {"__name__": "h5py.test", "text": text})
+
+
+@pytest.fixture
+def damaged_heap(tmp_path):
+    """A scan whose heap of names has a size and an address that are noise."""
+    path = tmp_path / "scan.h5"
+    with h5py.File(path, "w", libver="earliest") as file:
+        file["entry/data"] = np.zeros((4, 5, 6), "f4")
+    content = bytearray(path.read_bytes())
+    at = content.index(b"HEAP") + 14
+    content[at : at + 16] = b"wxZwxZwxZwxZwxZw"
+    path.write_bytes(content)
+    return path
+
+
+def test_a_heap_larger_than_any_memory_is_damage_of_the_file(damaged_heap):
+    with pytest.raises(SourceError, match=r"is damaged .*on disk image"), open_source(damaged_heap):
+        pass
+
+
+def test_where_there_is_no_memory_at_all_it_is_not(damaged_heap, monkeypatch):
+    monkeypatch.setattr("maxslices.io.library_errors._is_there", lambda n_bytes: False)
+    with pytest.raises(MemoryError, match="on disk image"), open_source(damaged_heap):
+        pass
