@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -110,8 +111,9 @@ def main() -> None:
         wanted, alone_s = "", 0.0
         for option, count in [("", 0), *counts]:
             out = folder / "out"
+            shutil.rmtree(out, ignore_errors=True)  # here: a run that replaces it would take longer
             options = [option, str(count)] if option else []
-            command = [*base, "run", *files, str(out), "--plan", str(plan), "--overwrite", *options]
+            command = [*base, "run", *files, str(out), "--plan", str(plan), *options]
             took_s, most_bytes = timed(command, folder / f"{name}{option}{count}.log")
             found = digest(out)
             if not option:

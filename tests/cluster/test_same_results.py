@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from maxslices import run
+from maxslices.cluster import worker
+from maxslices.errors import DeviceError
+from maxslices.pipeline.pipeline import as_pipeline
 from maxslices.planner import Plan
 from tests.runner.test_resume import CASES, content, of
 
@@ -27,6 +30,7 @@ def test_two_workers_make_what_one_process_makes(tmp_path, scan, client, case):
     assert [each.warnings for each in shared.sections] == [each.warnings for each in alone.sections]
     left = [path.name for path in (tmp_path / "shared").iterdir() if path.name.startswith(".")]
     assert left == []
+    assert shared.process_bytes is None  # of the one process that computed nothing
 
 
 def test_a_run_made_alone_goes_on_with_workers_and_back(tmp_path, scan, client, monkeypatch):
@@ -50,3 +54,14 @@ def test_the_report_names_each_worker(tmp_path, scan, client):
     lines = [note for note in report.sections[0].notes if note.startswith("tcp://")]
     assert sum(int(line.split(": ")[1].split()[0]) for line in lines) == 23
     assert set(report.sections[0].stages) >= {"compute", "write"}
+
+
+def test_what_methods_need_is_imported_before_the_first_block(monkeypatch):
+    """And a library that is missing is missed before anything is planned."""
+
+    def missing(methods):
+        raise DeviceError(f"{next(iter(methods)).name} needs a library")
+
+    monkeypatch.setattr(worker, "require_libraries", missing)
+    with pytest.raises(DeviceError, match="negate needs a library"):
+        worker.describe_worker("tcp://here", "cpu", as_pipeline(of(["negate"])))

@@ -99,3 +99,19 @@ def test_a_disk_that_is_full_before_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="the disk is full"):
         Hdf5Sink(tmp_path / "result.h5", ArraySpec((20, 3, 5), "float32"), 0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_space_that_a_file_has_is_not_allocated_again(tmp_path, monkeypatch):
+    first = Hdf5Sink(tmp_path / "result.h5", ArraySpec((20, 3, 5), "float32"), 0)
+    asked = []
+    monkeypatch.setattr(disk_space, "_fallocate", lambda fd, n_bytes: asked.append(n_bytes) or 0)
+    fd = os.open(tmp_path / ".result.h5.part", os.O_RDWR)
+    try:
+        assert disk_space.preallocate(fd, os.fstat(fd).st_size)
+        assert asked == []
+        os.ftruncate(fd, 2**20)  # a hole at the end
+        assert disk_space.preallocate(fd, 2**20)
+    finally:
+        os.close(fd)
+    assert asked == [2**20]
+    first.abandon()

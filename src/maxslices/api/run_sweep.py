@@ -112,7 +112,7 @@ def run_sweep(
             files=files,
             duration_s=wall_time.total_s,
             phases_s=wall_time.beside_sections(work.sections_s),
-            process_bytes=process_peak.grown_bytes,
+            process_bytes=None if request.is_for_workers else process_peak.grown_bytes,
             result=pictures.stack,
             parameter=cut.name,
             values=values,

@@ -30,6 +30,7 @@ from ..runner.side_results import SideResults
 from ..runner.snapshots import Snapshots
 from ..system.package_versions import installed_version
 from ..system.threads import N_THREADS
+from ..system.work_thread import WorkThread
 from .section_job import DoneBlock, DoneShare, SectionJob, Share, WorkerFacts
 
 
@@ -51,10 +52,16 @@ def describe_worker(address: str, device: Device, pipeline: Pipeline) -> WorkerF
     """Describe the worker that runs this, for a device of that kind.
 
     All workers do so at the same time, before there is a plan. To be given the pipeline, a worker
-    imports its methods; to describe its device, it begins to use it. Nothing of this is left for
-    the first block.
+    imports its methods; to describe its device, it begins to use it, and beside that it imports
+    what the methods need. Nothing of this is left for the first block.
     """
-    backend = _backend(device)
+    methods = [step.meta for step in pipeline.steps]
+    imports = WorkThread(lambda: require_libraries(methods), "imports")
+    imports.start()
+    try:
+        backend = _backend(device)
+    finally:
+        imports.join()
     return WorkerFacts(
         address=address,
         host=socket.gethostname(),

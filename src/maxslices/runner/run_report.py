@@ -133,7 +133,7 @@ class Report:
     add up to `duration_s`."""
     process_bytes: int | None = None
     """Most resident memory of the process beyond what it had before the first section, by the
-    kernel's count; None where that is not known."""
+    kernel's count; None where that is not known, and where workers ran the blocks."""
     result: np.ndarray | None = field(default=None, repr=False, compare=False)
     """The final result, where it was kept in memory."""
     result_info: ResultInfo = field(default=ResultInfo(), repr=False, compare=False)
