@@ -5,19 +5,20 @@
 
 Each store takes the same array from two processes at once, a half of the projections each, and
 gives it to two processes, a half of the rows each, in blocks of as many slices. What is read is
-checked against what was written. Times are those of the slower process, and processor time of both;
-"disk" is reading after all was synced and the files were dropped from the page cache. The rounds of
-all stores follow each other, and the ratios are the medians of those to the scratch files in the
-same round.
+checked against what was written. "write" and "read" are into and from the page cache, whose pages
+were used just before (a virtual machine's first use of a page takes far longer); "disk" is reading
+after all was synced and dropped from the page cache. Times are the least of all rounds, in which
+the stores take turns at being first: seconds by the clock, of the slower process, and of processor
+time, of both; with the ratio to that of the scratch files.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import shutil
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -217,6 +218,15 @@ def drop(folder: Path) -> None:
             os.close(fd)
 
 
+def warm(folder: Path, n_bytes: int) -> None:
+    """Have as many pages as a store takes used, and freed."""
+    path, part = folder / "warm", np.ones(2**24, np.uint8)
+    with path.open("wb", buffering=0) as file:
+        for _ in range(0, n_bytes + 2**28, part.nbytes):
+            file.write(part.data)
+    path.unlink()
+
+
 def one(name: str, folder: Path, spec: ArraySpec, k: int) -> dict[str, tuple[float, float]]:
     """Write with a store, read from the page cache, then from the disk."""
     folder.mkdir(parents=True)
@@ -227,6 +237,7 @@ def one(name: str, folder: Path, spec: ArraySpec, k: int) -> dict[str, tuple[flo
         )
         created.start()
         created.join()
+        warm(folder, spec.nbytes)
         found = {"write": both(name, folder, spec, k, writes=True)}
         found["read"] = both(name, folder, spec, k, writes=False)
         drop(folder)
@@ -241,28 +252,25 @@ def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--shape", type=int, nargs=3, default=(1024, 256, 1024))
+    parser.add_argument("--shape", type=int, nargs=3, default=(512, 256, 1024))
     parser.add_argument("--blocks", type=int, nargs="+", default=[8, 32, 128])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4)
     given = parser.parse_args()
     spec = ArraySpec(tuple(given.shape), "float32")
     print(f"{spec}, {spec.nbytes / 1e9:.2f} GB; {threads.N_THREADS} threads in each process")
-    print("block  store           " + "".join(f"{stage:>24}" for stage in STAGES))
+    print("block  store           " + "".join(f"{stage:>30}" for stage in STAGES))
     for k in given.blocks:
-        times: dict[str, list[dict[str, tuple[float, float]]]] = {name: [] for name in STORES}
-        for _ in range(given.rounds):
-            for name in STORES:
-                times[name].append(one(name, given.folder / "store", spec, k))
-        for name, rounds in times.items():
+        least = {name: {stage: [math.inf, math.inf] for stage in STAGES} for name in STORES}
+        for number in range(given.rounds):
+            names = list(STORES)
+            for name in names[number % len(names) :] + names[: number % len(names)]:
+                for stage, times in one(name, given.folder / "store", spec, k).items():
+                    least[name][stage] = list(map(min, least[name][stage], times))
+        for name, stages in least.items():
             line = f"{k:5}  {name:16}"
-            for stage in STAGES:
-                ratios = [
-                    own[stage][0] / first[stage][0]
-                    for own, first in zip(rounds, times["scratch files"], strict=True)
-                ]
-                took_s = statistics.median(each[stage][0] for each in rounds)
-                cpu_s = statistics.median(each[stage][1] for each in rounds)
-                line += f"  {took_s:5.2f} s {cpu_s:5.2f} s {statistics.median(ratios):5.2f}x"
+            for stage, times in stages.items():
+                for own, first in zip(times, least["scratch files"][stage], strict=True):
+                    line += f"  {own:5.2f} s {own / first:5.2f}x"
             print(line, flush=True)
 
 
