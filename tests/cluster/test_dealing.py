@@ -9,7 +9,7 @@ import pytest
 
 from maxslices.cluster.dealing import Dealer
 from maxslices.cluster.section_job import Share
-from maxslices.cluster.share_sizes import MOST_BLOCKS
+from maxslices.cluster.share_sizes import MOST_BLOCKS, ShareSizes
 
 
 def nothing(job, share):
@@ -55,6 +55,23 @@ def test_shares_are_large_at_first_and_become_smaller_towards_the_end(client):
     assert ordered[:2] == [MOST_BLOCKS] * 2
     assert max(ordered) == MOST_BLOCKS
     assert ordered[-1] < MOST_BLOCKS
+
+
+def test_the_dealer_notes_what_each_worker_took(client, monkeypatch):
+    begin, named = ShareSizes.begin, []
+
+    def noted(sizes, key, worker, *given):
+        named.append(worker)
+        begin(sizes, key, worker, *given)
+
+    monkeypatch.setattr(ShareSizes, "begin", noted)
+    dealer = Dealer(client, {})
+    workers = {answer.worker for _, answer in dealer.deal(sleep, 1, 0, 100, 1)}
+    assert dealer._sizes._block_s.keys() == workers
+    assert min(dealer._sizes._block_s.values()) >= 2e-3  # what a block sleeps
+    assert dealer._sizes._begun == {}
+    assert named[:2] == [None, None]
+    assert set(named[2:]) <= workers
 
 
 def test_what_was_done_before_does_not_tell_how_long_the_blocks_of_a_section_take(client):
