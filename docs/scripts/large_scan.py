@@ -16,7 +16,7 @@ import heapq
 import time
 
 from maxslices import ArraySpec, Plan, plan
-from maxslices.cluster.dealing import blocks_of_share
+from maxslices.cluster.share_sizes import ShareSizes
 from maxslices.model.arrays import parse_shape
 from maxslices.model.units import format_bytes, parse_bytes
 from maxslices.planner import SectionPlan
@@ -43,15 +43,19 @@ def simulate(
     block_s = (read + written) / n_blocks / (disk / min(n_gpus, n_blocks))
     if slices_per_s is not None:
         block_s = max(block_s, section.block / slices_per_s)
-    free_at = [0.0] * n_gpus
+    gpus, sizes = [str(number) for number in range(n_gpus)], ShareSizes()
+    free_at = [(0.0, name, 0.0) for name in gpus]
     left, n_shares, scheduler_s = n_blocks, 0, 0.0
     while left:
-        n = blocks_of_share(left, n_gpus)
-        begin = max(heapq.heappop(free_at), scheduler_s)
-        scheduler_s = begin + share_s
-        heapq.heappush(free_at, begin + share_s + n * block_s)
+        free_s, name, began_s = heapq.heappop(free_at)
+        sizes.end(name, name, free_s - began_s)
+        begin_s = max(free_s, scheduler_s)
+        scheduler_s = begin_s + share_s
+        n = sizes.next_blocks(left, name, gpus, begin_s)
+        sizes.begin(name, name, n, begin_s)
+        heapq.heappush(free_at, (begin_s + share_s + n * block_s, name, begin_s))
         left, n_shares = left - n, n_shares + 1
-    return n_shares, max(free_at), n_shares * share_s
+    return n_shares, max(free_at)[0], n_shares * share_s
 
 
 def main() -> None:

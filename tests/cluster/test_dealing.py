@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
 
-from maxslices.cluster.dealing import MOST_BLOCKS, Dealer
+from maxslices.cluster.dealing import Dealer
 from maxslices.cluster.section_job import Share
+from maxslices.cluster.share_sizes import MOST_BLOCKS, ShareSizes
 
 
 def nothing(job, share):
@@ -41,14 +43,42 @@ def test_no_more_shares_are_with_the_scheduler_than_there_are_workers(client):
     assert max(known) <= 2 * 2 + 2  # of those that are done, the last are just being forgotten
 
 
-def test_shares_become_smaller_towards_the_end(client):
+def sleep(job, share):
+    time.sleep(2e-3 * (share.stop - share.start))
+
+
+def test_shares_are_large_at_first_and_become_smaller_towards_the_end(client):
     sizes = {}
-    for share, _ in Dealer(client, {}).deal(nothing, 1, 0, 300, 1):
+    for share, _ in Dealer(client, {}).deal(sleep, 1, 0, 300, 1):
         sizes[share.start] = share.stop - share.start
     ordered = [size for _, size in sorted(sizes.items())]
-    assert ordered[0] == MOST_BLOCKS
-    assert ordered[-1] == 1
-    assert ordered == sorted(ordered, reverse=True)
+    assert ordered[:2] == [MOST_BLOCKS] * 2
+    assert max(ordered) == MOST_BLOCKS
+    assert ordered[-1] < MOST_BLOCKS
+
+
+def test_the_dealer_notes_what_each_worker_took(client, monkeypatch):
+    begin, named = ShareSizes.begin, []
+
+    def noted(sizes, key, worker, *given):
+        named.append(worker)
+        begin(sizes, key, worker, *given)
+
+    monkeypatch.setattr(ShareSizes, "begin", noted)
+    dealer = Dealer(client, {})
+    workers = {answer.worker for _, answer in dealer.deal(sleep, 1, 0, 100, 1)}
+    assert dealer._sizes._block_s.keys() == workers
+    assert min(dealer._sizes._block_s.values()) >= 2e-3  # what a block sleeps
+    assert dealer._sizes._begun == {}
+    assert named[:2] == [None, None]
+    assert set(named[2:]) <= workers
+
+
+def test_what_was_done_before_does_not_tell_how_long_the_blocks_of_a_section_take(client):
+    dealer = Dealer(client, {})
+    dealer.once(sleep, 1, Share(0, 100))
+    sizes = {share.start: share.stop - share.start for share, _ in dealer.deal(sleep, 1, 0, 40, 1)}
+    assert [sizes[0], sizes[10]] == [10, 10]  # half of what each would do
 
 
 def test_one_share_alone(client):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from maxslices import ArraySpec, plan, run
 from maxslices.api.on_workers import worker_budgets
 from maxslices.cli.main import main
+from maxslices.cluster import workers
 from maxslices.cluster.section_job import WorkerFacts
-from maxslices.errors import UsageError
+from maxslices.errors import DoesNotFitError, PlanError, UsageError
+from maxslices.planner import Plan
 from tests.runner.test_resume import content, of
 
 STEPS = ["negate", "work", "negate"]
@@ -71,6 +74,58 @@ def test_budgets_are_those_of_the_worker_with_the_least():
     assert (on_gpus.budget_bytes, on_gpus.host_budget_bytes, on_gpus.reserved_bytes) == (89, 30, 7)
     assert worker_budgets(workers, "cpu", None, None).budget_bytes == 30
     assert worker_budgets(workers, "cuda", 50, 40).host_budget_bytes == 20
+
+
+@pytest.fixture
+def uneven(monkeypatch):
+    """Say that the first of the workers is on a machine of its own, with so much memory."""
+    found = workers._described
+
+    def less(n_bytes):
+        def described(*args):
+            device, (first, *others) = found(*args)
+            first = replace(first, host="small", host_free_bytes=n_bytes)
+            return device, (first, *others)
+
+        monkeypatch.setattr(workers, "_described", described)
+
+    return less
+
+
+def test_a_plan_that_one_of_the_workers_has_no_memory_for_is_refused(
+    tmp_path, scan, client, uneven
+):
+    made = plan(scan, of(STEPS), device="cpu", memory="1GB", block=3, workers=2)
+    needed = max(each.estimated_bytes for each in made.sections)
+    uneven(needed)
+    run(scan, of(STEPS), tmp_path / "fits", plan=made, engine=client)
+    uneven(needed - 1)
+    with pytest.raises(PlanError, match=r"on small \(cpu\), where .* are free: plan again"):
+        run(scan, of(STEPS), tmp_path / "out", plan=made, engine=client)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_worker_with_the_least_memory_is_named_where_it_makes_blocks_smaller(
+    tmp_path, scan, client, uneven
+):
+    def notes(n_bytes, **options):
+        uneven(n_bytes)
+        made = run(
+            scan, of(STEPS), tmp_path / "out", engine=client, block="max", overwrite=True, **options
+        ).plan
+        assert Plan.from_json(made.to_json()) == made
+        return [note for note in made.notes if "on small" in note], made
+
+    one_slice = plan(scan, of(STEPS), device="cpu", memory="1GB", block=1, workers=2)
+    little = max(each.estimated_bytes for each in one_slice.sections) + 20_000
+    (said,), made = notes(little)
+    assert "others have up to" in said
+    assert made.budget_bytes == little
+    assert max(each.block for each in made.sections) < 17
+    assert notes(2**30)[0] == []  # all fit in one block
+    assert notes(2**30, memory=little)[0] == []  # as the user says
+    with pytest.raises(DoesNotFitError, match=r"allow --memory .*are free for tcp.* on small"):
+        notes(one_slice.sections[0].estimated_bytes // 2)
 
 
 def test_each_worker_has_as_many_blocks_as_one_process():

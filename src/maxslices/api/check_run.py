@@ -127,7 +127,21 @@ def _check_destination(plan: Plan, pipeline: Pipeline, *, in_memory: bool) -> No
 
 
 def check_memory(plan: Plan, backend: Backend) -> None:
+    """Check that the memory that a plan needs is free here; see `check_free`."""
+    check_free(plan, backend.name, backend.free_bytes(), CpuBackend().free_bytes())
+
+
+def check_free(plan: Plan, place: str, free_bytes: int, host_free_bytes: int) -> None:
     """Check that the memory that a plan needs is free.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    place : str
+        Name of the device, for the message.
+    free_bytes, host_free_bytes : int
+        Memory that is free on the device, and on the host.
 
     Raises
     ------
@@ -137,17 +151,15 @@ def check_memory(plan: Plan, backend: Backend) -> None:
     needed = max(each.estimated_bytes + each.stored_bytes for each in plan.sections)
     needed += plan.reserved_bytes
     on_host = max(each.host_bytes for each in plan.sections)
-    if backend.kind == "cpu":  # where host memory is all there is
+    if plan.device == "cpu":  # where host memory is all there is
         needed = max(needed, on_host)
-    free = backend.free_bytes()
-    if needed > free:
+    if needed > free_bytes:
         raise PlanError(
-            f"the plan needs {format_bytes(needed)} on {backend.name}, where {format_bytes(free)} "
+            f"the plan needs {format_bytes(needed)} on {place}, where {format_bytes(free_bytes)} "
             "are free: plan again for less memory"
         )
-    free = CpuBackend().free_bytes()
-    if on_host > free:
+    if on_host > host_free_bytes:
         raise PlanError(
-            f"the plan needs {format_bytes(on_host)} of host memory, and {format_bytes(free)} are "
-            "free: plan again for less (--host-memory)"
+            f"the plan needs {format_bytes(on_host)} of host memory, and "
+            f"{format_bytes(host_free_bytes)} are free: plan again for less (--host-memory)"
         )

@@ -7,14 +7,14 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..devices import Backend, select_backend
 from ..devices.device_count import count_devices
-from ..errors import PlanError, UsageError
-from ..model.units import parse_bytes
+from ..errors import DoesNotFitError, PlanError, UsageError
+from ..model.units import format_bytes, parse_bytes
 from ..pipeline import Pipeline, ScanSpec
 from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
@@ -24,7 +24,7 @@ from ..runner.run_identity import run_identity
 from ..runner.snapshots import snapshot_bytes
 from ..runner.unfinished_run import UnfinishedRun
 from ..system.threads import N_CORES
-from .check_run import check_plan_here, check_unchanged
+from .check_run import check_free, check_plan_here, check_unchanged
 from .plan_scan import plan_pipeline
 from .resources import chooser_for
 from .run_request import RunRequest
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
     from ..cluster.section_job import WorkerFacts
     from ..cluster.workers import Workers
+
+UNEVEN = 1.25
+"""Ratio of the memory of two workers from which on the smaller one is named: equal GPUs differ by
+some 100 MB, which is what a display or another program's context takes."""
 
 
 @contextmanager
@@ -139,33 +143,51 @@ class RunOnWorkers:
         """The plan of the run that goes on, the one that is given, or an earlier scan's; or new."""
         request, run = self.request, (self.scan, self.pipeline)
         if folder.unfinished is not None:
-            _check_in_files(folder.unfinished.plan)
+            self._check(folder.unfinished.plan)
             state = folder.path, folder.unfinished, folder.identity
             self.workers.submit(_check_unchanged, *state, *run)
             return folder.unfinished.plan
         if request.plan is not None:
-            _check_in_files(request.plan)
+            self._check(request.plan)
             self.workers.submit(_check_plan, request.plan, *run)
             return request.plan
         if earlier := request.plans.find(scan):
             with suppress(PlanError):  # there is less memory now
+                self._check(earlier)
                 self.workers.submit(_check_plan, earlier, *run)
                 return earlier
         budgets = worker_budgets(
             self.workers.facts, self.workers.device, request.memory, request.host_memory
         )
-        made: Plan = self.workers.submit(
-            _plan,
-            *run,
-            budgets,
-            request.block,
-            request.fit,
-            request.estimator,
-            request.allow_missing_frames,
-            request.save_snapshots,
-        )
+        uneven = "" if request.memory is not None else _uneven(self._free())
+        try:
+            made: Plan = self.workers.submit(
+                _plan,
+                *run,
+                budgets,
+                request.block,
+                request.fit,
+                request.estimator,
+                request.allow_missing_frames,
+                request.save_snapshots,
+            )
+        except DoesNotFitError as error:
+            if not uneven:
+                raise
+            raise DoesNotFitError(f"{error}; {uneven}") from None
+        if uneven and any(each.is_bound_by_memory for each in made.sections):
+            made = replace(made, notes=(*made.notes, uneven))
         request.plans.keep(scan, made)
         return made
+
+    def _free(self) -> list[_Free]:
+        return _free_of_each(self.workers.facts, self.workers.device)
+
+    def _check(self, plan: Plan) -> None:
+        """Check that these workers can carry a plan out, each of them."""
+        _check_in_files(plan)
+        for each in self._free():
+            check_free(plan, each.worker, each.device_bytes, each.host_bytes)
 
     def begin(self, plan: Plan, folder: RunFolder) -> Workers:
         """Tell workers what the run is; they run its sections then."""
@@ -195,23 +217,55 @@ def worker_budgets(
     `memory` is that of each worker; host memory beside GPUs is that of a machine, of which its
     workers have equal shares. So is the memory that is free, where none is given on the CPU.
     """
-    n_on = Counter(each.machine for each in facts)
+    free = _free_of_each(facts, kind)
     n_threads = max(each.n_threads for each in facts)
-
-    def shared(given: str | int | None) -> int:
-        whole = None if given is None else parse_bytes(given)
-        return min((whole or each.host_free_bytes) // n_on[each.machine] for each in facts)
-
+    on_device = min(each.device_bytes for each in free) if memory is None else parse_bytes(memory)
     if kind == "cpu":
         if host is not None:
             raise UsageError(
                 "on the CPU the device's memory is the host's: give memory alone (--memory)"
             )
-        budget = shared(None) if memory is None else parse_bytes(memory)
-        return Budgets("cpu", budget, budget, 0, n_threads, len(facts))
-    budget = min(each.free_bytes for each in facts) if memory is None else parse_bytes(memory)
+        return Budgets("cpu", on_device, on_device, 0, n_threads, len(facts))
+    on_host = min(each.host_bytes for each in free)
+    if host is not None:
+        on_host = parse_bytes(host) // max(Counter(each.machine for each in facts).values())
     reserved = max(each.reserved_bytes for each in facts)
-    return Budgets("cuda", budget, shared(host), reserved, n_threads, len(facts))
+    return Budgets("cuda", on_device, on_host, reserved, n_threads, len(facts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Free:
+    """Memory that is free for a worker."""
+
+    worker: str
+    """Its address, machine and device, for messages."""
+    device_bytes: int
+    """On its device."""
+    host_bytes: int
+    """On its machine, which its workers share equally."""
+
+
+def _free_of_each(facts: tuple[WorkerFacts, ...], kind: str) -> list[_Free]:
+    """Memory that is free for each worker, on devices of a kind."""
+    n_on = Counter(each.machine for each in facts)
+    found = []
+    for each in facts:
+        on_host = each.host_free_bytes // n_on[each.machine]
+        on_device = on_host if kind == "cpu" else each.free_bytes
+        found.append(_Free(f"{each.address} on {each.host} ({each.device})", on_device, on_host))
+    return found
+
+
+def _uneven(free: list[_Free]) -> str:
+    """Tell which worker has the least memory; "" if others have about as much."""
+    order = sorted(free, key=lambda each: each.device_bytes)
+    least, most = order[0], order[-1]
+    if least.device_bytes * UNEVEN > most.device_bytes:
+        return ""
+    return (
+        f"all workers are planned for the {format_bytes(least.device_bytes)} that are free for "
+        f"{least.worker}; others have up to {format_bytes(most.device_bytes)}"
+    )
 
 
 def _check_in_files(plan: Plan) -> None:

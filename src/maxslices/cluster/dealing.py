@@ -8,12 +8,12 @@ from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import ceil
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError, MaxslicesError, MethodError, PlanError
 from .section_job import Share
+from .share_sizes import MOST_BLOCKS, ShareSizes
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 MOST_TRIES = 3
 """How often a share may fail, each time on another worker where there is one, before the run ends:
 a fault of one machine does not end it, and one of the method or the data does soon."""
-MOST_BLOCKS = 16
-"""Most blocks of a share, which is what the end of a worker costs. Within a share reading,
-computing and writing overlap: of 16 blocks about one is lost at its ends."""
-SHARES_LEFT = 1.2
-"""A share is the part of what is left that gives each worker this many: large ones at first, single
-blocks at the end, so that all workers end at nearly the same time. Each share costs its first
-reading and its last writing, beside which nothing is computed: in a simulation (32 to 256 blocks, 2
-and 4 workers whose speeds differ by up to 5 %) 1.2 leaves 1 to 5 % less idle than 2, and as much as
-1 or 1.5."""
 LOOK_S = 1.0
 """Seconds between two looks at which workers there are."""
 NO_WORKER_S = 120.0
@@ -56,11 +47,6 @@ class ShareAnswer:
     """Name of its machine."""
     took_s: float
     """Seconds that it took."""
-
-
-def blocks_of_share(n_blocks: int, n_workers: int, most_blocks: int = MOST_BLOCKS) -> int:
-    """Blocks of the next share, of those that are left."""
-    return min(most_blocks, ceil(n_blocks / (SHARES_LEFT * max(1, n_workers))))
 
 
 def answer(work: Callable[[Any, Share], Any], job: Any, share: Share) -> ShareAnswer:
@@ -98,6 +84,8 @@ class Dealer:
     """Most blocks of a share."""
     stop_work: Callable[[], None] = lambda: None
     """Has shares that are being worked on end soon."""
+    _sizes: ShareSizes = field(default_factory=ShareSizes)
+    """Sizes of the shares of this section, of which nothing is known before."""
     _running: dict[Any, tuple[Future[Any], Share]] = field(default_factory=dict)
     _again: deque[Share] = field(default_factory=deque)
     _suspects: deque[Share] = field(default_factory=deque)
@@ -105,6 +93,8 @@ class Dealer:
     _failed: dict[Share, list[ShareAnswer]] = field(default_factory=dict)
     _ready: SimpleQueue[Future[Any]] = field(default_factory=SimpleQueue)
     _workers: list[str] = field(default_factory=list)
+    _free: deque[str] = field(default_factory=deque)
+    """Workers that have answered, and were given no other share since."""
     _looked_s: float = float("-inf")
     _seen_s: float = 0.0
 
@@ -141,20 +131,26 @@ class Dealer:
             If there is no worker, or the scheduler is lost.
         """
         self._seen_s = time.monotonic()
+        self._sizes = ShareSizes(self.most_blocks)
         try:
             at = start
             while at < stop or self._again or self._suspects or self._running:
                 while len(self._running) < self._most_running():
+                    worker = self._free.popleft() if self._free else None
                     if self._suspects:
-                        self._submit(work, job, self._suspects[0])
+                        share = self._suspects[0]
                     elif self._again:
-                        self._submit(work, job, self._again.popleft())
+                        share = self._again.popleft()
                     elif at < stop:
-                        share = Share(at, min(stop, at + self._size(stop - at, block)))
-                        self._submit(work, job, share)
+                        n_left, now_s = -(-(stop - at) // block), time.monotonic()
+                        n = self._sizes.next_blocks(n_left, worker, self._workers, now_s)
+                        share = Share(at, min(stop, at + n * block))
                         at = share.stop
                     else:
                         break
+                    key = self._submit(work, job, share)
+                    n_blocks = -(-(share.stop - share.start) // block)
+                    self._sizes.begin(key, worker, n_blocks, time.monotonic())
                 yield from self._answers()
         except (OSError, CancelledError) as error:  # of the connection, at any call
             raise DeviceError(f"{LOST} ({type(error).__name__})") from error
@@ -162,18 +158,13 @@ class Dealer:
             self._end()
             raise
 
-    def _size(self, n_slices: int, block: int) -> int:
-        """Slices of the next share, of those that are left."""
-        n_blocks = -(-n_slices // block)
-        return block * blocks_of_share(n_blocks, len(self._workers), self.most_blocks)
-
     def _most_running(self) -> int:
         """Shares that may be with the scheduler: as many as workers, but a suspect alone."""
         if self._suspects:
             return 0 if self._running else 1
         return max(1, len(self._workers_now()))
 
-    def _submit(self, work: Callable[[Any, Share], Any], job: Any, share: Share) -> None:
+    def _submit(self, work: Callable[[Any, Share], Any], job: Any, share: Share) -> Any:
         # The job goes with each share, some 10 kB: as a task of its own it could be lost with
         # workers that are killed, and all shares with it.
         tried = {each.worker for each in self._failed.get(share, ())}
@@ -190,6 +181,7 @@ class Dealer:
         )
         self._running[future.key] = future, share
         future.add_done_callback(self._ready.put)
+        return future.key
 
     def _answers(self) -> list[tuple[Share, ShareAnswer]]:
         """Wait for answers; those of shares that are done."""
@@ -203,9 +195,14 @@ class Dealer:
         shares = [self._running.pop(future.key)[1] for future in ready]
         self._seen_s = time.monotonic()
         found = []
-        for share, each in zip(shares, self._gathered(ready, shares), strict=True):
+        answers = self._gathered(ready, shares)
+        for future, share, each in zip(ready, shares, answers, strict=True):
             if each is None:
+                self._sizes.end(future.key, None, 0.0)
                 continue
+            self._free.append(each.worker)
+            is_done = each.error is None
+            self._sizes.end(future.key, each.worker if is_done else None, each.took_s)
             if share in self._suspects:
                 self._suspects.remove(share)
             if each.error is None:

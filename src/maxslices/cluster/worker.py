@@ -16,6 +16,7 @@ import numpy as np
 from ..devices import Backend, require_libraries, select_backend, shared_allocator
 from ..devices.cpu import CpuBackend
 from ..devices.device_name import device_name
+from ..devices.numa import stay_near
 from ..errors import MaxslicesError, PlanError
 from ..io import ScratchStore, Sink, Source, create_sink, open_source
 from ..model.allocators import Device
@@ -261,4 +262,8 @@ def _check_same(job: SectionJob, backend: Backend) -> None:
 
 def _backend(device: Device) -> Backend:
     """The device of this worker: the only GPU that it may see, or the CPU."""
-    return select_backend("cuda:0" if device == "cuda" else "cpu")
+    if device == "cpu":
+        return CpuBackend()
+    backend = select_backend("cuda:0")
+    stay_near(0)  # before the context, so that its threads and its memory on the host are near too
+    return backend
