@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from dataclasses import replace
@@ -82,6 +83,17 @@ def test_a_record_answers_for_all_numbers_of_slices_that_were_recorded(records):
         assert model.bytes(n) >= LPREC.observation(n).n_bytes
     assert model.bytes(48) == LPREC.observation(48).n_bytes
     assert Probe.from_plain(FOUND.as_plain()) == FOUND
+
+
+def test_chunks_of_no_slices_are_damage(records):
+    records.add(asked(size=5), H200, FOUND)
+    (file,) = records.folder.glob("*.json")
+    content = json.loads(file.read_text())
+    terms = next(iter(content["entries"][0]["probe"]["peaks"]["moments"].values()))
+    terms[0][1] = [0, 1, "ceil(n/k)", 0]
+    file.write_text(json.dumps(content))
+    with pytest.warns(UserWarning, match="cannot be understood"):
+        assert records.find(asked(size=5), H200) is None
 
 
 def test_the_peak_is_explained_by_lines_and_formulas():

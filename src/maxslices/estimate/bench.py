@@ -20,6 +20,7 @@ from ..measure import Peak, measure_peak
 from ..measure.cupy_pool import GRAIN_BYTES
 from ..model.allocation_sequence import AllocationSequence
 from ..model.allocators import CUDA_GRANULE_BYTES
+from ..model.plain_records import PlainRecord
 from ..registry.method_meta import MethodMeta
 from ..system.loaded_modules import torch_on_gpu
 from .sample_data import Samples, array_module, finish, made_up
@@ -45,7 +46,7 @@ call."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class Rung(PlainRecord):
     """One measured call of a method."""
 
     n_slices: int

@@ -20,6 +20,7 @@ from typing import Any
 
 from ..errors import StoreError, UsageError
 from ..measure.cache_dir import FOLDER_VARIABLE, records_folder
+from ..model.plain_records import json_text
 from ..registry.source_hash import canonical
 from ..system.fresh_files import open_lock_file, replace_text
 from .probe_result import Probe
@@ -27,9 +28,7 @@ from .record_files import (
     FORMAT,
     PARSE_ERRORS,
     Entry,
-    as_text,
     checked_entries,
-    checked_probe,
     not_understood,
     read_entries,
 )
@@ -101,7 +100,7 @@ class Records:
             return None
         newest = max(reversed(entries), key=lambda entry: float(entry["time_s"]))
         try:
-            return checked_probe(newest["probe"]), str(newest["place"]["device"])
+            return Probe.from_plain(newest["probe"]), str(newest["place"]["device"])
         except PARSE_ERRORS as error:
             self._set_aside(method, error)
             return None
@@ -163,7 +162,7 @@ class Records:
         if Path(path).is_dir():
             raise StoreError(f"{path} is a folder: name a file for the records")
         try:
-            replace_text(Path(path), as_text({"format": FORMAT, "entries": found}))
+            replace_text(Path(path), json_text({"format": FORMAT, "entries": found}))
         except OSError as error:
             raise StoreError(f"{path}: records cannot be written: {error.strerror}") from None
         return len(found)
@@ -183,7 +182,7 @@ class Records:
         try:
             entries = checked_entries(json.loads(Path(path).read_text(encoding="utf-8")))
             for entry in entries:
-                checked_probe(entry["probe"])
+                Probe.from_plain(entry["probe"])
         except OSError as error:
             raise UsageError(f"{path}: records cannot be read: {error.strerror}") from None
         except PARSE_ERRORS as error:
@@ -246,7 +245,7 @@ class Records:
         try:
             entries = read_entries(self._path(method))
             for entry in entries:
-                checked_probe(entry["probe"])
+                Probe.from_plain(entry["probe"])
         except PARSE_ERRORS as error:
             warnings.warn(f"{not_understood(self._path(method), error)}: left out", stacklevel=4)
             return []
@@ -278,7 +277,7 @@ class Records:
                     if earlier is None or earlier["time_s"] <= entry["time_s"]:
                         kept[_key(entry)] = entry
                 content = {"format": FORMAT, "entries": list(kept.values())}
-                replace_text(self._path(method), as_text(content))
+                replace_text(self._path(method), json_text(content))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StoreError
+from ..model.plain_records import json_text, to_plain
 from ..registry.method_meta import MethodMeta
 from ..registry.source_hash import canonical, package_of
 from ..system.package_versions import installed_version, required_versions
@@ -57,40 +58,8 @@ def _read(path: Path, changed_ns: int) -> tuple[SizeRecord, ...]:
 
 
 def shipped_text(records: Sequence[SizeRecord]) -> str:
-    """Text of a file of records: readable JSON, a line for each part, allocation and size."""
-    blocks = []
-    for record in records:
-        plain = record.as_plain()
-        classes = ",\n   ".join(map(_class_text, plain.pop("classes")))
-        lines = [f'"{name}": {_text(name, value)}' for name, value in plain.items()]
-        blocks.append(" {" + ",\n  ".join([*lines, f'"classes": [\n   {classes}]']) + "\n }")
-    return f'{{"format": {FORMAT}, "records": [\n' + ",\n".join(blocks) + "\n]}\n"
-
-
-def _text(name: str, value: Any) -> str:
-    if name in ("measured", "own") and value:
-        rows = ",\n   ".join(
-            f"{json.dumps(key)}: {json.dumps(each)}" for key, each in value.items()
-        )
-        return "{\n   " + rows + "}"
-    return json.dumps(value)
-
-
-def _class_text(plain: Mapping[str, Any]) -> str:
-    """A class of sizes; each term, moment and call site on a line of its own."""
-    kind = "bound" if "bound" in plain else "formulas"
-    parts = []
-    for name, value in plain[kind].items():
-        if value and isinstance(value, list) and name in ("terms", "moments"):
-            text = "[\n     " + ",\n     ".join(map(json.dumps, value)) + "]"
-        elif value and name in ("moments", "sites"):
-            pairs = (f"{json.dumps(key)}: {json.dumps(each)}" for key, each in value.items())
-            text = "{\n     " + ",\n     ".join(pairs) + "}"
-        else:
-            text = json.dumps(value)
-        parts.append(f'"{name}": {text}')
-    joined = ",\n    ".join(parts)
-    return f'{{"parity": {json.dumps(plain["parity"])}, "{kind}": {{\n    {joined}}}}}'
+    """Text of a file of records."""
+    return json_text({"format": FORMAT, "records": to_plain(records)}) + "\n"
 
 
 def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> tuple[SizedProbe, str, str]:
