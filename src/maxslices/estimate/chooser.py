@@ -329,16 +329,12 @@ class Chooser:
         from .comparison import compare
 
         try:
-            found = compare(request, self.device, measured, self._available_bytes)
+            told, warning = compare(request, self.device, measured, self._available_bytes)
         except EstimatorError as error:
-            warnings.warn(str(error), stacklevel=2)
-            return "; its own estimator fails"
-        if found.probed_slices and not found.agrees():
-            warnings.warn(str(found), stacklevel=2)
-        return (
-            f"; its own estimator allows {found.declared_slices} slices where this allows "
-            f"{found.probed_slices}"
-        )
+            told, warning = "its own estimator fails", str(error)
+        if warning:
+            warnings.warn(warning, stacklevel=2)
+        return f"; {told}"
 
     def _key(self, request: ModelRequest) -> dict[str, Any]:
         return request_key(request, self._side)
