@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # measuring is imported when something is measured
     from .extensions import TracedMethod
     from .probed import Probe
     from .recorded import Records
-    from .sized_probe import SizedProbe
+    from .size_record import SizedProbe
 
 LOGGER = logging.getLogger("maxslices.plan")
 MEASURED = "%s: its memory is measured, by runs on a few slices"
@@ -226,32 +226,22 @@ class Chooser:
     def _recorded(self, request: ModelRequest) -> tuple[Probe | SizedProbe, str] | None:
         if self.records is None:
             return None
-        known = self._key(request)
-        if self.backend is not None:
-            here = environment(self.backend, request.meta.function)
-            found = self.records.find(known, here)
-            if found is not None and found.covers(self._available_bytes, request.total_slices):
-                return found, device_name(self.backend)
-            if found is None and self.device == "cuda":
-                from .other_records import find_of_other_card
+        from .other_records import find_by_sizes, find_of_other_card
 
-                other = find_of_other_card(self.records, known, here)
-                return None if other is None else (other[0], f"{other[1]}, as on any card")
+        key, is_cpu = self._key(request), self.device == "cpu"
+        if self.backend is None:
+
+            def is_alike(place: Mapping[str, Any]) -> bool:
+                return bool((place["device"] == "cpu") == is_cpu)
+
+            return self.records.newest(key, is_alike) or find_by_sizes(self.records, key, is_alike)
+        here = environment(self.backend, request.meta.function)
+        found = self.records.find(key, here)
+        if found is None:
+            return None if is_cpu else find_of_other_card(self.records, key, here)
+        if not found.covers(self._available_bytes, request.total_slices):
             return None
-        names = [
-            each for each in self.records.devices() if (each == "cpu") == (self.device == "cpu")
-        ]
-        for name in names:
-            found = self.records.find(known, device=name)
-            if found is not None:
-                return found, name
-        from .other_records import find_by_sizes
-
-        for name in names:
-            by_sizes = find_by_sizes(self.records, known, device=name)
-            if by_sizes is not None:
-                return by_sizes[0], f"{name}, at other sizes ({by_sizes[1]})"
-        return None
+        return found, device_name(self.backend)
 
     def _is_replayable(self, request: ModelRequest) -> bool:
         is_torch = request.meta.array_module == "torch" and self.device == "cuda"

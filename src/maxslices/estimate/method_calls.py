@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from ..devices import Backend
 from ..errors import DeviceError, EstimatorError
+from ..model.bisection import last_true
 from ..registry.author_lines import raised_at
 from .bench import Bench, Rung
 from .sample_data import FIRST
@@ -115,6 +116,12 @@ class MethodCalls:
         (few, few_s), *_, (many, many_s) = sorted(2 * list(self._durations_s.items()))
         slice_s = max(0.0, many_s - few_s) / (many - few) if many > few else many_s / many
         return max(0.0, many_s + slice_s * (n - many))
+
+    def in_time(self, least: int, wanted: int, time_s: float) -> int:
+        """As many of the wanted slices as a call may have that takes no longer; or the least."""
+        if self.duration_s(wanted) <= time_s:
+            return wanted
+        return last_true(lambda k: self.duration_s(k) <= time_s, least, wanted)
 
     def may_take(self, n_bytes: float) -> bool:
         """True if a call may be made that takes as much at worst."""

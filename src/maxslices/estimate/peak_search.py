@@ -212,25 +212,22 @@ class PeakSearch:
 
     def _in_time(self, n: int, wanted: int) -> int | None:
         """As many of the wanted slices as there is time for."""
-        if not self._has_time(wanted):
-            self._is_stopped = True
-            wanted = last_true(self._has_time, n, wanted) if self._has_time(n + 1) else n
-        return wanted if wanted > n else None
+        affordable = self.calls.in_time(n, wanted, self._left_s())
+        self._is_stopped = affordable < wanted
+        return affordable if affordable > n else None
 
-    def _has_time(self, n: int) -> bool:
-        left_s = self._allowed_s() - (time.perf_counter() - self._began_s)
-        return self.calls.duration_s(n) <= left_s
-
-    def _allowed_s(self) -> float:
+    def _left_s(self) -> float:
         scan_s = self.calls.duration_s(self.calls.total_slices)
-        return max(self.limit_s, min(OF_SCAN * scan_s, LONGEST_S))
+        allowed_s = max(self.limit_s, min(OF_SCAN * scan_s, LONGEST_S))
+        return allowed_s - (time.perf_counter() - self._began_s)
 
     def _fewer(self, n: int, is_line: bool) -> int | None:
         """Slices below the last that may take more, where memory is no line."""
         if is_line:
             return None
-        near = PERIOD if self.calls.duration_s(n) * PERIOD <= PROOF_S else TRUSTED
-        has_time = self.calls.duration_s(n) <= PROOF_S or self._has_time(n)
+        time_s = self.calls.duration_s(n)
+        near = PERIOD if time_s * PERIOD <= PROOF_S else TRUSTED
+        has_time = time_s <= max(PROOF_S, self._left_s())
         fewer = range(n - 1, max(0, n - near), -1) if has_time else ()
         return next((k for k in fewer if k not in self._taken), None)
 

@@ -3,7 +3,7 @@
 An entry holds the key of a request (method, hash of its source, parameters, dims, dtype: "question"
 in the file), the environment of the measurement (device and versions: "place" in the file)
 and the probe. It answers where key and environment are equal. For a device that is not present,
-the newest entry from a device of that name answers, whatever its libraries were.
+the newest entry from a device of its kind answers, whatever its libraries were.
 """
 
 from __future__ import annotations
@@ -50,32 +50,18 @@ class Records:
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = records_folder() if folder is None else Path(folder)
 
-    def find(
-        self,
-        key: Mapping[str, Any],
-        environment: Mapping[str, Any] | None = None,
-        *,
-        device: str = "",
-    ) -> Probe | None:
-        """Look up the probe of a request; None if there is none.
+    def find(self, key: Mapping[str, Any], environment: Mapping[str, Any]) -> Probe | None:
+        """Look up the probe of a request, from this device with these versions; None if none is.
 
         Parameters
         ----------
         key : mapping
             From `fingerprint.request_key`.
-        environment : mapping, optional
-            From `fingerprint.environment`: device and versions must be equal.
-        device : str
-            Without `environment`: name of a device, which may be absent. Its newest probe is
-            returned, whatever the versions of its libraries.
+        environment : mapping
+            From `fingerprint.environment`.
         """
-
-        def suits(place: Mapping[str, Any]) -> bool:
-            if environment is not None:
-                return canonical(place) == canonical(environment)
-            return bool(place["device"].casefold() == device.casefold())
-
-        found = self.newest(key, suits)
+        wanted = canonical(environment)
+        found = self.newest(key, lambda place: canonical(place) == wanted)
         return None if found is None else found[0]
 
     def newest(

@@ -119,12 +119,7 @@ class SequenceProbe:
             time_s = PROOF_S if self.is_proven else 0.0
         else:
             time_s = LIMIT_S - elapsed_s
-        most = max(self._seen, default=self._first.n_slices)
-        if self.calls.duration_s(n) <= time_s:
-            return n
-        return (
-            last_true(lambda k: self.calls.duration_s(k) <= time_s, most, n) if n > most else most
-        )
+        return self.calls.in_time(max(self._seen, default=self._first.n_slices), n, time_s)
 
     def _is_known(self) -> None:
         """Take back that slices were not called: the answer was, in the end."""

@@ -20,8 +20,7 @@ from ..registry.method_meta import MethodMeta
 from ..registry.source_hash import canonical, package_of
 from ..system.package_versions import installed_version, required_versions
 from .record_files import PARSE_ERRORS, not_understood
-from .size_record import SizeRecord
-from .sized_probe import SizedProbe
+from .size_record import SizedProbe, SizeRecord
 
 FORMAT = 1
 """Version of the files."""

@@ -15,11 +15,38 @@ from ..model.size_bound import SizeBound
 from ..model.size_model import Dims, SizeFormula, SizeModel, find_formula
 from .probe_result import Probe
 from .record_files import Entry
-from .sized_probe import SizedProbe
 
 Points = tuple[tuple[int, int], ...]
 _LINE_SLICES = (1, 2, 3, 5, 8, 16, 33)
 """Slices at which kept bytes are looked at: a line, if they lie on one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizedProbe:
+    """What a `SizeRecord` answers for one size; it takes the place of a probe."""
+
+    memory: MemoryModel
+    """Memory model."""
+    how: str
+    """How it follows from what was recorded, in words."""
+    output_dtype: str | None
+    """Dtype of the result."""
+    output_dims: tuple[int, int] | None
+    """The result's other two dims."""
+    blocks: BlockEffect | None
+    """What the size of a block does to the result."""
+    not_compared: str
+    """Why blocks were not compared."""
+    pace: tuple[float, float]
+    """Seconds of a call, and of each slice beside."""
+
+    def model(self) -> MemoryModel:
+        """Memory model."""
+        return self.memory
+
+    def pace_s(self) -> tuple[float, float]:
+        """Seconds of a call, and of each slice beside, on the device of the record."""
+        return self.pace
 
 
 @dataclass(frozen=True)
