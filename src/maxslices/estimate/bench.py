@@ -100,8 +100,6 @@ class Bench:
         self.kind = "scan" if samples.first_slices is not None else "even"
         self.uses_outside = False
         """True once a call has taken memory outside the pool, and again when it was repeated."""
-        self.stays_bytes = 0
-        """Bytes that all calls together have left outside the pool."""
         self.output_dtype: str | None = None
         """Dtype of the result; None if it is not a block of slices."""
         self.output_dims: tuple[int, int] | None = None
@@ -114,8 +112,16 @@ class Bench:
         """Memory outside the pool in the last call, as `Observation.of` takes it."""
         self._is_recorded = True
         """False once recording has disturbed the method."""
-        self._left_bytes = 0
+        self._left_bytes = self._stays_bytes = 0
         self._outside_of_slice = 0.0
+
+    @property
+    def stays_bytes(self) -> int:
+        """Bytes that the calls left outside the pool, beyond those reserved for modules.
+
+        The first call loads modules, and calls with other numbers of slices may load more.
+        """
+        return max(0, self._stays_bytes - self.backend.modules_bytes)
 
     def once(self, n_slices: int) -> Rung:
         """Call the method and measure it; readings outside the pool are as they come.
@@ -186,7 +192,7 @@ class Bench:
         self._left_bytes += left
         counted, unseen = _counted(peak)
         stays = peak.outside_after_bytes if peak.outside_after_bytes >= GRAIN_BYTES else 0
-        self.stays_bytes += stays
+        self._stays_bytes += stays
         own = self.samples.nbytes(n_slices)
         self.readings = [
             (1 + each.n_events, own + each.held_bytes, each.n_bytes - stays)

@@ -60,8 +60,6 @@ class MethodCalls:
         self.name = bench.meta.full_name
         self.available_bytes, self.total_slices = available_bytes, total_slices
         self.run_bytes = min(run_bytes, available_bytes)
-        self.stays_bytes = 0
-        """Bytes that stay outside the pool, which its limit has to leave room for."""
         self.refusal = ""
         """Why it does not run on fewer slices."""
         self._fewest, self._side_bytes = 1, 0
@@ -153,7 +151,7 @@ class MethodCalls:
             return nullcontext()
         self.backend.release()
         held_bytes = self.bench.pool_bytes() - self._before_bytes
-        room_bytes = self.run_bytes + self._side_bytes - self.stays_bytes
+        room_bytes = self.run_bytes + self._side_bytes - self.bench.stays_bytes
         return self.backend.limited(max(1, room_bytes - held_bytes))
 
     def _leave_room(self) -> None:

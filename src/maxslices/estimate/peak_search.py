@@ -129,8 +129,6 @@ class PeakSearch:
         """Enter a call, with the memory that earlier calls of a run would have left."""
         if before_bytes is None:
             before_bytes = self.retained.before_bytes(rung)
-        self.retained.see_outside(self.bench.stays_bytes)
-        self.calls.stays_bytes = self.retained.outside_bytes
         self.rungs.append(rung)
         self.retained.enter(rung, before_bytes)
         alive_before = max(0, before_bytes - rung.freed_bytes)
@@ -155,7 +153,7 @@ class PeakSearch:
         }
         highest, found = 0, []
         for n, size in sorted(self._taken.items()):
-            highest = max(highest, size + doubtful[n] + self.retained.outside_bytes)
+            highest = max(highest, size + doubtful[n] + self.bench.stays_bytes)
             found.append((n, highest))
         return found
 

@@ -56,10 +56,12 @@ class SequenceProbe:
     ----------
     calls : MethodCalls
         The method.
+    retained : RetainedMemory
+        Memory that calls leave: here the first one alone, which is a constant of the method.
     """
 
-    def __init__(self, calls: MethodCalls) -> None:
-        self.calls, self.bench = calls, calls.bench
+    def __init__(self, calls: MethodCalls, retained: RetainedMemory) -> None:
+        self.calls, self.bench, self.retained = calls, calls.bench, retained
         self.available_bytes, self.total_slices = calls.available_bytes, calls.total_slices
         self._granule = GRANULE_BYTES[calls.backend.kind]
         self.rungs: list[Rung] = []
@@ -67,8 +69,6 @@ class SequenceProbe:
         self.usual_rungs: list[Rung] = []
         """Those with the usual data, also if they do not explain anything."""
         self.notes: list[str] = []
-        self.left_bytes = 0
-        """Bytes that the first call left for good: constants of the method."""
         self.is_proven = self.keeps_its_ways = True
         """`is_proven`: the answer was run; `keeps_its_ways`: no call contradicted those before."""
         self._seen: dict[int, Observation] = {}
@@ -91,7 +91,7 @@ class SequenceProbe:
             If memory is allocated where no sequence shows it, stays after calls, or depends on the
             data.
         """
-        self._first, self.left_bytes = first, first.left_bytes
+        self._first = first
         self._first_seen = self._observed(first)
         self._few()
         began = time.perf_counter()
@@ -137,19 +137,18 @@ class SequenceProbe:
     def result(
         self,
         model: PeakModel,
-        retained: RetainedMemory,
         available_bytes: int,
         duration_s: float,
     ) -> Probe:
         """Result of the probe, with what stays outside the pool."""
-        peaks = model.pruned().plus(STAYS_OUTSIDE, Growth(retained.outside_bytes))
+        peaks = model.pruned().plus(STAYS_OUTSIDE, Growth(self.bench.stays_bytes))
         rising = MemoryModel(peaks.rising)
         rungs = tuple(self.rungs) or (self._first,)
         counts = sorted({*range(1, 9), *(rung.n_slices for rung in rungs), 2 * rungs[-1].n_slices})
         return Probe(
             points=tuple((n, rising.bytes(n)) for n in counts),
-            kept=retained.kept(),
-            persistent_bytes=self.left_bytes,
+            kept=self.retained.kept(),
+            persistent_bytes=self.retained.left_bytes,
             rungs=rungs,
             available_bytes=available_bytes,
             total_slices=self.total_slices,
@@ -260,7 +259,7 @@ class SequenceProbe:
         rung = replace(rung, n_bytes=max(rung.n_bytes, seen.n_bytes + rung.outside_bytes))
         self.rungs.append(rung)
         if model is not None:
-            off = model.bytes(n) - self.left_bytes - rung.n_bytes
+            off = model.bytes(n) - self.retained.left_bytes - rung.n_bytes
             room = ABOVE_BYTES if rung.outside_bytes else 2 * CUSHION_BYTES[self.calls.backend.kind]
             self._met += 1
             if abs(off) > NEAR * rung.n_bytes + room:
@@ -283,10 +282,10 @@ class SequenceProbe:
         """Model of all calls but the first, which allocates what later ones find."""
         model = PeakModel.fit(list(self._seen.values()) or [self._first_seen], self._granule)
         objects = self._objects_bytes + CUSHION_BYTES[self.calls.backend.kind]
-        stays = self.left_bytes if self._seen else 0  # the first call's sequence has it
+        stays = self.retained.left_bytes if self._seen else 0  # the first call's sequence has it
         model = model.plus("stays", Growth(stays)).plus(OBJECTS, Growth(objects))
         model = model.with_outside(OUTSIDE, self._outside())
-        measured = {r.n_slices: r.n_bytes + self.left_bytes for r in self.rungs}
+        measured = {r.n_slices: r.n_bytes + self.retained.left_bytes for r in self.rungs}
         first = self._first_seen.n_bytes + self._first.outside_bytes + self._objects_bytes
         measured[self._first.n_slices] = first
         for rung in self.rungs or [self._first]:
