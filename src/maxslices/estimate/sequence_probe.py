@@ -33,7 +33,6 @@ LONG_S = 0.5
 takes 1.3 s for 3 slices of 1801 x 2560."""
 PROOF_S = 0.3
 """A call that proves the answer takes no longer than this."""
-_NOT_PROVEN = ": not proven"
 TRUSTED = 3
 """As many calls must be predicted after one that contradicted, with more slices and with fewer. The
 FFT plans of LPRec3d_tomobar take more with 2 to 7 slices below a multiple of eight."""
@@ -69,8 +68,10 @@ class SequenceProbe:
         self.usual_rungs: list[Rung] = []
         """Those with the usual data, also if they do not explain anything."""
         self.notes: list[str] = []
-        self.is_proven = self.keeps_its_ways = True
-        """`is_proven`: the answer was run; `keeps_its_ways`: no call contradicted those before."""
+        self.keeps_its_ways = True
+        """No call contradicted those before."""
+        self._not_run = 0
+        """Slices that were to prove the answer, and for which there was no time; 0 if none were."""
         self._seen: dict[int, Observation] = {}
         self._too_many = self.total_slices + 1
         self._failures = self._met = 0
@@ -99,15 +100,15 @@ class SequenceProbe:
             model = self._fit()
             n = self._next(model)
             if n is None:
-                self._is_known()
+                self._not_run = 0  # the answer was, in the end
                 break
             affordable = self._affordable(n, time.perf_counter() - began)
             if affordable < n:
-                self._is_unproven(n)
+                self._not_run = self._not_run or n
             if affordable in self._seen or affordable <= self._first.n_slices:
                 break
             self._call(affordable, model)
-        if not (self.is_proven or self.keeps_its_ways):  # it may be as far off once more
+        if self._not_run and not self.keeps_its_ways:  # it may be as far off once more
             safe = self._fitting(model, int(self.available_bytes / self._worst))
             safe = min(safe, max(self._seen, default=self._first.n_slices))
             model = model.with_measured({safe + 1: self.available_bytes + 1})
@@ -116,23 +117,10 @@ class SequenceProbe:
     def _affordable(self, n: int, elapsed_s: float) -> int:
         """Slices that may be called when n are wanted: as many as there is time for."""
         if self.keeps_its_ways:
-            time_s = PROOF_S if self.is_proven else 0.0
+            time_s = 0.0 if self._not_run else PROOF_S
         else:
             time_s = LIMIT_S - elapsed_s
         return self.calls.in_time(max(self._seen, default=self._first.n_slices), n, time_s)
-
-    def _is_known(self) -> None:
-        """Take back that slices were not called: the answer was, in the end."""
-        if not self.is_proven:
-            self.is_proven = True
-            self.notes = [note for note in self.notes if not note.endswith(_NOT_PROVEN)]
-
-    def _is_unproven(self, n: int) -> None:
-        """Say that slices were not called for lack of time."""
-        if self.is_proven:
-            self.is_proven = False
-            seconds = f"{self.calls.duration_s(n):.1f} s"
-            self.notes.append(f"{n} slices were not run, which takes {seconds}{_NOT_PROVEN}")
 
     def result(
         self,
@@ -145,6 +133,10 @@ class SequenceProbe:
         rising = MemoryModel(peaks.rising)
         rungs = tuple(self.rungs) or (self._first,)
         counts = sorted({*range(1, 9), *(rung.n_slices for rung in rungs), 2 * rungs[-1].n_slices})
+        not_proven = []
+        if n := self._not_run:
+            seconds = f"{self.calls.duration_s(n):.1f} s"
+            not_proven.append(f"{n} slices were not run, which takes {seconds}: not proven")
         return Probe(
             points=tuple((n, rising.bytes(n)) for n in counts),
             kept=self.retained.kept(),
@@ -153,9 +145,9 @@ class SequenceProbe:
             available_bytes=available_bytes,
             total_slices=self.total_slices,
             answer=rising.max_slices(available_bytes, self.total_slices),
-            sure=self.is_proven,
+            sure=not self._not_run,
             duration_s=duration_s,
-            notes=tuple(self.notes),
+            notes=(*self.notes, *not_proven),
             output_dtype=self.bench.output_dtype,
             output_dims=self.bench.output_dims,
             peaks=peaks,
