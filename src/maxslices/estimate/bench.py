@@ -16,7 +16,7 @@ import numpy as np
 
 from ..devices import Backend, call_method, require_libraries
 from ..errors import RecordingError
-from ..measure import Peak, measure_peak
+from ..measure import measure_peak
 from ..measure.cupy_pool import GRAIN_BYTES
 from ..model.allocation_sequence import AllocationSequence
 from ..model.allocators import CUDA_GRANULE_BYTES
@@ -123,13 +123,6 @@ class Bench:
         """
         return max(0, self._stays_bytes - self.backend.modules_bytes)
 
-    def once(self, n_slices: int) -> Rung:
-        """Call the method and measure it; readings outside the pool are as they come.
-
-        The first call of a method loads libraries, compiles and fills caches.
-        """
-        return self._run(n_slices)
-
     def run(self, n_slices: int) -> Rung:
         """Call the method once and measure it.
 
@@ -137,10 +130,10 @@ class Bench:
         call is repeated where such memory first appears, and where there is far more of it per
         slice than before.
         """
-        rung = self._run(n_slices)
+        rung = self.once(n_slices)
         usual = _MORE * self._outside_of_slice * n_slices + OUTSIDE_BYTES[self.backend.kind]
         if rung.outside_bytes > (usual if self.uses_outside else 0):
-            rung = self._agreed(rung, self._run(n_slices))
+            rung = self._agreed(rung, self.once(n_slices))
         self._outside_of_slice = max(self._outside_of_slice, rung.outside_bytes / n_slices)
         return rung
 
@@ -161,7 +154,11 @@ class Bench:
             stays_bytes=rung.stays_bytes + again.stays_bytes,
         )
 
-    def _run(self, n_slices: int) -> Rung:
+    def once(self, n_slices: int) -> Rung:
+        """Call the method and measure it; readings outside the pool are as they come.
+
+        The first call of a method loads libraries, compiles and fills caches.
+        """
         began = time.perf_counter()
         side = self.samples.side(n_slices)
         self.side_bytes = sum(int(side[name].nbytes) for name in ("flats", "darks") if name in side)
@@ -179,7 +176,7 @@ class Bench:
         except RecordingError:
             self._is_recorded = False
             del data
-            return self._run(n_slices)
+            return self.once(n_slices)
         self.sequence = peak.sequence
         del data
         kept = left = self._allocated() - start
@@ -190,7 +187,7 @@ class Bench:
             gc.collect()  # reference cycles hold arrays; too slow to do after every call
             kept -= left - (left := self._allocated() - start)
         self._left_bytes += left
-        counted, unseen = _counted(peak)
+        counted = peak.counted_bytes or 0
         stays = peak.outside_after_bytes if peak.outside_after_bytes >= GRAIN_BYTES else 0
         self._stays_bytes += stays
         own = self.samples.nbytes(n_slices)
@@ -213,7 +210,7 @@ class Bench:
             max(0, before),
             outside,
             time.perf_counter() - began,
-            unseen,
+            tuple(peak.unseen),
             doubtful,
             freed_bytes=peak.earlier_freed_bytes,
             stays_bytes=stays,
@@ -257,14 +254,6 @@ class Bench:
             return 0
         traces = tracemalloc.take_snapshot().traces
         return sum(trace.size for trace in traces if trace.domain == np.lib.tracemalloc_domain)
-
-
-def _counted(peak: Peak) -> tuple[int, tuple[str, ...]]:
-    """Peak in arrays, and what meters could not attribute; the peaks of two libraries are added."""
-    counted = peak.counted_bytes
-    if counted is None:
-        counted = (peak.cupy_in_use_bytes or 0) + (peak.torch_allocated_bytes or 0)
-    return counted, tuple(peak.unseen)
 
 
 @contextmanager

@@ -289,17 +289,14 @@ class PeakModel(PlainRecord):
 
     def as_plain(self) -> Any:
         """Plain values for JSON; a call site has its path as its key alone."""
-        sites = {path: [s.filename, s.line, s.function] for path, s in self.sites.items()}
+        sites = {path: site.as_plain()[:-1] for path, site in self.sites.items()}
         measured = [list(each) for each in self.measured.items()]
         return super().as_plain() | {"sites": sites, "measured": measured}
 
     @classmethod
     def from_plain(cls, plain: Any) -> PeakModel:
         """Read what `as_plain` wrote."""
-        sites = {
-            path: dict(zip(("filename", "line", "function"), site, strict=True)) | {"path": path}
-            for path, site in plain["sites"].items()
-        }
+        sites = {path: [*site, path] for path, site in plain["sites"].items()}
         return super().from_plain({**plain, "sites": sites, "measured": dict(plain["measured"])})
 
     def check(self) -> None:
