@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import logging
 import time
 import tracemalloc
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,12 +15,13 @@ import numpy as np
 from ..devices import Backend, call_method, require_libraries
 from ..errors import RecordingError
 from ..measure import measure_peak
+from ..measure.alive import alive_bytes
 from ..measure.cupy_pool import GRAIN_BYTES
 from ..model.allocation_sequence import AllocationSequence
 from ..model.allocators import CUDA_GRANULE_BYTES
 from ..model.plain_records import PlainRecord
 from ..registry.method_meta import MethodMeta
-from ..system.loaded_modules import torch_on_gpu
+from ..system.quiet import quiet
 from .sample_data import Samples, array_module, finish, made_up
 
 OUTSIDE_BYTES = {"cpu": 32 * 2**20, "cuda": 8 * 2**20}
@@ -165,7 +164,7 @@ class Bench:
         if self.kind != "scan":
             made_up(self.samples.dtype, self.kind)  # its cache must not count as the method's
         self.backend.release()  # from here on, memory that is held is this call's
-        start, before = self._allocated(), self._left_bytes
+        start, before = alive_bytes(self.backend.kind), self._left_bytes
         data = self.samples.block(n_slices, self.kind)
         finish(self.backend)
         self.backend.release()  # what making it took: the method would give that back
@@ -179,13 +178,13 @@ class Bench:
             return self.once(n_slices)
         self.sequence = peak.sequence
         del data
-        kept = left = self._allocated() - start
+        kept = left = alive_bytes(self.backend.kind) - start
         if kept:
             self.backend.release()
-            left = self._allocated() - start
+            left = alive_bytes(self.backend.kind) - start
         if left > 0:
             gc.collect()  # reference cycles hold arrays; too slow to do after every call
-            kept -= left - (left := self._allocated() - start)
+            kept -= left - (left := alive_bytes(self.backend.kind) - start)
         self._left_bytes += left
         counted = peak.counted_bytes or 0
         stays = peak.outside_after_bytes if peak.outside_after_bytes >= GRAIN_BYTES else 0
@@ -223,14 +222,8 @@ class Bench:
         self.backend.release()
 
     def _call(self, data: Any, side: dict[str, Any]) -> None:
-        level = logging.root.manager.disable
-        with warnings.catch_warnings():  # warnings about made-up data are of no use
-            warnings.simplefilter("ignore")
-            logging.disable(logging.CRITICAL)
-            try:
-                result = call_method(self.meta, data, side | self.parameters, self.backend)
-            finally:
-                logging.disable(level)
+        with quiet():  # what it says about made-up data is of no use
+            result = call_method(self.meta, data, side | self.parameters, self.backend)
         if not self.meta.side_results and getattr(result, "ndim", 0) == 3:
             self.output_dtype = str(result.dtype)
             rows, columns = np.delete(result.shape, self.samples.slice_dim).tolist()
@@ -241,19 +234,6 @@ class Bench:
     def pool_bytes(self) -> int:
         """Bytes that the GPU's pool holds; after `Backend.release`, those in use."""
         return int(array_module(self.backend).get_default_memory_pool().total_bytes())
-
-    def _allocated(self) -> int:
-        """Bytes allocated now: in use in the GPU's pools, or in NumPy arrays by tracemalloc."""
-        if self.backend.kind == "cuda":
-            in_use = int(array_module(self.backend).get_default_memory_pool().used_bytes())
-            torch = torch_on_gpu()
-            if torch is not None:
-                in_use += int(torch.cuda.memory_allocated())
-            return in_use
-        if not tracemalloc.is_tracing():
-            return 0
-        traces = tracemalloc.take_snapshot().traces
-        return sum(trace.size for trace in traces if trace.domain == np.lib.tracemalloc_domain)
 
 
 @contextmanager
