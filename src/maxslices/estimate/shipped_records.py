@@ -17,8 +17,8 @@ from typing import Any
 from ..errors import StoreError
 from ..model.plain_records import json_text, to_plain
 from ..registry.method_meta import MethodMeta
-from ..registry.source_hash import canonical, package_of
-from ..system.package_versions import installed_version, required_versions
+from ..registry.source_hash import canonical
+from .fingerprint import libraries
 from .record_files import PARSE_ERRORS, not_understood
 from .size_record import SizedProbe, SizeRecord
 
@@ -37,23 +37,19 @@ def read_shipped(path: Path) -> tuple[SizeRecord, ...]:
         If it cannot be read, or is not one.
     """
     try:
-        state = path.stat()
-    except OSError as error:
-        raise StoreError(f"{path}: records cannot be read: {error.strerror}") from None
-    return _read(path, state.st_mtime_ns)
-
-
-@lru_cache(maxsize=128)
-def _read(path: Path, changed_ns: int) -> tuple[SizeRecord, ...]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT:
-            raise ValueError(f"version {content['format']!r}, and this is {FORMAT}")
-        return tuple(SizeRecord.from_plain(plain) for plain in content["records"])
+        return _read(path, path.stat().st_mtime_ns)
     except OSError as error:
         raise StoreError(f"{path}: records cannot be read: {error.strerror}") from None
     except PARSE_ERRORS as error:
         raise StoreError(not_understood(path, error)) from None
+
+
+@lru_cache(maxsize=128)
+def _read(path: Path, changed_ns: int) -> tuple[SizeRecord, ...]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if content["format"] != FORMAT:
+        raise ValueError(f"version {content['format']!r}, and this is {FORMAT}")
+    return tuple(SizeRecord.from_plain(plain) for plain in content["records"])
 
 
 def shipped_text(records: Sequence[SizeRecord]) -> str:
@@ -166,7 +162,5 @@ def _origin(record: SizeRecord, meta: MethodMeta, key: Mapping[str, Any]) -> str
 
 def _other_versions(record: SizeRecord, meta: MethodMeta) -> dict[str, str]:
     """Installed libraries of other versions than the record's."""
-    installed = required_versions(package_of(meta.function))
-    installed |= {name: installed_version(name) for name in ("numpy",)}
     known = record.place["libraries"]
-    return {n: v for n, v in installed.items() if n in known and known[n] != v}
+    return {n: v for n, v in libraries(meta.function).items() if known.get(n, v) != v}
