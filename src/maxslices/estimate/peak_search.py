@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import accumulate
 
 from ..measure.cupy_pool import GRAIN_BYTES
 from ..model.bisection import last_true
@@ -229,22 +228,14 @@ class PeakSearch:
         fewer = range(n - 1, max(0, n - near), -1) if has_time else ()
         return next((k for k in fewer if k not in self._taken), None)
 
-    def _above_all_calls(self, curve: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Curve that is not below any call that had too many slices either."""
-        taken = dict(curve)
-        for n, size in self._all_points():
-            if n >= self._too_many:
-                taken[n] = max(size, taken.get(n, 0))
-        highest = accumulate((size for _, size in sorted(taken.items())), max)
-        return list(zip(sorted(taken), highest, strict=True))
-
     def result(self, available_bytes: int, duration_s: float) -> Probe:
         """Result of the probe."""
         calls, peaks = self.calls, self._peaks()
         # Even the fewest slices may not fit, or not run with the data that take most.
         points = self._all_points()[:1] or [(1, calls.available_bytes + 1)]
         if peaks.points:
-            points = self._above_all_calls(peaks.curve(self._above()))
+            too_many = [point for point in self._all_points() if point[0] >= self._too_many]
+            points = sorted([*peaks.curve(self._above()), *too_many])  # a model takes the highest
         lost, note = self.retained.lost(points, calls.available_bytes, calls.total_slices)
         points = [(n, size + lost) for n, size in points]
         answer = MemoryModel.piecewise(points).max_slices(available_bytes, calls.total_slices)

@@ -78,12 +78,10 @@ class RetainedMemory:
         """Points (slices, bytes) of the memory that stays, and two beyond by the steepest slope."""
         if all(size < LEAST_BYTES for size in self._kept.values()):
             return ()
-        found, highest = [], 0
-        for n, size in sorted(self._kept.items()):
-            highest = max(highest, size)
-            found.append((n, highest + self._bench.stays_bytes))
+        stays = self._bench.stays_bytes
+        found = [(n, size + stays) for n, size in sorted(self._kept.items())]
         n, size = found[-1]
-        slope = max((-(-(size - less) // (n - m)) for m, less in found[:-1]), default=0)
+        slope = max([0, *(-(-(size - less) // (n - m)) for m, less in found[:-1])])
         return (*found, (2 * n, size + slope * n))
 
     def lost(self, points: Points, available_bytes: int, total_slices: int) -> tuple[int, str]:
