@@ -14,7 +14,7 @@ from dataclasses import replace
 from ..errors import EstimatorError
 from ..model.bisection import last_true
 from ..model.growth import Growth
-from ..model.memory_model import MemoryModel
+from ..model.memory_model import MAX_BYTES, MemoryModel
 from ..model.peak_model import PERIOD, Observation, PeakModel
 from .bench import CUSHION_BYTES, GRANULE_BYTES, Rung
 from .data_kinds import SAME
@@ -154,11 +154,9 @@ class SequenceProbe:
             keeps_its_ways=self.keeps_its_ways,
         )
 
-    def answer(self, model: PeakModel) -> int:
-        """Slices that fit in the available memory."""
-        return min(self._fitting(model, self.available_bytes), self._too_many - 1)
-
-    def _fitting(self, model: PeakModel, n_bytes: int) -> int:
+    def _fitting(self, model: PeakModel, limit: int = MAX_BYTES) -> int:
+        """Slices that fit in the available memory, or a lower limit; the model knows what did not."""
+        n_bytes = min(limit, self.available_bytes)
         return MemoryModel(model.rising).max_slices(n_bytes, self.total_slices)
 
     def _few(self) -> None:
@@ -196,7 +194,7 @@ class SequenceProbe:
 
     def _is_dear(self, n: int) -> bool:
         """True if n slices are near the answer anyway, or take long."""
-        return self.calls.duration_s(n) > PROOF_S or self.answer(self._fit()) <= n
+        return self.calls.duration_s(n) > PROOF_S or self._fitting(self._fit()) <= n
 
     def _may_try(self, n: int) -> bool:
         """True if n slices are not likely to take too much where nothing limits a call."""
@@ -205,7 +203,7 @@ class SequenceProbe:
 
     def _is_told(self, model: PeakModel) -> bool:
         """True if the calls prove the formulas of the moments that matter."""
-        n = self.answer(model)
+        n = self._fitting(model)
         return all(model.is_proven(model.highest(k)) for k in (max(self._seen), -(-n // 2), n))
 
     def _next(self, model: PeakModel) -> int | None:
@@ -213,8 +211,7 @@ class SequenceProbe:
 
         The answer itself; where a call contradicted those before it, also one more and a few fewer.
         """
-        most = min(self._too_many - 1, self._fitting(model, self.calls.run_bytes))
-        n = min(self.answer(model), most)
+        n = self._fitting(model, self.calls.run_bytes)
         if n > self._first.n_slices and n not in self._seen:
             # One fewer may be enough where the pool cannot use all that it holds.
             fits = max((k for k in self._seen if k < self._too_many), default=1)
