@@ -155,7 +155,7 @@ class SequenceProbe:
         )
 
     def _fitting(self, model: PeakModel, limit: int = MAX_BYTES) -> int:
-        """Slices that fit in the available memory, or a lower limit; the model knows what did not."""
+        """Slices that fit in the available memory, or in less; the model knows which did not."""
         n_bytes = min(limit, self.available_bytes)
         return MemoryModel(model.rising).max_slices(n_bytes, self.total_slices)
 
