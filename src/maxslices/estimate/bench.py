@@ -30,10 +30,6 @@ and C libraries load and keep. On a GPU four of the 2 MiB steps in which the dri
 memory."""
 _OUTSIDE_PART = {"cpu": 0.02, "cuda": 0.0}
 """The same, as a part of the bytes in arrays; the larger of the two counts."""
-_MORE = 2.2
-"""A call is repeated if it takes more than 2.2 times the memory per slice outside the pool that
-earlier calls took. Arrays that a driver pads to a power of two take up to twice as much, and are no
-reason."""
 NOISE_BYTES = {"cpu": 16 * 1024, "cuda": 16 * CUDA_GRANULE_BYTES}
 """Differences between peaks that are ignored: small Python objects, which are not the same in each
 call, and on a GPU the rounding of 16 allocations to the granule."""
@@ -112,7 +108,6 @@ class Bench:
         self._is_recorded = True
         """False once recording has disturbed the method."""
         self._left_bytes = self._stays_bytes = 0
-        self._outside_of_slice = 0.0
 
     @property
     def stays_bytes(self) -> int:
@@ -125,15 +120,13 @@ class Bench:
     def run(self, n_slices: int) -> Rung:
         """Call the method once and measure it.
 
-        Memory outside the pool counts only if two calls show it, and then the smaller figure. A
-        call is repeated where such memory first appears, and where there is far more of it per
-        slice than before.
+        Memory outside the pool counts once two calls with the same slices show it, and then the
+        smaller figure. From there on it counts as it is read: what another program takes meanwhile
+        makes the answer smaller, never larger.
         """
         rung = self.once(n_slices)
-        usual = _MORE * self._outside_of_slice * n_slices + OUTSIDE_BYTES[self.backend.kind]
-        if rung.outside_bytes > (usual if self.uses_outside else 0):
+        if rung.outside_bytes and not self.uses_outside:
             rung = self._agreed(rung, self.once(n_slices))
-        self._outside_of_slice = max(self._outside_of_slice, rung.outside_bytes / n_slices)
         return rung
 
     def _agreed(self, rung: Rung, again: Rung) -> Rung:
