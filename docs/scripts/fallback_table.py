@@ -166,9 +166,7 @@ def row_of(
         with measure_peak(backend.kind) as measured:
             result = call_method(meta, data, {}, backend)
         del result
-        counted = measured.counted_bytes
-        if counted is None:
-            counted = (measured.cupy_in_use_bytes or 0) + (measured.torch_allocated_bytes or 0)
+        counted = measured.counted_bytes or 0
         return samples.nbytes(k) + counted + (OUTSIDE[0] if name.startswith("outside") else 0)
 
     with tracemalloc_on(backend):

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from maxslices.estimate.record_files import Entry, checked_entries, checked_probe
+from maxslices.estimate.probe_result import Probe
+from maxslices.estimate.record_files import Entry, checked_entries
 from maxslices.estimate.shipped_records import read_shipped, shipped_text
 from maxslices.estimate.size_record import SizeRecord
 from maxslices.model.size_model import LEAST_SIZES
@@ -79,7 +80,7 @@ def same_parameters(
 def ratios(record: SizeRecord, entry: Entry) -> list[float] | None:
     """A record's answer over the measured peak, for each call; None if it does not answer."""
     rows, columns = entry["question"]["other_dims"]
-    answer, probe = record.at((rows, columns)), checked_probe(entry["probe"])
+    answer, probe = record.at((rows, columns)), Probe.from_plain(entry["probe"])
     if answer is None:
         return None
     model = answer.model()

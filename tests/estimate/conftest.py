@@ -21,6 +21,7 @@ def install_gpu(monkeypatch, gpu):
     monkeypatch.setattr(bench, "measure_peak", gpu.measure_peak)
     for module in (bench, sample_data):
         monkeypatch.setattr(module, "array_module", gpu.module)
+    monkeypatch.setattr(bench, "alive_bytes", lambda kind: gpu.held + gpu.kept)
     monkeypatch.setattr(probed, "time", gpu)
     monkeypatch.setattr(peak_search, "time", gpu)
     monkeypatch.setattr(sequence_probe, "time", gpu)

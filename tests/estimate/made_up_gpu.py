@@ -86,9 +86,7 @@ class Gpu:
 
     def module(self, backend):
         stream = types.SimpleNamespace(synchronize=lambda: None)
-        pool = types.SimpleNamespace(
-            used_bytes=lambda: self.held + self.kept, total_bytes=lambda: self.held
-        )
+        pool = types.SimpleNamespace(total_bytes=lambda: self.held)
         return types.SimpleNamespace(
             cuda=types.SimpleNamespace(get_current_stream=lambda: stream),
             get_default_memory_pool=lambda: pool,

@@ -17,10 +17,11 @@ from maxslices.checking.measured_call import MeasuredCall
 from maxslices.devices import select_backend
 from maxslices.errors import EstimatorError
 from maxslices.estimate import bench, declared_model, peak_search, probed, sequence_probe
-from maxslices.estimate.bench import Bench, tracemalloc_on
+from maxslices.estimate.bench import tracemalloc_on
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import Probe, probe
 from maxslices.estimate.sample_data import Samples
+from maxslices.measure.alive import alive_bytes
 from maxslices.registry.declaration import describe
 from maxslices.registry.method_registry import registry
 
@@ -235,11 +236,9 @@ def test_random_numbers_of_the_caller_stay_what_they_were():
 def test_memory_is_given_back():
     with tracemalloc_on(CPU):
         probed_on(HARD[0].function, 10**7)
-        meta = describe(HARD[0].function, pattern="projection")
-        measure = Bench(meta, Samples(meta, 0, (3, 3), np.dtype("f4"), CPU), CPU, {})
-        before = measure._allocated()
+        before = alive_bytes("cpu")
         probed_on(HARD[0].function, 10**7)
-        assert measure._allocated() - before < 1000
+        assert alive_bytes("cpu") - before < 1000
 
 
 @pytest.mark.usefixtures("nothing_frozen")

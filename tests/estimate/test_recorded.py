@@ -149,15 +149,16 @@ def test_a_function_without_a_file_is_known_by_its_code():
     assert len(set(found)) == 3
 
 
-def test_a_device_that_is_not_here_is_asked_for_by_name(records):
+def test_a_device_that_is_not_here_is_asked_for_by_its_kind(records):
     for day, version in enumerate(("14.0", "14.2")):
         at = {"device": "NVIDIA H200", "libraries": {"cupy": version}}
         records.add(asked(), at, replace(PROBE, answer=day))
     records.add(asked(), HERE, replace(PROBE, answer=100))
     assert records.devices() == ["NVIDIA H200", "cpu"]
-    assert records.find(asked(), device="nvidia h200").answer == 1
-    assert records.find(asked(size=9), device="NVIDIA H200") is None
-    assert records.find(asked(), device="NVIDIA A100") is None
+    found, device = records.newest(asked(), lambda place: place["device"] != "cpu")
+    assert (found.answer, device) == (1, "NVIDIA H200")
+    assert records.newest(asked(size=9), lambda place: place["device"] != "cpu") is None
+    assert records.newest(asked(), lambda place: place["device"] == "NVIDIA A100") is None
 
 
 def test_finding_reads_one_file(records, monkeypatch):

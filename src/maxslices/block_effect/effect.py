@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+
+from ..model.plain_records import PlainRecord
 
 ROUNDING = 1e-5
 """Differences up to this, of the result's range, are rounding: FFTs of float32 differ by 1e-6."""
 
 
 @dataclass(frozen=True, slots=True)
-class BlockEffect:
+class BlockEffect(PlainRecord):
     """What blocks of two sizes did to a method's result."""
 
     large: int
@@ -67,25 +67,3 @@ class BlockEffect:
         if self.agree_from is not None:
             return f"{gap}; blocks of {self.agree_from} slices or more agree"
         return f"{gap}; no size of block agrees with another"
-
-    def as_plain(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> BlockEffect:
-        """Read what `as_plain` wrote.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError
-            If the values are not those of a comparison.
-        """
-        values = dict(plain)
-        if values.get("halo") is not None:
-            before, after = values["halo"]
-            values["halo"] = int(before), int(after)
-        if values.get("pace_s") is not None:
-            call_s, slice_s = values["pace_s"]
-            values["pace_s"] = float(call_s), float(slice_s)
-        return cls(**values)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import time
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 from ..devices import Backend, call_method, require_libraries
 from ..estimate.sample_data import Samples, finish
 from ..registry.method_meta import MethodMeta
+from ..system.quiet import quiet
 from .side_of_block import cut, side_of_block
 
 _ABOVE, _BELOW = 1.05, 0.5
@@ -71,14 +70,8 @@ class TrialSlices:
             place[...] = flat.reshape(place.shape)
         side = side_of_block(self._side, self.slice_dim, low, high)
         given = self._side | side | self.parameters
-        level = logging.root.manager.disable
-        with warnings.catch_warnings():  # of made-up data
-            warnings.simplefilter("ignore")
-            logging.disable(logging.CRITICAL)
-            try:
-                return call_method(self.meta, block, given, self.backend)
-            finally:
-                logging.disable(level)
+        with quiet():  # about made-up data
+            return call_method(self.meta, block, given, self.backend)
 
     def run_in_blocks(self, size: int, halo: tuple[int, int]) -> list[tuple[int, Any]]:
         """Results of all blocks of a size, each with its first slice's index, halos cropped."""

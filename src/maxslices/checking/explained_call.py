@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ..errors import MaxslicesError
+from ..estimate.sample_data import finish
 from ..measure.sequence_recorder import SequenceRecorder, record_sequence
 from ..model.allocation_sequence import AllocationSequence
 from ..model.allocators import CUDA_GRANULE_BYTES
@@ -71,7 +72,7 @@ def _sequence(call: MeasuredCall) -> AllocationSequence | None:
     try:
         with recording(call, int(data.nbytes), _SEEN_BYTES, names=False) as recorder:
             result = call.invoke(data)
-            call.finish()
+            finish(call.backend)
     except MaxslicesError:
         raise
     except Exception:  # noqa: BLE001 - a method may refuse a number of slices in any way

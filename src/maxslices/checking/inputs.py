@@ -9,14 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..devices import Backend
 from ..errors import ParameterError, UsageError
-from ..estimate.sample_data import detector_values, facts
+from ..estimate.sample_data import detector_values
 from ..registry.method_meta import MethodMeta
 from ..registry.parameters import check_parameters
 
-N_FRAMES = 5
-"""Flats, and darks, that are supplied: a few are enough, as they are not counted."""
 _ALL_RANDOM = 2**24
 """Elements beyond which slices repeat: to draw so many takes 0.2 s, and a block of real size has
 twenty times as many."""
@@ -60,26 +57,6 @@ def input_data(
             f"{getattr(made, 'shape', type(made).__name__)} {getattr(made, 'dtype', '')}"
         )
     return made
-
-
-def supplied_data(
-    meta: MethodMeta,
-    shape: tuple[int, int, int],
-    dtype: np.dtype[Any],
-    slice_dim: int,
-    backend: Backend,
-) -> dict[str, Any]:
-    """Make what the runner would fill in: flats and darks on the device, angles, facts."""
-    supplied: dict[str, Any] = {}
-    top = np.iinfo(dtype).max if dtype.kind in "iu" else 1.0
-    rng = np.random.default_rng(1)
-    for name, level in (("flats", 0.95), ("darks", 0.02)):
-        if name in meta.supplied:
-            frames = rng.random((N_FRAMES, *shape[1:]), np.float32) * 0.01 + level
-            supplied[name] = backend.to_device((frames * top * 0.98).astype(dtype))
-    if "angles" in meta.supplied:
-        supplied["angles"] = np.linspace(0, np.pi, shape[0], endpoint=False, dtype=np.float32)
-    return supplied | facts(meta, slice_dim)
 
 
 def check_given(meta: MethodMeta, parameters: Mapping[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from ..devices import Backend, call_method, require_libraries, select_backend
+from ..estimate.sample_data import Samples, finish
 from ..measure import Peak, Place, measure_peak
+from ..measure.alive import alive_bytes
 from ..model.arrays import ArraySpec, block_shape
 from ..registry.method_meta import MethodMeta
 from ..registry.parameters import SUPPLIED
 from ..registry.returned_output import ReturnedOutput
-from ..system.loaded_modules import torch_on_gpu
-from .inputs import check_given, input_data, require_slice_dim, supplied_data
+from .inputs import check_given, input_data, require_slice_dim
 
 HOST_NOISE_BYTES = 16 * 1024
 """Python's own small objects, which tracemalloc counts with the arrays: less is no finding. A call
@@ -78,7 +78,8 @@ class MeasuredCall:
         self.other_dims = ArraySpec(shape, dtype).other_dims(slice_dim)
         self.n_slices = len(self.looked_at) or shape[slice_dim]
         self.shape = block_shape(slice_dim, self.n_slices, self.other_dims)
-        self.side = supplied_data(meta, self.shape, dtype, slice_dim, self.backend)
+        samples = Samples(meta, slice_dim, self.other_dims, dtype, self.backend)
+        self.side = samples.side(self.n_slices)
 
     def with_slices(self, n: int) -> MeasuredCall:
         """The same method on a block of n slices."""
@@ -133,7 +134,7 @@ class MeasuredCall:
     def _measured(self, host: np.ndarray, kept: list[Any]) -> None:
         data = self.on_device(host)
         kept.append(self.invoke(data))
-        self.finish()
+        finish(self.backend)
 
     def wrong_output(self, output: ReturnedOutput) -> str:
         """Difference between an output and the method's declarations; empty if there is none.
@@ -153,35 +154,13 @@ class MeasuredCall:
         """Parameters given to estimators: all but what the runner supplies."""
         return {name: value for name, value in self.parameters.items() if name not in SUPPLIED}
 
-    def finish(self) -> None:
-        """Wait for the device."""
-        if self.backend.kind == "cuda":
-            import cupy
-
-            cupy.cuda.get_current_stream().synchronize()
-
     def alive_bytes(self) -> int:
-        """Bytes allocated, garbage apart: of traced arrays, or in use in the pools."""
+        """Bytes allocated, garbage apart."""
         gc.collect()
         self.backend.release()
-        if self.backend.kind == "cuda":
-            import cupy
-
-            in_use = int(cupy.get_default_memory_pool().used_bytes())
-            torch = torch_on_gpu()
-            if torch is not None:
-                in_use += int(torch.cuda.memory_allocated())
-            return in_use
-        return _traced_array_bytes() if tracemalloc.is_tracing() else 0
+        return alive_bytes(self.backend.kind)
 
 
 def is_input(place: Place) -> bool:
     """True if memory was allocated in this file: it is the input."""
     return place.filename == __file__
-
-
-def _traced_array_bytes() -> int:
-    arrays = tracemalloc.take_snapshot().filter_traces(
-        [tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)]
-    )
-    return sum(trace.size for trace in arrays.traces)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import logging
 import time
 import tracemalloc
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,12 +14,14 @@ import numpy as np
 
 from ..devices import Backend, call_method, require_libraries
 from ..errors import RecordingError
-from ..measure import Peak, measure_peak
+from ..measure import measure_peak
+from ..measure.alive import alive_bytes
 from ..measure.cupy_pool import GRAIN_BYTES
 from ..model.allocation_sequence import AllocationSequence
 from ..model.allocators import CUDA_GRANULE_BYTES
+from ..model.plain_records import PlainRecord
 from ..registry.method_meta import MethodMeta
-from ..system.loaded_modules import torch_on_gpu
+from ..system.quiet import quiet
 from .sample_data import Samples, array_module, finish, made_up
 
 OUTSIDE_BYTES = {"cpu": 32 * 2**20, "cuda": 8 * 2**20}
@@ -30,10 +30,6 @@ and C libraries load and keep. On a GPU four of the 2 MiB steps in which the dri
 memory."""
 _OUTSIDE_PART = {"cpu": 0.02, "cuda": 0.0}
 """The same, as a part of the bytes in arrays; the larger of the two counts."""
-_MORE = 2.2
-"""A call is repeated if it takes more than 2.2 times the memory per slice outside the pool that
-earlier calls took. Arrays that a driver pads to a power of two take up to twice as much, and are no
-reason."""
 NOISE_BYTES = {"cpu": 16 * 1024, "cuda": 16 * CUDA_GRANULE_BYTES}
 """Differences between peaks that are ignored: small Python objects, which are not the same in each
 call, and on a GPU the rounding of 16 allocations to the granule."""
@@ -45,7 +41,7 @@ call."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class Rung(PlainRecord):
     """One measured call of a method."""
 
     n_slices: int
@@ -99,8 +95,6 @@ class Bench:
         self.kind = "scan" if samples.first_slices is not None else "even"
         self.uses_outside = False
         """True once a call has taken memory outside the pool, and again when it was repeated."""
-        self.stays_bytes = 0
-        """Bytes that all calls together have left outside the pool."""
         self.output_dtype: str | None = None
         """Dtype of the result; None if it is not a block of slices."""
         self.output_dims: tuple[int, int] | None = None
@@ -113,28 +107,26 @@ class Bench:
         """Memory outside the pool in the last call, as `Observation.of` takes it."""
         self._is_recorded = True
         """False once recording has disturbed the method."""
-        self._left_bytes = 0
-        self._outside_of_slice = 0.0
+        self._left_bytes = self._stays_bytes = 0
 
-    def once(self, n_slices: int) -> Rung:
-        """Call the method and measure it; readings outside the pool are as they come.
+    @property
+    def stays_bytes(self) -> int:
+        """Bytes that the calls left outside the pool, beyond those reserved for modules.
 
-        The first call of a method loads libraries, compiles and fills caches.
+        The first call loads modules, and calls with other numbers of slices may load more.
         """
-        return self._run(n_slices)
+        return max(0, self._stays_bytes - self.backend.modules_bytes)
 
     def run(self, n_slices: int) -> Rung:
         """Call the method once and measure it.
 
-        Memory outside the pool counts only if two calls show it, and then the smaller figure. A
-        call is repeated where such memory first appears, and where there is far more of it per
-        slice than before.
+        Memory outside the pool counts once two calls with the same slices show it, and then the
+        smaller figure. From there on it counts as it is read: what another program takes meanwhile
+        makes the answer smaller, never larger.
         """
-        rung = self._run(n_slices)
-        usual = _MORE * self._outside_of_slice * n_slices + OUTSIDE_BYTES[self.backend.kind]
-        if rung.outside_bytes > (usual if self.uses_outside else 0):
-            rung = self._agreed(rung, self._run(n_slices))
-        self._outside_of_slice = max(self._outside_of_slice, rung.outside_bytes / n_slices)
+        rung = self.once(n_slices)
+        if rung.outside_bytes and not self.uses_outside:
+            rung = self._agreed(rung, self.once(n_slices))
         return rung
 
     def _agreed(self, rung: Rung, again: Rung) -> Rung:
@@ -154,14 +146,18 @@ class Bench:
             stays_bytes=rung.stays_bytes + again.stays_bytes,
         )
 
-    def _run(self, n_slices: int) -> Rung:
+    def once(self, n_slices: int) -> Rung:
+        """Call the method and measure it; readings outside the pool are as they come.
+
+        The first call of a method loads libraries, compiles and fills caches.
+        """
         began = time.perf_counter()
         side = self.samples.side(n_slices)
         self.side_bytes = sum(int(side[name].nbytes) for name in ("flats", "darks") if name in side)
         if self.kind != "scan":
             made_up(self.samples.dtype, self.kind)  # its cache must not count as the method's
         self.backend.release()  # from here on, memory that is held is this call's
-        start, before = self._allocated(), self._left_bytes
+        start, before = alive_bytes(self.backend.kind), self._left_bytes
         data = self.samples.block(n_slices, self.kind)
         finish(self.backend)
         self.backend.release()  # what making it took: the method would give that back
@@ -172,20 +168,20 @@ class Bench:
         except RecordingError:
             self._is_recorded = False
             del data
-            return self._run(n_slices)
+            return self.once(n_slices)
         self.sequence = peak.sequence
         del data
-        kept = left = self._allocated() - start
+        kept = left = alive_bytes(self.backend.kind) - start
         if kept:
             self.backend.release()
-            left = self._allocated() - start
+            left = alive_bytes(self.backend.kind) - start
         if left > 0:
             gc.collect()  # reference cycles hold arrays; too slow to do after every call
-            kept -= left - (left := self._allocated() - start)
+            kept -= left - (left := alive_bytes(self.backend.kind) - start)
         self._left_bytes += left
-        counted, unseen = _counted(peak)
+        counted = peak.counted_bytes or 0
         stays = peak.outside_after_bytes if peak.outside_after_bytes >= GRAIN_BYTES else 0
-        self.stays_bytes += stays
+        self._stays_bytes += stays
         own = self.samples.nbytes(n_slices)
         self.readings = [
             (1 + each.n_events, own + each.held_bytes, each.n_bytes - stays)
@@ -206,7 +202,7 @@ class Bench:
             max(0, before),
             outside,
             time.perf_counter() - began,
-            unseen,
+            tuple(peak.unseen),
             doubtful,
             freed_bytes=peak.earlier_freed_bytes,
             stays_bytes=stays,
@@ -219,14 +215,8 @@ class Bench:
         self.backend.release()
 
     def _call(self, data: Any, side: dict[str, Any]) -> None:
-        level = logging.root.manager.disable
-        with warnings.catch_warnings():  # warnings about made-up data are of no use
-            warnings.simplefilter("ignore")
-            logging.disable(logging.CRITICAL)
-            try:
-                result = call_method(self.meta, data, side | self.parameters, self.backend)
-            finally:
-                logging.disable(level)
+        with quiet():  # what it says about made-up data is of no use
+            result = call_method(self.meta, data, side | self.parameters, self.backend)
         if not self.meta.side_results and getattr(result, "ndim", 0) == 3:
             self.output_dtype = str(result.dtype)
             rows, columns = np.delete(result.shape, self.samples.slice_dim).tolist()
@@ -237,27 +227,6 @@ class Bench:
     def pool_bytes(self) -> int:
         """Bytes that the GPU's pool holds; after `Backend.release`, those in use."""
         return int(array_module(self.backend).get_default_memory_pool().total_bytes())
-
-    def _allocated(self) -> int:
-        """Bytes allocated now: in use in the GPU's pools, or in NumPy arrays by tracemalloc."""
-        if self.backend.kind == "cuda":
-            in_use = int(array_module(self.backend).get_default_memory_pool().used_bytes())
-            torch = torch_on_gpu()
-            if torch is not None:
-                in_use += int(torch.cuda.memory_allocated())
-            return in_use
-        if not tracemalloc.is_tracing():
-            return 0
-        traces = tracemalloc.take_snapshot().traces
-        return sum(trace.size for trace in traces if trace.domain == np.lib.tracemalloc_domain)
-
-
-def _counted(peak: Peak) -> tuple[int, tuple[str, ...]]:
-    """Peak in arrays, and what meters could not attribute; the peaks of two libraries are added."""
-    counted = peak.counted_bytes
-    if counted is None:
-        counted = (peak.cupy_in_use_bytes or 0) + (peak.torch_allocated_bytes or 0)
-    return counted, tuple(peak.unseen)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # measuring is imported when something is measured
     from .extensions import TracedMethod
     from .probed import Probe
     from .recorded import Records
-    from .sized_probe import SizedProbe
+    from .size_record import SizedProbe
 
 LOGGER = logging.getLogger("maxslices.plan")
 MEASURED = "%s: its memory is measured, by runs on a few slices"
@@ -131,31 +131,30 @@ class Chooser:
                 f"{meta.full_name} declares no memory estimator: give calc_max_slices where it is "
                 "registered, or let it be probed"
             )
-        missing = "it declares no estimator" if meta.estimator is None else "as asked for"
-        if forced in (None, "recorded"):
-            found = self._recorded(request)
-            if found is not None:
-                probed, where = found
-                why = f"{missing}; measured on {where}{self._beside(request, probed.model())}"
-                return _choice(request, probed, "recorded", why)
         others = ""
-        if forced == "recorded" or (forced is None and self.backend is None):
+        if forced in (None, "recorded"):
             try:
-                return self._shipped(request, missing)
+                found, how, details = self._known(request)
             except LookupError as error:
                 others = str(error)
+            else:
+                return self._choice(request, found, "recorded", how, details)
         if forced == "recorded":
             raise EstimatorError(
                 f"nothing is recorded of {self._described(request)}{others}: measure it there "
                 "(--estimator probed), or import records from there (maxslices records import)"
             )
+        not_replayed = ""
         if forced == "replayed" or (forced is None and self._is_replayable(request)):
             try:
-                return self._replayed(request, missing)
+                traced = self._replayed(request)
             except UntraceableError as error:
                 if forced == "replayed" or self.backend is None:
                     raise
-                missing += f"; it cannot be replayed ({error})"
+                not_replayed = f"it cannot be replayed ({error}); "
+            else:
+                how = "; ".join([str(traced), *traced.notes])
+                return self._choice(request, traced, "replayed", how, traced.details)
         if self.backend is None and self.device == "cuda" and meta.host_only:
             return self._on_host(request)
         if self.backend is None:
@@ -167,10 +166,8 @@ class Chooser:
             )
         LOGGER.info(MEASURED, request.meta.name)
         made = self._probed(request)
-        noticed = "".join(f"; {note}" for note in made.notes)
-        ran = f"probed in {made.duration_s:.2g} s, {len(made.rungs)} runs{noticed}"
-        ran += self._beside(request, made.model())
-        return _choice(request, made, "probed", f"{missing}; {ran}")
+        ran = f"{not_replayed}probed in {made.duration_s:.2g} s, {len(made.rungs)} runs"
+        return self._choice(request, made, "probed", "; ".join([ran, *made.notes]))
 
     def learn(self, request: ModelRequest, n_slices: int, measured_bytes: int) -> bool:
         """Correct what is recorded of a method by a measured peak; tell whether it was too low."""
@@ -207,57 +204,50 @@ class Chooser:
         origin = "declared" if speaks_of(request.meta, self.device) else "declared for CUDA"
         return Choice(declared_model(request, self.device), origin)
 
-    def _shipped(self, request: ModelRequest, missing: str) -> Choice:
-        """What records say that come with the method's package.
+    def _known(self, request: ModelRequest) -> tuple[Probe | SizedProbe, str, str]:
+        """What was measured before, and how; else what comes with the package, and its origin.
 
         Raises
         ------
         LookupError
-            If they have no answer; the text says what they are for.
+            If nothing has an answer; the text says what the package's records are for.
         """
-        if self.device != "cuda":
+        found = self._recorded(request)
+        if found is not None:
+            return found[0], f"measured on {found[1]}", ""
+        if self.device != "cuda" or (self.backend is not None and self._forced is None):
             raise LookupError
         from .shipped_records import find_shipped
 
-        found, how, where = find_shipped(request.meta, self._key(request))
-        why = f"{missing}; a record comes with it: {how}{self._beside(request, found.model())}"
-        return _choice(request, found, "recorded", why, where)
+        shipped, how, where = find_shipped(request.meta, self._key(request))
+        return shipped, f"a record comes with it: {how}", where
 
     def _recorded(self, request: ModelRequest) -> tuple[Probe | SizedProbe, str] | None:
         if self.records is None:
             return None
-        known = self._key(request)
-        if self.backend is not None:
-            here = environment(self.backend, request.meta.function)
-            found = self.records.find(known, here)
-            if found is not None and found.covers(self._available_bytes, request.total_slices):
-                return found, device_name(self.backend)
-            if found is None and self.device == "cuda":
-                from .other_records import find_of_other_card
+        key, is_cpu = self._key(request), self.device == "cpu"
+        if self.backend is None:
+            from .other_records import find_by_sizes
 
-                other = find_of_other_card(self.records, known, here)
-                return None if other is None else (other[0], f"{other[1]}, as on any card")
+            def is_alike(place: Mapping[str, Any]) -> bool:
+                return bool((place["device"] == "cpu") == is_cpu)
+
+            return self.records.newest(key, is_alike) or find_by_sizes(self.records, key, is_alike)
+        here = environment(self.backend, request.meta.function)
+        found = self.records.find(key, here)
+        if found is None:
+            from .other_records import find_of_other_card
+
+            return None if is_cpu else find_of_other_card(self.records, key, here)
+        if not found.covers(self._available_bytes, request.total_slices):
             return None
-        names = [
-            each for each in self.records.devices() if (each == "cpu") == (self.device == "cpu")
-        ]
-        for name in names:
-            found = self.records.find(known, device=name)
-            if found is not None:
-                return found, name
-        from .other_records import find_by_sizes
-
-        for name in names:
-            by_sizes = find_by_sizes(self.records, known, device=name)
-            if by_sizes is not None:
-                return by_sizes[0], f"{name}, at other sizes ({by_sizes[1]})"
-        return None
+        return found, device_name(self.backend)
 
     def _is_replayable(self, request: ModelRequest) -> bool:
         is_torch = request.meta.array_module == "torch" and self.device == "cuda"
         return is_torch and importlib.util.find_spec("torch") is not None
 
-    def _replayed(self, request: ModelRequest, missing: str) -> Choice:
+    def _replayed(self, request: ModelRequest) -> TracedMethod:
         if not self._is_replayable(request):
             raise EstimatorError(
                 f"{self._described(request)}: replayed are methods for torch (array_module="
@@ -269,7 +259,7 @@ class Chooser:
         if trace is None:
             name = request.meta.full_name
             raise UntraceableError(f"{name}: no installed package traces methods for torch")
-        found = trace(
+        return trace(
             request.meta,
             request.slice_dim,
             request.other_dims,
@@ -278,9 +268,6 @@ class Chooser:
             supplied=self._side,
             device="" if self.backend is None else self.backend.name,
         )
-        noticed = "".join(f"; {note}" for note in found.notes)
-        why = f"{missing}; {found}{noticed}{self._beside(request, found.model())}"
-        return _choice(request, found, "replayed", why, found.details)
 
     def _probed(self, request: ModelRequest) -> Probe:
         assert self.backend is not None
@@ -322,6 +309,34 @@ class Chooser:
             warnings.warn(f"{request.meta.full_name}: {found}", stacklevel=2)
         return found
 
+    def _choice(
+        self,
+        request: ModelRequest,
+        found: Probe | SizedProbe | TracedMethod,
+        origin: Origin,
+        how: str,
+        details: str = "",
+    ) -> Choice:
+        """Return what was measured; of its result what the author does not declare."""
+        meta, model, dtype, dims = request.meta, found.model(), None, None
+        if meta.estimator is None:
+            if found.output_dtype is not None and _is_open(meta.declared_dtype):
+                dtype = np.dtype(found.output_dtype)
+            if _is_open(meta.output_dims):
+                dims = found.output_dims
+        missing = "it declares no estimator" if meta.estimator is None else "as asked for"
+        why = f"{missing}; {how}{self._beside(request, model)}"
+        timed = getattr(found, "pace_s", None)  # what was replayed was not
+        pace = None if timed is None else timed()
+        blocks: BlockEffect | None = getattr(found, "blocks", None)
+        least = multiple = 1
+        if blocks is not None:
+            least, multiple, why = blocks.least_block, blocks.block_multiple, f"{why}; {blocks}"
+        elif not_compared := getattr(found, "not_compared", ""):
+            why += f"; blocks of two sizes were not compared: {not_compared}"
+        why = f"{why}\n{details}" if details else why
+        return Choice(model, origin, why, dtype, dims, pace, least, multiple)
+
     def _beside(self, request: ModelRequest, measured: MemoryModel) -> str:
         """Say what the author's estimator answers; warn where the two disagree."""
         if not speaks_of(request.meta, self.device):
@@ -329,16 +344,12 @@ class Chooser:
         from .comparison import compare
 
         try:
-            found = compare(request, self.device, measured, self._available_bytes)
+            told, warning = compare(request, self.device, measured, self._available_bytes)
         except EstimatorError as error:
-            warnings.warn(str(error), stacklevel=2)
-            return "; its own estimator fails"
-        if found.probed_slices and not found.agrees():
-            warnings.warn(str(found), stacklevel=2)
-        return (
-            f"; its own estimator allows {found.declared_slices} slices where this allows "
-            f"{found.probed_slices}"
-        )
+            told, warning = "its own estimator fails", str(error)
+        if warning:
+            warnings.warn(warning, stacklevel=2)
+        return f"; {told}"
 
     def _key(self, request: ModelRequest) -> dict[str, Any]:
         return request_key(request, self._side)
@@ -348,32 +359,6 @@ class Chooser:
         unit = "projections" if request.slice_dim == 0 else "sinograms"
         where = device_name(self.backend) if self.backend else f"a {self.device} device"
         return f"{request.meta.full_name} for {unit} of {dims} {request.dtype} on {where}"
-
-
-def _choice(
-    request: ModelRequest,
-    found: Probe | SizedProbe | TracedMethod,
-    origin: Origin,
-    why: str,
-    details: str = "",
-) -> Choice:
-    """Return what was measured; of its result what the author does not declare."""
-    meta, dtype, dims = request.meta, None, None
-    if meta.estimator is None:
-        if found.output_dtype is not None and _is_open(meta.declared_dtype):
-            dtype = np.dtype(found.output_dtype)
-        if _is_open(meta.output_dims):
-            dims = found.output_dims
-    timed = getattr(found, "pace_s", None)  # what was replayed was not
-    pace = None if timed is None else timed()
-    blocks: BlockEffect | None = getattr(found, "blocks", None)
-    least = multiple = 1
-    if blocks is not None:
-        least, multiple, why = blocks.least_block, blocks.block_multiple, f"{why}; {blocks}"
-    elif not_compared := getattr(found, "not_compared", ""):
-        why += f"; blocks of two sizes were not compared: {not_compared}"
-    why = f"{why}\n{details}" if details else why
-    return Choice(found.model(), origin, why, dtype, dims, pace, least, multiple)
 
 
 def _is_open(declared: Any) -> bool:

@@ -50,12 +50,17 @@ def request_key(request: ModelRequest, supplied: Mapping[str, Any] | None = None
 
 def environment(backend: Backend, function: Callable[..., Any]) -> dict[str, Any]:
     """Describe where a method runs: the device's name and the versions of its libraries."""
-    libraries = {"numpy": np.__version__} | required_versions(package_of(function))
+    versions = libraries(function)
     if backend.kind == "cuda":
-        libraries |= _cuda_versions()
+        versions |= _cuda_versions()
     if imports_torch(function):
-        libraries["torch"] = installed_version("torch")
-    return {"device": device_name(backend), "libraries": libraries}
+        versions["torch"] = installed_version("torch")
+    return {"device": device_name(backend), "libraries": versions}
+
+
+def libraries(function: Callable[..., Any]) -> dict[str, str]:
+    """Versions of NumPy and of what a method's package requires."""
+    return {"numpy": np.__version__} | required_versions(package_of(function))
 
 
 @lru_cache(maxsize=1)

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from ..devices import Backend
 from ..errors import DeviceError, EstimatorError
+from ..model.bisection import last_true
 from ..registry.author_lines import raised_at
 from .bench import Bench, Rung
 from .sample_data import FIRST
@@ -59,8 +60,6 @@ class MethodCalls:
         self.name = bench.meta.full_name
         self.available_bytes, self.total_slices = available_bytes, total_slices
         self.run_bytes = min(run_bytes, available_bytes)
-        self.stays_bytes = 0
-        """Bytes that stay outside the pool, which its limit has to leave room for."""
         self.refusal = ""
         """Why it does not run on fewer slices."""
         self._fewest, self._side_bytes = 1, 0
@@ -116,6 +115,12 @@ class MethodCalls:
         slice_s = max(0.0, many_s - few_s) / (many - few) if many > few else many_s / many
         return max(0.0, many_s + slice_s * (n - many))
 
+    def in_time(self, least: int, wanted: int, time_s: float) -> int:
+        """As many of the wanted slices as a call may have that takes no longer; or the least."""
+        if self.duration_s(wanted) <= time_s:
+            return wanted
+        return last_true(lambda k: self.duration_s(k) <= time_s, least, wanted)
+
     def may_take(self, n_bytes: float) -> bool:
         """True if a call may be made that takes as much at worst."""
         return n_bytes <= self.run_bytes or self.is_limited
@@ -146,7 +151,7 @@ class MethodCalls:
             return nullcontext()
         self.backend.release()
         held_bytes = self.bench.pool_bytes() - self._before_bytes
-        room_bytes = self.run_bytes + self._side_bytes - self.stays_bytes
+        room_bytes = self.run_bytes + self._side_bytes - self.bench.stays_bytes
         return self.backend.limited(max(1, room_bytes - held_bytes))
 
     def _leave_room(self) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..model.size_model import LEAST_SIZES
+from ..model.size_model import LEAST_SIZES, Dims
 from ..registry.source_hash import canonical
 from .probe_result import Probe
 from .record_files import Entry
 from .recorded import Records
-from .size_record import SizeRecord
-from .sized_probe import SizedProbe
+from .size_record import SizedProbe, SizeRecord
 
 
 def _apart_from_dims(key: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,7 +22,7 @@ def _apart_from_dims(key: Mapping[str, Any]) -> dict[str, Any]:
 def find_of_other_card(
     records: Records, key: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> tuple[Probe, str] | None:
-    """Look up a probe from another GPU that holds for this one, and that GPU's name.
+    """Look up a probe from another GPU that holds for this one, and where it is from.
 
     What a method asks CuPy's pool for is the same on every card, if its libraries are: the
     driver and the card's name may differ.
@@ -37,11 +36,13 @@ def find_of_other_card(
         return is_card and libraries(place) == libraries(environment)
 
     found = records.newest(key, is_other)
-    return found if found is not None and found[0].is_of_any_card else None
+    if found is None or not found[0].is_of_any_card:
+        return None
+    return found[0], f"{found[1]}, as on any card"
 
 
 def find_by_sizes(
-    records: Records, key: Mapping[str, Any], *, device: str
+    records: Records, key: Mapping[str, Any], suits: Callable[[Mapping[str, Any]], bool]
 ) -> tuple[SizedProbe, str] | None:
     """Answer for dims that were not measured, from records at four other sizes or more.
 
@@ -52,27 +53,24 @@ def find_by_sizes(
     key : mapping
         From `fingerprint.request_key`. Floating-point parameters may differ, such as a center
         of rotation: they are not sizes.
-    device : str
-        Name of the device that the records are from.
+    suits : callable
+        ``suits(place)``, as for `Records.newest`. Records of one device answer together.
 
     Returns
     -------
     (SizedProbe, str) or None
-        The answer and the sizes it follows from; None if they do not tell it.
+        The answer, and the device and sizes it follows from; None if they do not tell it.
     """
-    wanted, newest = canonical(_apart_from_dims(key)), dict[tuple[int, ...], Entry]()
-    for entry in records.of_method(str(key["method"])):
-        question = entry["question"]
-        if (
-            entry["place"]["device"].casefold() == device.casefold()
-            and canonical(_apart_from_dims(question)) == wanted
-        ):
-            dims = tuple(question["other_dims"])
-            if dims not in newest or entry["time_s"] >= newest[dims]["time_s"]:
-                newest[dims] = entry
-    made = SizeRecord.of(list(newest.values())) if len(newest) >= LEAST_SIZES else None
-    rows, columns = key["other_dims"]
-    answer = None if made is None else made.at((int(rows), int(columns)))
-    if made is None or answer is None:
-        return None
-    return answer, ", ".join(f"{a}x{b}" for a, b in made.measured)
+    wanted, devices = canonical(_apart_from_dims(key)), dict[str, dict[Dims, Entry]]()
+    for entry in sorted(records.of_method(str(key["method"])), key=lambda each: each["time_s"]):
+        question, place = entry["question"], entry["place"]
+        if suits(place) and canonical(_apart_from_dims(question)) == wanted:
+            sizes = devices.setdefault(place["device"], {})
+            sizes[tuple(question["other_dims"])] = entry
+    for device, newest in sorted(devices.items()):
+        made = SizeRecord.of(list(newest.values())) if len(newest) >= LEAST_SIZES else None
+        answer = None if made is None else made.at(tuple(key["other_dims"]))
+        if made is not None and answer is not None:
+            dims = ", ".join(f"{a}x{b}" for a, b in made.measured)
+            return answer, f"{device}, at other sizes ({dims})"
+    return None

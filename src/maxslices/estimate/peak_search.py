@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import accumulate
 
 from ..measure.cupy_pool import GRAIN_BYTES
 from ..model.bisection import last_true
@@ -129,8 +128,6 @@ class PeakSearch:
         """Enter a call, with the memory that earlier calls of a run would have left."""
         if before_bytes is None:
             before_bytes = self.retained.before_bytes(rung)
-        self.retained.see_outside(self.bench.stays_bytes)
-        self.calls.stays_bytes = self.retained.outside_bytes
         self.rungs.append(rung)
         self.retained.enter(rung, before_bytes)
         alive_before = max(0, before_bytes - rung.freed_bytes)
@@ -155,7 +152,7 @@ class PeakSearch:
         }
         highest, found = 0, []
         for n, size in sorted(self._taken.items()):
-            highest = max(highest, size + doubtful[n] + self.retained.outside_bytes)
+            highest = max(highest, size + doubtful[n] + self.bench.stays_bytes)
             found.append((n, highest))
         return found
 
@@ -212,36 +209,24 @@ class PeakSearch:
 
     def _in_time(self, n: int, wanted: int) -> int | None:
         """As many of the wanted slices as there is time for."""
-        if not self._has_time(wanted):
-            self._is_stopped = True
-            wanted = last_true(self._has_time, n, wanted) if self._has_time(n + 1) else n
-        return wanted if wanted > n else None
+        affordable = self.calls.in_time(n, wanted, self._left_s())
+        self._is_stopped = affordable < wanted
+        return affordable if affordable > n else None
 
-    def _has_time(self, n: int) -> bool:
-        left_s = self._allowed_s() - (time.perf_counter() - self._began_s)
-        return self.calls.duration_s(n) <= left_s
-
-    def _allowed_s(self) -> float:
+    def _left_s(self) -> float:
         scan_s = self.calls.duration_s(self.calls.total_slices)
-        return max(self.limit_s, min(OF_SCAN * scan_s, LONGEST_S))
+        allowed_s = max(self.limit_s, min(OF_SCAN * scan_s, LONGEST_S))
+        return allowed_s - (time.perf_counter() - self._began_s)
 
     def _fewer(self, n: int, is_line: bool) -> int | None:
         """Slices below the last that may take more, where memory is no line."""
         if is_line:
             return None
-        near = PERIOD if self.calls.duration_s(n) * PERIOD <= PROOF_S else TRUSTED
-        has_time = self.calls.duration_s(n) <= PROOF_S or self._has_time(n)
+        time_s = self.calls.duration_s(n)
+        near = PERIOD if time_s * PERIOD <= PROOF_S else TRUSTED
+        has_time = time_s <= max(PROOF_S, self._left_s())
         fewer = range(n - 1, max(0, n - near), -1) if has_time else ()
         return next((k for k in fewer if k not in self._taken), None)
-
-    def _above_all_calls(self, curve: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Curve that is not below any call that had too many slices either."""
-        taken = dict(curve)
-        for n, size in self._all_points():
-            if n >= self._too_many:
-                taken[n] = max(size, taken.get(n, 0))
-        highest = accumulate((size for _, size in sorted(taken.items())), max)
-        return list(zip(sorted(taken), highest, strict=True))
 
     def result(self, available_bytes: int, duration_s: float) -> Probe:
         """Result of the probe."""
@@ -249,7 +234,8 @@ class PeakSearch:
         # Even the fewest slices may not fit, or not run with the data that take most.
         points = self._all_points()[:1] or [(1, calls.available_bytes + 1)]
         if peaks.points:
-            points = self._above_all_calls(peaks.curve(self._above()))
+            too_many = [point for point in self._all_points() if point[0] >= self._too_many]
+            points = sorted([*peaks.curve(self._above()), *too_many])  # a model takes the highest
         lost, note = self.retained.lost(points, calls.available_bytes, calls.total_slices)
         points = [(n, size + lost) for n, size in points]
         answer = MemoryModel.piecewise(points).max_slices(available_bytes, calls.total_slices)

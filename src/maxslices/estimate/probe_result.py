@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from ..block_effect.effect import BlockEffect
 from ..model.memory_model import MemoryModel
 from ..model.peak_model import PeakModel
+from ..model.plain_records import PlainRecord
 from ..model.units import format_bytes
 from .bench import Rung
 
 OUTSIDE, STAYS_OUTSIDE = "outside the pool", "stays outside the pool"
 """Terms of a peak that are read from the device."""
+LATEST_S = 2**36
+"""Times from here on (year 4147, in seconds since 1970) are taken for damage, as are durations."""
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(PlainRecord):
     """A memory model measured with a few slices, and the measurements."""
 
     points: tuple[tuple[int, int], ...]
@@ -115,36 +116,13 @@ class Probe:
         answer = found.model().max_slices(self.available_bytes, self.total_slices)
         return replace(found, answer=answer, sure=False, notes=(*self.notes, note))
 
-    def as_plain(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        plain = asdict(replace(self, peaks=None))
-        return plain | {"peaks": None if self.peaks is None else self.peaks.as_plain()}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Probe:
-        """Read what `as_plain` wrote.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError
-            If the values are not those of a probe.
-        """
-        values = dict(plain)
-        for name in ("points", "kept"):
-            values[name] = tuple((int(n), int(size)) for n, size in values[name])
-        rungs = (dict(rung) for rung in values["rungs"])
-        values["rungs"] = tuple(Rung(**rung | {"unseen": tuple(rung["unseen"])}) for rung in rungs)
-        values["notes"] = tuple(str(note) for note in values["notes"])
-        if values.get("output_dims") is not None:
-            rows, columns = values["output_dims"]
-            values["output_dims"] = int(rows), int(columns)
-        if values.get("peaks") is not None:
-            values["peaks"] = PeakModel.from_plain(values["peaks"])
-        if values.get("blocks") is not None:
-            values["blocks"] = BlockEffect.from_plain(values["blocks"])
-        found = cls(**values)
-        found.model()  # raises if the points make no model
-        return found
+    def check(self) -> None:
+        """Raise an exception if its points make no model, or a call has no slices or memory."""
+        self.model()
+        for rung in self.rungs:
+            times = rung.duration_s, rung.call_s
+            if rung.n_slices < 1 or rung.n_bytes < 0 or not all(0 <= s < LATEST_S for s in times):
+                raise ValueError(f"{rung} is not a call")
 
     def covers(self, available_bytes: int, total_slices: int) -> bool:
         """True if the probe also answers for another amount of memory.

@@ -94,16 +94,14 @@ def probe(
         run_bytes = max(1, backend.free_bytes() - backend.reserved_bytes)
         bench = Bench(meta, samples, backend, request.parameters)
         calls = MethodCalls(bench, backend, available_bytes, request.most_slices, run_bytes)
-        retained = RetainedMemory(backend.modules_bytes)
         notes: list[str] = []
         how: list[str] = []
         first = calls.first()
-        retained.begin(first, bench.stays_bytes)
-        calls.stays_bytes = retained.outside_bytes
+        retained = RetainedMemory(bench, first)
         if first.n_slices > 1:
             n = first.n_slices
             notes.append(f"it cannot be run on fewer than {n} slices ({calls.refusal})")
-        explained = SequenceProbe(calls)
+        explained = SequenceProbe(calls, retained)
         try:
             peaks = explained.run(first)
         except NotExplainedError as error:
@@ -115,25 +113,24 @@ def probe(
         else:
             for rung in explained.rungs or [first]:
                 retained.enter(rung, retained.left_bytes)
-            retained.see_outside(bench.stays_bytes)
             bench.close()
-            found = explained.result(peaks, retained, available_bytes, time.perf_counter() - began)
-    notes += [*found.notes, *_noticed(found.rungs, retained, backend), *how]
+            found = explained.result(peaks, available_bytes, time.perf_counter() - began)
+    notes += [*found.notes, *_noticed(found.rungs, bench), *how]
     return replace(found, notes=tuple(notes))
 
 
-def _noticed(rungs: Sequence[Rung], retained: RetainedMemory, backend: Backend) -> list[str]:
+def _noticed(rungs: Sequence[Rung], bench: Bench) -> list[str]:
     """What the calls showed beside their peaks, in words."""
     notes = []
     outside = [(rung.outside_bytes, rung.n_slices) for rung in rungs if rung.outside_bytes]
     if outside:
         most, n = max(outside)
         notes.append(f"{format_bytes(most)} with {n} slices were outside the pool: counted")
-    if retained.outside_bytes:
-        stays = format_bytes(retained.outside_bytes)
+    if bench.stays_bytes:
+        stays = format_bytes(bench.stays_bytes)
         notes.append(f"{stays} stay outside the pool after calls: counted")
     notes += sorted({text for rung in rungs if not rung.outside_bytes for text in rung.unseen})
     peaks = [rung.n_bytes for rung in sorted(rungs, key=lambda rung: rung.n_slices)]
-    if any(b < a - max(NOISE_BYTES[backend.kind], a // 100) for a, b in pairwise(peaks)):
+    if any(b < a - max(NOISE_BYTES[bench.backend.kind], a // 100) for a, b in pairwise(peaks)):
         notes.append("its memory does not always grow with the slices: the most is taken")
     return notes

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .probe_result import Probe
+from ..errors import UsageError
+from .probe_result import LATEST_S
 
 FORMAT = 4
 """Version of the files, raised whenever their layout or meaning changes; entries of another version
@@ -15,11 +15,11 @@ are ignored, and dropped when the method is measured again. Version 2: the last 
 from long calls alone; dtype and dims of the result. Version 3: no answer beyond the slices that
 were run where memory falls with more slices."""
 
-_LATEST_S = 2**36
-"""Times from here on (year 4147, in seconds since 1970) are taken for damage, as are durations."""
-
 Entry = dict[str, Any]
-PARSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+PARSE_ERRORS = (
+    *(ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError),
+    UsageError,
+)
 """Exceptions that reading a file that is not one of records may raise."""
 
 
@@ -69,7 +69,7 @@ def checked_entries(content: Any) -> list[Entry]:
             raise ValueError("a question without parameters or dtype")
         if question["slice_dim"] not in (0, 1) or len(question["other_dims"]) != 2:
             raise ValueError("a question without slices")
-        if not 0 <= float(entry["time_s"]) < _LATEST_S:
+        if not 0 <= float(entry["time_s"]) < LATEST_S:
             raise ValueError(f"{entry['time_s']} is no time")
         if not isinstance(entry["probe"], dict):
             raise TypeError("an answer is not an object")
@@ -77,45 +77,5 @@ def checked_entries(content: Any) -> list[Entry]:
     return entries
 
 
-def checked_probe(plain: Mapping[str, Any]) -> Probe:
-    """Read and check a probe.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError, OverflowError
-        If it is not a probe.
-    """
-    found = Probe.from_plain(plain)
-    for rung in found.rungs:
-        numbers = (rung.n_slices, rung.n_bytes, rung.kept_bytes, rung.outside_bytes)
-        if not all(type(number) is int for number in numbers) or min(numbers[:2]) < 0:
-            raise ValueError(f"{numbers} are not a call with its bytes")
-        if rung.n_slices < 1:
-            raise ValueError("a call with no slices")
-        for time_s in (rung.duration_s, rung.call_s):
-            if type(time_s) not in (int, float) or not 0 <= time_s < _LATEST_S:
-                raise ValueError(f"{time_s!r} is no duration")
-    for number in (found.answer, found.available_bytes, found.total_slices):
-        if type(number) is not int:
-            raise ValueError(f"{number!r} is not a number of slices or bytes")
-    float(found.duration_s)
-    return found
-
-
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
-
-
-def as_text(content: Any) -> str:
-    """Write entries as readable JSON: one line for each part and each call."""
-    blocks = []
-    for entry in content["entries"]:
-        probe = dict(entry["probe"])
-        rungs = ",\n    ".join(json.dumps(rung) for rung in probe.pop("rungs"))
-        parts = [f'"rungs": [\n    {rungs}\n   ]']
-        parts += [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in probe.items()]
-        lines = [f'"{name}": {json.dumps(entry[name])}' for name in ("question", "place", "time_s")]
-        lines.append('"probe": {\n   ' + ",\n   ".join(parts) + "\n  }")
-        blocks.append(" {\n  " + ",\n  ".join(lines) + "\n }")
-    joined = ",\n".join(blocks)
-    return f'{{"format": {content["format"]}, "entries": [\n{joined}\n]}}\n'

@@ -3,7 +3,7 @@
 An entry holds the key of a request (method, hash of its source, parameters, dims, dtype: "question"
 in the file), the environment of the measurement (device and versions: "place" in the file)
 and the probe. It answers where key and environment are equal. For a device that is not present,
-the newest entry from a device of that name answers, whatever its libraries were.
+the newest entry from a device of its kind answers, whatever its libraries were.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from ..errors import StoreError, UsageError
 from ..measure.cache_dir import FOLDER_VARIABLE, records_folder
+from ..model.plain_records import json_text
 from ..registry.source_hash import canonical
 from ..system.fresh_files import open_lock_file, replace_text
 from .probe_result import Probe
@@ -27,9 +28,7 @@ from .record_files import (
     FORMAT,
     PARSE_ERRORS,
     Entry,
-    as_text,
     checked_entries,
-    checked_probe,
     not_understood,
     read_entries,
 )
@@ -51,32 +50,18 @@ class Records:
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = records_folder() if folder is None else Path(folder)
 
-    def find(
-        self,
-        key: Mapping[str, Any],
-        environment: Mapping[str, Any] | None = None,
-        *,
-        device: str = "",
-    ) -> Probe | None:
-        """Look up the probe of a request; None if there is none.
+    def find(self, key: Mapping[str, Any], environment: Mapping[str, Any]) -> Probe | None:
+        """Look up the probe of a request, from this device with these versions; None if none is.
 
         Parameters
         ----------
         key : mapping
             From `fingerprint.request_key`.
-        environment : mapping, optional
-            From `fingerprint.environment`: device and versions must be equal.
-        device : str
-            Without `environment`: name of a device, which may be absent. Its newest probe is
-            returned, whatever the versions of its libraries.
+        environment : mapping
+            From `fingerprint.environment`.
         """
-
-        def suits(place: Mapping[str, Any]) -> bool:
-            if environment is not None:
-                return canonical(place) == canonical(environment)
-            return bool(place["device"].casefold() == device.casefold())
-
-        found = self.newest(key, suits)
+        wanted = canonical(environment)
+        found = self.newest(key, lambda place: canonical(place) == wanted)
         return None if found is None else found[0]
 
     def newest(
@@ -101,7 +86,7 @@ class Records:
             return None
         newest = max(reversed(entries), key=lambda entry: float(entry["time_s"]))
         try:
-            return checked_probe(newest["probe"]), str(newest["place"]["device"])
+            return Probe.from_plain(newest["probe"]), str(newest["place"]["device"])
         except PARSE_ERRORS as error:
             self._set_aside(method, error)
             return None
@@ -163,7 +148,7 @@ class Records:
         if Path(path).is_dir():
             raise StoreError(f"{path} is a folder: name a file for the records")
         try:
-            replace_text(Path(path), as_text({"format": FORMAT, "entries": found}))
+            replace_text(Path(path), json_text({"format": FORMAT, "entries": found}))
         except OSError as error:
             raise StoreError(f"{path}: records cannot be written: {error.strerror}") from None
         return len(found)
@@ -183,7 +168,7 @@ class Records:
         try:
             entries = checked_entries(json.loads(Path(path).read_text(encoding="utf-8")))
             for entry in entries:
-                checked_probe(entry["probe"])
+                Probe.from_plain(entry["probe"])
         except OSError as error:
             raise UsageError(f"{path}: records cannot be read: {error.strerror}") from None
         except PARSE_ERRORS as error:
@@ -246,7 +231,7 @@ class Records:
         try:
             entries = read_entries(self._path(method))
             for entry in entries:
-                checked_probe(entry["probe"])
+                Probe.from_plain(entry["probe"])
         except PARSE_ERRORS as error:
             warnings.warn(f"{not_understood(self._path(method), error)}: left out", stacklevel=4)
             return []
@@ -278,7 +263,7 @@ class Records:
                     if earlier is None or earlier["time_s"] <= entry["time_s"]:
                         kept[_key(entry)] = entry
                 content = {"format": FORMAT, "entries": list(kept.values())}
-                replace_text(self._path(method), as_text(content))
+                replace_text(self._path(method), json_text(content))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

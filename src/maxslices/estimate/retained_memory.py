@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..model.allocators import CUDA_GRANULE_BYTES
 from ..model.memory_model import MemoryModel
 from ..model.units import format_bytes
-from .bench import Rung
+from .bench import Bench, Rung
 
 Points = Sequence[tuple[int, int]]
 LEAST_BYTES = CUDA_GRANULE_BYTES
@@ -19,31 +19,21 @@ class RetainedMemory:
 
     Parameters
     ----------
-    modules_bytes : int
-        Bytes outside the pool that the backend reserves for kernels and modules. The first call
-        loads some, and calls with other numbers of slices may load more.
+    bench : Bench
+        Knows what stays outside the pool.
+    first : Rung
+        The first call.
     """
 
-    def __init__(self, modules_bytes: int) -> None:
-        self._modules_bytes = modules_bytes
-        self.left_bytes = 0
+    def __init__(self, bench: Bench, first: Rung) -> None:
+        self._bench = bench
+        self.left_bytes = first.left_bytes
         """Bytes that the first call left allocated for good."""
         self.accumulates = self.leaks = False
         """`accumulates`: each new number of slices leaves something; `leaks`: every call does."""
-        self.outside_bytes = 0
-        """Bytes that stay outside the pool, beyond those that the backend reserves for modules."""
         self._kept: dict[int, int] = {}
         self._lost: dict[int, int] = {}
         self._entry = 0, 0
-
-    def begin(self, first: Rung, outside_bytes: int) -> None:
-        """Enter the first call, with what it left outside the pool."""
-        self.left_bytes = first.left_bytes
-        self.see_outside(outside_bytes)
-
-    def see_outside(self, outside_bytes: int) -> None:
-        """Enter the bytes that all calls so far left outside the pool."""
-        self.outside_bytes = max(0, outside_bytes - self._modules_bytes)
 
     def judge(self, again: Rung, more: Rung | None, other: Rung) -> None:
         """Decide whether what stays is a constant, a cache or a leak.
@@ -88,12 +78,10 @@ class RetainedMemory:
         """Points (slices, bytes) of the memory that stays, and two beyond by the steepest slope."""
         if all(size < LEAST_BYTES for size in self._kept.values()):
             return ()
-        found, highest = [], 0
-        for n, size in sorted(self._kept.items()):
-            highest = max(highest, size)
-            found.append((n, highest + self.outside_bytes))
+        stays = self._bench.stays_bytes
+        found = [(n, size + stays) for n, size in sorted(self._kept.items())]
         n, size = found[-1]
-        slope = max((-(-(size - less) // (n - m)) for m, less in found[:-1]), default=0)
+        slope = max([0, *(-(-(size - less) // (n - m)) for m, less in found[:-1])])
         return (*found, (2 * n, size + slope * n))
 
     def lost(self, points: Points, available_bytes: int, total_slices: int) -> tuple[int, str]:

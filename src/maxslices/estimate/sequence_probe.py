@@ -14,7 +14,7 @@ from dataclasses import replace
 from ..errors import EstimatorError
 from ..model.bisection import last_true
 from ..model.growth import Growth
-from ..model.memory_model import MemoryModel
+from ..model.memory_model import MAX_BYTES, MemoryModel
 from ..model.peak_model import PERIOD, Observation, PeakModel
 from .bench import CUSHION_BYTES, GRANULE_BYTES, Rung
 from .data_kinds import SAME
@@ -33,7 +33,6 @@ LONG_S = 0.5
 takes 1.3 s for 3 slices of 1801 x 2560."""
 PROOF_S = 0.3
 """A call that proves the answer takes no longer than this."""
-_NOT_PROVEN = ": not proven"
 TRUSTED = 3
 """As many calls must be predicted after one that contradicted, with more slices and with fewer. The
 FFT plans of LPRec3d_tomobar take more with 2 to 7 slices below a multiple of eight."""
@@ -56,10 +55,12 @@ class SequenceProbe:
     ----------
     calls : MethodCalls
         The method.
+    retained : RetainedMemory
+        Memory that calls leave: here the first one alone, which is a constant of the method.
     """
 
-    def __init__(self, calls: MethodCalls) -> None:
-        self.calls, self.bench = calls, calls.bench
+    def __init__(self, calls: MethodCalls, retained: RetainedMemory) -> None:
+        self.calls, self.bench, self.retained = calls, calls.bench, retained
         self.available_bytes, self.total_slices = calls.available_bytes, calls.total_slices
         self._granule = GRANULE_BYTES[calls.backend.kind]
         self.rungs: list[Rung] = []
@@ -67,10 +68,10 @@ class SequenceProbe:
         self.usual_rungs: list[Rung] = []
         """Those with the usual data, also if they do not explain anything."""
         self.notes: list[str] = []
-        self.left_bytes = 0
-        """Bytes that the first call left for good: constants of the method."""
-        self.is_proven = self.keeps_its_ways = True
-        """`is_proven`: the answer was run; `keeps_its_ways`: no call contradicted those before."""
+        self.keeps_its_ways = True
+        """No call contradicted those before."""
+        self._not_run = 0
+        """Slices that were to prove the answer, and for which there was no time; 0 if none were."""
         self._seen: dict[int, Observation] = {}
         self._too_many = self.total_slices + 1
         self._failures = self._met = 0
@@ -91,7 +92,7 @@ class SequenceProbe:
             If memory is allocated where no sequence shows it, stays after calls, or depends on the
             data.
         """
-        self._first, self.left_bytes = first, first.left_bytes
+        self._first = first
         self._first_seen = self._observed(first)
         self._few()
         began = time.perf_counter()
@@ -99,15 +100,15 @@ class SequenceProbe:
             model = self._fit()
             n = self._next(model)
             if n is None:
-                self._is_known()
+                self._not_run = 0  # the answer was, in the end
                 break
             affordable = self._affordable(n, time.perf_counter() - began)
             if affordable < n:
-                self._is_unproven(n)
+                self._not_run = self._not_run or n
             if affordable in self._seen or affordable <= self._first.n_slices:
                 break
             self._call(affordable, model)
-        if not (self.is_proven or self.keeps_its_ways):  # it may be as far off once more
+        if self._not_run and not self.keeps_its_ways:  # it may be as far off once more
             safe = self._fitting(model, int(self.available_bytes / self._worst))
             safe = min(safe, max(self._seen, default=self._first.n_slices))
             model = model.with_measured({safe + 1: self.available_bytes + 1})
@@ -116,63 +117,46 @@ class SequenceProbe:
     def _affordable(self, n: int, elapsed_s: float) -> int:
         """Slices that may be called when n are wanted: as many as there is time for."""
         if self.keeps_its_ways:
-            time_s = PROOF_S if self.is_proven else 0.0
+            time_s = 0.0 if self._not_run else PROOF_S
         else:
             time_s = LIMIT_S - elapsed_s
-        most = max(self._seen, default=self._first.n_slices)
-        if self.calls.duration_s(n) <= time_s:
-            return n
-        return (
-            last_true(lambda k: self.calls.duration_s(k) <= time_s, most, n) if n > most else most
-        )
-
-    def _is_known(self) -> None:
-        """Take back that slices were not called: the answer was, in the end."""
-        if not self.is_proven:
-            self.is_proven = True
-            self.notes = [note for note in self.notes if not note.endswith(_NOT_PROVEN)]
-
-    def _is_unproven(self, n: int) -> None:
-        """Say that slices were not called for lack of time."""
-        if self.is_proven:
-            self.is_proven = False
-            seconds = f"{self.calls.duration_s(n):.1f} s"
-            self.notes.append(f"{n} slices were not run, which takes {seconds}{_NOT_PROVEN}")
+        return self.calls.in_time(max(self._seen, default=self._first.n_slices), n, time_s)
 
     def result(
         self,
         model: PeakModel,
-        retained: RetainedMemory,
         available_bytes: int,
         duration_s: float,
     ) -> Probe:
         """Result of the probe, with what stays outside the pool."""
-        peaks = model.pruned().plus(STAYS_OUTSIDE, Growth(retained.outside_bytes))
+        peaks = model.pruned().plus(STAYS_OUTSIDE, Growth(self.bench.stays_bytes))
         rising = MemoryModel(peaks.rising)
         rungs = tuple(self.rungs) or (self._first,)
         counts = sorted({*range(1, 9), *(rung.n_slices for rung in rungs), 2 * rungs[-1].n_slices})
+        not_proven = []
+        if n := self._not_run:
+            seconds = f"{self.calls.duration_s(n):.1f} s"
+            not_proven.append(f"{n} slices were not run, which takes {seconds}: not proven")
         return Probe(
             points=tuple((n, rising.bytes(n)) for n in counts),
-            kept=retained.kept(),
-            persistent_bytes=self.left_bytes,
+            kept=self.retained.kept(),
+            persistent_bytes=self.retained.left_bytes,
             rungs=rungs,
             available_bytes=available_bytes,
             total_slices=self.total_slices,
             answer=rising.max_slices(available_bytes, self.total_slices),
-            sure=self.is_proven,
+            sure=not self._not_run,
             duration_s=duration_s,
-            notes=tuple(self.notes),
+            notes=(*self.notes, *not_proven),
             output_dtype=self.bench.output_dtype,
             output_dims=self.bench.output_dims,
             peaks=peaks,
             keeps_its_ways=self.keeps_its_ways,
         )
 
-    def answer(self, model: PeakModel) -> int:
-        """Slices that fit in the available memory."""
-        return min(self._fitting(model, self.available_bytes), self._too_many - 1)
-
-    def _fitting(self, model: PeakModel, n_bytes: int) -> int:
+    def _fitting(self, model: PeakModel, limit: int = MAX_BYTES) -> int:
+        """Slices that fit in the available memory, or in less; the model knows which did not."""
+        n_bytes = min(limit, self.available_bytes)
         return MemoryModel(model.rising).max_slices(n_bytes, self.total_slices)
 
     def _few(self) -> None:
@@ -210,7 +194,7 @@ class SequenceProbe:
 
     def _is_dear(self, n: int) -> bool:
         """True if n slices are near the answer anyway, or take long."""
-        return self.calls.duration_s(n) > PROOF_S or self.answer(self._fit()) <= n
+        return self.calls.duration_s(n) > PROOF_S or self._fitting(self._fit()) <= n
 
     def _may_try(self, n: int) -> bool:
         """True if n slices are not likely to take too much where nothing limits a call."""
@@ -219,7 +203,7 @@ class SequenceProbe:
 
     def _is_told(self, model: PeakModel) -> bool:
         """True if the calls prove the formulas of the moments that matter."""
-        n = self.answer(model)
+        n = self._fitting(model)
         return all(model.is_proven(model.highest(k)) for k in (max(self._seen), -(-n // 2), n))
 
     def _next(self, model: PeakModel) -> int | None:
@@ -227,8 +211,7 @@ class SequenceProbe:
 
         The answer itself; where a call contradicted those before it, also one more and a few fewer.
         """
-        most = min(self._too_many - 1, self._fitting(model, self.calls.run_bytes))
-        n = min(self.answer(model), most)
+        n = self._fitting(model, self.calls.run_bytes)
         if n > self._first.n_slices and n not in self._seen:
             # One fewer may be enough where the pool cannot use all that it holds.
             fits = max((k for k in self._seen if k < self._too_many), default=1)
@@ -265,7 +248,7 @@ class SequenceProbe:
         rung = replace(rung, n_bytes=max(rung.n_bytes, seen.n_bytes + rung.outside_bytes))
         self.rungs.append(rung)
         if model is not None:
-            off = model.bytes(n) - self.left_bytes - rung.n_bytes
+            off = model.bytes(n) - self.retained.left_bytes - rung.n_bytes
             room = ABOVE_BYTES if rung.outside_bytes else 2 * CUSHION_BYTES[self.calls.backend.kind]
             self._met += 1
             if abs(off) > NEAR * rung.n_bytes + room:
@@ -288,10 +271,10 @@ class SequenceProbe:
         """Model of all calls but the first, which allocates what later ones find."""
         model = PeakModel.fit(list(self._seen.values()) or [self._first_seen], self._granule)
         objects = self._objects_bytes + CUSHION_BYTES[self.calls.backend.kind]
-        stays = self.left_bytes if self._seen else 0  # the first call's sequence has it
+        stays = self.retained.left_bytes if self._seen else 0  # the first call's sequence has it
         model = model.plus("stays", Growth(stays)).plus(OBJECTS, Growth(objects))
         model = model.with_outside(OUTSIDE, self._outside())
-        measured = {r.n_slices: r.n_bytes + self.left_bytes for r in self.rungs}
+        measured = {r.n_slices: r.n_bytes + self.retained.left_bytes for r in self.rungs}
         first = self._first_seen.n_bytes + self._first.outside_bytes + self._objects_bytes
         measured[self._first.n_slices] = first
         for rung in self.rungs or [self._first]:

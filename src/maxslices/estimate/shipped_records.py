@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StoreError
+from ..model.plain_records import json_text, to_plain
 from ..registry.method_meta import MethodMeta
-from ..registry.source_hash import canonical, package_of
-from ..system.package_versions import installed_version, required_versions
+from ..registry.source_hash import canonical
+from .fingerprint import libraries
 from .record_files import PARSE_ERRORS, not_understood
-from .size_record import SizeRecord
-from .sized_probe import SizedProbe
+from .size_record import SizedProbe, SizeRecord
 
 FORMAT = 1
 """Version of the files."""
@@ -37,60 +37,24 @@ def read_shipped(path: Path) -> tuple[SizeRecord, ...]:
         If it cannot be read, or is not one.
     """
     try:
-        state = path.stat()
-    except OSError as error:
-        raise StoreError(f"{path}: records cannot be read: {error.strerror}") from None
-    return _read(path, state.st_mtime_ns)
-
-
-@lru_cache(maxsize=128)
-def _read(path: Path, changed_ns: int) -> tuple[SizeRecord, ...]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT:
-            raise ValueError(f"version {content['format']!r}, and this is {FORMAT}")
-        return tuple(SizeRecord.from_plain(plain) for plain in content["records"])
+        return _read(path, path.stat().st_mtime_ns)
     except OSError as error:
         raise StoreError(f"{path}: records cannot be read: {error.strerror}") from None
     except PARSE_ERRORS as error:
         raise StoreError(not_understood(path, error)) from None
 
 
+@lru_cache(maxsize=128)
+def _read(path: Path, changed_ns: int) -> tuple[SizeRecord, ...]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if content["format"] != FORMAT:
+        raise ValueError(f"version {content['format']!r}, and this is {FORMAT}")
+    return tuple(SizeRecord.from_plain(plain) for plain in content["records"])
+
+
 def shipped_text(records: Sequence[SizeRecord]) -> str:
-    """Text of a file of records: readable JSON, a line for each part, allocation and size."""
-    blocks = []
-    for record in records:
-        plain = record.as_plain()
-        classes = ",\n   ".join(map(_class_text, plain.pop("classes")))
-        lines = [f'"{name}": {_text(name, value)}' for name, value in plain.items()]
-        blocks.append(" {" + ",\n  ".join([*lines, f'"classes": [\n   {classes}]']) + "\n }")
-    return f'{{"format": {FORMAT}, "records": [\n' + ",\n".join(blocks) + "\n]}\n"
-
-
-def _text(name: str, value: Any) -> str:
-    if name in ("measured", "own") and value:
-        rows = ",\n   ".join(
-            f"{json.dumps(key)}: {json.dumps(each)}" for key, each in value.items()
-        )
-        return "{\n   " + rows + "}"
-    return json.dumps(value)
-
-
-def _class_text(plain: Mapping[str, Any]) -> str:
-    """A class of sizes; each term, moment and call site on a line of its own."""
-    kind = "bound" if "bound" in plain else "formulas"
-    parts = []
-    for name, value in plain[kind].items():
-        if value and isinstance(value, list) and name in ("terms", "moments"):
-            text = "[\n     " + ",\n     ".join(map(json.dumps, value)) + "]"
-        elif value and name in ("moments", "sites"):
-            pairs = (f"{json.dumps(key)}: {json.dumps(each)}" for key, each in value.items())
-            text = "{\n     " + ",\n     ".join(pairs) + "}"
-        else:
-            text = json.dumps(value)
-        parts.append(f'"{name}": {text}')
-    joined = ",\n    ".join(parts)
-    return f'{{"parity": {json.dumps(plain["parity"])}, "{kind}": {{\n    {joined}}}}}'
+    """Text of a file of records."""
+    return json_text({"format": FORMAT, "records": to_plain(records)}) + "\n"
 
 
 def find_shipped(meta: MethodMeta, key: Mapping[str, Any]) -> tuple[SizedProbe, str, str]:
@@ -198,7 +162,5 @@ def _origin(record: SizeRecord, meta: MethodMeta, key: Mapping[str, Any]) -> str
 
 def _other_versions(record: SizeRecord, meta: MethodMeta) -> dict[str, str]:
     """Installed libraries of other versions than the record's."""
-    installed = required_versions(package_of(meta.function))
-    installed |= {name: installed_version(name) for name in ("numpy",)}
     known = record.place["libraries"]
-    return {n: v for n, v in installed.items() if n in known and known[n] != v}
+    return {n: v for n, v in libraries(meta.function).items() if known.get(n, v) != v}

@@ -10,19 +10,47 @@ from ..block_effect.effect import BlockEffect
 from ..model.any_size import SizeClass, SizeEvidence, fit_sizes
 from ..model.memory_model import MemoryModel
 from ..model.peak_model import PeakModel
+from ..model.plain_records import PlainRecord
 from ..model.size_bound import SizeBound
 from ..model.size_model import Dims, SizeFormula, SizeModel, find_formula
 from .probe_result import Probe
-from .record_files import Entry, checked_probe
-from .sized_probe import SizedProbe
+from .record_files import Entry
 
 Points = tuple[tuple[int, int], ...]
 _LINE_SLICES = (1, 2, 3, 5, 8, 16, 33)
 """Slices at which kept bytes are looked at: a line, if they lie on one."""
 
 
+@dataclass(frozen=True, slots=True)
+class SizedProbe:
+    """What a `SizeRecord` answers for one size; it takes the place of a probe."""
+
+    memory: MemoryModel
+    """Memory model."""
+    how: str
+    """How it follows from what was recorded, in words."""
+    output_dtype: str | None
+    """Dtype of the result."""
+    output_dims: tuple[int, int] | None
+    """The result's other two dims."""
+    blocks: BlockEffect | None
+    """What the size of a block does to the result."""
+    not_compared: str
+    """Why blocks were not compared."""
+    pace: tuple[float, float]
+    """Seconds of a call, and of each slice beside."""
+
+    def model(self) -> MemoryModel:
+        """Memory model."""
+        return self.memory
+
+    def pace_s(self) -> tuple[float, float]:
+        """Seconds of a call, and of each slice beside, on the device of the record."""
+        return self.pace
+
+
 @dataclass(frozen=True)
-class SizeRecord:
+class SizeRecord(PlainRecord):
     """Records of one method at several sizes, and what follows for others."""
 
     question: Mapping[str, Any]
@@ -82,7 +110,7 @@ class SizeRecord:
         SizeRecord or None
             None if the result's dims do not follow from the input's.
         """
-        probes = {_dims_of(entry): checked_probe(entry["probe"]) for entry in entries}
+        probes = {_dims_of(entry): Probe.from_plain(entry["probe"]) for entry in entries}
         evidence = {dims: _evidence(probe) for dims, probe in probes.items()}
         outputs = {dims: p.output_dims for dims, p in probes.items() if p.output_dims is not None}
         same, pace = dict(same or {}), _pace(probes)
@@ -194,55 +222,6 @@ class SizeRecord:
         start, step = (formula.at(dims) for formula in self.kept)
         return (lambda n: min(start + step * n, memory.bytes(n))) if start or step else None
 
-    def as_plain(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        kept = self.kept if isinstance(self.kept, float) else [f.as_plain() for f in self.kept]
-        return {
-            "question": dict(self.question),
-            "same": {name: list(values) for name, values in self.same.items()},
-            "place": dict(self.place),
-            "time_s": self.time_s,
-            "is_of_any_card": self.is_of_any_card,
-            "output_dtype": self.output_dtype,
-            "output_dims": None if self.output_dims is None
-            else [formula.as_plain() for formula in self.output_dims],
-            "kept": kept,
-            "pace": list(self.pace),
-            "blocks": None if self.blocks is None else self.blocks.as_plain(),
-            "not_compared": self.not_compared,
-            "measured": _plain_points(self.measured),
-            "own": {f"{d[0]}x{d[1]}": each.as_plain() for d, each in self.own.items()},
-            "classes": [each.as_plain() for each in self.classes],
-        }  # fmt: skip
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> SizeRecord:
-        """Read what `as_plain` wrote.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError
-            If the values are not those of a record.
-        """
-        output, kept, blocks = plain["output_dims"], plain["kept"], plain["blocks"]
-        call_s, pixel_s = plain["pace"]
-        return cls(
-            question=dict(plain["question"]),
-            place=dict(plain["place"]),
-            time_s=float(plain["time_s"]),
-            classes=tuple(SizeClass.from_plain(each) for each in plain["classes"]),
-            measured=_points(plain["measured"]),
-            own={_dims(name): _own(each) for name, each in plain["own"].items()},
-            output_dtype=plain["output_dtype"],
-            output_dims=None if output is None else _formulas(output),
-            kept=kept if isinstance(kept, float) else _formulas(kept),
-            pace=(float(call_s), float(pixel_s)),
-            blocks=None if blocks is None else BlockEffect.from_plain(blocks),
-            not_compared=str(plain["not_compared"]),
-            is_of_any_card=bool(plain["is_of_any_card"]),
-            same={str(name): tuple(values) for name, values in plain["same"].items()},
-        )
-
 
 def _dims_of(entry: Entry) -> Dims:
     rows, columns = entry["question"]["other_dims"]
@@ -302,32 +281,3 @@ def _pace(probes: Mapping[Dims, Probe]) -> tuple[float, float]:
     dims = max(probes, key=lambda each: each[0] * each[1])
     call_s, slice_s = probes[dims].pace_s()
     return float(f"{call_s:.3g}"), float(f"{slice_s / (dims[0] * dims[1]):.3g}")
-
-
-def _plain_points(points: Mapping[Dims, Points]) -> dict[str, Any]:
-    return {
-        f"{rows}x{columns}": [list(each) for each in found]
-        for (rows, columns), found in points.items()
-    }
-
-
-def _points(plain: Mapping[str, Any]) -> dict[Dims, Points]:
-    found: dict[Dims, Points] = {}
-    for name, points in plain.items():
-        found[_dims(name)] = tuple((int(n), int(size)) for n, size in points)
-    return found
-
-
-def _dims(name: str) -> Dims:
-    rows, columns = name.split("x")
-    return int(rows), int(columns)
-
-
-def _own(plain: Mapping[str, Any]) -> PeakModel | SizeBound:
-    """Peaks at one size."""
-    return (PeakModel if "granule_bytes" in plain else SizeBound).from_plain(plain)
-
-
-def _formulas(plain: Sequence[Any]) -> tuple[SizeFormula, SizeFormula]:
-    first, second = (SizeFormula.from_plain(each) for each in plain)
-    return first, second

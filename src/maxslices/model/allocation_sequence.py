@@ -10,11 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .allocators import CUDA_GRANULE_BYTES
+from .plain_records import PlainRecord, to_plain
 
 
 @dataclass(frozen=True, slots=True)
-class CallSite:
+class CallSite(PlainRecord):
     """Where an allocation came from."""
+
+    as_list = True
 
     filename: str
     """File of the user's line: the innermost one outside array libraries."""
@@ -83,7 +86,7 @@ class AllocationSequence:
         """Plain values for JSON: an allocation is [bytes, site, what], a free [-1, event]."""
         return {
             "n_slices": self.n_slices,
-            "sites": [[s.filename, s.line, s.function, s.path] for s in self.sites],
+            "sites": to_plain(self.sites),
             "events": [
                 [-1, event.which]
                 if isinstance(event, Freed)
@@ -98,13 +101,10 @@ class AllocationSequence:
 
         Raises
         ------
-        ValueError, KeyError, TypeError
+        UsageError, ValueError, KeyError, TypeError
             If the values are not those of a sequence.
         """
-        sites = tuple(
-            CallSite(str(name), int(line), str(function), str(path))
-            for name, line, function, path in plain["sites"]
-        )
+        sites = tuple(map(CallSite.from_plain, plain["sites"]))
         events: list[Allocated | Freed] = []
         alive: set[int] = set()
         for first, second, *what in plain["events"]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from .memory_model import MemoryModel
 from .peak_model import PeakModel
+from .plain_records import PlainRecord
 from .size_bound import FEW, MOST_ABOVE, SLICES, SizeBound
 from .size_model import LEAST_SIZES, Dims, SizeModel
 
@@ -30,8 +31,8 @@ _PARITIES: tuple[tuple[Parity, ...], ...] = (
 """Ways to divide dims: not at all, by the second, by the first, by both."""
 
 
-@dataclass(frozen=True, slots=True)
-class SizeClass:
+@dataclass(frozen=True)
+class SizeClass(PlainRecord):
     """Peaks for dims of one parity."""
 
     parity: Parity
@@ -48,24 +49,16 @@ class SizeClass:
         """How far it lies above a recorded peak at most; 0 for formulas."""
         return self.peaks.above if isinstance(self.peaks, SizeBound) else 0.0
 
-    def as_plain(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+    def as_plain(self) -> Any:
+        """Plain values for JSON; the name of the peaks says which they are."""
         kind = "bound" if isinstance(self.peaks, SizeBound) else "formulas"
         return {"parity": list(self.parity), kind: self.peaks.as_plain()}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> SizeClass:
-        """Read what `as_plain` wrote.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError
-            If the values are not those of a class.
-        """
-        rows, columns = (None if each is None else int(each) % 2 for each in plain["parity"])
-        if "bound" in plain:
-            return cls((rows, columns), SizeBound.from_plain(plain["bound"]))
-        return cls((rows, columns), SizeModel.from_plain(plain["formulas"]))
+    def from_plain(cls, plain: Any) -> SizeClass:
+        """Read what `as_plain` wrote."""
+        peaks = plain["bound"] if "bound" in plain else plain["formulas"]
+        return super().from_plain({"parity": plain["parity"], "peaks": peaks})
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,12 @@ observations. None falls with more slices, but for what is left of chunks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from .plain_records import PlainRecord, to_plain
 
 COUNTS: dict[str, Callable[[int, int], int]] = {
     "1": lambda n, k: 0,
@@ -69,8 +71,10 @@ def array_depth(n: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(PlainRecord):
     """``start + step * count(n)``."""
+
+    as_list = True
 
     start: int
     """Part that does not depend on n."""
@@ -90,9 +94,9 @@ class Growth:
         """True if more slices may give a lower value."""
         return bool(self.step) and (self.step < 0 or self.count in _FALLING)
 
-    def as_plain(self) -> list[Any]:
-        """Plain values for JSON."""
-        return [self.start, self.step, self.count, self.k]
+    def check(self) -> None:
+        """Raise an exception if there is no such count, or no chunk."""
+        COUNTS[self.count](1, self.k)
 
     def __str__(self) -> str:
         if not self.step:
@@ -102,8 +106,8 @@ class Growth:
         return f"{start}{self.step:,} * {count}"
 
 
-@dataclass(frozen=True, slots=True)
-class Guess:
+@dataclass(frozen=True)
+class Guess(PlainRecord):
     """What takes no formula: never below what was seen, and beyond it in proportion to n."""
 
     points: tuple[tuple[int, int], ...]
@@ -121,30 +125,20 @@ class Guess:
         """True: nothing is known between what was seen."""
         return True
 
-    def as_plain(self) -> list[Any]:
+    def as_plain(self) -> Any:
         """Plain values for JSON."""
-        return [list(point) for point in self.points]
+        return to_plain(self.points)
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> Guess:
+        """Read what `as_plain` wrote."""
+        found = super().from_plain({"points": plain})
+        if min(n for n, _ in found.points) < 1:
+            raise ValueError(f"{plain} are not slices with values")
+        return found
 
     def __str__(self) -> str:
         return "about " + ", ".join(f"{value:,} at {n}" for n, value in self.points)
-
-
-def from_plain(plain: Sequence[Any]) -> Growth | Guess:
-    """Read what `as_plain` of either wrote.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError
-        If it is neither.
-    """
-    if isinstance(plain[0], int):
-        start, step, count, k = plain
-        COUNTS[count](1, int(k))  # raises if there is none of that name, or no chunk
-        return Growth(int(start), int(step), count, int(k))
-    points = tuple((int(n), int(value)) for n, value in plain)
-    if min(n for n, _ in points) < 1:
-        raise ValueError(f"{points} are not slices with values")
-    return Guess(points)
 
 
 def fits(points: Mapping[int, int]) -> Iterator[Growth]:

@@ -18,7 +18,8 @@ from typing import Any
 
 from .allocation_sequence import AllocationSequence, CallSite
 from .allocators import CUDA_GRANULE_BYTES
-from .growth import CHUNKS_OF, Growth, Guess, first_fit, from_plain
+from .growth import CHUNKS_OF, Growth, Guess, first_fit
+from .plain_records import PlainRecord
 
 Sizes = tuple[int, ...]
 ONE = Growth(1)
@@ -128,8 +129,10 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class Term(PlainRecord):
     """Allocations of one size and call site that are alive at a moment."""
+
+    as_list = True
 
     path: str
     """Path of the call site."""
@@ -153,7 +156,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class PeakModel:
+class PeakModel(PlainRecord):
     """Peak of a method for any number of slices."""
 
     moments: Mapping[str, tuple[Term, ...]]
@@ -284,50 +287,22 @@ class PeakModel:
             names={path: what for path, what in self.names.items() if path in paths},
         )
 
-    def as_plain(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "moments": {
-                label: [
-                    [t.path, t.size.as_plain(), t.number.as_plain(), t.is_proven, t.since, t.until]
-                    for t in terms
-                ]
-                for label, terms in self.moments.items()
-            },
-            "sites": {path: [s.filename, s.line, s.function] for path, s in self.sites.items()},
-            "names": dict(self.names),
-            "measured": [list(each) for each in self.measured.items()],
-            "granule_bytes": self.granule_bytes,
-        }
+    def as_plain(self) -> Any:
+        """Plain values for JSON; a call site has its path as its key alone."""
+        sites = {path: site.as_plain()[:-1] for path, site in self.sites.items()}
+        measured = [list(each) for each in self.measured.items()]
+        return super().as_plain() | {"sites": sites, "measured": measured}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> PeakModel:
-        """Read what `as_plain` wrote.
+    def from_plain(cls, plain: Any) -> PeakModel:
+        """Read what `as_plain` wrote."""
+        sites = {path: [*site, path] for path, site in plain["sites"].items()}
+        return super().from_plain({**plain, "sites": sites, "measured": dict(plain["measured"])})
 
-        Raises
-        ------
-        ValueError, KeyError, TypeError
-            If the values are not those of a model.
-        """
-
-        def term(values: Sequence[Any]) -> Term:
-            path, size, number, is_proven, since, until = values
-            how_many = from_plain(number)
-            if not isinstance(how_many, Growth):
-                raise TypeError(f"{number} is not a number of allocations")
-            last = None if until is None else int(until)
-            return Term(str(path), from_plain(size), how_many, bool(is_proven), int(since), last)
-
-        moments = {label: tuple(map(term, terms)) for label, terms in plain["moments"].items()}
-        sites = {
-            path: CallSite(str(name), int(line), str(function), path)
-            for path, (name, line, function) in plain["sites"].items()
-        }
-        measured = {int(n): int(size) for n, size in plain["measured"]}
-        granule = int(plain["granule_bytes"])
-        if not moments or granule < 1:
+    def check(self) -> None:
+        """Raise an exception if it is the peak of nothing."""
+        if not self.moments or self.granule_bytes < 1:
             raise ValueError("a peak without moments")
-        return cls(moments, sites, dict(plain["names"]), measured, granule)
 
 
 def _last_path(sequence: AllocationSequence, n_events: int) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from .memory_model import MemoryModel
+from .plain_records import PlainRecord
 from .size_model import LEAST_SIZES, Dims
 
 PRODUCTS: dict[str, Callable[[int, int], int]] = {
@@ -50,13 +51,19 @@ Series = Mapping[Dims, Mapping[int, int]]
 
 
 @dataclass(frozen=True)
-class Surface:
+class Surface(PlainRecord):
     """Upper bound of what is alive at one moment."""
 
     products: tuple[str, ...]
     """Keys of `PRODUCTS`."""
     factors: Mapping[int, tuple[float, ...]]
     """Bytes for each product, by the number of slices."""
+
+    def check(self) -> None:
+        """Raise an exception if there is no product of such a name, or are other factors."""
+        lengths = {len(each) for each in self.factors.values()}
+        if lengths != {len(self.products)} or not PRODUCTS.keys() >= set(self.products):
+            raise ValueError("a bound without factors")
 
     def at(self, dims: Dims) -> dict[int, int]:
         """Bytes for two dims, by the number of slices."""
@@ -68,7 +75,7 @@ class Surface:
 
 
 @dataclass(frozen=True)
-class SizeBound:
+class SizeBound(PlainRecord):
     """Upper bound of a method's peaks for any dims."""
 
     moments: tuple[Surface, ...]
@@ -133,37 +140,21 @@ class SizeBound:
         factors = {n: (float(size),) for n, size in sizes.items() if n in SLICES}
         return cls((Surface(("1",), factors),), _steps({dims: sizes}), 0.0, 0.0, (dims,))
 
-    def as_plain(self) -> dict[str, Any]:
+    def as_plain(self) -> Any:
         """Plain values for JSON."""
-        return {
-            "moments": [
-                {
-                    "products": list(each.products),
-                    "factors": {str(n): list(factors) for n, factors in each.factors.items()},
-                }
-                for each in self.moments
-            ],
-            "steps": {str(n): part for n, part in self.steps.items()},
-            "above": [self.above, self.above_few],
-            "recorded": [list(dims) for dims in self.recorded],
-        }
+        plain = super().as_plain()
+        return plain | {"above": [plain["above"], plain.pop("above_few")]}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> SizeBound:
-        """Read what `as_plain` wrote.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError
-            If the values are not those of a bound.
-        """
-        moments = tuple(map(_read_surface, plain["moments"]))
-        if not moments:
-            raise ValueError("a bound without moments")
+    def from_plain(cls, plain: Any) -> SizeBound:
+        """Read what `as_plain` wrote."""
         above, few = plain["above"]
-        recorded = tuple((int(a), int(b)) for a, b in plain["recorded"])
-        steps = {int(n): float(part) for n, part in plain["steps"].items()}
-        return cls(moments, steps, float(above), float(few), recorded)
+        return super().from_plain({**plain, "above": above, "above_few": few})
+
+    def check(self) -> None:
+        """Raise an exception if it bounds nothing."""
+        if not self.moments:
+            raise ValueError("a bound without moments")
 
 
 class _Lines:
@@ -204,16 +195,6 @@ def _steps(peaks: Series) -> dict[int, float]:
 
 def _at_slices(series: Series) -> Series:
     return {d: {n: size for n, size in each.items() if n in SLICES} for d, each in series.items()}
-
-
-def _read_surface(plain: Mapping[str, Any]) -> Surface:
-    products = tuple(map(str, plain["products"]))
-    for name in products:
-        PRODUCTS[name]  # raises if there is none of that name
-    factors = {int(n): tuple(map(float, each)) for n, each in plain["factors"].items()}
-    if not factors or any(len(each) != len(products) for each in factors.values()):
-        raise ValueError("a bound without factors")
-    return Surface(products, factors)
 
 
 def _highest(moments: Sequence[Surface], dims: Dims) -> dict[int, int]:

@@ -16,6 +16,7 @@ from typing import Any
 from .growth import COUNTS, Growth, fast_length
 from .memory_model import MemoryModel
 from .peak_model import PeakModel, Term
+from .plain_records import PlainRecord, to_plain
 
 Dims = tuple[int, int]
 Part = tuple[int, str, str]
@@ -50,8 +51,10 @@ def _value(parts: Sequence[Part], dims: Dims) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class SizeFormula:
+class SizeFormula(PlainRecord):
     """A whole number as a sum of products of lengths."""
+
+    as_list = True
 
     parts: tuple[Part, ...]
     """(factor, length of the first dim, length of the second)."""
@@ -66,23 +69,10 @@ class SizeFormula:
         """True if all that explains what was recorded says the same for these dims."""
         return all(_value((other,), dims) == self.at(dims) for other in self.others)
 
-    def as_plain(self) -> list[Any]:
-        """Plain values for JSON: the parts, and what else gives the same."""
-        return [list(map(list, each)) for each in (self.parts, self.others)]
-
-    @classmethod
-    def from_plain(cls, plain: Sequence[Any]) -> SizeFormula:
-        """Read what `as_plain` wrote.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError
-            If the values are not those of a formula.
-        """
-        for _, a, b in (*plain[0], *plain[1]):
-            LENGTHS[a], LENGTHS[b]  # raises if there is none of that name
-        parts, others = (tuple((int(f), a, b) for f, a, b in each) for each in plain)
-        return cls(parts, others)
+    def check(self) -> None:
+        """Raise an exception if there is no length of such a name."""
+        for _, a, b in (*self.parts, *self.others):
+            LENGTHS[a], LENGTHS[b]
 
     def __str__(self) -> str:
         texts = []
@@ -134,8 +124,10 @@ def _formulas(values: Sequence[tuple[Dims, int]]) -> Iterator[SizeFormula]:
 
 
 @dataclass(frozen=True, slots=True)
-class SizedTerm:
+class SizedTerm(PlainRecord):
     """A `Term` for any dims."""
+
+    as_list = True
 
     path: str
     start: SizeFormula
@@ -144,6 +136,10 @@ class SizedTerm:
     k: int
     number: Growth
 
+    def check(self) -> None:
+        """Raise an exception if there is no such count, or no chunk."""
+        COUNTS[self.count](1, self.k)
+
     def at(self, dims: Dims) -> Term:
         """Term for two dims."""
         size = Growth(self.start.at(dims), self.step.at(dims), self.count, self.k)
@@ -151,7 +147,7 @@ class SizedTerm:
 
 
 @dataclass(frozen=True)
-class SizeModel:
+class SizeModel(PlainRecord):
     """Peaks of a method for any number of slices and any dims."""
 
     moments: Mapping[str, tuple[SizedTerm, ...]]
@@ -237,50 +233,28 @@ class SizeModel:
         )
         return replace(self, moments=moments, base=base)
 
-    def as_plain(self) -> dict[str, Any]:
+    def as_plain(self) -> Any:
         """Plain values for JSON; a term that is alive at several moments is written once."""
         numbers: dict[SizedTerm, int] = {}
         moments = {
             label: [numbers.setdefault(term, len(numbers)) for term in terms]
             for label, terms in self.moments.items()
         }
-        return {
-            "moments": moments,
-            "terms": [
-                [t.path, t.start.as_plain(), t.step.as_plain(), t.count, t.k, t.number.as_plain()]
-                for t in numbers
-            ],
-            "sites": self.base.as_plain()["sites"],
-            "names": dict(self.base.names),
-            "granule_bytes": self.base.granule_bytes,
-            "recorded": [list(dims) for dims in self.recorded],
-        }
+        terms = to_plain(list(numbers))
+        base = {name: self.base.as_plain()[name] for name in ("sites", "names", "granule_bytes")}
+        return base | {"moments": moments, "terms": terms, "recorded": to_plain(self.recorded)}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> SizeModel:
-        """Read what `as_plain` wrote.
-
-        Raises
-        ------
-        ValueError, KeyError, TypeError
-            If the values are not those of a model.
-        """
-
-        def term(values: Any) -> SizedTerm:
-            path, start, step, count, k, number = values
-            COUNTS[count](1, int(k))
-            how_many = Growth(int(number[0]), int(number[1]), str(number[2]), int(number[3]))
-            start, step = SizeFormula.from_plain(start), SizeFormula.from_plain(step)
-            return SizedTerm(str(path), start, step, count, int(k), how_many)
-
-        terms = dict(enumerate(map(term, plain["terms"])))
+    def from_plain(cls, plain: Any) -> SizeModel:
+        """Read what `as_plain` wrote."""
+        terms = dict(enumerate(map(SizedTerm.from_plain, plain["terms"])))
         moments = {
-            str(label): tuple(terms[int(i)] for i in numbers)
-            for label, numbers in plain["moments"].items()
+            label: tuple(terms[i] for i in numbers) for label, numbers in plain["moments"].items()
         }
-        empty = {"moments": {"": []}, "measured": []}
-        base = replace(PeakModel.from_plain({**plain, **empty}), moments={})
-        return cls(moments, base, tuple((int(a), int(b)) for a, b in plain["recorded"]))
+        names = ("sites", "names", "granule_bytes")
+        given = {name: plain[name] for name in names} | {"moments": {"": []}, "measured": []}
+        recorded = tuple((int(rows), int(columns)) for rows, columns in plain["recorded"])
+        return cls(moments, replace(PeakModel.from_plain(given), moments={}), recorded)
 
 
 def _sized(terms: Mapping[Dims, Sequence[Term]]) -> tuple[SizedTerm, ...] | None:

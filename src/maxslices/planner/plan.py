@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import PlanError, UsageError
+from ..model.plain_records import from_plain, to_plain
 from ..model.units import format_bytes
 from .check_plan import check_sections
-from .plan_json import from_plain, to_plain
 from .plan_table import headed, section_lines, wrapped
 from .section_plan import SectionPlan
 

@@ -21,9 +21,9 @@ from ..io import (
     Store,
     SupportsChangeCheck,
 )
+from ..model.plain_records import to_plain
 from ..pipeline import Pipeline
 from ..planner import Plan, SectionPlan
-from ..planner.plan_json import to_plain
 from .block_runner import BlockRunner
 from .device_store import DeviceStore
 from .partial_results import keep_finished

@@ -14,8 +14,8 @@ from ..errors import MaxslicesError, StoreError
 from ..io.result_format import ResultFormat, parse_formats
 from ..io.result_names import is_result_name
 from ..model.arrays import SLICE_NAMES
+from ..model.plain_records import from_plain
 from ..planner import Plan, SectionPlan
-from ..planner.plan_json import from_plain
 from ..system.disk_space import hidden_path
 from .earlier_run import BESIDE_NAMES, TIMELINE_NAME
 from .journal import boot_id

@@ -15,6 +15,7 @@ from ..checking.measured_call import MeasuredCall
 from ..devices import select_backend
 from ..errors import DeviceError, EstimatorError, MaxslicesError
 from ..estimate.bench import tracemalloc_on
+from ..estimate.sample_data import finish
 from ..model.allocation_sequence import Allocated, AllocationSequence, Freed
 from ..model.allocators import Device
 from ..model.arrays import block_shape
@@ -171,7 +172,7 @@ class RunMaker:
             noting as plans,
         ):
             result = call.invoke(data)
-            call.finish()
+            finish(call.backend)
         del result
         return _without(recorder.sequence(), plans), plans
 

@@ -1,0 +1,23 @@
+"""Bytes in arrays right now."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+
+from ..model.allocators import Device
+from ..system.loaded_modules import torch_on_gpu
+
+
+def alive_bytes(device: Device) -> int:
+    """Bytes in use in a GPU's pools; or in NumPy's arrays, 0 if tracemalloc is off."""
+    if device == "cuda":
+        import cupy
+
+        torch, in_use = torch_on_gpu(), int(cupy.get_default_memory_pool().used_bytes())
+        return in_use if torch is None else in_use + int(torch.cuda.memory_allocated())
+    if not tracemalloc.is_tracing():
+        return 0
+    traces = tracemalloc.take_snapshot().traces
+    return sum(trace.size for trace in traces if trace.domain == np.lib.tracemalloc_domain)
