@@ -22,6 +22,9 @@ ALIGNED_BYTES = 16
 LONG = 320
 """Channels from which on a product of 1x1 was seen to work on copies, for few channels on the other
 side."""
+MANY_PIXELS = 12_544
+"""Pixels of a batch from which on the output of 1x1 with strides from 256 to 512 channels, ResNet's
+second, was seen to be written as it is stored: 10 of 10, and none of 5 with up to 6,400."""
 HUGE = 2**21
 """Weights of 1x1, 1024 x 2048, from which on it was seen to do so for any number of images."""
 IN_PARTS = 4
@@ -69,6 +72,8 @@ def convolution_bytes(
     padded = _copies(shapes, groups, item)
     if taps == 1 and groups == 1 and not is_strided:
         return _pointwise_bytes(kind, shapes, padded, item)
+    if taps == 1 and groups == 1 and is_plane and n_in > 4:
+        return _sampled_bytes(kind, shapes, max(stride), padded, item, multiprocessors)
     copies = sum(padded)
     if kind == "weight gradient":
         if n_in <= 4 and groups == 1 and is_plane and 1 < taps <= 9:
@@ -89,11 +94,10 @@ def convolution_bytes(
     is_small = n_weights <= 512 and math.prod(y[2:]) <= 64**2
     if kind == "convolution" and groups == 1 and is_small and is_strided:
         return 0
-    if taps > 1:
-        return copies + _tiles(n_in, n_out, multiprocessors)
-    # Of 1x1 with strides those from 96 to 192 channels on copy, and gradients from 192 to 192 on.
-    few = 2**14 if kind == "convolution" else 2**15 + 1
-    return 0 if is_plane and groups == 1 and n_weights < few else copies
+    if kind == "convolution" and groups == 1 and is_plane and n_in <= 64 and n_out == 128:
+        # All 23 of up to 64 channels that copied (a tile is 128 wide) wrote the output where it is.
+        return padded[0] + padded[1]
+    return copies if taps == 1 else copies + _tiles(n_in, n_out, multiprocessors)
 
 
 def _depthwise_bytes(kind: str, x: tuple[int, ...], taps: int, item: int) -> int:
@@ -107,6 +111,35 @@ def _depthwise_bytes(kind: str, x: tuple[int, ...], taps: int, item: int) -> int
     if taps >= 49 and x[1] <= 192:
         return 9 * n_bytes + 8 * MIB
     return 3 * n_bytes if math.prod(x[2:]) <= 14**2 else 0
+
+
+def _sampled_bytes(
+    kind: str,
+    shapes: tuple[tuple[int, ...], ...],
+    stride: int,
+    padded: tuple[int, int, int],
+    item: int,
+    multiprocessors: int,
+) -> int:
+    """Allow for a convolution of 1x1 with strides, such as those beside a block of ResNet.
+
+    Weights of 1x1 lie alike with channels first and last, so they are copied only if they are
+    padded. All 109 gradients of weights took at most one tile a multiprocessor beside the copies.
+    """
+    x, weight, y = shapes
+    n_in, n_out = x[1], y[1]
+    is_alike = padded[1] == item * math.prod(weight)
+    copies = padded[0] + padded[2] + (0 if is_alike else padded[1])
+    if kind == "weight gradient":
+        return copies + multiprocessors * TILE_BYTES
+    # Those from 96 to 192 channels on copy, and gradients from 192 to 192 on.
+    if n_in * n_out < (2**14 if kind == "convolution" else 2**15 + 1):
+        return 0
+    if kind == "input gradient":
+        return copies + (padded[1] if stride > 2 else 0)
+    if 192 <= n_in <= 256 and n_out == 512 and y[0] * math.prod(y[2:]) >= MANY_PIXELS:
+        return padded[0] + padded[1]
+    return copies
 
 
 def _pointwise_bytes(
