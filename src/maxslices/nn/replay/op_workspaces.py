@@ -240,7 +240,6 @@ _COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {
     aten.native_layer_norm.default: _not_contiguous(0),
     aten.native_layer_norm_backward.default: _not_contiguous(1),
     aten._cudnn_rnn.default: recurrent.copied_by_forward,
-    aten._cudnn_rnn_backward.default: recurrent.copied_by_backward,
     aten.convolution.default: _of_convolution,
     aten.convolution_backward.default: _of_convolution_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _of_attention_backward,
@@ -250,6 +249,7 @@ _COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {
 _PASSING: dict[Any, Callable[[Any], list[tuple[str, int]]]] = {
     aten._safe_softmax.default: _safe_softmax,
     aten._softmax_backward_data.default: _softmax_backward,
+    aten._cudnn_rnn_backward.default: recurrent.taken_by_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
 }
