@@ -99,15 +99,16 @@ class Sizes(NamedTuple):
 
     def forward_bytes(self, train: bool) -> int:
         """Workspace of the forward pass."""
-        found = self._forward(self._is_small(0), train)
-        return max(found, self._backward(self._is_small(0))) if train else found
+        found = self._forward(self.has_small_kernel(0), train)
+        return max(found, self._backward(self.has_small_kernel(0))) if train else found
 
     def backward_bytes(self) -> int:
         """Workspace of each half of the backward pass: gradients of the input and of weights."""
-        is_small = self._is_small(1)
+        is_small = self.has_small_kernel(1)
         return max(self._forward(is_small, True), self._backward(is_small))
 
-    def _is_small(self, which: int) -> bool:
+    def has_small_kernel(self, which: int) -> bool:
+        """True if torch chooses the kernels for few units: 0 forward, 1 backward."""
         has_kernel = self.dtype in (torch.float32, torch.float16) and not self.is_packed
         return has_kernel and self.hidden <= self.cell.small[which]
 
