@@ -1,4 +1,4 @@
-"""Networks of `nn_predictions.py --networks first,second,third`: none was used for the rules.
+"""Networks of `nn_predictions.py --networks first,second,third`: each newer than its rules.
 
 They are of torchvision, timm, MONAI and transformers (built from configurations), and of families
 that its other table lacks where there are any. The rows that begin a list are those whose families
