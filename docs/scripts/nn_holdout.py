@@ -1,8 +1,9 @@
-"""Networks of `nn_predictions.py --networks first,second`: none was used while rules were made.
+"""Networks of `nn_predictions.py --networks first,second,third`: each newer than its rules.
 
 They are of torchvision, timm, MONAI and transformers (built from configurations), and of families
 that its other table lacks where there are any. The rows that begin a list are those whose families
-matter most. The first list was measured before some of today's rules were made, the second after.
+matter most. The first two lists were measured on 2026-11-23 and 25; the third was chosen after the
+rules were made.
 """
 
 from __future__ import annotations
@@ -58,6 +59,30 @@ class Copied(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Call the model."""
         return self.model(input_ids=x, decoder_input_ids=x).logits.movedim(-1, 1)
+
+
+class Recurrent(nn.Module):
+    """Recurrent layers between an embedding, or a projection of features, and a head."""
+
+    def __init__(self, kind: str, width: int, hidden: int, n_out: int, **options: Any) -> None:
+        super().__init__()
+        self.first = nn.Embedding(n_out, width) if options.pop("tokens", False) else None
+        self.layers = getattr(nn, kind)(width, hidden, batch_first=True, **options)
+        self.head = nn.Linear(hidden * (2 if self.layers.bidirectional else 1), n_out)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits with classes as the second axis."""
+        x = x if self.first is None else self.first(x)
+        return self.head(self.layers(x)[0]).movedim(-1, 1)
+
+
+def sequences(
+    name: str, batch: int, shape: tuple[int, ...], *given: Any, **options: Any
+) -> Network:
+    """Recurrent network: a class for each item of a sequence."""
+    dtype = torch.long if options.get("tokens") else torch.float32
+    maker = partial(Recurrent, *given, **options)
+    return Network("torch", name, batch, shape, maker, dtype, shape[:1])
 
 
 def face(kind: str, head: str, wrap: Any = Logits, **options: Any) -> nn.Module:
@@ -206,7 +231,40 @@ _SECOND = [
     texts("albert", 8, 256, kind="Albert", head="ForTokenClassification", num_labels=9,
           embedding_size=128, **_BERT),
 ]  # fmt: skip
+_THIRD = [
+    sequences("LSTM, words", 32, (128,), "LSTM", 400, 1150, 10_000, num_layers=3, tokens=True),
+    sequences("GRU, speech", 16, (600, 80), "GRU", 80, 512, 64, num_layers=5, bidirectional=True),
+    sequences("BiLSTM, tagger", 256, (48,), "LSTM", 100, 128, 5000, num_layers=2, tokens=True,
+              bidirectional=True, dropout=0.3),
+    sequences("RNN, signals", 128, (500, 12), "RNN", 12, 256, 5, num_layers=2),
+    Case("timm", "sam2_hiera_small", 8),
+    Case("timm", "sequencer2d_m", 8),
+    Case("timm", "regnetx_016", 16),
+    Case("timm", "resnest50d_4s2x40d", 16),
+    Case("timm", "resnet101d", 8),
+    Case("timm", "darknet53", 8, (3, 256, 256)),
+    Case("timm", "resnext101_32x8d", 8),
+    Case("timm", "seresnext50_32x4d", 16),
+    Case("timm", "cs3darknet_m", 16, (3, 256, 256)),
+    Case("timm", "dla60", 16),
+    Case("timm", "repvgg_a2", 16),
+    Case("timm", "convnext_nano", 16),
+    Case("timm", "mvitv2_small", 8),
+    Case("timm", "eca_nfnet_l0", 16),
+    Case("timm", "convformer_s18", 16),
+    Case("timm", "maxvit_nano_rw_256", 8, (3, 256, 256)),
+    Case("timm", "mobilevitv2_100", 16, (3, 256, 256)),
+    Case("timm", "tiny_vit_11m_224", 16),
+    Case("timm", "twins_pcpvt_small", 16),
+    Case("timm", "xception65", 8, (3, 299, 299)),
+    Case("timm", "fbnetc_100", 32),
+    Case("timm", "gmixer_24_224", 16),
+    Case("timm", "poolformerv2_s12", 16),
+    Case("timm", "hrnet_w32", 8),
+]  # fmt: skip
 FIRST = {case.name: case for case in _FIRST}
 """Networks by name, in the order of their rows: of 2026-11-23."""
 SECOND = {case.name: case for case in _SECOND}
 """Networks of 2026-11-25."""
+THIRD = {case.name: case for case in _THIRD}
+"""Networks chosen after the rules of 2026-11-25 were made."""

@@ -794,8 +794,8 @@ def main() -> None:
     parser.add_argument("--parts", default="memory,device,batch,patch,times")
     parser.add_argument("--limit-s", type=float, default=200, help="no job begins later")
     parser.add_argument(
-        "--networks", default="table", help="lists, in this order: table, and two of nn_holdout.py,"
-        " first and second",
+        "--networks", default="table", help="lists: table, and those of nn_holdout.py, first,"
+        " second and third",
     )  # fmt: skip
     parsed = parser.parse_args()
     parsed.out.mkdir(parents=True, exist_ok=True)
@@ -804,6 +804,7 @@ def main() -> None:
         import nn_holdout
 
         lists = {"table": dict(CASES), "first": nn_holdout.FIRST, "second": nn_holdout.SECOND}
+        lists["third"] = nn_holdout.THIRD
         CASES.clear()
         for each in parsed.networks.split(","):
             CASES.update(lists[each])

@@ -44,6 +44,32 @@ def allowed(*given, **named):
         # Channels of a group are padded from 24 to 32.
         (("convolution", (32, 120, 28, 28), (120, 24, 3, 3), (32, 120, 28, 28)),
          {"padding": 1, "more": " groups 5"}, 30.80),
+        # Two groups that have more channels out than in are not padded.
+        (("convolution", (64, 16, 112, 112), (96, 8, 3, 3), (64, 96, 56, 56)),
+         {"stride": 2, "padding": 1, "more": " groups 2"}, 122.5),
+        # Partial sums of the gradient of a volume's weights.
+        (("weight gradient", (2, 16, 48, 48, 48), (32, 16, 5, 5, 5), (2, 32, 48, 48, 48)),
+         {"padding": 2}, 58.7),
+        # To a tile of 128 channels: the output is not copied. To 96 it is.
+        (("convolution", (32, 64, 56, 56), (128, 64, 3, 3), (32, 128, 56, 56)),
+         {"padding": 1}, 24.78),
+        (("convolution", (16, 64, 56, 56), (96, 64, 3, 3), (16, 96, 56, 56)),
+         {"padding": 1}, 30.84),
+        # Weights of 1x1 lie alike in both orders; of many pixels the output is not copied.
+        (("convolution", (8, 256, 56, 56), (512, 256, 1, 1), (8, 512, 28, 28)),
+         {"stride": 2}, 36.75),
+        (("convolution", (16, 256, 56, 56), (512, 256, 1, 1), (16, 512, 28, 28)),
+         {"stride": 2}, 49.5),
+        (("convolution", (64, 1024, 14, 14), (2048, 1024, 1, 1), (64, 2048, 7, 7)),
+         {"stride": 2}, 73.5),
+        (("input gradient", (16, 192, 56, 56), (128, 192, 1, 1), (16, 128, 28, 28)),
+         {"stride": 2}, 42.88),
+        (("input gradient", (32, 128, 28, 28), (256, 128, 1, 1), (32, 256, 14, 14)),
+         {"stride": 2}, 0.0),
+        (("input gradient", (32, 1024, 14, 14), (2048, 1024, 1, 1), (32, 2048, 7, 7)),
+         {"stride": 2}, 36.75),
+        (("weight gradient", (32, 256, 56, 56), (512, 256, 1, 1), (32, 512, 28, 28)),
+         {"stride": 2}, 155.0),
         # A gradient for each image.
         (("weight gradient", (32, 256, 56, 56), (64, 256, 1, 1), (32, 64, 56, 56)), {}, 2.0),
         (("weight gradient", (8, 2048, 40, 40), (256, 2048, 3, 3), (8, 256, 40, 40)),

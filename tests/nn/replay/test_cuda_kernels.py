@@ -328,6 +328,76 @@ def test_a_convolution_is_channels_last_where_input_or_weight_is(x_is_last, weig
     assert all(each.is_contiguous(memory_format=order) for each in made)
 
 
+def sliced(x):
+    """Channels last, but not all of them: contiguous in no memory format."""
+    return x[..., :8].movedim(-1, 1)
+
+
+def rows_of(x):
+    return x[..., :8].movedim(-1, 1).transpose(-1, -2)
+
+
+POOLS = {
+    "max": lambda x: functional.max_pool2d(x, 2),
+    "average": lambda x: functional.avg_pool2d(x, 2),
+    "to a size": lambda x: functional.adaptive_avg_pool2d(x, 3),
+}
+
+
+def copies_of(target, *inputs, **options):
+    trace = replay(target, *inputs, workspaces=NONE, **options)
+    return [(c.op.removeprefix("aten::"), c.shapes) for c in trace.calls if c.kind == "copies"]
+
+
+@pytest.mark.parametrize(
+    ("name", "operand", "is_copied"),
+    [
+        ("max", sliced, True),
+        ("average", sliced, True),
+        # Its kernel reads channels last by strides; of other orders it makes a copy.
+        ("to a size", sliced, False),
+        ("to a size", rows_of, True),
+        *((name, lambda x: x[..., :8].movedim(-1, 1).contiguous(), False) for name in POOLS),
+        *((name, lambda x: (x[..., :8] * 1.0).movedim(-1, 1), False) for name in POOLS),
+    ],
+)
+def test_pooling_copies_an_operand_that_is_in_no_memory_format(name, operand, is_copied):
+    made = copies_of(lambda x: POOLS[name](operand(x)), Spec((3, 6, 10, 24)))
+    assert [shapes for _, shapes in made] == [((3, 8, *operand_sizes(operand)),)] * is_copied
+
+
+def operand_sizes(operand):
+    return (10, 6) if operand is rows_of else (6, 10)
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_the_gradient_of_pooling_copies_in_the_order_of_the_input(name):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            made = POOLS[name](x * self.scale)
+            return made.movedim(1, -1).contiguous()  # so the gradient is channels last
+
+    made = copies_of(Net(), Spec((3, 8, 6, 10)), mode="training")
+    sizes = (3, 3) if name == "to a size" else (3, 5)
+    assert {shapes for op, shapes in made if "backward" in op} == {((3, 8, *sizes),)}
+    assert all("backward" in op for op, _ in made)
+
+
+def test_a_copy_for_pooling_is_alive_beside_the_results():
+    def pooled(x):
+        return functional.max_pool2d(sliced(x), 2)
+
+    given, result = 3 * 6 * 10 * 24 * 4, 3 * 8 * 3 * 5 * 4
+    trace = replay(pooled, Spec((3, 6, 10, 24)), workspaces=Workspaces.allowance(), steps=1)
+    copied = 3 * 8 * 6 * 10 * 4
+    sizes = (given, result, 2 * result, copied)
+    assert trace.peak_bytes == sum(-(-n_bytes // 512) * 512 for n_bytes in sizes)
+
+
 def test_the_gradient_of_attention_takes_what_was_recorded():
     """On an H200: a copy, three results, product and two sums, and then a sum of its own."""
     batch, heads, rows, width = 2, 12, 197, 64

@@ -15,6 +15,9 @@ TILE_BYTES = 128 * 128 * 4
 """Partial sums of one multiprocessor: a kernel that divides a long sum among them keeps tiles of
 128 x 128 numbers, one or two of each. Beside copies, a forward pass was measured to take up
 to 8.25 MiB with 256 channels and 16.5 with 512, on the 132 multiprocessors of an H200."""
+TILE = 128
+"""Channels of an output that was written as it is stored: from up to 64, with a kernel of up to 3x3
+and 2**15 pixels in the batch, none of 77 copied it."""
 WIDE = 256
 """Channels from which on sums are divided so; from twice as many on, there are two tiles."""
 ALIGNED_BYTES = 16
@@ -22,11 +25,19 @@ ALIGNED_BYTES = 16
 LONG = 320
 """Channels from which on a product of 1x1 was seen to work on copies, for few channels on the other
 side."""
+MANY_PIXELS = 12_544
+"""Pixels of a batch from which on outputs of 448 to 768 channels of a 1x1 with strides, such as
+ResNet's second, were written as they are stored: all of 26. None of 29 with up to 8,192 was."""
 HUGE = 2**21
 """Weights of 1x1, 1024 x 2048, from which on it was seen to do so for any number of images."""
 IN_PARTS = 4
 """A gradient of weights is computed for each image, and summed, if that takes up to 3.3 times what
 copies of the operands take; from 6 times on, the copies are made."""
+PART_ROWS = 3000
+"""Channels of outputs in all partial sums together of the gradient of a volume's weights: as many
+as there are parts of them. 53 random ones had up to 2,973."""
+PART_PRODUCTS = 96_000
+"""Numbers in those partial sums for each weight's place in the kernel: up to 95,000."""
 DILATED_PARTS = 7
 """Partial sums beside the gradient itself of the weights of dilated convolutions."""
 
@@ -66,15 +77,19 @@ def convolution_bytes(
     is_plane = len(kernel) < 3
     if 1 < groups == n_in:
         return _depthwise_bytes(kind, x, taps, item)
-    padded = _copies(shapes, groups, item)
+    padded = _copies(kind, shapes, groups, item)
     if taps == 1 and groups == 1 and not is_strided:
         return _pointwise_bytes(kind, shapes, padded, item)
+    if taps == 1 and groups == 1 and is_plane and n_in > 4:
+        return _sampled_bytes(kind, shapes, max(stride), padded, item, multiprocessors)
     copies = sum(padded)
     if kind == "weight gradient":
         if n_in <= 4 and groups == 1 and is_plane and 1 < taps <= 9:
             return 0  # 76 of 78; volumes copy
         is_dilated = any(part != "1" for part in options["dilation"].split("x"))
         parts = padded[1] * DILATED_PARTS if is_dilated else padded[1] + 4 * MIB
+        if not is_plane:
+            parts = max(parts, item * taps * min(PART_ROWS * n_in, PART_PRODUCTS))
         return copies + max(parts, _tiles(n_in, n_out, multiprocessors))
     if n_in <= 4 and groups == 1:
         # Of up to 4 channels 101 of 105 small kernels made no copies, nor 28 of 30 others to 32.
@@ -89,11 +104,10 @@ def convolution_bytes(
     is_small = n_weights <= 512 and math.prod(y[2:]) <= 64**2
     if kind == "convolution" and groups == 1 and is_small and is_strided:
         return 0
-    if taps > 1:
-        return copies + _tiles(n_in, n_out, multiprocessors)
-    # Of 1x1 with strides those from 96 to 192 channels on copy, and gradients from 192 to 192 on.
-    few = 2**14 if kind == "convolution" else 2**15 + 1
-    return 0 if is_plane and groups == 1 and n_weights < few else copies
+    is_tile = n_in <= 64 and n_out == TILE and taps <= 9 and y[0] * math.prod(y[2:]) >= 2**15
+    if kind == "convolution" and groups == 1 and is_plane and is_tile:
+        return padded[0] + padded[1]
+    return copies if taps == 1 else copies + _tiles(n_in, n_out, multiprocessors)
 
 
 def _depthwise_bytes(kind: str, x: tuple[int, ...], taps: int, item: int) -> int:
@@ -107,6 +121,38 @@ def _depthwise_bytes(kind: str, x: tuple[int, ...], taps: int, item: int) -> int
     if taps >= 49 and x[1] <= 192:
         return 9 * n_bytes + 8 * MIB
     return 3 * n_bytes if math.prod(x[2:]) <= 14**2 else 0
+
+
+def _sampled_bytes(
+    kind: str,
+    shapes: tuple[tuple[int, ...], ...],
+    stride: int,
+    padded: tuple[int, int, int],
+    item: int,
+    multiprocessors: int,
+) -> int:
+    """Allow for a convolution of 1x1 with strides, such as those beside a block of ResNet.
+
+    Weights of 1x1 lie alike with channels first and last, so they are copied only if they are
+    padded. All 262 gradients of weights took at most one tile a multiprocessor beside the copies.
+    """
+    x, weight, y = shapes
+    n_in, n_out = x[1], y[1]
+    is_alike = padded[1] == item * math.prod(weight)
+    copies = padded[0] + padded[2] + (0 if is_alike else padded[1])
+    if kind == "weight gradient":
+        return copies + multiprocessors * TILE_BYTES
+    if kind == "input gradient":
+        # Of fewer channels none of 36 copied; of more, 158 of 173 did.
+        if n_in < 192 and n_out < 640:
+            return 0
+        return copies + (padded[1] if stride > 2 else 0)
+    if n_in <= 64 or n_in * n_out < 2**14:
+        return 0
+    is_wide = 160 <= n_in <= 320 and 448 <= n_out <= 768
+    if is_wide and y[0] * math.prod(y[2:]) >= MANY_PIXELS:
+        return padded[0] + padded[1]
+    return copies
 
 
 def _pointwise_bytes(
@@ -142,16 +188,23 @@ def _pointwise_bytes(
     return max(by_image, copies) if is_small or len(x) == 5 else by_image
 
 
-def _copies(shapes: tuple[tuple[int, ...], ...], groups: int, item: int) -> tuple[int, int, int]:
+def _copies(
+    kind: str, shapes: tuple[tuple[int, ...], ...], groups: int, item: int
+) -> tuple[int, int, int]:
     """Bytes of copies of the three operands with channels last, which tensor cores need.
 
-    Channels are padded to 16 bytes. Those of a group are padded to a power of 2, as many in as out.
+    Channels are padded to 16 bytes. Those of a group are padded to a power of 2, as many in as out,
+    but where two groups have more out than in.
     """
     x, weight, y = shapes
     n_in, n_out = x[1], y[1]
-    if groups > 1:
-        most = max(n_in, n_out) // groups
-        in_padded = out_padded = groups * (1 << (most - 1).bit_length())
+    most = max(n_in, n_out) // groups
+    width = 1 << (most - 1).bit_length()
+    is_plane = len(weight) < 5
+    if kind == "convolution" and groups == 2 and is_plane and _is_unpadded(n_in, n_out, width):
+        in_padded, out_padded = n_in, n_out
+    elif groups > 1:
+        in_padded = out_padded = groups * width
     else:
         step = ALIGNED_BYTES // item
         in_padded, out_padded = -(-n_in // step) * step, -(-n_out // step) * step
@@ -160,6 +213,15 @@ def _copies(shapes: tuple[tuple[int, ...], ...], groups: int, item: int) -> tupl
         item * math.prod(weight) * in_padded * out_padded // (n_in * n_out),
         item * math.prod(y) // n_out * out_padded,
     )
+
+
+def _is_unpadded(n_in: int, n_out: int, width: int) -> bool:
+    """True for two groups with more channels out than in that are not padded to a width.
+
+    None of 41 was with a width of up to 64, and none of 6 with one of 128 and 8 times the products.
+    """
+    is_costly = width == 128 and 4 * width * width >= 8 * n_in * n_out
+    return n_in < n_out and (width <= 64 or is_costly)
 
 
 def _tiles(n_in: int, n_out: int, multiprocessors: int) -> int:

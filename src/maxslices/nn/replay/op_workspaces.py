@@ -71,11 +71,19 @@ def _sum(func: Any, args: Any, made: Any) -> list[Described]:
     return [_summed(func, x, args[1] if len(args) > 1 else None)]
 
 
-def _contiguous(*places: int) -> Callable[..., list[Described]]:
-    """Function that describes an operator whose kernel copies operands that are not contiguous."""
+def _contiguous(*places: int, like: int | None = None) -> Callable[..., list[Described]]:
+    """Function that describes an operator whose kernel copies operands that are not contiguous.
+
+    Those of images have to be contiguous in the memory format of the operand ``like``.
+    """
 
     def describe(func: Any, args: Any, made: Any) -> list[Described]:
-        copied = [args[p] for p in places if args[p].is_meta and not args[p].is_contiguous()]
+        order = torch.contiguous_format if like is None else suggest_memory_format(args[like])
+        copied = [
+            args[place]
+            for place in places
+            if args[place].is_meta and not args[place].is_contiguous(memory_format=order)
+        ]
         if not copied:
             return []
         shapes = tuple(tuple(x.shape) for x in copied)
@@ -84,11 +92,15 @@ def _contiguous(*places: int) -> Callable[..., list[Described]]:
     return describe
 
 
-def _of_plane(func: Any, args: Any, made: Any) -> list[Described]:
-    """Describe an operator whose kernel copies a gradient that is in no memory format of images."""
-    grad = args[0]
-    order = suggest_memory_format(grad)
-    return [] if grad.is_contiguous(memory_format=order) else _contiguous(0)(func, args, made)
+def _adaptive_pool(like: int) -> Callable[..., list[Described]]:
+    """Function that describes average pooling to a size: with channels last it reads by strides."""
+    describe = _contiguous(0)
+
+    def unless_last(func: Any, args: Any, made: Any) -> list[Described]:
+        is_last = suggest_memory_format(args[like]) is torch.channels_last
+        return [] if is_last else describe(func, args, made)
+
+    return unless_last
 
 
 def _loss(func: Any, args: Any, made: Any) -> list[Described]:
@@ -209,20 +221,25 @@ _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
     aten._softmax.default: _contiguous(0),
     aten._log_softmax.default: _contiguous(0),
     aten.upsample_nearest1d_backward.default: _contiguous(0),
-    aten.upsample_nearest2d_backward.default: _of_plane,
+    aten.upsample_nearest2d_backward.default: _contiguous(0, like=0),
     aten.upsample_nearest3d_backward.default: _contiguous(0),
     aten._upsample_nearest_exact1d_backward.default: _contiguous(0),
-    aten._upsample_nearest_exact2d_backward.default: _of_plane,
+    aten._upsample_nearest_exact2d_backward.default: _contiguous(0, like=0),
     aten._upsample_nearest_exact3d_backward.default: _contiguous(0),
-    aten.upsample_bilinear2d_backward.default: _of_plane,
+    aten.upsample_bilinear2d_backward.default: _contiguous(0, like=0),
     aten.upsample_trilinear3d_backward.default: _contiguous(0),
+    aten.max_pool2d_with_indices.default: _contiguous(0, like=0),
+    aten.max_pool2d_with_indices_backward.default: _contiguous(0, 1, like=1),
+    aten.avg_pool2d.default: _contiguous(0, like=0),
+    aten.avg_pool2d_backward.default: _contiguous(0, like=1),
+    aten._adaptive_avg_pool2d.default: _adaptive_pool(0),
+    aten._adaptive_avg_pool2d_backward.default: _adaptive_pool(1),
 }
 
 _COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {
     aten.native_layer_norm.default: _not_contiguous(0),
     aten.native_layer_norm_backward.default: _not_contiguous(1),
     aten._cudnn_rnn.default: recurrent.copied_by_forward,
-    aten._cudnn_rnn_backward.default: recurrent.copied_by_backward,
     aten.convolution.default: _of_convolution,
     aten.convolution_backward.default: _of_convolution_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _of_attention_backward,
@@ -232,6 +249,7 @@ _COPIED: dict[Any, Callable[[Any], list[torch.Tensor]]] = {
 _PASSING: dict[Any, Callable[[Any], list[tuple[str, int]]]] = {
     aten._safe_softmax.default: _safe_softmax,
     aten._softmax_backward_data.default: _softmax_backward,
+    aten._cudnn_rnn_backward.default: recurrent.taken_by_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
 }

@@ -17,56 +17,151 @@ aten = torch.ops.aten
 
 
 class Cell(NamedTuple):
-    """One of cuDNN's recurrent cells."""
+    """One of cuDNN's recurrent cells. Counts are numbers for each unit of a layer."""
 
     mode: int
     """Number of the mode in cuDNN."""
     gates: int
     """Matrix products of a time step, each of the hidden size."""
     kept: int
-    """Numbers per hidden unit and time step that a layer keeps for the backward pass."""
+    """Numbers of a time step that a layer keeps for the backward pass."""
+    small: tuple[int, int]
+    """Largest hidden sizes, forward and backward, of the kernels that torch chooses for few units:
+    ``use_rnn_persist_small_h`` in its source."""
+    states: int = 1
+    """States from step to step."""
+    of_layer: tuple[int, int] = (1, 1)
+    """Numbers of a layer, forward and backward, whatever the number of time steps."""
+    of_small: int = 9
+    """Numbers of a time step that the backward kernels for few units take more."""
 
 
 CELLS = {
-    "rnn_relu": Cell(0, 1, 1),
-    "rnn_tanh": Cell(1, 1, 1),
-    "lstm": Cell(2, 4, 5),
-    "gru": Cell(3, 3, 6),
+    "rnn_relu": Cell(0, 1, 1, (384, 256)),
+    "rnn_tanh": Cell(1, 1, 1, (384, 256)),
+    "lstm": Cell(2, 4, 5, (192, 128), 2, (6, 3), 12),
+    "gru": Cell(3, 3, 6, (192, 128), 1, (3, 1), 14),
 }
-"""Cells by torch's name. An LSTM keeps its four gates and the cell's state, a GRU six numbers, as
-cuDNN tells: https://github.com/pytorch/pytorch/issues/2895 has 736,000,000 and 864,000,000 bytes
-for 4 layers of 320 units and 25,000 items, which is (5 * 4 + 3) and (6 * 4 + 3) numbers each, the 3
-being the sequences between the layers."""
-STREAMS = 11
-"""Copies of the gates of one time step in a workspace of training: those 17,730,560 and 13,169,920
-bytes are the weights and 11 times the LSTM's, 10.7 times the GRU's gates (with 25 sequences)."""
+"""Cells by torch's name. An LSTM keeps its four gates and the cell's state, a GRU six numbers."""
+STREAM_BYTES = 8 * 2**20
+"""Workspace of cuBLAS for each layer and direction."""
+MOST_STEPS = 256
+"""Time steps of which the gates are computed at once, of one direction."""
+ALIGNED_BYTES = 9 * 1024
+"""Room for aligning the parts of a workspace: up to 8.4 kB were measured."""
 _BY_MODE = {cell.mode: cell for cell in CELLS.values()}
 
 
 class Sizes(NamedTuple):
-    """Sizes of a call of a recurrent layer."""
+    """Sizes of a call of a recurrent layer, and what cuDNN asks for it.
+
+    The formulas are those of 16,000 answers of ``cudnnGetRNNTempSpaceSizes`` (cuDNN 9.19, an H100;
+    ``docs/scripts/recurrent_sizes.py``), which runs no kernel. They hold for each to 0.1 %, but
+    where a bound is simpler: up to 0.3 of the workspace too high for many sequences of few steps.
+    """
 
     cell: Cell
     items: int
     """Time steps of all sequences."""
     batch: int
     hidden: int
+    width: int
+    """Features of the input."""
     layers: int
     directions: int
-    item_bytes: int
+    dtype: torch.dtype
     weights: int
-    """Numbers in all weights."""
+    """Numbers in the matrices of all weights."""
+    is_packed: bool = False
+    """Whether sequences have lengths of their own: cuDNN makes no padded copies then."""
+    has_dropout: bool = False
 
-    def reserve_bytes(self, has_dropout: bool) -> int:
-        """Bytes kept for the backward pass."""
-        per_unit = self.cell.kept * self.layers + (self.layers - 1) * (1 + has_dropout)
-        return self.item_bytes * self.items * self.hidden * self.directions * per_unit
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of a number."""
+        return self.dtype.itemsize
 
-    def workspace_bytes(self, train: bool) -> int:
-        """Bytes in use during a call. Of inference, which keeps nothing, with all gates in it."""
-        units = self.batch * self.layers * STREAMS if train else self.items
-        gates = self.cell.gates * self.hidden * self.directions
-        return self.item_bytes * (self.weights + gates * units)
+    @property
+    def _both(self) -> int:
+        """1 for both directions, which take more copies of a sequence; else 0."""
+        return self.directions - 1
+
+    def reserve_bytes(self) -> int:
+        """Bytes kept for the backward pass: of each layer, sequences between them, what is dropped.
+
+        One bit tells whether a number was dropped out.
+        """
+        units = self.items * self.hidden * self.directions
+        between = self.layers - 1
+        n_bytes = self.item_bytes * units * (self.cell.kept * self.layers + between)
+        masks = units * self.directions * between // 8 if self.has_dropout else 0
+        return n_bytes + masks
+
+    def forward_bytes(self, train: bool) -> int:
+        """Workspace of the forward pass."""
+        found = self._forward(self.has_small_kernel(0), train)
+        return max(found, self._backward(self.has_small_kernel(0))) if train else found
+
+    def backward_bytes(self) -> int:
+        """Workspace of each half of the backward pass: gradients of the input and of weights."""
+        is_small = self.has_small_kernel(1)
+        return max(self._forward(is_small, True), self._backward(is_small))
+
+    def has_small_kernel(self, which: int) -> bool:
+        """True if torch chooses the kernels for few units: 0 forward, 1 backward."""
+        has_kernel = self.dtype in (torch.float32, torch.float16) and not self.is_packed
+        return has_kernel and self.hidden <= self.cell.small[which]
+
+    def _forward(self, is_small: bool, train: bool) -> int:
+        """Gates, and input and output with padding."""
+        cell, many = self.cell, self.directions
+        of_layer = many * cell.of_layer[0] + 4 * self._both + is_small
+        gates = many * cell.gates + 4 * self._both
+        items = self.items
+        if not is_small and not self._both:
+            items = min(items, MOST_STEPS * self.batch)
+        numbers = gates * items * self.hidden
+        if is_small:
+            numbers += 4 * cell.gates * self.items * self.hidden
+        if train and self.has_dropout and not self._both:
+            numbers += self.items * self.hidden
+        if not self.is_packed:
+            of_layer += 2 * cell.states * many
+            numbers += self.items * (self.width + many * self.hidden)
+        return self._bytes(of_layer, numbers)
+
+    def _backward(self, is_small: bool) -> int:
+        """Gradients of input and output, with padding, and of the layers on the way."""
+        cell, many = self.cell, self.directions
+        of_layer = many * cell.of_layer[1] + 4 * self._both + is_small
+        widest = max(self.width, self.hidden)
+        if self._both:
+            numbers = self.items * (4 * widest + (2 if self.layers == 1 else 4) * self.hidden)
+        else:
+            numbers = self.items * widest + self._between(is_small) * self.hidden
+        if is_small:
+            numbers += cell.of_small * self.items * self.hidden
+        if not self.is_packed:
+            of_layer += 4 * cell.states * many
+            numbers += 2 * self.items * (self.width + many * self.hidden)
+        return self._bytes(of_layer, numbers)
+
+    def _between(self, is_small: bool) -> int:
+        """Items between the layers of one direction.
+
+        Layers run at once, each some time steps behind the one above it: 8, or more of a small
+        batch.
+        """
+        if self.layers == 1 or is_small:
+            return self.items * min(2, self.layers)
+        steps = 8 if self.batch >= 16 else 16 if self.batch > 1 else 32
+        return min(self.items, (self.layers + 1) * steps * self.batch)
+
+    def _bytes(self, of_layer: int, numbers: int) -> int:
+        """Bytes of a workspace: cuBLAS' parts, weights, parts of layers and of time steps."""
+        numbers += self.weights + self.layers * of_layer * self.batch * self.hidden
+        streams = self.layers * self.directions * STREAM_BYTES
+        return streams + self.item_bytes * numbers + ALIGNED_BYTES
 
 
 def overrides() -> dict[Any, Callable[..., Any]]:
@@ -127,7 +222,7 @@ def _called(
 def forward(func: Any, args: Any, kwargs: Any) -> Any:
     """Results of cuDNN's operator: output, last states, what is kept, and no copy of weights."""
     x, hx, cx = args[0], args[4], args[5]
-    hidden, projected, _, batch_first, dropout, train = args[7:13]
+    hidden, projected, _, batch_first, _, train = args[7:13]
     sizes = sizes_of(args)
     width = (projected or hidden) * sizes.directions
     if len(args[14]):
@@ -137,7 +232,7 @@ def forward(func: Any, args: Any, kwargs: Any) -> Any:
         output = x.new_empty((steps, batch, width))
         output = output.transpose(0, 1) if batch_first else output
     nothing = x.new_empty(0)
-    kept = sizes.reserve_bytes(dropout > 0) if train else 0
+    kept = sizes.reserve_bytes() if train else 0
     return (
         output, torch.empty_like(hx), nothing if cx is None else torch.empty_like(cx),
         x.new_empty(kept, dtype=torch.uint8), nothing.new_empty(0),
@@ -175,31 +270,45 @@ def sizes_of(args: Any) -> Sizes:
     # The gradient has the output and its three gradients before the mode.
     at = 6 if isinstance(args[6], int) else 10
     mode, hidden, _, layers, batch_first = args[at : at + 5]
-    bidirectional, batch_sizes = args[at + 7], args[at + 8]
+    dropout, _, bidirectional, batch_sizes = args[at + 5 : at + 9]
     items = x.shape[0] if len(batch_sizes) else x.shape[0] * x.shape[1]
     batch = batch_sizes[0] if len(batch_sizes) else x.shape[0 if batch_first else 1]
     return Sizes(
-        _BY_MODE[mode], items, batch, hidden, layers, 1 + bidirectional, x.element_size(),
-        sum(w.numel() for w in weights),
+        _BY_MODE[mode], items, batch, hidden, x.shape[-1], layers, 1 + bidirectional, x.dtype,
+        sum(w.numel() for w in weights if w.dim() > 1), bool(len(batch_sizes)), dropout > 0,
     )  # fmt: skip
 
 
 def copied_by_forward(args: Any) -> list[torch.Tensor]:
     """Contiguous input and workspace, alive during the call."""
-    return _copies(args, args[:1], args[12])
+    workspace = args[0].new_empty(sizes_of(args).forward_bytes(args[12]), dtype=torch.uint8)
+    return [*_turned_copy(args[0], args[10]), workspace]
 
 
-def copied_by_backward(args: Any) -> list[torch.Tensor]:
-    """Contiguous input and gradient, and the workspace, alive during the call."""
-    gradient = args[7] if args[7] is not None else torch.empty_like(args[6])
-    return _copies(args, (args[0], gradient), True)
+def taken_by_backward(args: Any) -> list[tuple[str, int]]:
+    """Buffers beside the results: name and bytes.
+
+    The gradient of the output is copied for the first half, in which the input's is made; those of
+    the weights, which are counted as a result, take its place in the second.
+    """
+    x, weights, hx, output, gradient = args[0], args[1], args[4], args[6], args[7]
+    batch_first, sizes = args[14], sizes_of(args)
+    copied = _turned_copy(output if gradient is None else gradient, batch_first)
+    weight_bytes = sum(w.nbytes for w in weights) if args[21][3] else 0
+    absent = [state for state in (args[8], args[9])[: sizes.cell.states] if state is None]
+    taken = [
+        ("input", sum(each.nbytes for each in _turned_copy(x, batch_first))),
+        ("gradient", max(0, sum(each.nbytes for each in copied) - weight_bytes)),
+        ("gradients of states", len(absent) * hx.nbytes),
+        ("workspace", sizes.backward_bytes()),
+    ]
+    return [(name, n_bytes) for name, n_bytes in taken if n_bytes]
 
 
-def _copies(args: Any, read: Sequence[torch.Tensor], train: bool) -> list[torch.Tensor]:
-    batch_first = args[10] if isinstance(args[6], int) else args[14]
-    turned = [x.transpose(0, 1) if batch_first and x.dim() == 3 else x for x in read]
-    workspace = read[0].new_empty(sizes_of(args).workspace_bytes(train), dtype=torch.uint8)
-    return [*(x for x in turned if not x.is_contiguous()), workspace]
+def _turned_copy(x: torch.Tensor, batch_first: bool) -> list[torch.Tensor]:
+    """Operand, if it is copied to be contiguous with the time steps first."""
+    turned = x.transpose(0, 1) if batch_first and x.dim() == 3 else x
+    return [] if turned.is_contiguous() else [turned]
 
 
 def flops(x: Any, weights: Any, *_: Any, **__: Any) -> int:
