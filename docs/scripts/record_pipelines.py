@@ -36,7 +36,7 @@ from maxslices.estimate.chooser import Choice
 from maxslices.estimate.fingerprint import request_key
 from maxslices.estimate.sample_data import Samples
 from maxslices.estimate.section_models import section_models
-from maxslices.estimate.shipped_records import read_shipped
+from maxslices.estimate.shipped_records import find_shipped, read_shipped
 from maxslices.model.arrays import ArraySpec
 from maxslices.model.units import parse_bytes
 from maxslices.pipeline import ScanSpec
@@ -154,7 +154,8 @@ class RecordingChooser(Chooser):
     def _choose(self, request: ModelRequest) -> Choice:
         again = request.meta.name in AGAIN or self.device != "cuda"
         if not again and is_shipped(request, self._key(request)):
-            return self._shipped(request, "")
+            shipped, how, where = find_shipped(request.meta, self._key(request))
+            return self._choice(request, shipped, "recorded", how, where)
         return super()._choose(request)
 
     def _probed(self, request: ModelRequest) -> Any:
