@@ -6,9 +6,9 @@ import os
 
 MAX_WORKERS = 8
 """Most threads: each takes memory for slices of its own."""
-THREAD_BYTES = 2**15
-"""Bytes of a thread's Python objects and of NumPy's buffers: 19 to 25 kB were measured for each of
-two threads (2026-11-23)."""
+THREAD_BYTES = 2**16
+"""Bytes of a thread's Python objects and of NumPy's buffers: 19 to 29 kB were measured for each of
+two threads in 80 calls, and 42 kB in one of some thousand on busy cores (2026-11-25)."""
 
 
 def n_workers_for(n_slices: int) -> int:
