@@ -93,7 +93,9 @@ def test_a_worker_that_ends_while_it_is_described_is_left_out(client):
 
     describing = threading.Thread(target=describe, daemon=True)
     describing.start()
-    while len(client.processing()[address]) < 2:
+    until_s = time.monotonic() + 60
+    while len(client.processing().get(address, ())) < 2:  # it has no entry before its first task
+        assert time.monotonic() < until_s
         time.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
     describing.join(60)
