@@ -256,6 +256,10 @@ def _grouped_bytes(
         is_small = kind == "convolution" and groups == 2 and n_in < n_out and width <= 128
         if width**2 >= IDLE * n_in * n_out and (is_slow or is_small):
             padded = plain
+        # RegNets' first: all five such calls of two groups, and then both of three.
+        is_few = groups <= 3 and n_in == n_out and width <= 32
+        if kind == "convolution" and is_few and is_strided:
+            padded = plain
         if width > (256 if kind == "convolution" or is_weights else 128):
             padded = plain  # 77 of 78 input gradients; all of six forward calls
     if is_weights:
