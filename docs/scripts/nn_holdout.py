@@ -262,9 +262,47 @@ _THIRD = [
     Case("timm", "poolformerv2_s12", 16),
     Case("timm", "hrnet_w32", 8),
 ]  # fmt: skip
+_FOURTH = [
+    sequences("LSTM, dropout", 64, (64,), "LSTM", 200, 300, 8000, num_layers=3, tokens=True,
+              dropout=0.2),
+    sequences("BiGRU, dropout", 32, (200, 40), "GRU", 40, 160, 100, num_layers=3,
+              bidirectional=True, dropout=0.5),
+    Case("timm", "resnest26d", 16),
+    Case("timm", "regnety_032", 16),
+    Case("torchvision", "resnext101_64x4d", 8),
+    Case("torchvision", "regnet_y_800mf", 32),
+    Case("timm", "res2next50", 16),
+    Case("timm", "gcresnext26ts", 16, (3, 256, 256)),
+    Case("timm", "regnetv_040", 16),
+    Case("timm", "seresnext26t_32x4d", 16),
+    Case("timm", "resnext50d_32x4d", 16),
+    Case("timm", "skresnet34", 16),
+    Case("timm", "dpn92", 8),
+    Case("timm", "bat_resnext26ts", 16, (3, 256, 256)),
+    Case("timm", "haloregnetz_b", 16),
+    Case("timm", "regnetz_c16", 16),
+    Case("timm", "cspresnext50", 16, (3, 256, 256)),
+    Case("timm", "mobileone_s1", 16),
+    Case("timm", "sebotnet33ts_256", 16, (3, 256, 256)),
+    Case("timm", "resnetblur50", 16),
+    Case("timm", "tinynet_a", 32, (3, 192, 192)),
+    Case("timm", "semnasnet_100", 32),
+    Case("timm", "selecsls60", 16),
+    Case("timm", "fastvit_sa12", 16, (3, 256, 256)),
+    Case("timm", "repvit_m0_9", 32),
+    Case("timm", "nfnet_f0", 8, (3, 256, 256)),
+    Case("timm", "swin_s3_tiny_224", 16),
+    Case("timm", "xcit_nano_12_p8_224", 8),
+    Case("timm", "coat_tiny", 8),
+    Case("timm", "focalnet_small_srf", 8),
+    Case("torchvision", "densenet169", 16),
+    Case("torchvision", "vgg13_bn", 16),
+]  # fmt: skip
 FIRST = {case.name: case for case in _FIRST}
 """Networks by name, in the order of their rows: of 2026-11-23."""
 SECOND = {case.name: case for case in _SECOND}
 """Networks of 2026-11-25."""
 THIRD = {case.name: case for case in _THIRD}
 """Networks chosen after the rules of 2026-11-25 were made."""
+FOURTH = {case.name: case for case in _FOURTH}
+"""Networks chosen before the rules of 2026-11-26 were made, and measured once with them."""

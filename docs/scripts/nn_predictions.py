@@ -795,7 +795,7 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=200, help="no job begins later")
     parser.add_argument(
         "--networks", default="table", help="lists: table, and those of nn_holdout.py, first,"
-        " second and third",
+        " second, third and fourth",
     )  # fmt: skip
     parsed = parser.parse_args()
     parsed.out.mkdir(parents=True, exist_ok=True)
@@ -804,7 +804,7 @@ def main() -> None:
         import nn_holdout
 
         lists = {"table": dict(CASES), "first": nn_holdout.FIRST, "second": nn_holdout.SECOND}
-        lists["third"] = nn_holdout.THIRD
+        lists |= {"third": nn_holdout.THIRD, "fourth": nn_holdout.FOURTH}
         CASES.clear()
         for each in parsed.networks.split(","):
             CASES.update(lists[each])

@@ -203,6 +203,11 @@ def device(monkeypatch):
     return Card
 
 
+def predicted(margin):
+    """Largest batch by prediction alone."""
+    return max_batch_size(Small(), (64, 64), margin=margin).result.predicted
+
+
 def test_one_real_step_verifies_the_answer(device):
     found = max_batch_size(Small(), (64, 64))
     assert device.tried == [found]
@@ -210,11 +215,22 @@ def test_one_real_step_verifies_the_answer(device):
     assert found.result.measured.size == found
 
 
-def test_a_step_that_fails_is_followed_by_smaller_ones(device):
-    device.most = 0.97 * max_batch_size(Small(), (64, 64), margin=0)
+@pytest.mark.parametrize("part", [0.8, 0.97, 0.99, 1, 1.01, 1.04])
+def test_with_a_margin_in_bytes_the_largest_that_runs_is_found_to_within_one(device, part):
+    device.most = int(part * predicted(margin=0))
+    del device.tried[:]
     found = max_batch_size(Small(), (64, 64), margin=0)
-    assert 0.93 * device.most <= found <= device.most
-    assert [t.fits for t in found.result.tried] == [False] * (len(found.result.tried) - 1) + [True]
+    assert device.most - 1 <= found <= device.most
+    assert found == found.result.measured.size
+    assert found == max(t.size for t in found.result.tried if t.fits)
+    assert len(device.tried) == len(set(device.tried)) < 16
+
+
+def test_a_step_that_fails_is_followed_by_smaller_ones(device):
+    device.most = 0.97 * max_batch_size(Small(), (64, 64))
+    found = max_batch_size(Small(), (64, 64))
+    assert device.most - 2 <= found <= device.most
+    assert found == max(t.size for t in found.result.tried if t.fits)
     device.most = 0
     with pytest.raises(TooLargeError):
         max_batch_size(Small(), (64, 64))
@@ -262,11 +278,11 @@ def test_a_number_that_failed_is_followed_by_one_up_to_which_all_fit(device, mon
         return largest(family, limit_bytes, at_most, **keywords)
 
     monkeypatch.setattr(batch.StepFamily, "largest", noted)
-    device.most = 0.9 * max_batch_size(Small(), (64, 64), margin=0)
+    device.most = 0.9 * max_batch_size(Small(), (64, 64))
     del steady[:], device.tried[:]
-    max_batch_size(Small(), (64, 64), margin=0)
-    # For the workspaces, predicted and asked for, then one for each that failed.
-    steps_down = len(device.tried) - 1
+    max_batch_size(Small(), (64, 64))
+    # For the workspaces, predicted and asked for, then one for each that failed until one ran.
+    steps_down = [n <= device.most for n in device.tried].index(True)
     assert steps_down > 0
     assert steady == [False] * (len(steady) - steps_down) + [True] * steps_down
 
@@ -283,7 +299,7 @@ def test_workspaces_are_measured_at_the_number_that_is_predicted(device, monkeyp
         return Workspaces("a card", table=table), 0.1
 
     monkeypatch.setattr(batch, "measured_workspaces", measured_workspaces)
-    found = max_batch_size(Small(), (64, 64), margin=0, keep_output=False)
+    found = max_batch_size(Small(), (64, 64), safety_factor=1, keep_output=False)
     assert found.result.predicted == found == measured[-1] > 40
     assert len(set(measured)) == len(measured) > 1
     assert found.result.calibration_s == pytest.approx(0.1 * len(measured))

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
+from maxslices.nn import model_step
 from maxslices.nn.batch import make_step
 from maxslices.nn.materialize import materialize
 from maxslices.nn.model_step import run_step
@@ -42,6 +43,17 @@ def ask(model, shape=(2, 1, 16, 16), **options):
 )
 def test_a_step_runs_in_another_process(options):
     assert ask(Small(), **options) == {"verdict": "ran"}
+
+
+@pytest.mark.parametrize(
+    ("taken", "steps"),
+    [([3, 3, 3], 2), ([0, 5, 5, 5], 3), ([0, 5, 7, 7, 9, 9, 9, 12], 6), (range(99), 10)],
+)
+def test_real_steps_go_on_until_two_take_no_memory_from_the_device(monkeypatch, taken, steps):
+    taken = iter(taken)
+    monkeypatch.setattr(model_step, "_taken_bytes", lambda _device: next(taken))
+    assert len(list(model_step._until_calm(torch.device("cuda", 0)))) == steps
+    assert len(list(model_step._until_calm(CPU))) == 2
 
 
 def test_an_optimizer_of_the_real_model_goes_along():

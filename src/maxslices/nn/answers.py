@@ -63,17 +63,17 @@ class SearchLog:
     @property
     def is_verified(self) -> bool:
         """True if the answer ran on the device."""
-        return bool(self.tried) and self.tried[-1].fits
+        return self.measured is not None
 
     @property
     def measured(self) -> VerifiedStep | None:
-        """The step that ran; None if there was none."""
-        return self.tried[-1] if self.is_verified else None
+        """The last step that ran; None if there was none. Larger ones may have failed after it."""
+        return next((step for step in reversed(self.tried) if step.fits), None)
 
     @property
     def found(self) -> int | tuple[int, ...]:
         """The answer: the size that ran, or without a device the one to be run first."""
-        return self.tried[-1].size if self.is_verified else self.asked
+        return self.asked if self.measured is None else self.measured.size
 
     def to_dict(self) -> dict[str, Any]:
         """Figures in plain lists and dicts; the answer is "found"."""

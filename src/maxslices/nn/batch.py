@@ -1,4 +1,4 @@
-"""Largest batch that fits, predicted and then verified by one real step."""
+"""Largest batch that fits, predicted and then verified by real steps."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ the workspaces measured so far; cuDNN changes kernels with the batch size (for V
 between 192 and 224 images on an H200), so the prediction may move each time."""
 MOST = 2**20
 """Largest batch that is searched: beyond it a step does not grow with its batch."""
+NEAR = 2
+"""A larger batch that did not run ends the search if one that is smaller by at most this ran."""
 STEP_DOWN = 0.005
 """Part of the limit given up when a step that was predicted to fit runs out of memory; twice as
 much each time that it happens again. For VGG16-BN, ResNet50 and ViT-B/16 on an H200, such steps had
@@ -60,7 +62,7 @@ def max_batch_size(
 
     The arguments up to `prediction_function` are those of torch_em's
     ``compute_max_batch_size``, which finds the answer by running out of memory. Here it is
-    predicted from a replay without data, and then verified by one real step.
+    predicted from a replay without data, and then verified by real steps.
 
     Parameters
     ----------
@@ -89,7 +91,9 @@ def max_batch_size(
         Memory of a card, such as "16GB", or its name, such as "RTX 4090"; no device is needed
         then. With a device, its limit.
     margin : str or int, optional
-        Memory to leave free, such as "500MB" or 0, in place of the factor.
+        Memory to leave free, such as "500MB" or 0, in place of the factor. On a device larger
+        batches than the predicted one are then tried too, until the largest is known to within
+        one.
     mode : {"inference", "training", "forward"}
         Two forward passes without gradients, two training steps, or a forward pass with gradients.
     optimizer : str, class, callable or torch.optim.Optimizer, optional
@@ -150,10 +154,10 @@ def max_batch_size(
     if not predicted:
         raise _too_large(family.needed_bytes(1), budget, sample)
     at_bound = predicted >= bound
+    kept = budget.limit_bytes - (0 if margin is None else margin_bytes(margin))
     if at_bound and margin is None:
         asked = predicted
     elif margin is not None:
-        kept = budget.limit_bytes - margin_bytes(margin)
         asked = family.largest(kept, bound) if kept > 0 else 0
         if not asked:
             raise _too_large(family.needed_bytes(1), budget, sample, margin_bytes(margin))
@@ -181,7 +185,12 @@ def max_batch_size(
         at_bound,
         (*family.notes, *_gap(family, asked, budget.limit_bytes)),
     )
-    found, search = _verified(search, step, budget, family, inputs)
+    most = asked
+    if margin is not None:
+        budget = replace(budget, limit_bytes=kept)
+        ceiling = None if family.scaled is None else family.scaled.ceiling(kept)
+        most = bound if ceiling is None else max(asked, min(bound, ceiling))
+    found, search = _verified(search, step, budget, family, inputs, most)
     if found >= bound:
         warnings.warn(
             f"the search reached its bound, max_batch_size={bound}, before the memory's: more may "
@@ -201,26 +210,59 @@ def _verified(
     budget: MemoryBudget,
     family: StepFamily,
     inputs: Callable[[int], tuple[Any, ...]],
+    most: int,
 ) -> tuple[int, SearchLog]:
-    """Run the step with smaller and smaller batches until one runs."""
+    """Run the step with smaller and smaller batches until one runs, then between those.
+
+    Parameters
+    ----------
+    budget : MemoryBudget
+        Memory that the real steps may take.
+    most : int
+        Largest batch to try, which may be larger than the one asked for.
+    """
     n = search.asked
     assert isinstance(n, int)
     if budget.device is None:
         return n, search
     trials = RealSteps(step, budget.device, budget.limit_bytes)
     tried: list[VerifiedStep] = []
-    part, step_down = 1.0, STEP_DOWN
-    while True:
+
+    def runs(n: int) -> bool:
         tried.append(trials.run(n, inputs(n), family.allocated_bytes(n)))
-        if tried[-1].fits:
-            break
-        part, step_down = part - step_down, 2 * step_down
+        return tried[-1].fits
+
+    part, step_down, failed = 1.0, STEP_DOWN, None
+    while not runs(n):
+        part, step_down, failed = part - step_down, 2 * step_down, n
         if n == 1 or part <= 0:
             raise _too_large(family.allocated_bytes(1), budget, "a batch of 1")
         # This size fitted by chance, between sizes that do not: so the next must fit steadily.
         n = max(1, min(n - 1, family.largest(int(budget.limit_bytes * part), n, steady=True)))
+    n = _largest_tried(runs, n, failed, most)
     notes = (*search.notes, *in_process_note(trials.in_process_reason))
     return n, replace(search, tried=tuple(tried), notes=notes)
+
+
+def _largest_tried(runs: Callable[[int], bool], ran: int, failed: int | None, most: int) -> int:
+    """Largest number up to `most` that runs, to within one, from one that ran.
+
+    Parameters
+    ----------
+    failed : int, optional
+        A larger number that did not run.
+    """
+    apart = NEAR
+    while failed is None and ran < most:
+        n = min(ran + apart, most)
+        if runs(n):
+            ran, apart = n, 2 * apart
+        else:
+            failed = n
+    while failed is not None and failed - ran > NEAR:
+        middle = (ran + failed) // 2
+        ran, failed = (middle, failed) if runs(middle) else (ran, middle)
+    return ran
 
 
 def make_step(

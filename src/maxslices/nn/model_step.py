@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,7 @@ from torch import nn
 from .call_inputs import called, is_sized
 from .losses import Loss, OutputLoss, completed, predictions_in, targets_like
 from .nn_errors import ModelArgumentError
-from .replay import Replay, Spec, Trace, TraceError, Workspaces, replay
+from .replay import Replay, Spec, Trace, TraceError, Workspaces, replay, steady_state
 from .replay.cuda_kernels import Capability
 from .replay.meta_copy import meta_copy, optimizer_for
 from .replay.nested import leaves, mapped, tensors_in, total_of
@@ -214,14 +214,17 @@ def run_step(
     amp: torch.dtype | None,
     keep_output: bool = True,
 ) -> None:
-    """Run steps on real tensors: as many as are replayed, and in the same way."""
+    """Run steps on real tensors in the way in which they are replayed.
+
+    They are as many as are replayed, or more on a CUDA device: until they take no memory from it.
+    """
     device = next(t.device for t in tensors_in(tuple(inputs)))
 
     def casting() -> Any:
         return nullcontext() if amp is None else torch.autocast(device.type, dtype=amp)
 
     output = value = None
-    for _ in range(1 if mode == "forward" else N_STEPS):
+    for _ in range(1) if mode == "forward" else _until_calm(device):
         if mode != "training":
             with torch.no_grad() if mode == "inference" else nullcontext(), casting():
                 output = model(*inputs)
@@ -238,6 +241,28 @@ def run_step(
         if not keep_output:
             output = None
     del output, value
+
+
+def _until_calm(device: torch.device) -> Iterator[int]:
+    """Count steps: `N_STEPS`, or on a CUDA device those that an allocator is simulated for.
+
+    A step may run out of memory after others ran, as long as it takes memory from the device.
+    """
+    if device.type != "cuda":
+        yield from range(N_STEPS)
+        return
+    calm, taken = 0, _taken_bytes(device)
+    for turn in range(steady_state.N_STEPS):
+        yield turn
+        before, taken = taken, _taken_bytes(device)
+        calm = calm + 1 if taken == before else 0
+        if calm == steady_state.N_CALM:
+            return
+
+
+def _taken_bytes(device: torch.device) -> int:
+    """Bytes that the allocator has ever taken from a CUDA device."""
+    return int(torch.cuda.memory_stats(device)["reserved_bytes.all.allocated"])
 
 
 def meta_optimizer(optimizer: Any, real: nn.Module, made: nn.Module) -> Any:

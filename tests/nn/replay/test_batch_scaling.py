@@ -171,7 +171,7 @@ def test_beyond_what_was_measured_close_batches_tell_no_slope():
 def test_a_steady_number_is_one_up_to_which_all_fit():
     family = StepFamily(unet)
     fine = {*range(1, 41), 50, 60}
-    family.fits = lambda n, _limit: n in fine  # by chance, some larger ones fit
+    family.fits = family.lasts = lambda n, _limit: n in fine  # by chance, some larger ones fit
     family.scaled.ceiling = lambda _limit: 60
     assert family.largest(5000 * MIB) == 60
     assert family.largest(5000 * MIB, steady=True) == 40
@@ -180,7 +180,7 @@ def test_a_steady_number_is_one_up_to_which_all_fit():
 def test_by_chance_a_number_must_fit_whatever_the_workspaces_are():
     family = StepFamily(unet)
     fine = {*range(1, 41), 50, 60}
-    family.fits = lambda n, _limit: n in fine
+    family.fits = family.lasts = lambda n, _limit: n in fine
     family.scaled.ceiling = lambda _limit: 60
     # A storage and, beyond 50 images, one that has room beside it only if the workspace is there.
     workspace, needs = 200 * MIB, 300 * MIB

@@ -44,6 +44,19 @@ def allowed(*given, **named):
         # Channels of a group are padded from 24 to 32.
         (("convolution", (32, 120, 28, 28), (120, 24, 3, 3), (32, 120, 28, 28)),
          {"padding": 1, "more": " groups 5"}, 30.80),
+        # Groups are narrow, so that there are no tiles: of ResNeXt.
+        (("convolution", (16, 1024, 28, 28), (1024, 32, 3, 3), (16, 1024, 14, 14)),
+         {"stride": 2, "padding": 1, "more": " groups 32"}, 62.36),
+        # Groups whose padding would be multiplied for long are not padded: of ResNeSt.
+        (("convolution", (32, 160, 28, 28), (640, 20, 3, 3), (32, 640, 28, 28)),
+         {"padding": 1, "more": " groups 8"}, 77.0),
+        (("convolution", (16, 160, 28, 28), (640, 20, 3, 3), (16, 640, 28, 28)),
+         {"padding": 1, "more": " groups 8"}, 102.5),
+        (("input gradient", (16, 1344, 16, 16), (448, 192, 3, 3), (16, 448, 16, 16)),
+         {"padding": 1, "more": " groups 7"}, 30.95),
+        # Few groups are not padded where they have strides: of RegNetY.
+        (("convolution", (32, 48, 112, 112), (48, 24, 3, 3), (32, 48, 56, 56)),
+         {"stride": 2, "padding": 1, "more": " groups 2"}, 91.88),
         # Two groups that have more channels out than in are not padded.
         (("convolution", (64, 16, 112, 112), (96, 8, 3, 3), (64, 96, 56, 56)),
          {"stride": 2, "padding": 1, "more": " groups 2"}, 122.5),
@@ -84,6 +97,27 @@ def allowed(*given, **named):
 def test_kernels_take_what_was_measured_or_somewhat_more(given, named, mib):
     found = allowed(*given, **named) / MIB
     assert mib - 1 <= found <= 1.1 * mib + 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "kernel", "dtype", "mib"),
+    [
+        ("convolution", 1, "float32", 0),
+        ("convolution", 1, "float16", 64),
+        ("convolution", 3, "float32", 128),
+        ("input gradient", 1, "float32", 96),
+        ("input gradient", 3, "float32", 128),
+    ],
+)
+@pytest.mark.parametrize("last", [False, True])
+def test_groups_are_copied_with_channels_last_too(kind, kernel, dtype, mib, last):
+    """Groups of 48 channels, 64 with padding; weights take less than 1 MiB."""
+    x, weight = (32, 384, 32, 32), (384, 48, kernel, kernel)
+    one = call(kind, x, weight, x, padding=kernel // 2, more=" groups 8")
+    found = Workspaces.allowance().for_op(one._replace(dtype=dtype, channels_last=last))
+    assert mib <= found / MIB <= mib + 1.2
+    alone = call(kind, x, (384, 384, kernel, kernel), x, padding=kernel // 2)
+    assert Workspaces.allowance().for_op(alone._replace(channels_last=True)) == 0
 
 
 def test_a_transposed_convolution_is_the_input_gradient_of_one():

@@ -1,9 +1,10 @@
 """Allowance for the workspace of a convolution where nothing was measured.
 
 cuDNN's heuristics choose a kernel by a model of its own, so no simple rule gives each workspace.
-The rules here are those of 6,400 calls of 75 networks and of 7,500 random ones, measured on an
-H200 with cuDNN 9.19 (``docs/scripts/convolution_workspaces.py``). Where similar calls differ, the
-larger workspace counts.
+The rules here are those of 6,400 calls of 75 networks and of 7,500 random ones, and for groups of
+3,900 random ones more, measured on an H200 with cuDNN 9.19
+(``docs/scripts/convolution_workspaces.py``). Where similar calls differ, the larger workspace
+counts.
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ PART_ROWS = 3000
 as there are parts of them. 53 random ones had up to 2,973."""
 PART_PRODUCTS = 96_000
 """Numbers in those partial sums for each weight's place in the kernel: up to 95,000."""
+IDLE = 8
+"""Products of a padded group for each one that counts, from which on groups are not padded if all
+take long."""
+IDLE_PRODUCTS = 20 * 10**9
+"""Products of all padded groups from which on that is so: of 9 forward calls and of 9 input
+gradients none was padded, while one with 17e9 was."""
 DILATED_PARTS = 7
 """Partial sums beside the gradient itself of the weights of dilated convolutions."""
 
@@ -48,8 +55,9 @@ def convolution_bytes(
     options: dict[str, str],
     item: int,
     multiprocessors: int,
+    channels_last: bool = False,
 ) -> int:
-    """Allow for the workspace of a convolution, or of a gradient of one, with channels first.
+    """Allow for the workspace of a convolution, or of a gradient of one.
 
     Parameters
     ----------
@@ -63,6 +71,9 @@ def convolution_bytes(
         Bytes of a number.
     multiprocessors : int
         Multiprocessors of the device.
+    channels_last : bool
+        Whether the operands are stored so. Then those of several groups alone are copied: of 660
+        random ones 480 took a workspace, most of them as much as with channels first.
     """
     if "transposed" in options:  # the input gradient of the convolution the other way round
         swapped = {"convolution": "input gradient", "input gradient": "convolution"}
@@ -75,23 +86,27 @@ def convolution_bytes(
     is_strided = max(stride) > 1
     n_weights = n_in * n_out
     is_plane = len(kernel) < 3
+    if channels_last and groups in (1, n_in):
+        return 0
     if 1 < groups == n_in:
         return _depthwise_bytes(kind, x, taps, item)
-    padded = _copies(kind, shapes, groups, item)
-    if taps == 1 and groups == 1 and not is_strided:
+    if groups > 1:
+        return _grouped_bytes(kind, shapes, groups, is_strided, item, multiprocessors)
+    padded = _copies(shapes, item)
+    if taps == 1 and not is_strided:
         return _pointwise_bytes(kind, shapes, padded, item)
-    if taps == 1 and groups == 1 and is_plane and n_in > 4:
+    if taps == 1 and is_plane and n_in > 4:
         return _sampled_bytes(kind, shapes, max(stride), padded, item, multiprocessors)
     copies = sum(padded)
     if kind == "weight gradient":
-        if n_in <= 4 and groups == 1 and is_plane and 1 < taps <= 9:
+        if n_in <= 4 and is_plane and 1 < taps <= 9:
             return 0  # 76 of 78; volumes copy
         is_dilated = any(part != "1" for part in options["dilation"].split("x"))
         parts = padded[1] * DILATED_PARTS if is_dilated else padded[1] + 4 * MIB
         if not is_plane:
             parts = max(parts, item * taps * min(PART_ROWS * n_in, PART_PRODUCTS))
         return copies + max(parts, _tiles(n_in, n_out, multiprocessors))
-    if n_in <= 4 and groups == 1:
+    if n_in <= 4:
         # Of up to 4 channels 101 of 105 small kernels made no copies, nor 28 of 30 others to 32.
         # Volumes did: MONAI's UNet and VNet, and 12 of 19 random ones.
         if is_plane and kind == "input gradient" and taps <= 9:
@@ -102,10 +117,10 @@ def convolution_bytes(
             return 0 if taps <= 9 or n_out <= 32 else copies
     # Such as 16 to 32 channels; from 224x224 to 112x112 it did copy.
     is_small = n_weights <= 512 and math.prod(y[2:]) <= 64**2
-    if kind == "convolution" and groups == 1 and is_small and is_strided:
+    if kind == "convolution" and is_small and is_strided:
         return 0
     is_tile = n_in <= 64 and n_out == TILE and taps <= 9 and y[0] * math.prod(y[2:]) >= 2**15
-    if kind == "convolution" and groups == 1 and is_plane and is_tile:
+    if kind == "convolution" and is_plane and is_tile:
         return padded[0] + padded[1]
     return copies if taps == 1 else copies + _tiles(n_in, n_out, multiprocessors)
 
@@ -188,40 +203,76 @@ def _pointwise_bytes(
     return max(by_image, copies) if is_small or len(x) == 5 else by_image
 
 
-def _copies(
-    kind: str, shapes: tuple[tuple[int, ...], ...], groups: int, item: int
-) -> tuple[int, int, int]:
-    """Bytes of copies of the three operands with channels last, which tensor cores need.
-
-    Channels are padded to 16 bytes. Those of a group are padded to a power of 2, as many in as out,
-    but where two groups have more out than in.
-    """
+def _copies(shapes: tuple[tuple[int, ...], ...], item: int) -> tuple[int, int, int]:
+    """Bytes of copies of the three operands with channels last, which tensor cores need."""
     x, weight, y = shapes
-    n_in, n_out = x[1], y[1]
-    most = max(n_in, n_out) // groups
-    width = 1 << (most - 1).bit_length()
-    is_plane = len(weight) < 5
-    if kind == "convolution" and groups == 2 and is_plane and _is_unpadded(n_in, n_out, width):
-        in_padded, out_padded = n_in, n_out
-    elif groups > 1:
-        in_padded = out_padded = groups * width
-    else:
-        step = ALIGNED_BYTES // item
-        in_padded, out_padded = -(-n_in // step) * step, -(-n_out // step) * step
+    in_padded, out_padded = _aligned(x[1], item), _aligned(y[1], item)
     return (
-        item * math.prod(x) // n_in * in_padded,
-        item * math.prod(weight) * in_padded * out_padded // (n_in * n_out),
-        item * math.prod(y) // n_out * out_padded,
+        item * math.prod(x) // x[1] * in_padded,
+        item * math.prod(weight[2:]) * in_padded * out_padded,
+        item * math.prod(y) // y[1] * out_padded,
     )
 
 
-def _is_unpadded(n_in: int, n_out: int, width: int) -> bool:
-    """True for two groups with more channels out than in that are not padded to a width.
+def _grouped_bytes(
+    kind: str,
+    shapes: tuple[tuple[int, ...], ...],
+    groups: int,
+    is_strided: bool,
+    item: int,
+    multiprocessors: int,
+) -> int:
+    """Allow for a convolution with several groups of several channels.
 
-    None of 41 was with a width of up to 64, and none of 6 with one of 128 and 8 times the products.
+    One kernel takes all groups from copies in which each is padded to a power of 2, as wide in as
+    out; others take group by group, from copies that are hardly padded, or none. Numbers are those
+    of the half of 7,800 random calls that the rules were chosen on.
     """
-    is_costly = width == 128 and 4 * width * width >= 8 * n_in * n_out
-    return n_in < n_out and (width <= 64 or is_costly)
+    x, weight, y = shapes
+    n_in, n_out = x[1] // groups, y[1] // groups
+    widest, taps = max(n_in, n_out), math.prod(weight[2:])
+    is_pointwise, is_weights = taps == 1, kind == "weight gradient"
+    pixels = y[0] * math.prod(y[2:])
+    width = max(_aligned(1, item), 1 << (widest - 1).bit_length())
+
+    def copies(n_in: int, n_out: int) -> int:
+        of_one = x[0] * math.prod(x[2:]) * n_in + pixels * n_out + taps * n_in * n_out
+        return groups * item * of_one
+
+    plain = copies(_aligned(n_in, item), _aligned(n_out, item))
+    padded = copies(width, width)
+    tile = multiprocessors * TILE_BYTES
+    if item == 4 and len(weight) < 5:
+        if is_pointwise and kind == "convolution":
+            # Up to 64 channels took none in 104 of 114 calls.
+            return 0 if widest <= 64 else padded if widest <= 128 else plain
+        if is_pointwise and kind == "input gradient":
+            return plain  # 156 of 161
+        if is_pointwise and is_strided and widest <= 64:
+            return 0  # 22 of 30
+        # Multiplying zeros takes time. Of two small groups with more out than in, one of 14 forward
+        # calls was padded, 14 to 104 channels.
+        is_slow = groups * width**2 * taps * pixels >= IDLE_PRODUCTS
+        is_small = kind == "convolution" and groups == 2 and n_in < n_out and width <= 128
+        if width**2 >= IDLE * n_in * n_out and (is_slow or is_small):
+            padded = plain
+        # RegNets' first: all five such calls of two groups, and then both of three.
+        is_few = groups <= 3 and n_in == n_out and width <= 32
+        if kind == "convolution" and is_few and is_strided:
+            padded = plain
+        if width > (256 if kind == "convolution" or is_weights else 128):
+            padded = plain  # 77 of 78 input gradients; all of six forward calls
+    if is_weights:
+        return padded + tile + groups * item * taps * width**2
+    # Of input gradients none of 67 took more than copies.
+    has_tile = widest > 128 and kind == "convolution" and not is_pointwise
+    return padded + (tile if has_tile else 0)
+
+
+def _aligned(n_channels: int, item: int) -> int:
+    """Channels with padding."""
+    step = ALIGNED_BYTES // item
+    return -(-n_channels // step) * step
 
 
 def _tiles(n_in: int, n_out: int, multiprocessors: int) -> int:

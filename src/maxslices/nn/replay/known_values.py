@@ -10,6 +10,7 @@ size.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +34,21 @@ class _Known(NamedTuple):
     """False if zeros stand for values that nobody gave."""
 
 
+class _Facts(NamedTuple):
+    """Properties of an operator that decide whether its results can be followed."""
+
+    is_maker: bool
+    is_mutable: bool
+    is_seeded: bool
+
+
+@cache
+def _facts_of(func: Any) -> _Facts:
+    schema = func._schema
+    is_seeded = torch.Tag.nondeterministic_seeded in func.tags
+    return _Facts(schema.name.startswith(_MAKERS), schema.is_mutable, is_seeded)
+
+
 class KnownValues:
     """Values of tensors without data.
 
@@ -45,6 +61,10 @@ class KnownValues:
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
         self._known: Any = WeakTensorKeyDictionary()
+        self._ids: set[int] = set()
+        """Identities of all tensors that were ever known. Others may have some of them by now."""
+        self._storages: set[int] = set()
+        """Storages of these tensors."""
 
     def remember(self, made: torch.Tensor, given: torch.Tensor | None) -> None:
         """Keep the values of an input or a buffer, or zeros if only its shape is given."""
@@ -52,26 +72,26 @@ class KnownValues:
             return
         if given is None:
             if _is_exact(made):
-                self._known[made] = _Known(torch.zeros(made.shape, dtype=made.dtype), False)
+                self._keep(made, _Known(torch.zeros(made.shape, dtype=made.dtype), False))
         elif not given.is_meta:
-            self._known[made] = _Known(given.detach().cpu(), True)
+            self._keep(made, _Known(given.detach().cpu(), True))
 
     def follow(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
         """Compute what an operator made, if all it reads is known."""
-        schema = func._schema
-        if not len(self._known) and not schema.name.startswith(_MAKERS):
-            return
-        if schema.is_mutable and not any(_can_be_followed(t) for t in tree_leaves(args)):
+        facts = _facts_of(func)
+        if not (facts.is_maker or self._ids):
             return
         results = made if isinstance(made, tuple | list) else (made,)
         if not any(_can_be_followed(each) for each in results):
             return
+        if not (facts.is_maker or facts.is_mutable) and any(map(self._is_unknown, args)):
+            return  # most calls: nothing else need be looked at
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         found = [self._known.get(t) if t.is_meta else _Known(t, True) for t in tensors]
-        is_known = bool(tensors) or schema.name.startswith(_MAKERS)
+        is_known = bool(tensors) or facts.is_maker
         is_known = is_known and all(each is not None for each in found)
-        is_known = is_known and torch.Tag.nondeterministic_seeded not in func.tags
-        if schema.is_mutable:
+        is_known = is_known and not facts.is_seeded
+        if facts.is_mutable:
             self._forget(tensors)
         if not is_known:
             if func is torch.ops.aten.index.Tensor and found[0] is not None:
@@ -83,7 +103,7 @@ class KnownValues:
             if not isinstance(item, torch.Tensor):
                 return item
             value = next(values).value
-            return value.clone() if schema.is_mutable else value
+            return value.clone() if facts.is_mutable else value
 
         real_args, real_kwargs = tree_map(real, (args, kwargs))
         if real_kwargs.get("device") is not None:
@@ -94,17 +114,29 @@ class KnownValues:
             results, computed if isinstance(made, tuple | list) else (computed,), strict=True
         ):
             if _can_be_followed(each):
-                self._known[each] = _Known(value, is_given)
+                self._keep(each, _Known(value, is_given))
+
+    def _keep(self, tensor: torch.Tensor, known: _Known) -> None:
+        """Keep what is known of a tensor."""
+        self._known[tensor] = known
+        self._ids.add(id(tensor))
+        self._storages.add(tensor.untyped_storage()._cdata)
+
+    def _is_unknown(self, item: Any) -> bool:
+        """True for a tensor that is certainly not known: identities are never taken out."""
+        return isinstance(item, torch.Tensor) and item.is_meta and id(item) not in self._ids
 
     def _pick_any(self, of: _Known, made: torch.Tensor) -> None:
         """Follow an index that is not known, such as a list, into items that are all the same."""
         items = of.value.flatten()
         if items.numel() and bool((items == items[0]).all()):
-            self._known[made] = _Known(items[0].expand(made.shape).clone(), of.is_given)
+            self._keep(made, _Known(items[0].expand(made.shape).clone(), of.is_given))
 
     def _forget(self, tensors: list[torch.Tensor]) -> None:
         """Drop the values of tensors that share memory with what an operator writes to."""
         written = {t.untyped_storage()._cdata for t in tensors if t.is_meta}
+        if self._storages.isdisjoint(written):
+            return
         for tensor in list(self._known):
             if tensor.untyped_storage()._cdata in written:
                 del self._known[tensor]

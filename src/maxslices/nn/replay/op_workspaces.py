@@ -121,6 +121,14 @@ def _sum_of_loss(func: Any, args: Any, made: Any) -> list[Described]:
     return [] if made.dim() or not x.is_meta or not x.dim() else [_summed(func, x, None)]
 
 
+def _dropout_state(func: Any, args: Any, made: Any) -> list[Described]:
+    """Describe the random generator of recurrent layers that drop something out."""
+    x, dropout, train = args[0], args[11], args[12]
+    if not (x.is_meta and train and dropout > 0):
+        return []
+    return [("dropout state", func.name(), (tuple(x.shape),), _name(x.dtype), "", False)]
+
+
 def copied_bytes(func: Any, args: Any) -> list[int]:
     """Bytes of the contiguous copies that a kernel makes before its results.
 
@@ -216,6 +224,7 @@ _DESCRIBED: dict[Any, Callable[..., list[Described]]] = {
     aten.smooth_l1_loss.default: _loss,
     aten.huber_loss.default: _loss,
     aten.soft_margin_loss.default: _loss,
+    aten._cudnn_rnn.default: _dropout_state,
     aten.native_layer_norm_backward.default: _contiguous(0),
     aten.native_group_norm.default: _contiguous(0),
     aten._softmax.default: _contiguous(0),

@@ -91,27 +91,43 @@ def each_step(
     ends = [mark.event for mark in trace.marks if mark.name == trace.marks[-1].name]
     if len(ends) < 2:
         ends = [len(trace.events)] * 2
-    each_event = list(enumerate(trace.requests_by_event() if requests is None else requests))
+    each_event = list(trace.requests_by_event() if requests is None else requests)
     following = _following(trace, ends[0], ends[-1])
-    steps = each_event[: ends[0]]
+    parts = _joined(trace, each_event, 0, ends[0])
     for turn in count():
         retries, taken_bytes = allocator.retries, allocator.taken_bytes
         refused: list[int] = []
-        for event, asked in steps:
+        for which, asked in parts:
             before = allocator.refused
             if not allocator.run(asked):
                 yield None
                 return
             if allocator.refused > before:
-                refused.append(trace.events[event].which)
+                refused.append(which)
         yield Counts(
             allocator.retries - retries, allocator.taken_bytes - taken_bytes, tuple(refused)
         )
-        steps = each_event[ends[0] : ends[-1]]
         if turn:
             if following is None:
                 return
             allocator.rename(following)
+        else:
+            parts = _joined(trace, each_event, ends[0], ends[-1])
+
+
+def _joined(
+    trace: Trace, each_event: Sequence[Sequence[AllocatorRequest]], begin: int, end: int
+) -> list[tuple[int, list[AllocatorRequest]]]:
+    """Join the requests of events up to each that may fail, with the index of its call."""
+    parts: list[tuple[int, list[AllocatorRequest]]] = []
+    joined: list[AllocatorRequest] = []
+    for event in range(begin, end):
+        asked = each_event[event]
+        joined += asked
+        if asked and asked[0][0] < 0:
+            parts.append((trace.events[event].which, joined))
+            joined = []
+    return [*parts, (-1, joined)]
 
 
 def _following(trace: Trace, begin: int, end: int) -> dict[int, int] | None:

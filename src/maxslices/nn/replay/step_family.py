@@ -137,7 +137,7 @@ class StepFamily:
             return all(self.fits(n, limit) for limit in limits)
 
         def lasts(n: int) -> bool:
-            return fits(n) and all(self.lasts(n, limit) for limit in limits)
+            return all(self.lasts(n, limit) for limit in limits)
 
         def surely(n: int) -> bool:
             return lasts(n) and all(
@@ -152,7 +152,8 @@ class StepFamily:
             ceiling = self.scaled.ceiling(limits[0])
             found = self._from_above(fits, at_most if ceiling is None else min(at_most, ceiling))
             if found and not surely(found):
-                found = self._from_above(surely, found, self._first_gap(lasts, found))
+                start = 1 << max(1, found.bit_length() - 2)  # at least a quarter of it
+                found = self._from_above(surely, found, self._first_gap(lasts, found, start))
         # One image needs a replay of its own, which is done only if no larger number fits.
         return found or int(at_most >= 1 and lasts(1))
 
@@ -168,11 +169,15 @@ class StepFamily:
         return last_true(fits, n, min(n + apart, top + 1)) if n > max(1, known) else known
 
     @staticmethod
-    def _first_gap(fits: Callable[[int], bool], at_most: int) -> int:
-        """Last number, from 2 on, before one that does not fit; 0 if 2 does not."""
-        if at_most < 2 or not fits(2):
+    def _first_gap(fits: Callable[[int], bool], at_most: int, start: int = 2) -> int:
+        """Last number, from 2 on, before one that does not fit; 0 if 2 does not.
+
+        Powers of 2 are tried from `start` on, which is one itself, or from 2 if it does not fit.
+        """
+        low = start if 2 < start <= at_most and fits(start) else 2
+        if at_most < 2 or (low == 2 and not fits(2)):
             return 0
-        low, high = 2, 4
+        high = 2 * low
         while high <= at_most and fits(high):
             low, high = high, high * 2
         return last_true(fits, low, min(high, at_most + 1))

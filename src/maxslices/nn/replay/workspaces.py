@@ -25,9 +25,11 @@ Kind = Literal[
     "sum",
     "loss",
     "copies",
+    "dropout state",
 ]
 """Kind of operator. Gradients are those of a convolution; a loss is computed for each item and
-then summed; copies are contiguous copies of operands, for kernels that require them."""
+then summed; copies are contiguous copies of operands, for kernels that require them; a dropout
+state is that of cuDNN's random generator, for recurrent layers."""
 
 CONVOLUTIONS = ("convolution", "input gradient", "weight gradient")
 """Kinds whose workspaces are measured."""
@@ -37,6 +39,9 @@ CUBLAS_BYTES = 32 * MIB
 """Workspace that torch gives cuBLAS for each thread on compute capability 9."""
 CUBLASLT_BYTES = MIB
 """Workspace that torch gives cublasLt, which multiplies and adds a bias in one kernel."""
+DROPOUT_BYTES = 1024 * 48
+"""State of cuDNN's random generator for each multiprocessor: 1024 generators of 48 bytes (an H200,
+cuDNN 9.19, 2026-11-26). torch makes it once, and keeps it."""
 MULTIPROCESSORS = 132
 """Multiprocessors of an H100 or H200."""
 
@@ -135,6 +140,8 @@ class Workspaces:
                 workspaces.append(Workspace(self.cublaslt_bytes, f"cublasLt, {thread}"))
         elif call.kind in CONVOLUTIONS:
             workspaces.append(Workspace(self.for_op(call)))
+        elif call.kind == "dropout state":
+            workspaces.append(Workspace(self.multiprocessors * DROPOUT_BYTES, "cuDNN, dropout"))
         elif self.multiprocessors:
             item = ITEM_BYTES.get(call.dtype, 4)
             if call.kind in ("sum", "loss"):
@@ -164,15 +171,17 @@ class Workspaces:
         points = self.table.get(call.signature)
         if points is not None:
             return between(points, call.batch)
-        if not self.convolution_rule or call.channels_last:
+        if not self.convolution_rule:
             return 0
         recorded = recorded_bytes().get((call.kind, call.dtype, call.options, call.shapes))
-        if recorded is not None:
+        if recorded is not None and not call.channels_last:
             return recorded
         words = call.options.split()
         options = dict(zip(words[::2], words[1::2], strict=True))
         item = ITEM_BYTES.get(call.dtype, 4)
-        return convolution_bytes(call.kind, call.shapes, options, item, self.multiprocessors)
+        return convolution_bytes(
+            call.kind, call.shapes, options, item, self.multiprocessors, call.channels_last
+        )
 
     def missing(self, calls: Iterable[OperatorCall]) -> list[OperatorCall]:
         """One call of each signature and batch that is not in the table."""
