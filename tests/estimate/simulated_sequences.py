@@ -9,10 +9,11 @@ import numpy as np
 from maxslices.estimate.model_request import ModelRequest
 from maxslices.estimate.probed import probe
 from maxslices.measure.peak import OutsideReading
-from maxslices.model.allocation_sequence import CallSite, SequenceBuilder
+from maxslices.model.allocation_sequence import AllocationSequence, CallSite, SequenceBuilder
 from maxslices.registry.declaration import describe
 
 from .made_up_gpu import DIMS, INPUT_BYTES, Gpu
+from .pool_pieces import PoolOfPieces
 
 
 class Program:
@@ -35,6 +36,20 @@ class Program:
         return self.building.sequence()
 
 
+def refused_event(sequence, limit_bytes):
+    """Index of the allocation that a pool refuses; None if it gives all."""
+    pool, chunks = PoolOfPieces(limit_bytes), {}
+    for i, event in enumerate(sequence.events):
+        try:
+            if event.site is None:
+                pool.free(chunks.pop(event.which))
+            else:
+                chunks[i] = pool.malloc(event.n_bytes)
+        except MemoryError:
+            return i
+    return None
+
+
 def peak_event(sequence):
     """Index of the event after which most is in use."""
     sizes = list(sequence.alive_bytes())
@@ -42,7 +57,7 @@ def peak_event(sequence):
 
 
 class SequenceGpu(Gpu):
-    """Runs programs, and counts the calls."""
+    """Runs programs in a pool like CuPy's, and counts the calls."""
 
     def __init__(self):
         super().__init__()
@@ -57,7 +72,10 @@ class SequenceGpu(Gpu):
         self.counts.append(n)
         self.sequence = program.sequence()
         self.now_s += self.seconds(n)
-        if self.limit and self.sequence.peak_bytes() > self.limit:
+        refused = refused_event(self.sequence, self.limit) if self.limit else None
+        if refused is not None:
+            events = self.sequence.events[: refused + 1]
+            self.sequence = AllocationSequence(n, self.sequence.sites, events)
             raise MemoryError
 
     def most_bytes(self, method, n):
@@ -68,7 +86,10 @@ class SequenceGpu(Gpu):
     @contextmanager
     def measure_peak(self, kind, record):
         with super().measure_peak(kind, record) as peak:
-            yield peak
+            try:
+                yield peak
+            finally:
+                peak.sequence = self.sequence
         peak.cupy_in_use_bytes = self.sequence.peak_bytes() - -(-record[1] // 512) * 512
         outside = int(self.outside_of(record[0]))
         sizes = list(self.sequence.alive_bytes())
@@ -78,7 +99,6 @@ class SequenceGpu(Gpu):
         peak.outside_readings = (OutsideReading(at, held, outside),)
         peak.outside_bytes = max(0, held + outside - peak.cupy_in_use_bytes)
         peak.outside_after_bytes = 0
-        peak.sequence = self.sequence
 
 
 def probed_program(gpu, method, available_bytes, total=2160, **kw):

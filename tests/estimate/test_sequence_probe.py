@@ -148,6 +148,45 @@ def lprec(p):
     p.alloc(26_152_996 * max(8, p.n), 4)
 
 
+def lprec_in_order(p):
+    """The same with the temporaries that leave pieces in the pool: all that takes 1 MB or more."""
+    n_rows = p.n + p.n % 2
+    rows_bytes = 1801 * 2558 * 4 * n_rows
+    p.free(p.alloc(4_000_012, 1))
+    padded = p.alloc(rows_bytes, 2)
+    p.alloc(7204, 3)
+    p.alloc(261_734_560, 4)
+    filtered = p.alloc(rows_bytes, 5)
+    for start in range(0, n_rows, -(-n_rows // 4)):
+        chunk = min(-(-n_rows // 4), n_rows - start)
+        for angles in (451, 451, 451, 448):
+            wide = p.alloc(4 * chunk * angles * 8192, 6)
+            spectrum, weighted = (p.alloc(8 * chunk * angles * 4097, line) for line in (7, 8))
+            p.free(spectrum, wide)
+            spectrum, wide = p.alloc(8 * chunk * angles * 4097, 9), p.alloc(p.n, 10)
+            p.free(spectrum, weighted, wide)
+    p.free(padded)
+    rows, pairs = p.alloc(rows_bytes, 11), n_rows // 2
+    volume = p.alloc(209_387_648 * pairs, 12)
+    p.free(rows)
+    p.free(p.alloc(rows_bytes, 13), filtered)
+    chunk = -(-pairs // 4)
+    for size in dict.fromkeys((chunk, pairs - chunk * (-(-pairs // chunk) - 1))):
+        p.alloc(838_205_440 * size, 14)
+    p.alloc(26_152_996 * max(8, p.n), 15)
+    p.free(volume)
+
+
+@pytest.mark.parametrize("slow", [1.0, 1.4, 2.0])
+@pytest.mark.parametrize("n", [32, 53, 60, 61, 64])
+def test_a_call_that_runs_out_of_memory_teaches(sequences, n, slow):
+    sequences.seconds = lambda k: slow * (0.1 + 0.003 * k)
+    available = sequences.most_bytes(lprec_in_order, n)
+    found = probed_program(sequences, lprec_in_order, available)
+    right = fitting(sequences, lprec_in_order, available)
+    assert 0.98 * right <= found.answer <= right
+
+
 @pytest.mark.parametrize("n", [17, 24, 32, 53, 61, 64])
 def test_chunks_with_fft_plans_of_their_own_are_answered_in_three_seconds(sequences, n):
     sequences.seconds = lambda k: 0.1 + 0.003 * k

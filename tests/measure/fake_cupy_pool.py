@@ -18,6 +18,7 @@ class FakePool:
         self._used = self._total = self._driver = self._small = 0
         self._next_pointer = GRAIN_BYTES
         self._lock = threading.Lock()
+        self.largest = 2**62  # larger requests are refused
 
     def used_bytes(self):
         return self._used
@@ -46,6 +47,12 @@ class FakePool:
         hooks = list(self._module.get_memory_hooks().values())
         for hook in hooks:
             hook.malloc_preprocess(device_id=0, size=size, mem_size=rounded)
+        if rounded > self.largest:
+            for hook in hooks:
+                hook.malloc_postprocess(
+                    device_id=0, size=size, mem_size=rounded, mem_ptr=0, pmem_id=0
+                )
+            raise MemoryError
         with self._lock:
             self._used += rounded
             pointer = self._next_pointer

@@ -46,6 +46,37 @@ def test_records_requested_bytes_and_which_was_freed(cupy):
     assert recorder.unseen == []
 
 
+def test_what_was_asked_for_when_memory_ran_out_is_the_last_allocation(cupy):
+    cupy.pool.largest = 1024
+
+    def method():
+        first = cupy.alloc(1000)
+        try:
+            cupy.alloc(5000)
+        finally:
+            first.free()
+
+    with record_sequence(3) as recorder, pytest.raises(MemoryError):
+        method()
+    sequence = recorder.sequence()
+    assert [e.n_bytes for e in sequence.events if isinstance(e, Allocated)] == [1000, 5000]
+    assert sequence.peak_bytes() == 1024 + 5120
+    assert recorder.is_complete
+
+
+def test_a_request_that_a_method_does_without_is_forgotten(cupy):
+    cupy.pool.largest = 1024
+    with record_sequence(3) as recorder:
+        first = cupy.alloc(1000)
+        with pytest.raises(MemoryError):
+            cupy.alloc(5000)
+        first.free()
+        cupy.alloc(20).free()
+    sequence = recorder.sequence()
+    assert [getattr(e, "n_bytes", None) for e in sequence.events] == [1000, None, 20, None]
+    assert sequence.peak_bytes() == 1024
+
+
 def test_leaves_out_what_was_allocated_before_and_after(cupy):
     before = cupy.alloc(1000)
     with record_sequence(3) as recorder:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maxslices.model.allocation_sequence import CallSite, SequenceBuilder
+from maxslices.model.allocation_sequence import AllocationSequence, CallSite, SequenceBuilder
 from maxslices.model.growth import COUNTS, Growth, first_fit, fits
 from maxslices.model.peak_model import Observation, PeakModel
 
@@ -81,6 +81,35 @@ def test_a_loop_over_chunks_is_told_from_calls_with_fewer_and_one_with_more(
     for n in (2 * most, 5 * most):
         if chunk <= 2 or chunk > 5 * most:
             assert model.bytes(n) == call(n).peak_bytes()
+
+
+def test_a_call_that_ran_out_of_memory_tells_what_it_asked_for_and_what_stays_beyond():
+    def call(n, cut=False):
+        building = SequenceBuilder(n)
+        data, work, image, last = (
+            building.site(CallSite("a.py", line, "f", str(line))) for line in (1, 2, 3, 4)
+        )
+        building.alloc(n * 10_000, data)
+        building.alloc(-(-n // 8) * 90_000, work)  # one chunk of eight, in the small calls
+        building.alloc(n * 30_000, image)
+        if not cut:
+            building.alloc(n * 40_000, last)
+        return Observation.of(building.sequence())
+
+    few = [call(n) for n in FEW]
+    assert PeakModel.fit(few).bytes(80) < call(80).n_bytes
+    assert PeakModel.fit(few, cut=[call(40, cut=True)]).bytes(80) == call(80).n_bytes
+
+
+def test_a_call_that_ran_out_of_memory_early_lowers_nothing():
+    def cut(n):
+        whole = a_call(n, chunk=100)
+        events = whole.events[:2]
+        return Observation.of(AllocationSequence(n, whole.sites, events))
+
+    few = [Observation.of(a_call(n, chunk=100)) for n in FEW]
+    model, again = PeakModel.fit(few), PeakModel.fit(few, cut=[cut(40)])
+    assert [again.bytes(n) for n in range(1, 100)] == [model.bytes(n) for n in range(1, 100)]
 
 
 def test_terms_say_where_and_how_much():

@@ -102,7 +102,8 @@ class Bench:
         self.side_bytes = 0
         """Bytes of the last call's flats and darks, which are not part of a peak."""
         self.sequence: AllocationSequence | None = None
-        """What the last call asked NumPy or CuPy's pool for; None where that was not recorded."""
+        """What the last call asked NumPy or CuPy's pool for, up to where memory ran out; None
+        where that was not recorded."""
         self.readings: list[tuple[int, int, int]] = []
         """Memory outside the pool in the last call, as `Observation.of` takes it."""
         self._is_recorded = True
@@ -162,6 +163,7 @@ class Bench:
         finish(self.backend)
         self.backend.release()  # what making it took: the method would give that back
         record = (n_slices, int(data.nbytes)) if self._is_recorded else None
+        self.sequence = peak = None
         try:
             with measure_peak(self.backend.kind, record=record) as peak:
                 self._call(data, side)
@@ -169,7 +171,8 @@ class Bench:
             self._is_recorded = False
             del data
             return self.once(n_slices)
-        self.sequence = peak.sequence
+        finally:
+            self.sequence = None if peak is None else peak.sequence
         del data
         kept = left = alive_bytes(self.backend.kind) - start
         if kept:

@@ -73,9 +73,12 @@ class SequenceProbe:
         self._not_run = 0
         """Slices that were to prove the answer, and for which there was no time; 0 if none were."""
         self._seen: dict[int, Observation] = {}
+        self._cut: list[Observation] = []
+        """Calls that ran out of memory."""
         self._too_many = self.total_slices + 1
         self._failures = self._met = 0
-        self._worst = 1.0
+        self._off = 1.0
+        """Bytes of the last call that contradicted over those predicted; at least 1."""
         self._objects_bytes = 0
 
     def run(self, first: Rung) -> PeakModel:
@@ -109,7 +112,8 @@ class SequenceProbe:
                 break
             self._call(affordable, model)
         if self._not_run and not self.keeps_its_ways:  # it may be as far off once more
-            safe = self._fitting(model, int(self.available_bytes / self._worst))
+            off = self._off if self._met < TRUSTED - 1 else 1.0
+            safe = self._fitting(model, int(self.available_bytes / off))
             safe = min(safe, max(self._seen, default=self._first.n_slices))
             model = model.with_measured({safe + 1: self.available_bytes + 1})
         return model
@@ -213,9 +217,9 @@ class SequenceProbe:
         """
         n = self._fitting(model, self.calls.run_bytes)
         if n > self._first.n_slices and n not in self._seen:
-            # One fewer may be enough where the pool cannot use all that it holds.
-            fits = max((k for k in self._seen if k < self._too_many), default=1)
-            return n if self._failures < 2 else max(fits + 1, (fits + n + 1) // 2)
+            # A few fewer are enough where the pool cannot use all that it holds.
+            fits = max((k for k in self._seen if k < n), default=1)
+            return max(fits + 1, (fits + n + 1) // 2, n + 1 - (1 << max(0, self._failures - 1)))
         if self.keeps_its_ways or self._met >= TRUSTED:
             if model.numbers_fall and n - 1 > self._first.n_slices and n - 1 not in self._seen:
                 return n - 1  # an odd number tells whether it is for being even
@@ -236,8 +240,11 @@ class SequenceProbe:
         rung = self.calls.measured(n, self.bench.once)
         if rung is None:
             self._too_many = min(self._too_many, n)
+            if self.bench.sequence is not None:
+                self._cut.append(Observation.of(self.bench.sequence, self._granule))
             if model is not None and model.bytes(n) <= self.available_bytes:
-                self._failures, self.keeps_its_ways, self._met = self._failures + 1, False, 0
+                self._failures += self._fitting(self._fit()) >= n - 1  # it taught nothing
+                self.keeps_its_ways, self._met = False, 0
                 self.notes.append(f"memory ran out with {n} slices, which were predicted to fit")
             return
         if self.bench.kind != "dark":
@@ -253,7 +260,7 @@ class SequenceProbe:
             self._met += 1
             if abs(off) > NEAR * rung.n_bytes + room:
                 self.keeps_its_ways, self._met = False, 0
-                self._worst = max(1.0, rung.n_bytes / (rung.n_bytes + off))
+                self._off = max(1.0, rung.n_bytes / (rung.n_bytes + off))
 
     def _observed(self, rung: Rung) -> Observation:
         """What the last call allocated."""
@@ -269,7 +276,8 @@ class SequenceProbe:
 
     def _fit(self) -> PeakModel:
         """Model of all calls but the first, which allocates what later ones find."""
-        model = PeakModel.fit(list(self._seen.values()) or [self._first_seen], self._granule)
+        seen = list(self._seen.values()) or [self._first_seen]
+        model = PeakModel.fit(seen, self._granule, self._cut)
         objects = self._objects_bytes + CUSHION_BYTES[self.calls.backend.kind]
         stays = self.retained.left_bytes if self._seen else 0  # the first call's sequence has it
         model = model.plus("stays", Growth(stays)).plus(OBJECTS, Growth(objects))

@@ -118,8 +118,8 @@ def measure_peak(
             finish()
             if recorder is not None and recorder.is_disturbed:
                 raise RecordingError("an exception inside NumPy was lost: measure without `record`")
-    if recorder is not None and recorder.is_complete:
-        peak.sequence = recorder.sequence()
+            if recorder is not None and recorder.is_complete:
+                peak.sequence = recorder.sequence()
 
 
 def _is_recorded(recorder: SequenceRecorder, hooked: ExitStack) -> bool:

@@ -42,6 +42,9 @@ class PoolListener(Protocol):
     def allocated(self, pointer: int, n_bytes: int, requested_bytes: int) -> None:
         """The pool handed out memory: a multiple of its granule, and what it was asked for."""
 
+    def refused(self, requested_bytes: int) -> None:
+        """The pool had no memory for a request."""
+
     def freed(self, pointer: int, n_bytes: int) -> None:
         """Memory is about to go back to the pool."""
 
@@ -158,10 +161,13 @@ class SharedHook:
         """Count what the pool handed out; the pointer is null if there was no memory."""
         with self.lock:
             self.in_flight_bytes -= mem_size
-            if mem_ptr and mem_size:
-                for meter in self.meters:
-                    if meter.device_id == device_id:
-                        meter.allocated(mem_ptr, mem_size, size)
+            for meter in self.meters if mem_size else ():
+                if meter.device_id != device_id:
+                    continue
+                if mem_ptr:
+                    meter.allocated(mem_ptr, mem_size, size)
+                else:
+                    meter.refused(size)
 
     def free_preprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
         """Count a return, in flight until the pool has it."""

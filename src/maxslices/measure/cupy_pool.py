@@ -98,6 +98,9 @@ class CupyMeter:
         if self.own_bytes > self.highest or time.perf_counter() > self._compared_s + _COMPARE_S:
             self.compare()
 
+    def refused(self, requested_bytes: int) -> None:
+        """Do nothing: it is not in use."""
+
     def after_allocation(self, device_id: int) -> None:
         """Read the device where the pool grew: other memory may be gone at the next sample."""
         if self._grew and device_id == self.device_id and self.read_device is not None:

@@ -129,8 +129,8 @@ class Peak:
     samples: tuple[MemorySample, ...] = ()
     """Memory in use over the call (with ``trace=True``)."""
     sequence: AllocationSequence | None = None
-    """What was asked of CuPy's pool (with ``record=...``); None where that is not all there is to
-    see."""
+    """What was asked of CuPy's pool (with ``record=...``), up to a request that it refused if the
+    block raised; None where that is not all there is to see."""
 
     @property
     def counted_bytes(self) -> int | None:

@@ -34,6 +34,7 @@ class SequenceRecorder:
         self._alive: dict[int, int] = {}
         self._unnamed: set[int] = set()
         self._site_of: dict[int, int] = {}
+        self._refused: int | None = None
         self.in_use_bytes: int | None = None
         self.held_bytes: int | None = None
         self.unseen: list[str] = []
@@ -74,10 +75,17 @@ class SequenceRecorder:
     def allocated(self, pointer: int, n_bytes: int, requested_bytes: int) -> None:
         """Enter an allocation."""
         frame = sys._getframe(2)  # without this function and the hook's
+        if self._refused is not None:  # the method goes on without
+            self._building.forget(self._refused)
+            self._refused = None
         self._name_arrays(frame)
         which = self._building.alloc(requested_bytes, self._site(frame))
         self._alive[pointer] = which
         self._unnamed.add(pointer)
+
+    def refused(self, requested_bytes: int) -> None:
+        """Enter the request at which memory ran out: the last one, unless the method goes on."""
+        self._refused = self._building.alloc(requested_bytes, self._site(sys._getframe(2)))
 
     def freed(self, pointer: int, n_bytes: int) -> None:
         """Enter a free."""

@@ -171,20 +171,38 @@ class PeakModel(PlainRecord):
 
     @classmethod
     def fit(
-        cls, observations: Sequence[Observation], granule_bytes: int = CUDA_GRANULE_BYTES
+        cls,
+        observations: Sequence[Observation],
+        granule_bytes: int = CUDA_GRANULE_BYTES,
+        cut: Sequence[Observation] = (),
     ) -> PeakModel:
-        """Find what explains all calls; where nothing does, those with the most slices."""
+        """Find what explains all calls; where nothing does, those with the most slices.
+
+        Parameters
+        ----------
+        observations : sequence of Observation
+            The calls.
+        granule_bytes : int
+            What allocations are rounded up to.
+        cut : sequence of Observation
+            Calls that ran out of memory, up to there. Their moments may have been about to rise:
+            allocations of a call site count where they are above what the others tell.
+        """
         ordered = sorted(observations, key=lambda each: each.n_slices)
         moments: dict[str, tuple[Term, ...]] = {}
         for label in dict.fromkeys(label for each in ordered for label in each.moments):
-            seen = [(o.n_slices, o.moments[label].alive) for o in ordered if label in o.moments]
-            paths = dict.fromkeys(path for _, alive in seen for path in alive)
-            terms = [
-                term
-                for path in paths
-                for term in _terms(path, [(n, alive.get(path, ())) for n, alive in seen])
-            ]
-            if (last := seen[-1][0]) < ordered[-1].n_slices:  # a line that more do not reach
+            seen = {o.n_slices: o.moments[label].alive for o in ordered if label in o.moments}
+            terms = []
+            for path in dict.fromkeys(path for alive in seen.values() for path in alive):
+                points = {n: alive.get(path, ()) for n, alive in seen.items()}
+                found = _terms(path, points)
+                for each in cut:
+                    sizes, n = _in_cut(each, label, path, ordered), each.n_slices
+                    if sum(sizes) > _bytes_of(found, n, 1):
+                        points[n] = sizes
+                        found = _terms(path, points)
+                terms += found
+            if (last := max(seen)) < ordered[-1].n_slices:  # a line that more do not reach
                 terms = [replace(term, until=min(term.until or last, last)) for term in terms]
             moments[label] = tuple(terms)
         beside = {label: terms for label, terms in moments.items() if label.startswith(BESIDE)}
@@ -353,12 +371,34 @@ def _bytes_of(terms: Iterable[Term], n: int, granule: int) -> int:
     return sum(term.n_bytes(n, granule) for term in terms)
 
 
-def _terms(path: str, seen: Sequence[tuple[int, Sizes]]) -> list[Term]:
-    """Terms of one call site at one moment.
+def _in_cut(cut: Observation, label: str, path: str, calls: Sequence[Observation]) -> Sizes:
+    """Sizes of a call site's allocations at one moment of a call that was cut; () if not known.
+
+    At a moment that it did not reach they are those of another, at which they were the same in all
+    other calls.
+    """
+
+    def at(each: Observation, moment: str) -> Sizes | None:
+        return each.moments[moment].alive.get(path) if moment in each.moments else None
+
+    if label in cut.moments:
+        return at(cut, label) or ()
+    known = [(at(each, label), each) for each in calls]
+    same = [
+        found
+        for moment in cut.moments
+        if (found := at(cut, moment)) and all(at(each, moment) == sizes for sizes, each in known)
+    ]
+    return max(same, key=sum, default=())
+
+
+def _terms(path: str, points: Mapping[int, Sizes]) -> list[Term]:
+    """Terms of one call site at one moment, from sizes by the number of slices.
 
     A method may change its ways at some number of slices. Where no formula meets all calls, the
     calls with the fewest slices are left out, one by one; they are guesses then.
     """
+    seen = sorted(points.items())
     for start in range(len(seen) - 1):
         later = seen[start:]
         found = _aligned(later) or _grouped(later) or _first_and_last(later)
